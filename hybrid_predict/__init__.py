@@ -1,0 +1,67 @@
+"""Train neural networks in fewer full steps by forecasting where their weights are going."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.engine import HybridEngine
+from hybrid_predict.errors import (
+    CheckpointError,
+    ConfigError,
+    HybridPredictError,
+    MissingExtraError,
+    UnsupportedSetupError,
+    UsageError,
+)
+from hybrid_predict.horizons import AlignmentHorizon, FixedHorizon
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.optimizer import OptimizerWrapper
+from hybrid_predict.parameters import ParameterMapper, WeightDelta
+from hybrid_predict.phases import Phase
+from hybrid_predict.predictors import LinearPredictor, MomentumPredictor, SpectralPredictor
+from hybrid_predict.trainer import HybridTrainer, StepResult, TorchModel, TrainableModel
+from hybrid_predict.verification import Verdict
+from hybrid_predict.window import StepRecord
+
+if TYPE_CHECKING:
+    from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AlignmentHorizon",
+    "CheckpointError",
+    "ConfigError",
+    "FixedHorizon",
+    "HybridConfig",
+    "HybridEngine",
+    "HybridPredictError",
+    "HybridTrainer",
+    "LinearPredictor",
+    "MissingExtraError",
+    "MomentumPredictor",
+    "OptimizerWrapper",
+    "ParameterMapper",
+    "Phase",
+    "SavingsLedger",
+    "SpectralPredictor",
+    "StepRecord",
+    "StepResult",
+    "TorchModel",
+    "TrainableModel",
+    "UnsupportedSetupError",
+    "UsageError",
+    "Verdict",
+    "WeightDelta",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the Lightning callback when it is first asked for, so that the core needs no extra."""
+    if name == "HybridPredict":
+        from hybrid_predict.integrations.lightning import HybridPredict
+
+        return HybridPredict
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

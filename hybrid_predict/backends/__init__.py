@@ -1,0 +1,10 @@
+"""Array kernels, one file per array library."""
+
+from hybrid_predict.backends.base import AbstractBackend
+from hybrid_predict.backends.numpy import NumpyBackend
+from hybrid_predict.backends.torch import TorchBackend
+
+BACKENDS: dict[str, type[AbstractBackend]] = {"torch": TorchBackend, "numpy": NumpyBackend}
+"""Every registered backend by name; tests run over all of them."""
+
+__all__ = ["BACKENDS", "AbstractBackend", "NumpyBackend", "TorchBackend"]

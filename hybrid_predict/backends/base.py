@@ -1,0 +1,69 @@
+"""The array kernels that forecasting needs, whatever library holds the arrays."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+Array = TypeVar("Array")
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""Quintic coefficients of the orthogonalisation (Jordan et al., Muon, 2024)."""
+
+
+class AbstractBackend(ABC, Generic[Array]):
+    """Kernels over lists of arrays, one array per parameter tensor.
+
+    Every method returns its result; a backend whose arrays are mutable may also have written it into
+    the first argument, so callers keep the returned list and forget the argument.
+    """
+
+    name: str
+
+    @abstractmethod
+    def zeros(self, like: Sequence[Array]) -> list[Array]:
+        """Zero arrays of the same shapes; half-precision inputs give 32-bit history."""
+
+    @abstractmethod
+    def copy(self, target: Sequence[Array], source: Sequence[Array]) -> list[Array]:
+        """Target := source, element by element."""
+
+    @abstractmethod
+    def difference(self, target: Sequence[Array], other: Sequence[Array]) -> list[Array]:
+        """Target := other - target, the displacement when target holds the weights before."""
+
+    @abstractmethod
+    def scale(self, target: Sequence[Array], factors: Sequence[float]) -> list[Array]:
+        """Target[k] := factors[k] * target[k]."""
+
+    @abstractmethod
+    def add_scaled(
+        self, target: Sequence[Array], other: Sequence[Array], factors: Sequence[float]
+    ) -> list[Array]:
+        """Target[k] := target[k] + factors[k] * other[k]."""
+
+    @abstractmethod
+    def average(
+        self, mean: Sequence[Array], value: Sequence[Array], decay: float
+    ) -> list[Array]:
+        """Mean := decay * mean + (1 - decay) * value."""
+
+    @abstractmethod
+    def norms(self, arrays: Sequence[Array]) -> Array:
+        """Frobenius norm of each array, shape (K,), at least 32-bit."""
+
+    @abstractmethod
+    def dots(self, left: Sequence[Array], right: Sequence[Array]) -> Array:
+        """Inner product of each pair of arrays, shape (K,), at least 32-bit."""
+
+    @abstractmethod
+    def flatten_spectrum(
+        self, target: Sequence[Array], source: Sequence[Array], iterations: int
+    ) -> list[Array]:
+        r"""Target[k] := :math:`\|M\| \cdot O / \|O\|` with O the orthogonal factor of M = source[k].
+
+        Arrays of more than two dimensions are read as matrices of shape (first, rest). The
+        orthogonal factor comes from ``iterations`` quintic Newton-Schulz steps, so its singular
+        values end near one (between about 0.7 and 1.2), not exactly at one. A zero array stays zero, and one of fewer dimensions stays as it is.
+        """

@@ -1,0 +1,55 @@
+"""Saved states: copied when taken, checked before they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from hybrid_predict.errors import CheckpointError
+
+STATE_VERSION = 1
+
+
+def check_state(state: dict[str, Any], names: Sequence[str], total: int, *, lag: int) -> None:
+    """Check that an engine's saved state fits.
+
+    Args:
+        state: What ``HybridEngine.state_dict`` gave.
+        names: Parameter names of the engine that is to continue it.
+        total: Its length in equivalent steps.
+        lag: Its lag in full steps.
+
+    Raises:
+        CheckpointError: If the state belongs to another model, version, lag or run length.
+    """
+    if not isinstance(state, dict) or not {"version", "names", "clock", "lag"} <= state.keys():
+        raise CheckpointError("state: expected what HybridEngine.state_dict() gave. "
+                              "Resume from a checkpoint that the plug-in has written.")
+    expected = {
+        "version": (STATE_VERSION, state["version"]),
+        "total_steps": (total, state["clock"].get("total")),
+        "lag": (lag, state["lag"]),
+    }
+    for name, (own, saved) in expected.items():
+        if own != saved:
+            raise CheckpointError(
+                f"state: expected {name} {own!r}, got {saved!r}. "
+                "Resume with the version and configuration of the saved run."
+            )
+    unknown = sorted(set(state["names"]) - set(names))
+    if unknown:
+        raise CheckpointError(
+            f"state: expected parameters of this model, got {unknown[:3]}. "
+            "The checkpoint belongs to another model."
+        )
+
+
+def detached(value: Any) -> Any:
+    """A copy of nested containers in which every tensor is new."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {k: detached(v) for k, v in value.items()}
+    return [detached(v) for v in value] if isinstance(value, (list, tuple)) else value

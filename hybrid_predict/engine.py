@@ -1,0 +1,402 @@
+"""The one loop body: forecast before a full step, verify and account after it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from fractions import Fraction
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.checkpoint import STATE_VERSION, check_state, detached
+from hybrid_predict.errors import ConfigError, UsageError
+from hybrid_predict.forecaster import Forecaster
+from hybrid_predict.gradients import GradientProbe
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.optimizer import OptimizerWrapper
+from hybrid_predict.parameters import ParameterMapper
+from hybrid_predict.phases import Clock, Phase
+from hybrid_predict.profiling import FlopProfile
+from hybrid_predict.rollback import Rollback
+from hybrid_predict.verification import ResidualScorer, loss_rises
+from hybrid_predict.verifier import IDLE, Reading, Verifier, make_record
+from hybrid_predict.window import StepRecord, Window, as_scalar
+
+LEARNING = (Phase.WARMUP, Phase.PREDICT, Phase.CORRECT)
+
+logger = logging.getLogger(__name__)
+
+
+class HybridEngine:
+    """Makes forecasts before full steps of any torch training loop, and verifies them after.
+
+    Between ``after_step`` and the next ``before_step`` the parameters are base weights. Leaving a
+    loop early restores them too: with :meth:`detach`, at the end of a ``with`` block, or when the
+    last reference to the engine goes away.
+
+    Args:
+        model: The model whose parameters are forecast.
+        optimizer: Its optimizer, several of them, or an :class:`OptimizerWrapper`.
+        config: The configuration; ``total_steps`` is required.
+
+    Raises:
+        ConfigError: If an argument is out of range.
+        UnsupportedSetupError: If an optimizer cannot work with forecasts.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Linear(4, 1)
+        >>> optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        >>> engine = HybridEngine(net, optimizer, HybridConfig(speedup=1.5, total_steps=30))
+        >>> while not engine.done:
+        ...     engine.before_step()
+        ...     loss = net(torch.ones(8, 4)).square().mean()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        ...     record = engine.after_step(loss)
+        >>> engine.ledger.full_steps
+        20
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer] | OptimizerWrapper,
+        config: HybridConfig,
+    ) -> None:
+        _check(model, config)
+        wrapped = isinstance(optimizer, OptimizerWrapper)
+        self.optimizer = optimizer if wrapped else OptimizerWrapper(optimizer)
+        self.mapper = ParameterMapper(model, self.optimizer.parameters(), config.kinds)
+        on_host = all(p.device.type == "cpu" for p in self.mapper.parameters)
+        lag = config.lag if config.lag is not None else (0 if on_host else 4)
+        self.config = replace(config, lag=lag)
+        self.clock = Clock(self.config)
+        self.ledger = SavingsLedger()
+        self._model = model
+        self._bound = False
+        self._probe = GradientProbe()
+        self._scorer = ResidualScorer()
+        self._forecaster = Forecaster(self.mapper, self.config)
+        self._verifier = Verifier(lag, self.ledger)
+        self._rollback = Rollback(model, self.mapper, self.optimizer)
+        self._profile = FlopProfile()
+        self._window: Window | None = None
+        handles: list[Any] = []
+        if config.enabled:
+            handles = self.optimizer.attach(weakref.ref(self))
+            handles.append(model.register_state_dict_post_hook(_base_hook(self.mapper)))
+        self._release = weakref.finalize(self, _let_go, self.mapper, handles, self._profile)
+        self._release.atexit = False
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has reached ``total_steps`` equivalent steps."""
+        return self.clock.done
+
+    @property
+    def horizons(self) -> dict[str, float]:
+        """Current horizon per forecast parameter, in optimizer updates."""
+        names = [self.mapper.names[k] for k in self._forecaster.positions]
+        return dict(zip(names, self._forecaster.horizons, strict=True))
+
+    @property
+    def _watching(self) -> bool:
+        return self.config.enabled and self._release.alive and not self.clock.handed_over
+
+    def before_step(
+        self, evaluate: Callable[[], Tensor | float] | None = None, *, forecast: bool = True
+    ) -> None:
+        """Open a full step; may move the weights to the forecast point.
+
+        Args:
+            evaluate: Forward pass on the coming batch, for the loss check of the configuration.
+            forecast: ``False`` takes this full step at base weights whatever the phase.
+
+        Raises:
+            UsageError: If an optimizer has updated since the last ``before_step`` without an
+                ``after_step``.
+        """
+        started = perf_counter()
+        self._abandon()
+        window = self._window = Window(self.clock.phase)
+        if self._watching and not self._bound and self.config.count_flops:
+            self._profile.start(self._model)
+        if self._watching and self._bound and window.phase in LEARNING:
+            self.mapper.snapshot()
+            if forecast and self.clock.forecast_due:
+                self._place(window, evaluate)
+            self._rollback.before_forward(window.applied)
+        window.opened_at = perf_counter()
+        self.ledger.forecast_seconds += window.opened_at - started
+
+    def after_step(self, loss: Tensor | float | None = None) -> StepRecord:
+        """Close a full step: verify its forecast, advance the clock, account.
+
+        Args:
+            loss: The step's training loss; a tensor is not read before its verdict is due.
+
+        Returns:
+            The step's record; step the learning-rate scheduler ``record.ticks`` times.
+
+        Raises:
+            UsageError: If there was no ``before_step``.
+        """
+        window, started = self._window, perf_counter()
+        if window is None:
+            raise UsageError("after_step() needs a before_step() first, once per full step.")
+        self._window = None
+        flops = self._profile.stop()
+        self.ledger.flops_per_step = self.ledger.flops_per_step or flops
+        reading, credit = None, Fraction(0)
+        if self._watching:
+            reading, credit = self._close(window, loss)
+        ticks = self.clock.advance(credit)
+        self.ledger.full_steps = self.clock.full_steps
+        self.ledger.equivalent_steps = self.clock.equivalent_steps
+        ended = perf_counter()
+        self.ledger.full_seconds += max(0.0, started - window.opened_at - window.hook_seconds)
+        self.ledger.forecast_seconds += ended - started + window.hook_seconds
+        return make_record(self.clock.full_steps, window, ticks, reading)
+
+    def detach(self) -> None:
+        """Restore base weights and remove every hook; no forecast is made afterwards."""
+        self._window = None
+        self._release()
+
+    def __enter__(self) -> HybridEngine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.detach()
+
+    @contextmanager
+    def base_weights(self) -> Iterator[None]:
+        """Show the base weights inside the block, wherever in a full step it is entered."""
+        with self.mapper.base_weights():
+            yield
+
+    def before_update(self, index: int, loss: object) -> None:
+        """Called by the hooks when the gradients of optimizer ``index`` are final."""
+        window, started = self._window, perf_counter()
+        if window is None or not self._watching:
+            return
+        parameters = list(self.optimizer.parameters(index))
+        window.norms.append(self._probe.total_norm(parameters))
+        if not self._bound:
+            window.with_gradient |= {id(p) for p in parameters if p.grad is not None}
+        if isinstance(loss, Tensor):
+            window.loss = as_scalar(loss)
+        if window.sampled:
+            self._measure(window, parameters)
+        if window.applied:
+            self._rollback.before_update(index)
+            self._reconcile(window, index)
+        window.hook_seconds += perf_counter() - started
+
+    def after_update(self, index: int) -> None:
+        """Called by the hooks when optimizer ``index`` has moved its parameters."""
+        window, started = self._window, perf_counter()
+        if window is None or not self._watching:
+            return
+        window.updated.add(index)
+        if window.applied:
+            self._rollback.undo(window.good(), (index,))
+        if len(window.updated) == len(self.optimizer.optimizers):
+            self.mapper.settle()
+        window.hook_seconds += perf_counter() - started
+
+    def _place(self, window: Window, evaluate: Callable[[], Tensor | float] | None) -> None:
+        config, horizons = self.config, self._forecaster.horizons
+        mean = math.fsum(horizons) / len(horizons) if horizons else 0.0
+        delta = self._forecaster.forecast(closed_loop=not config.shadow)
+        window.delta = delta
+        window.sampled = self.ledger.forecasts % config.sample_every == 0
+        self.ledger.forecasts += 1
+        if config.shadow:
+            window.horizon = mean
+            if mean > 0 and not self._scorer.is_open:
+                self._scorer.open(delta, round(mean))
+        elif not mean > 0:
+            window.refused = IDLE
+        elif self._loss_rises(window, evaluate):
+            window.refused = "the loss check failed"
+        else:
+            window.horizon, window.applied = mean, True
+            self._scorer.drop()
+            self.mapper.apply(delta)
+
+    def _loss_rises(self, window: Window, evaluate: Callable[[], Tensor | float] | None) -> bool:
+        tolerance, every = self.config.loss_tolerance, self.config.loss_check_every
+        if tolerance is None or evaluate is None or (self.ledger.forecasts - 1) % every:
+            return False
+        assert window.delta is not None
+        self.ledger.forward_passes += 2
+        return loss_rises(evaluate, self._model, self.mapper, window.delta, tolerance)
+
+    def _measure(self, window: Window, parameters: Sequence[Tensor]) -> None:
+        assert window.delta is not None
+        owned, mapped = {id(p) for p in parameters}, self.mapper.parameters
+        positions = self._forecaster.positions
+        rows = [i for i, k in enumerate(positions) if id(mapped[k]) in owned]
+        norms, alignments = self._probe.alignments(
+            [mapped[positions[i]] for i in rows], [window.delta.directions[i] for i in rows]
+        )
+        window.rows += rows
+        window.row_norms.append(norms)
+        window.row_alignments.append(alignments)
+
+    def _reconcile(self, window: Window, index: int) -> None:
+        if window.horizon < self.config.long_horizon or self.config.policy == "keep":
+            return
+        assert window.delta is not None
+        moved = window.delta.tensors()
+        columns = zip(self.mapper.names, self.mapper.parameters, strict=True)
+        displacement = {id(p): moved[name] for name, p in columns if name in moved}
+        self.optimizer.reconcile(displacement, window.horizon, self.config.policy, index)
+
+    def _close(
+        self, window: Window, loss: Tensor | float | None
+    ) -> tuple[Reading | None, Fraction]:
+        """Settle the step's weights, learn from it, and judge the step whose turn it is."""
+        if window.loss is None and loss is not None:
+            window.loss = as_scalar(loss)
+            if window.applied and window.updated:
+                self._rollback.undo(window.good(), tuple(sorted(window.updated)))
+        if window.applied:
+            for index in set(range(len(self.optimizer.optimizers))) - window.updated:
+                self.mapper.restore(False, self.optimizer.parameters(index))
+            if not window.updated:
+                window.applied, window.refused = False, "no optimizer updated"
+        self.mapper.settle()
+        if not self._bound:
+            self._bind(window)
+        elif window.phase in LEARNING:
+            movement = self.mapper.displacement(self._forecaster.positions)
+            if not window.applied:
+                window.residual = self._scorer.add(movement)
+            self._forecaster.observe(movement, window.delta if window.applied else None)
+        step = self.clock.full_steps + 1
+        self._verifier.push(step, window, self.optimizer.take_late_counts())
+        reading = self._verifier.read(self._forecaster)
+        credit = self.clock.credit if window.applied else Fraction(0)
+        credit -= self.clock.credit if reading is not None and reading.debited else 0
+        if self._verifier.misses >= self.config.patience:
+            credit -= self._hand_over(step)
+        return reading, credit
+
+    def _bind(self, window: Window) -> None:
+        """Leave out what has no gradient, as the first full step has shown."""
+        parameters = self.mapper.parameters
+        silent = [k for k, p in enumerate(parameters) if id(p) not in window.with_gradient]
+        if window.updated and len(silent) < len(parameters):
+            self.mapper.leave_out(silent)
+            self._forecaster = Forecaster(self.mapper, self.config)
+            self._bound = True
+
+    def _hand_over(self, step: int) -> Fraction:
+        """Stop forecasting for good; the credit of pending forecasts that turn out rejected."""
+        debit = Fraction(0)
+        while (reading := self._verifier.read(self._forecaster, drain=True)) is not None:
+            debit += self.clock.credit if reading.debited else 0
+        reason = f"{self._verifier.misses} forecasts in a row were rejected"
+        self.clock.hand_over()
+        self.ledger.record(step, f"handed over to plain training: {reason}")
+        logger.warning(
+            "Full step %d: forecasts do not pay here (%s); the rest of the run is plain training, "
+            "uncompressed.", step, reason,
+        )
+        return debit
+
+    def _abandon(self) -> None:
+        """Close a full step that the loop left before its update, back at base weights."""
+        window = self._window
+        if window is None:
+            return
+        if window.updated:
+            raise UsageError(
+                "before_step() came twice with an optimizer update in between. "
+                "Call after_step(loss) after every optimizer.step()."
+            )
+        self._window = None
+        self._profile.stop()
+        if self.mapper.displaced:
+            self.mapper.rollback()
+        reason = "a full step was left before its update"
+        if self.ledger.record(self.clock.full_steps, reason):
+            logger.info("Full step %d: %s.", self.clock.full_steps, reason)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the future depends on, as primitives and new tensors.
+
+        Inside a full step it describes the moment before it, in keeping with base weights.
+        """
+        state = {
+            "version": STATE_VERSION,
+            "names": list(self.mapper.names),
+            "bound": self._bound,
+            "lag": self.config.lag,
+            "clock": self.clock.state_dict(),
+            "ledger": self.ledger.summary(),
+            "forecaster": self._forecaster.state_dict(),
+            "verifier": self._verifier.state_dict(),
+            "scorer": self._scorer.state_dict(),
+        }
+        return detached(state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue a saved run bit for bit, given the same model, optimizer and configuration.
+
+        Raises:
+            CheckpointError: If the state belongs to another model, version, lag or run length.
+        """
+        check_state(state, self.mapper.names, self.clock.total, lag=self.config.lag or 0)
+        kept = set(state["names"])
+        self.mapper.leave_out(k for k, name in enumerate(self.mapper.names) if name not in kept)
+        forecaster = Forecaster(self.mapper, self.config)
+        forecaster.load_state_dict(state["forecaster"])
+        self._forecaster = forecaster
+        self._bound = bool(state["bound"])
+        self.clock.load_state_dict(state["clock"])
+        self.ledger.load(state["ledger"])
+        self._verifier.load_state_dict(state["verifier"])
+        self._scorer.load_state_dict(state["scorer"], self.mapper.values(forecaster.positions))
+
+
+def _check(model: object, config: object) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", "a torch.nn.Module", type(model).__name__)
+    if not isinstance(config, HybridConfig):
+        raise ConfigError("config", "a HybridConfig", type(config).__name__)
+    if config.total_steps is None:
+        raise ConfigError(
+            "total_steps", "the run's length in optimizer updates", None,
+            "Set HybridConfig(total_steps=...).",
+        )
+
+
+def _let_go(mapper: ParameterMapper, handles: list[Any], profile: FlopProfile) -> None:
+    profile.stop()
+    if mapper.displaced:
+        mapper.rollback()
+    for handle in handles:
+        handle.remove()
+
+
+def _base_hook(mapper: ParameterMapper) -> Callable[..., None]:
+    """A state-dict hook through which a save inside a full step gets base weights."""
+
+    def hook(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        for name, base in mapper.base_by_name(state).items():
+            state[name] = base
+
+    return hook

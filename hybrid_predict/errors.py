@@ -1,0 +1,65 @@
+"""Every exception that the package raises on purpose."""
+
+from __future__ import annotations
+
+
+class HybridPredictError(Exception):
+    """Base class of all errors raised by ``hybrid_predict``."""
+
+
+def _message(argument: str, expected: str, got: object, remedy: str) -> str:
+    return f"{argument}: expected {expected}, got {got!r}. {remedy}".rstrip()
+
+
+class ConfigError(HybridPredictError, ValueError):
+    """An argument has a value that cannot work.
+
+    Args:
+        argument: Name of the argument, as the user wrote it.
+        expected: What would have been accepted.
+        got: The value that came.
+        remedy: What to do about it, one sentence.
+    """
+
+    def __init__(self, argument: str, expected: str, got: object, remedy: str = "") -> None:
+        super().__init__(_message(argument, expected, got, remedy))
+        self.argument = argument
+
+
+class UnsupportedSetupError(HybridPredictError, RuntimeError):
+    """The surrounding training set-up is one that forecasts cannot work with.
+
+    Args:
+        argument: The part of the set-up that is unsupported.
+        expected: What is supported.
+        got: What was found.
+        remedy: What to do about it, one sentence.
+    """
+
+    def __init__(self, argument: str, expected: str, got: object, remedy: str = "") -> None:
+        super().__init__(_message(argument, expected, got, remedy))
+        self.argument = argument
+
+
+class UsageError(HybridPredictError, RuntimeError):
+    """Calls came in an order that has no meaning, such as two steps without an update."""
+
+
+class CheckpointError(HybridPredictError, ValueError):
+    """A saved state does not belong to this model, optimizer or version."""
+
+
+class MissingExtraError(HybridPredictError, ImportError):
+    """An optional dependency is not installed.
+
+    Args:
+        feature: What was asked for.
+        extra: The extra of ``hybrid-predict`` that brings it.
+    """
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(
+            f"{feature} needs packages that are not installed. "
+            f'Install them with: pip install "hybrid-predict[{extra}]"'
+        )
+        self.extra = extra

@@ -1,0 +1,122 @@
+"""What the gradients say, measured on the device and read a fixed number of steps later."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.backends import TorchBackend
+
+
+@dataclass(frozen=True)
+class GradientInfo:
+    """One full step's loss and gradients as plain numbers.
+
+    Args:
+        loss: Training loss at the point where the gradient was taken; nan if unknown.
+        total_norm: Euclidean norm over all parameters, as applied (after clipping).
+        finite: Whether loss and gradients were finite.
+        residual: Length of the residual relative to the forecast's; nan if none was scored.
+        norms: Gradient norm per forecast parameter.
+        alignments: Alignment per forecast parameter; empty if not measured at this step.
+    """
+
+    loss: float
+    total_norm: float
+    finite: bool
+    residual: float
+    norms: tuple[float, ...] = ()
+    alignments: tuple[float, ...] = ()
+
+    @property
+    def alignment(self) -> float | None:
+        """Mean alignment over the forecast parameters, None if not measured."""
+        return sum(self.alignments) / len(self.alignments) if self.alignments else None
+
+
+class GradientProbe:
+    """Measures gradients in a few fused calls, without waiting for the device."""
+
+    def __init__(self) -> None:
+        self._backend = TorchBackend()
+
+    def total_norm(self, parameters: Sequence[Tensor]) -> Tensor:
+        """Euclidean norm of all gradients, a 0-dim tensor; not finite if any entry is not."""
+        grads = [_dense(p.grad) for p in parameters if p.grad is not None]
+        if not grads:
+            return torch.zeros(())
+        return torch.linalg.vector_norm(self._backend.norms(grads))
+
+    def alignments(
+        self, parameters: Sequence[Tensor], directions: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        r"""Gradient norms and alignments :math:`-\langle g, d\rangle / (|g| |d|)`, each shape (K,).
+
+        Args:
+            parameters: K forecast parameters.
+            directions: Their forecasts' directions d, shaped like them.
+        """
+        grads = [
+            torch.zeros_like(d) if p.grad is None else _dense(p.grad).reshape(d.shape)
+            for p, d in zip(parameters, directions, strict=True)
+        ]
+        norms = self._backend.norms(grads)
+        lengths = norms * self._backend.norms(directions)
+        tiny = torch.finfo(torch.float32).tiny
+        return norms, -self._backend.dots(grads, directions) / lengths.clamp_min(tiny)
+
+
+def _dense(gradient: Tensor) -> Tensor:
+    return gradient.coalesce().to_dense() if gradient.is_sparse else gradient.detach()
+
+
+class LateReader:
+    """A queue between device and host: what is pushed is read ``lag`` pushes later.
+
+    Args:
+        lag: How many pushes later a measurement is read; 0 reads it at once, which on an
+            accelerator waits for the device.
+    """
+
+    def __init__(self, lag: int) -> None:
+        self.lag = lag
+        self._queue: deque[tuple[Any, Tensor, Any]] = deque()
+
+    def push(self, tag: Any, values: Tensor) -> None:
+        """Start copying a flat tensor of numbers to the host, with a tag to read it back by."""
+        event = None
+        if values.is_cuda:
+            host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            host.copy_(values, non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            values = host
+        self._queue.append((tag, values, event))
+
+    def pop(self, drain: bool = False) -> tuple[Any, list[float]] | None:
+        """The measurement pushed ``lag`` pushes ago, or None before there is one.
+
+        With ``drain`` the oldest measurement, however recent.
+        """
+        if len(self._queue) <= (0 if drain else self.lag):
+            return None
+        tag, values, event = self._queue.popleft()
+        if event is not None:
+            event.synchronize()
+        return tag, values.tolist()
+
+    def state_dict(self) -> list[tuple[Any, list[float]]]:
+        """The measurements still under way, read now."""
+        for _, _, event in self._queue:
+            if event is not None:
+                event.synchronize()
+        return [(tag, values.tolist()) for tag, values, _ in self._queue]
+
+    def load_state_dict(self, state: Sequence[tuple[Any, list[float]]]) -> None:
+        """Continue with the measurements of :meth:`state_dict`."""
+        self._queue = deque((tag, torch.tensor(values), None) for tag, values in state)

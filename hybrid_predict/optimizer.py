@@ -1,0 +1,244 @@
+"""One or several torch optimizers, unchanged, with their updates made visible and undoable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from hybrid_predict.config import POLICIES
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.parameters import restore_unless
+
+_REFUSED = {
+    "LBFGS": "it runs the model several times inside one step",
+    "ScheduleFree": "it keeps a second set of weights that a forecast would contradict",
+    "Lookahead": "it keeps a second set of weights that a forecast would contradict",
+    "SAM": "it moves the weights itself between two backward passes",
+}
+
+
+class UpdateListener(Protocol):
+    """What an :class:`OptimizerWrapper` calls around every update of its optimizers."""
+
+    def before_update(self, index: int, loss: object) -> None:
+        """The gradients are final; ``loss`` is what the step's closure returned, if it had one."""
+
+    def after_update(self, index: int) -> None:
+        """The parameters have been updated."""
+
+
+class OptimizerWrapper:
+    """Sees every update as it is applied, reconciles state with forecasts, and undoes updates.
+
+    Args:
+        optimizers: One torch optimizer or several; they stay the user's own and are not modified.
+
+    Raises:
+        ConfigError: If there is no torch optimizer among them.
+        UnsupportedSetupError: If an optimizer cannot work with forecasts (LBFGS, Schedule-Free,
+            Lookahead, SAM).
+    """
+
+    def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
+        several = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+        if not several or not all(isinstance(o, Optimizer) for o in several):
+            raise ConfigError(
+                "optimizer", "a torch.optim.Optimizer or a non-empty list of them", optimizers
+            )
+        for optimizer in several:
+            for refused, reason in _REFUSED.items():
+                if any(refused in cls.__name__ for cls in type(optimizer).__mro__):
+                    raise UnsupportedSetupError(
+                        "optimizer", "an optimizer with one set of weights and one pass per step",
+                        type(optimizer).__name__,
+                        f"Forecasts cannot work with it because {reason}; "
+                        "use SGD, Adam, AdamW or another plain optimizer.",
+                    )
+        self.optimizers: tuple[Optimizer, ...] = tuple(several)
+        self._kept: dict[int, list[tuple[Tensor, dict[str, Any]]]] = {}
+        self._late: list[tuple[Tensor, Tensor]] = []
+
+    def parameters(self, index: int | None = None) -> Iterator[Tensor]:
+        """The parameters of one optimizer, or of all, each once, in the order of the groups."""
+        seen: set[int] = set()
+        chosen = self.optimizers if index is None else (self.optimizers[index],)
+        for optimizer in chosen:
+            for group in optimizer.param_groups:
+                for p in group["params"]:
+                    if id(p) not in seen:
+                        seen.add(id(p))
+                        yield p
+
+    def learning_rates(self) -> list[float]:
+        """The learning rate of every group, in order."""
+        return [float(g["lr"]) for o in self.optimizers for g in o.param_groups]
+
+    def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
+        """Call the listener around every update, until the returned handles are removed.
+
+        Args:
+            listener: Gives the listener, or None once it no longer exists; a weak reference does.
+        """
+        handles = []
+        for index, optimizer in enumerate(self.optimizers):
+            handles.append(optimizer.register_step_pre_hook(_pre_hook(index, listener)))
+            handles.append(optimizer.register_step_post_hook(_post_hook(index, listener)))
+        return handles
+
+    def snapshot(self, index: int | None = None) -> None:
+        """Remember the state of one optimizer, or of all, for :meth:`restore`.
+
+        Costs one copy of the state: for Adam two values per parameter.
+        """
+        for k in range(len(self.optimizers)) if index is None else (index,):
+            state = self.optimizers[k].state
+            reuse = {id(p): kept for p, kept in self._kept.get(k, [])}
+            self._kept[k] = [
+                (p, _copy_state(state.get(p, {}), reuse.get(id(p), {}))) for p in self.parameters(k)
+            ]
+
+    def restore(self, index: int | None = None, good: Tensor | bool = False) -> None:
+        """Put back the remembered state where ``good`` is false.
+
+        With a boolean the result is bit for bit what :meth:`snapshot` saw. With a device tensor,
+        state that lives on the host (the step counts of non-fused optimizers) cannot follow a
+        decision the host has not seen; :meth:`take_late_counts` tells what to correct then.
+        """
+        for k in self._kept if index is None else (index,):
+            state = self.optimizers[k].state
+            for p, kept in self._kept.get(k, []):
+                if good is False:
+                    _restore_exactly(state, p, kept)
+                elif isinstance(good, Tensor):
+                    self._restore_on_device(state.get(p, {}), kept, good)
+
+    def take_late_counts(self) -> list[tuple[Tensor, Tensor]]:
+        """Host-side counts that :meth:`restore` could not decide on, with what to subtract."""
+        late, self._late = self._late, []
+        return late
+
+    def _restore_on_device(
+        self, current: dict[str, Any], kept: Mapping[str, Any], good: Tensor
+    ) -> None:
+        for name, value in current.items():
+            if not isinstance(value, Tensor):
+                continue
+            before = kept.get(name, torch.zeros_like(value))
+            if value.device == good.device:
+                restore_unless(good, value, before)
+            elif value.dim() == 0:
+                self._late.append((value, value - before))
+
+    def reconcile(
+        self, displacement: Mapping[int, Tensor], horizon: float, policy: str, index: int = 0
+    ) -> None:
+        r"""Bring the optimizer's state to where it would be after a forecast of several updates.
+
+        ``keep`` leaves it alone. ``advance`` adds the horizon h to the step counts. ``implied`` does
+        that too and sets the first moment to the one whose steady update is the forecast's:
+
+        .. math:: m = -\frac{\hat\Delta}{h\,\eta} (\sqrt{\hat v} + \epsilon)(1 - \beta_1^{t+h})
+
+        for Adam-like state, and :math:`-\hat\Delta / (h\eta)` for a momentum buffer.
+
+        Args:
+            displacement: The forecast by ``id`` of the parameter, parameter units.
+            horizon: h, in optimizer updates.
+            policy: One of ``keep``, ``advance``, ``implied``.
+            index: Which optimizer.
+
+        Raises:
+            ConfigError: If the policy is unknown.
+        """
+        if policy not in POLICIES:
+            raise ConfigError("policy", f"one of {', '.join(POLICIES)}", policy)
+        if policy == "keep" or horizon <= 0:
+            return
+        optimizer = self.optimizers[index]
+        for group in optimizer.param_groups:
+            for p in group["params"]:
+                state = optimizer.state.get(p)
+                if not state or id(p) not in displacement:
+                    continue
+                if isinstance(state.get("step"), Tensor):
+                    state["step"] += horizon
+                elif "step" in state:
+                    state["step"] += round(horizon)
+                if policy == "implied" and float(group["lr"]) > 0:
+                    velocity = displacement[id(p)] / (-horizon * float(group["lr"]))
+                    _imply_moment(state, group, velocity)
+
+    def state_is_known(self) -> bool:
+        """Whether every optimizer has made its first update."""
+        return all(len(o.state) > 0 for o in self.optimizers)
+
+
+def _imply_moment(state: dict[str, Any], group: dict[str, Any], velocity: Tensor) -> None:
+    if "exp_avg" in state and "exp_avg_sq" in state:
+        beta1, beta2 = (float(b) for b in group["betas"])
+        step = float(state["step"])
+        scale = (state["exp_avg_sq"] / (1.0 - beta2**step)).sqrt_().add_(group["eps"])
+        state["exp_avg"].copy_(velocity * scale * (1.0 - beta1**step))
+    elif isinstance(state.get("momentum_buffer"), Tensor):
+        state["momentum_buffer"].copy_(velocity)
+
+
+def _copy_state(state: Mapping[str, Any], reuse: Mapping[str, Any]) -> dict[str, Any]:
+    copied = {}
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            old = reuse.get(name)
+            fits = isinstance(old, Tensor) and old.shape == value.shape and old.dtype == value.dtype
+            copied[name] = old.copy_(value) if fits else value.clone()
+        else:
+            copied[name] = value
+    return copied
+
+
+def _restore_exactly(state: Any, p: Tensor, kept: Mapping[str, Any]) -> None:
+    if not kept:
+        state.pop(p, None)
+        return
+    current = state[p]
+    for name in [n for n in current if n not in kept]:
+        del current[name]
+    for name, value in kept.items():
+        if isinstance(value, Tensor) and isinstance(current.get(name), Tensor):
+            current[name].copy_(value)
+        else:
+            current[name] = value.clone() if isinstance(value, Tensor) else value
+
+
+def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., Any]:
+    def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        heard = listener()
+        if heard is None:
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            heard.before_update(index, None)
+            return None
+
+        # A closure runs forward and backward inside the step, so gradients are final only after it.
+        def observed() -> Any:
+            loss = closure()
+            heard.before_update(index, loss)
+            return loss
+
+        return (args[0],), {**kwargs, "closure": observed}
+
+    return hook
+
+
+def _post_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., None]:
+    def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        heard = listener()
+        if heard is not None:
+            heard.after_update(index)
+
+    return hook

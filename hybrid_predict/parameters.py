@@ -1,0 +1,257 @@
+"""The model's parameters as forecasts see them: named, classified, snapshotted, moved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from hybrid_predict.backends import TorchBackend
+from hybrid_predict.errors import ConfigError
+
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_EMBEDDING_WORDS = ("embed", "pos", "token")
+
+
+@dataclass(frozen=True)
+class WeightDelta:
+    r"""A predicted displacement, kept as directions and factors so that scaling it is free.
+
+    .. math:: \hat\Delta_k = f_k \, d_k
+
+    Args:
+        names: Parameter names, K of them.
+        directions: Tensors d_k, shaped like the parameters, parameter units.
+        factors: Dimensionless f_k, one per tensor.
+    """
+
+    names: tuple[str, ...]
+    directions: tuple[Tensor, ...]
+    factors: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.names) == len(self.directions) == len(self.factors):
+            raise ConfigError(
+                "WeightDelta",
+                "as many directions and factors as names",
+                (len(self.names), len(self.directions), len(self.factors)),
+            )
+
+    def scaled(self, factor: float) -> WeightDelta:
+        """The same displacement, ``factor`` times as long."""
+        return WeightDelta(self.names, self.directions, tuple(factor * f for f in self.factors))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The displacement of every parameter, as new tensors by name."""
+        triples = zip(self.names, self.directions, self.factors, strict=True)
+        return {name: factor * direction for name, direction, factor in triples}
+
+
+class ParameterMapper:
+    """Maps forecasts onto a model: names, kinds, and the base weights behind a forecast.
+
+    Parameters come from the optimizers' groups, each once, tied weights included; frozen ones are
+    left out, and so are those that :meth:`leave_out` names because they never had a gradient.
+
+    Args:
+        model: The model that the parameters belong to; its module types give the kinds.
+        parameters: The parameters that the optimizers update.
+        overrides: Glob pattern over names to kind; the first match wins over the classification.
+
+    Raises:
+        ConfigError: If no parameter can be trained, or an override matches nothing.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Iterable[Tensor],
+        overrides: Mapping[str, str] | None = None,
+    ) -> None:
+        unique = list({id(p): p for p in parameters if p.requires_grad}.values())
+        if not unique:
+            raise ConfigError(
+                "optimizer", "at least one parameter that requires a gradient", 0,
+                "Give the optimizer the model's trainable parameters.",
+            )
+        known = {id(p): name for name, p in model.named_parameters()}
+        self.parameters: list[Tensor] = unique
+        self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
+        kinds = classify(model)
+        self.kinds = tuple(
+            _override(name, kinds.get(id(p), "hidden" if p.dim() > 1 else "vector"), overrides)
+            for name, p in zip(self.names, unique, strict=True)
+        )
+        _check_overrides(self.names, overrides or {})
+        self._backend = TorchBackend()
+        self._base: list[Tensor] = []
+        self._delta: WeightDelta | None = None
+        self._index = {name: k for k, name in enumerate(self.names)}
+
+    @property
+    def displaced(self) -> bool:
+        """Whether the parameters stand at a forecast point instead of the base weights."""
+        return self._delta is not None
+
+    def select(self, kinds: Iterable[str]) -> list[int]:
+        """Positions of the parameters of the given kinds."""
+        wanted = set(kinds)
+        return [k for k, kind in enumerate(self.kinds) if kind in wanted]
+
+    def leave_out(self, positions: Iterable[int]) -> None:
+        """Forget the parameters at these positions, for those that never get a gradient."""
+        gone = set(positions)
+        kept = [k for k in range(len(self.parameters)) if k not in gone]
+        self.parameters = [self.parameters[k] for k in kept]
+        self.names = tuple(self.names[k] for k in kept)
+        self.kinds = tuple(self.kinds[k] for k in kept)
+        self._index = {name: k for k, name in enumerate(self.names)}
+        self._base = []
+
+    def values(self, positions: Sequence[int] | None = None) -> list[Tensor]:
+        """The parameters without their autograd history, aliasing the model's storage."""
+        chosen = self.parameters if positions is None else [self.parameters[k] for k in positions]
+        return [p.detach() for p in chosen]
+
+    def displacement(self, positions: Sequence[int]) -> list[Tensor]:
+        """Current weights minus snapshotted base weights; overwrites the snapshot."""
+        before = [self._base[k] for k in positions]
+        return self._backend.difference(before, self.values(positions))
+
+    def snapshot(self) -> None:
+        """Remember the current weights as the base weights."""
+        if not self._base:
+            self._base = [torch.empty_like(p) for p in self.values()]
+        self._base = self._backend.copy(self._base, self.values())
+
+    def apply(self, delta: WeightDelta) -> None:
+        """Move the parameters from the base weights to the forecast point, in place.
+
+        Raises:
+            ConfigError: If the forecast names an unknown parameter or has a wrong shape.
+        """
+        positions = self._positions(delta)
+        self._backend.add_scaled(self.values(positions), delta.directions, delta.factors)
+        self._delta = delta
+
+    def rollback(self) -> None:
+        """Put every parameter back to the snapshotted base weights, bit for bit."""
+        self._backend.copy(self.values(), self._base)
+        self._delta = None
+
+    def restore(self, good: Tensor | bool, parameters: Iterable[Tensor]) -> None:
+        """Put these parameters back to their base weights where ``good`` is false."""
+        wanted = {id(p) for p in parameters}
+        for p, base in zip(self.parameters, self._base, strict=True):
+            if id(p) in wanted:
+                restore_unless(good, p.detach(), base)
+
+    def settle(self) -> None:
+        """Accept where the parameters are: after a full step they are the base weights."""
+        self._delta = None
+
+    @contextmanager
+    def base_weights(self) -> Iterator[None]:
+        """Show the base weights inside the block, and the forecast point again after it."""
+        delta = self._delta
+        if delta is None:
+            yield
+            return
+        self.rollback()
+        try:
+            yield
+        finally:
+            self.snapshot()
+            self.apply(delta)
+
+    def base_by_name(self, state: Mapping[str, object]) -> dict[str, Tensor]:
+        """Copies of the base weights for the entries of a state dict that alias displaced ones."""
+        if self._delta is None:
+            return {}
+        bases = {p.data_ptr(): b for p, b in zip(self.parameters, self._base, strict=True)}
+        entries = {name: v for name, v in state.items() if isinstance(v, Tensor)}
+        return {
+            name: bases[v.data_ptr()].clone() for name, v in entries.items()
+            if v.data_ptr() in bases and v.shape == bases[v.data_ptr()].shape
+        }
+
+    def _positions(self, delta: WeightDelta) -> list[int]:
+        positions = []
+        for name, direction in zip(delta.names, delta.directions, strict=True):
+            k = self._index.get(name)
+            if k is None:
+                raise ConfigError("delta", "names of mapped parameters", name)
+            if direction.shape != self.parameters[k].shape:
+                shape = tuple(self.parameters[k].shape)
+                raise ConfigError("delta", f"shape {shape} for {name}", tuple(direction.shape))
+            positions.append(k)
+        return positions
+
+
+def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
+    """Target := kept where ``good`` is false; a tensor ``good`` is never read by the host."""
+    if isinstance(good, Tensor):
+        target.copy_(torch.where(good, target, kept))
+    elif not good:
+        target.copy_(kept)
+
+
+def classify(model: nn.Module) -> dict[int, str]:
+    """The kind of every parameter of a model, by ``id``, from module types and shapes.
+
+    Weights of two or more dimensions are ``hidden`` matrices, convolutions and attention
+    projections included, except embedding tables, learned positions and the head. The head is a
+    linear layer that maps back onto an embedding's vocabulary, or else the last matrix.
+    """
+    kinds: dict[int, str] = {}
+    vocabularies = {(m.num_embeddings, m.embedding_dim) for m in model.modules()
+                    if isinstance(m, _EMBEDDINGS)}
+    matrices: list[tuple[int, tuple[int, ...]]] = []
+    for module_name, module in model.named_modules():
+        for name, p in module.named_parameters(recurse=False):
+            if id(p) in kinds:
+                continue
+            leaf = f"{module_name}.{name}".lower().rsplit(".", 2)[-2:]
+            if isinstance(module, _EMBEDDINGS):
+                kinds[id(p)] = "embedding"
+            elif sum(size > 1 for size in p.shape) < 2:
+                kinds[id(p)] = "vector"
+            elif not _is_layer(module) and any(w in part for part in leaf for w in _EMBEDDING_WORDS):
+                kinds[id(p)] = "embedding"
+            else:
+                kinds[id(p)] = "hidden"
+                matrices.append((id(p), tuple(p.shape)))
+    heads = [key for key, shape in matrices if shape in vocabularies]
+    if not heads and len(matrices) > 1 and not _tied_head(model):
+        heads = [matrices[-1][0]]
+    return {**kinds, **dict.fromkeys(heads, "head")}
+
+
+def _is_layer(module: nn.Module) -> bool:
+    layers = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)
+    return isinstance(module, layers)
+
+
+def _tied_head(model: nn.Module) -> bool:
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, _EMBEDDINGS)}
+    return any(id(m.weight) in tables for m in model.modules() if isinstance(m, nn.Linear))
+
+
+def _override(name: str, kind: str, overrides: Mapping[str, str] | None) -> str:
+    for pattern, wanted in (overrides or {}).items():
+        if fnmatchcase(name, pattern):
+            return wanted
+    return kind
+
+
+def _check_overrides(names: Sequence[str], overrides: Mapping[str, str]) -> None:
+    for pattern in overrides:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(
+                "kinds", "patterns that match at least one trainable parameter", pattern,
+                f"Names look like {names[0]!r}.",
+            )

@@ -1,0 +1,129 @@
+"""The phases of a run and its clock: how far each full step advances it."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from fractions import Fraction
+from typing import Any
+
+from hybrid_predict.config import HybridConfig
+
+
+class Phase(str, Enum):
+    """Where a run stands; see :class:`Clock` for when each begins."""
+
+    WARMUP = "warmup"
+    PREDICT = "predict"
+    CORRECT = "correct"
+    FULL = "full"
+    COOLDOWN = "cooldown"
+
+
+class Clock:
+    r"""Counts full steps and equivalent steps, and decides phase and ticks from them.
+
+    With T equivalent steps in all, W of warm-up, C of cooldown and F = round(T / speedup) full steps
+    planned, the run has E = T - F ticks to hand out beyond one per full step. They are shared
+    equally over the Q forecasts that the F - W - C full steps between warm-up and cooldown hold:
+
+    .. math:: \text{credit} = \min(E / Q,\; 2 \cdot \text{speedup} - 1)
+
+    Fractions are carried exactly, so accepted forecasts end the run after F full steps.
+
+    Args:
+        config: The run's configuration, with ``total_steps`` set.
+    """
+
+    def __init__(self, config: HybridConfig) -> None:
+        total = config.total_steps
+        if total is None:
+            raise ValueError("Clock needs config.total_steps")
+        self.total = total
+        self._period = config.period
+        self._cycle = config.period + config.correct_steps
+        self._warmup = math.ceil(config.warmup_fraction * total)
+        self._cooldown = math.ceil(config.cooldown_fraction * total)
+        self.credit = _credit(config, total, self._warmup, self._cooldown, self._cycle)
+        self.full_steps = 0
+        self.equivalent_steps = 0
+        self._in_cycles = 0
+        self._carry = Fraction(0)
+        self.handed_over = not config.enabled
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has reached its length."""
+        return self.equivalent_steps >= self.total
+
+    @property
+    def phase(self) -> Phase:
+        """The phase of the coming full step."""
+        if self.handed_over:
+            return Phase.FULL
+        if self.equivalent_steps < self._warmup:
+            return Phase.WARMUP
+        if self.equivalent_steps >= self.total - self._cooldown:
+            return Phase.COOLDOWN
+        return Phase.PREDICT if self._in_cycles % self._cycle < self._period else Phase.CORRECT
+
+    @property
+    def forecast_due(self) -> bool:
+        """Whether the coming full step opens a cycle, with a forecast before it."""
+        return self.phase is Phase.PREDICT and self._in_cycles % self._cycle == 0
+
+    def advance(self, credit: Fraction | int = 0) -> int:
+        """Count one full step and return its ticks.
+
+        Args:
+            credit: What the step's forecast stands for beyond the step itself; negative to take
+                back what a rejected forecast was credited.
+
+        Returns:
+            Equivalent steps that the run advances: at least 1, never beyond the end.
+        """
+        if self.phase in (Phase.PREDICT, Phase.CORRECT):
+            self._in_cycles += 1
+        self._carry += credit
+        ticks = 1 + max(0, math.floor(self._carry))
+        ticks = min(ticks, self.total - self.equivalent_steps)
+        self._carry -= max(0, ticks - 1)
+        self.full_steps += 1
+        self.equivalent_steps += ticks
+        return ticks
+
+    def hand_over(self) -> None:
+        """Leave the rest of the run to plain full steps."""
+        self.handed_over = True
+        self._carry = min(self._carry, Fraction(0))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that the future depends on, as integers and booleans."""
+        return {
+            "total": self.total,
+            "full_steps": self.full_steps,
+            "equivalent_steps": self.equivalent_steps,
+            "in_cycles": self._in_cycles,
+            "carry": [self._carry.numerator, self._carry.denominator],
+            "handed_over": self.handed_over,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.full_steps = int(state["full_steps"])
+        self.equivalent_steps = int(state["equivalent_steps"])
+        self._in_cycles = int(state["in_cycles"])
+        self._carry = Fraction(*state["carry"])
+        self.handed_over = bool(state["handed_over"])
+
+
+def _credit(
+    config: HybridConfig, total: int, warmup: int, cooldown: int, cycle: int
+) -> Fraction:
+    if config.shadow or config.speedup == 1:
+        return Fraction(0)
+    speedup = Fraction(config.speedup).limit_denominator(1000)
+    full = round(total / speedup)
+    forecasts = math.ceil(max(0, full - warmup - cooldown) / cycle)
+    most = 2 * speedup - 1
+    return min(Fraction(total - full, forecasts), most) if forecasts else most

@@ -1,0 +1,118 @@
+"""What a predictor is: hyperparameters in a frozen object, history in a separate state."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid_predict.backends import AbstractBackend
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.parameters import WeightDelta
+
+
+@dataclass
+class PredictorState:
+    """The history of one group of tensors.
+
+    Args:
+        names: Names of the K parameters.
+        average: One array per parameter, shaped like it: the averaged movement.
+        direction: Where forecasts point; the same list as ``average`` unless the predictor keeps
+            another.
+        count: Displacements observed so far.
+    """
+
+    names: tuple[str, ...]
+    average: list[Any]
+    direction: list[Any]
+    count: int = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """The history as plain containers of arrays."""
+        own = self.direction is not self.average
+        return {
+            "names": list(self.names),
+            "count": self.count,
+            "average": list(self.average),
+            "direction": list(self.direction) if own else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any], backend: AbstractBackend[Any]) -> None:
+        """Continue from a saved history.
+
+        Raises:
+            CheckpointError: If it belongs to other parameters.
+        """
+        if tuple(state["names"]) != self.names:
+            raise CheckpointError(
+                f"state: expected the history of {list(self.names)[:3]}..., got "
+                f"{state['names'][:3]}... The checkpoint belongs to another model or configuration."
+            )
+        if (state["direction"] is None) != (self.direction is self.average):
+            raise CheckpointError(
+                "state: the checkpoint's history comes from another predictor. "
+                "Resume with the predictors of the saved run."
+            )
+        self.count = int(state["count"])
+        self.average = backend.copy(self.average, state["average"])
+        if state["direction"] is None:
+            self.direction = self.average
+        else:
+            self.direction = backend.copy(self.direction, state["direction"])
+
+
+class AbstractPredictor(ABC):
+    """Forecasts a displacement from the displacements seen so far.
+
+    Subclasses are final, frozen dataclasses of hyperparameters; all history lives in the
+    :class:`PredictorState` that :meth:`init` makes.
+    """
+
+    @abstractmethod
+    def init(
+        self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
+    ) -> PredictorState:
+        """An empty history for the parameters ``like``, named ``names``."""
+
+    @abstractmethod
+    def observe(
+        self,
+        state: PredictorState,
+        displacement: Sequence[Any],
+        applied: WeightDelta | None,
+        backend: AbstractBackend[Any],
+    ) -> None:
+        """Add one full step to the history.
+
+        Args:
+            state: The history, changed in place.
+            displacement: Base weights after minus before the step, one array per parameter; may be
+                overwritten.
+            applied: The part of it that was a forecast, None without one.
+            backend: Kernels for these arrays.
+        """
+
+    @abstractmethod
+    def forecast(
+        self, state: PredictorState, horizons: Sequence[float], *, closed_loop: bool = True
+    ) -> WeightDelta:
+        """The displacement to expect over ``horizons[k]`` optimizer updates of parameter k.
+
+        Pure: it neither changes the history nor copies it.
+
+        Args:
+            state: The history.
+            horizons: One per parameter, in optimizer updates, at least 0.
+            closed_loop: Whether the observed displacements contain this predictor's own forecasts.
+        """
+
+
+def momentum_factors(horizons: Sequence[float], closed_loop: bool) -> tuple[float, ...]:
+    r"""Factors on the averaged displacement that make a forecast of ``horizons`` updates.
+
+    In closed loop the displacement per step is 1 + h updates long, so the factor is
+    :math:`\beta = h / (1 + h)`; in open loop it is h itself.
+    """
+    return tuple(h / (1.0 + h) if closed_loop else h for h in horizons)

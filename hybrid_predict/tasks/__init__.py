@@ -1,0 +1,1 @@
+"""Small, offline training tasks that show and check the forecasts at work."""

@@ -1,0 +1,174 @@
+"""Byte-level text task: the source text of Python's own standard library.
+
+The text ships with every full Python installation, so nothing is downloaded. It differs a little
+between Python versions; `StdlibText.sha256` says exactly which bytes a result was measured on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from hybrid_predict.errors import ConfigError
+
+# Installed packages, tests and tools, which differ between distributions of the same Python.
+_OPTIONAL_FOLDERS = "site-packages dist-packages test tests idlelib lib2to3 ensurepip turtledemo"
+# Generated tables rather than code: nearly free to predict, they would drown the loss on the rest.
+_TABLE_FOLDERS = "encodings pydoc_data"
+_EXCLUDED_FOLDERS = {"__pycache__", *_OPTIONAL_FOLDERS.split(), *_TABLE_FOLDERS.split()}
+# The build's own settings, which differ between machines.
+_BUILD_PREFIXES = ("config-", "_sysconfigdata")
+
+_VALIDATION_EVERY = 10
+_MIN_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class StdlibText:
+    """Source text of the standard library, split by file into training and validation bytes.
+
+    Attributes:
+        train: Training bytes, uint8 of shape [num_train_bytes].
+        val: Validation bytes, uint8 of shape [num_val_bytes], from files that `train` never saw.
+        sha256: Hex digest over the training bytes followed by the validation bytes.
+        num_files: Number of files used.
+        num_skipped: Number of files that could not be read.
+    """
+
+    train: torch.Tensor
+    val: torch.Tensor
+    sha256: str
+    num_files: int
+    num_skipped: int = 0
+
+
+def load_stdlib_text(max_bytes: int = 12_000_000) -> StdlibText:
+    """Loads the standard library's source text, deterministically for a given Python.
+
+    Args:
+        max_bytes: Upper limit on training and validation bytes together.
+
+    Returns:
+        The text: files in path order until the limit, every tenth of them for validation.
+
+    Raises:
+        ConfigError: `max_bytes` is too small, or too little source text is installed.
+    """
+    if max_bytes < _MIN_BYTES:
+        raise ConfigError(
+            argument="max_bytes",
+            expected=f"at least {_MIN_BYTES}",
+            got=max_bytes,
+            remedy="Leave max_bytes at its default.",
+        )
+    root = Path(sysconfig.get_path("stdlib"))
+    train, val = bytearray(), bytearray()
+    num_files = num_skipped = 0
+    for path in sorted(_source_files(root), key=lambda path: path.relative_to(root).as_posix()):
+        if len(train) + len(val) >= max_bytes:
+            break
+        try:
+            content = path.read_bytes()
+        except OSError:
+            num_skipped += 1
+            continue
+        part = val if num_files % _VALIDATION_EVERY == _VALIDATION_EVERY - 1 else train
+        part += content[: max_bytes - len(train) - len(val)]
+        num_files += 1
+    total = len(train) + len(val)
+    if total < _MIN_BYTES:
+        raise ConfigError(
+            argument="standard library source text",
+            expected=f"at least {_MIN_BYTES} bytes of .py files under {root}",
+            got=f"{total} bytes in {num_files} files ({num_skipped} unreadable)",
+            remedy="Use a Python installation that ships its standard library as .py files.",
+        )
+    digest = hashlib.sha256(train)
+    digest.update(val)
+    return StdlibText(
+        train=torch.frombuffer(train, dtype=torch.uint8),
+        val=torch.frombuffer(val, dtype=torch.uint8),
+        sha256=digest.hexdigest(),
+        num_files=num_files,
+        num_skipped=num_skipped,
+    )
+
+
+def sample_batch(
+    data: torch.Tensor, batch_size: int, context: int, generator: torch.Generator | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draws random windows with their next bytes as targets.
+
+    Args:
+        data: Bytes to draw from, uint8 of shape [num_bytes].
+        batch_size: Number of windows, B.
+        context: Bytes in each window, T.
+        generator: CPU source of randomness; the global one if None.
+
+    Returns:
+        Inputs and targets, both int64 of shape [B, T].
+    """
+    starts = torch.randint(data.numel() - context, (batch_size,), generator=generator)
+    return _windows(data, starts, context)
+
+
+def validation_batches(
+    data: torch.Tensor, batch_size: int, context: int, num_batches: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Cuts a fixed set of evenly spaced windows, the same on every call.
+
+    Args:
+        data: Bytes to cut from, uint8 of shape [num_bytes].
+        batch_size: Number of windows in a batch, B.
+        context: Bytes in each window, T.
+        num_batches: Number of batches.
+
+    Returns:
+        Pairs of inputs and targets, both int64 of shape [B, T].
+    """
+    count = batch_size * num_batches
+    starts = torch.arange(count) * (data.numel() - context - 1) // max(count - 1, 1)
+    return [_windows(data, part, context) for part in starts.view(num_batches, batch_size)]
+
+
+def _source_files(root: Path) -> Iterator[Path]:
+    """Yields the standard library's Python files, in no particular order.
+
+    Args:
+        root: Folder of the standard library.
+
+    Yields:
+        Paths of the files that belong to the task.
+    """
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if name not in _EXCLUDED_FOLDERS and not name.startswith(_BUILD_PREFIXES)
+        ]
+        for name in names:
+            if name.endswith(".py") and not name.startswith(_BUILD_PREFIXES):
+                yield Path(folder, name)
+
+
+def _windows(
+    data: torch.Tensor, starts: torch.Tensor, context: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Gathers windows and the bytes that follow each position.
+
+    Args:
+        data: Bytes, uint8 of shape [num_bytes].
+        starts: First position of each window, int64 of shape [B].
+        context: Bytes in each window, T.
+
+    Returns:
+        Inputs and targets, both int64 of shape [B, T].
+    """
+    windows = data[starts[:, None] + torch.arange(context + 1)].long()
+    return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

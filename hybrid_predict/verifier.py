@@ -1,0 +1,125 @@
+"""Reads measurements late, turns them into verdicts, and lets verdicts govern what follows."""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from hybrid_predict.forecaster import Forecaster
+from hybrid_predict.gradients import GradientInfo, LateReader
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.verification import Verdict, judge
+from hybrid_predict.window import StepRecord, Window, unpack
+
+logger = logging.getLogger(__name__)
+
+IDLE = "every horizon is 0"
+"""Why a forecast of length zero is rejected; unlike the others no reason to shorten horizons."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The measurements of one full step once they are read.
+
+    Args:
+        step: Number of the full step.
+        applied: Whether a forecast was applied before it.
+        info: Its loss and gradients.
+        verdict: The verdict on its forecast, None if it had none.
+    """
+
+    step: int
+    applied: bool
+    info: GradientInfo
+    verdict: Verdict | None
+
+    @property
+    def debited(self) -> bool:
+        """Whether the credit of an applied forecast has to be taken back."""
+        return self.applied and self.verdict is Verdict.REJECTED
+
+
+class Verifier:
+    """Holds the measurements under way and counts rejections in a row.
+
+    Args:
+        lag: Full steps between a measurement and its reading.
+        ledger: Where verdicts are counted.
+    """
+
+    def __init__(self, lag: int, ledger: SavingsLedger) -> None:
+        self.misses = 0
+        self._reader = LateReader(lag)
+        self._ledger = ledger
+        self._late: dict[int, list[tuple[Tensor, Tensor]]] = {}
+
+    def push(self, step: int, window: Window, late_counts: list[tuple[Tensor, Tensor]]) -> None:
+        """Queue the measurements of a full step.
+
+        Args:
+            step: Its number.
+            window: What was measured.
+            late_counts: Optimizer counts to correct if the step turns out to have been undone.
+        """
+        self._reader.push(window.tag(step), window.measurements())
+        if late_counts:
+            self._late[step] = late_counts
+
+    def read(self, forecaster: Forecaster, *, drain: bool = False) -> Reading | None:
+        """Judge the step whose turn it is; with ``drain``, the oldest one even before its turn."""
+        item = self._reader.pop(drain)
+        if item is None:
+            return None
+        tag, values = item
+        info = unpack(values, tag["rows"])
+        late = self._late.pop(tag["step"], [])
+        if not info.finite:
+            for count, advance in late:
+                count.sub_(advance)
+        verdict = self._judge(tag, info, forecaster) if tag["forecast"] else None
+        return Reading(tag["step"], tag["applied"], info, verdict)
+
+    def _judge(self, tag: dict[str, Any], info: GradientInfo, forecaster: Forecaster) -> Verdict:
+        before = forecaster.horizons
+        if info.finite and info.alignments:
+            forecaster.update(info.alignments)
+        verdict = Verdict.REJECTED if tag["refused"] else judge(info, before, forecaster.horizons)
+        if verdict is Verdict.REJECTED:
+            reason = tag["refused"] or "loss or gradient was not finite"
+            if reason != IDLE:
+                forecaster.reject()
+            if self._ledger.record(tag["step"], f"forecast rejected: {reason}"):
+                logger.info("Full step %d: forecast rejected: %s.", tag["step"], reason)
+        self.misses = self.misses + 1 if verdict is Verdict.REJECTED else 0
+        self._ledger.count(verdict.value)
+        return verdict
+
+    def state_dict(self) -> dict[str, Any]:
+        """Rejections in a row and the measurements under way."""
+        return {"misses": self.misses, "queue": self._reader.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self.misses = int(state["misses"])
+        self._reader.load_state_dict(state["queue"])
+
+
+def make_record(step: int, window: Window, ticks: int, reading: Reading | None) -> StepRecord:
+    """What to report about a full step: itself, and the step whose turn it was to be read."""
+    record = StepRecord(step, window.phase, window.horizon, ticks)
+    if reading is None:
+        return record
+    info = reading.info
+    return replace(
+        record,
+        read_step=reading.step,
+        loss=None if math.isnan(info.loss) else info.loss,
+        alignment=info.alignment,
+        verdict=reading.verdict,
+        finite=info.finite,
+        residual=None if math.isnan(info.residual) else info.residual,
+    )

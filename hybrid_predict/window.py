@@ -1,0 +1,115 @@
+"""What the engine knows about the full step under way, and what it tells about one that is done."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.gradients import GradientInfo
+from hybrid_predict.parameters import WeightDelta
+from hybrid_predict.phases import Phase
+from hybrid_predict.verification import Verdict
+
+
+@dataclass(frozen=True)
+class StepRecord:
+    """One full step, as :meth:`HybridEngine.after_step` reports it.
+
+    Statistics are read ``lag`` full steps late (0 on the CPU), so ``loss``, ``alignment``,
+    ``verdict`` and ``residual`` are those of full step ``read_step``.
+
+    Args:
+        step: Number of this full step, from 1.
+        phase: The phase it ran in.
+        horizon: Mean horizon of its forecast in optimizer updates; 0 without a forecast.
+        ticks: Equivalent steps that the clock advanced; step the scheduler as often.
+        read_step: The full step that the statistics are about; None if none was read.
+        loss: Its training loss, None if unknown.
+        alignment: Its mean alignment, None if not measured.
+        verdict: The verdict on its forecast, None if it had none.
+        residual: Length of the residual over the forecast's, None if no score ended with it.
+        finite: Whether its loss and gradients were.
+    """
+
+    step: int
+    phase: Phase
+    horizon: float
+    ticks: int
+    read_step: int | None = None
+    loss: float | None = None
+    alignment: float | None = None
+    verdict: Verdict | None = None
+    residual: float | None = None
+    finite: bool = True
+
+
+@dataclass
+class Window:
+    """The full step between ``before_step`` and ``after_step``."""
+
+    phase: Phase
+    delta: WeightDelta | None = None
+    horizon: float = 0.0
+    applied: bool = False
+    refused: str = ""
+    sampled: bool = False
+    updated: set[int] = field(default_factory=set)
+    with_gradient: set[int] = field(default_factory=set)
+    norms: list[Tensor] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+    row_norms: list[Tensor] = field(default_factory=list)
+    row_alignments: list[Tensor] = field(default_factory=list)
+    loss: Tensor | None = None
+    residual: Tensor | None = None
+    hook_seconds: float = 0.0
+    opened_at: float = 0.0
+
+    def good(self) -> Tensor:
+        """Whether loss and gradients are finite, a 0-dim bool on the gradients' device."""
+        if not self.norms:
+            return torch.ones((), dtype=torch.bool)
+        finite = torch.isfinite(torch.stack(self.norms)).all()
+        return finite if self.loss is None else finite & torch.isfinite(self.loss).to(finite.device)
+
+    def measurements(self) -> Tensor:
+        """Everything that was measured, packed into one flat tensor; see :func:`unpack`."""
+        good = self.good()
+        nan = torch.full((), float("nan"), device=good.device)
+        total = torch.linalg.vector_norm(torch.stack(self.norms)) if self.norms else nan
+        head = [nan if self.loss is None else self.loss, total, good,
+                nan if self.residual is None else self.residual]
+        packed = torch.stack([x.to(good.device, torch.float32) for x in head])
+        return torch.cat([packed, *self.row_norms, *self.row_alignments])
+
+    def tag(self, step: int) -> dict[str, Any]:
+        """What has to be known about this step when its measurements are read."""
+        return {
+            "step": step,
+            "forecast": self.delta is not None,
+            "applied": self.applied,
+            "refused": self.refused,
+            "rows": list(self.rows),
+        }
+
+
+def unpack(values: list[float], rows: list[int]) -> GradientInfo:
+    """The inverse of :meth:`Window.measurements`, on the host, rows back in order."""
+    loss, total, good, residual, *rest = values
+    order = sorted(range(len(rows)), key=rows.__getitem__)
+    norms, alignments = rest[: len(rows)], rest[len(rows) :]
+    return GradientInfo(
+        loss, total, bool(good), residual,
+        tuple(norms[k] for k in order), tuple(alignments[k] for k in order),
+    )
+
+
+def as_scalar(loss: object) -> Tensor | None:
+    """A loss as a detached 0-dim 32-bit tensor; None if there is none."""
+    if isinstance(loss, Tensor):
+        return loss.detach().float().mean()
+    if isinstance(loss, (int, float)):
+        return torch.tensor(float(loss))
+    return None
