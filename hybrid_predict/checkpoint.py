@@ -12,24 +12,24 @@ from hybrid_predict.errors import CheckpointError
 STATE_VERSION = 1
 
 
-def check_state(state: dict[str, Any], names: Sequence[str], total: int, *, lag: int) -> None:
+def check_state(state: dict[str, Any], names: Sequence[str], *, lag: int) -> None:
     """Check that an engine's saved state fits.
 
     Args:
         state: What ``HybridEngine.state_dict`` gave.
         names: Parameter names of the engine that is to continue it.
-        total: Its length in equivalent steps.
         lag: Its lag in full steps.
 
     Raises:
-        CheckpointError: If the state belongs to another model, version, lag or run length.
+        CheckpointError: If the state belongs to another model, version or lag.
     """
     if not isinstance(state, dict) or not {"version", "names", "clock", "lag"} <= state.keys():
-        raise CheckpointError("state: expected what HybridEngine.state_dict() gave. "
-                              "Resume from a checkpoint that the plug-in has written.")
+        raise CheckpointError(
+            "state: expected what HybridEngine.state_dict() gave. "
+            "Resume from a checkpoint that the plug-in has written."
+        )
     expected = {
         "version": (STATE_VERSION, state["version"]),
-        "total_steps": (total, state["clock"].get("total")),
         "lag": (lag, state["lag"]),
     }
     for name, (own, saved) in expected.items():

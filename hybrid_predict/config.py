@@ -103,9 +103,7 @@ class HybridConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain data, for logs and results files."""
-        return {
-            name: _plain(getattr(self, name)) for name in type(self).__dataclass_fields__
-        }
+        return {name: _plain(getattr(self, name)) for name in type(self).__dataclass_fields__}
 
 
 def _plain(value: Any) -> Any:

@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.config import HybridConfig
 from hybrid_predict.checkpoint import STATE_VERSION, check_state, detached
+from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.forecaster import Forecaster
 from hybrid_predict.gradients import GradientProbe
@@ -110,6 +110,11 @@ class HybridEngine:
         return dict(zip(names, self._forecaster.horizons, strict=True))
 
     @property
+    def in_step(self) -> bool:
+        """Whether a full step is under way, between ``before_step`` and ``after_step``."""
+        return self._window is not None
+
+    @property
     def _watching(self) -> bool:
         return self.config.enabled and self._release.alive and not self.clock.handed_over
 
@@ -191,6 +196,9 @@ class HybridEngine:
         if window is None or not self._watching:
             return
         parameters = list(self.optimizer.parameters(index))
+        if all(p.grad is None for p in parameters):
+            return  # the optimizer will not move anything, so the forecast stays unverified
+        window.moving.add(index)
         window.norms.append(self._probe.total_norm(parameters))
         if not self._bound:
             window.with_gradient |= {id(p) for p in parameters if p.grad is not None}
@@ -206,7 +214,7 @@ class HybridEngine:
     def after_update(self, index: int) -> None:
         """Called by the hooks when optimizer ``index`` has moved its parameters."""
         window, started = self._window, perf_counter()
-        if window is None or not self._watching:
+        if window is None or not self._watching or index not in window.moving:
             return
         window.updated.add(index)
         if window.applied:
@@ -268,9 +276,10 @@ class HybridEngine:
         self, window: Window, loss: Tensor | float | None
     ) -> tuple[Reading | None, Fraction]:
         """Settle the step's weights, learn from it, and judge the step whose turn it is."""
-        if window.loss is None and loss is not None:
-            window.loss = as_scalar(loss)
-            if window.applied and window.updated:
+        unchecked, reported = window.loss is None, as_scalar(loss)
+        if reported is not None:
+            window.loss = reported
+            if unchecked and window.applied and window.updated:
                 self._rollback.undo(window.good(), tuple(sorted(window.updated)))
         if window.applied:
             for index in set(range(len(self.optimizer.optimizers))) - window.updated:
@@ -313,7 +322,9 @@ class HybridEngine:
         self.ledger.record(step, f"handed over to plain training: {reason}")
         logger.warning(
             "Full step %d: forecasts do not pay here (%s); the rest of the run is plain training, "
-            "uncompressed.", step, reason,
+            "uncompressed.",
+            step,
+            reason,
         )
         return debit
 
@@ -329,8 +340,8 @@ class HybridEngine:
             )
         self._window = None
         self._profile.stop()
-        if self.mapper.displaced:
-            self.mapper.rollback()
+        self.mapper.rollback()
+        self.mapper.settle()
         reason = "a full step was left before its update"
         if self.ledger.record(self.clock.full_steps, reason):
             logger.info("Full step %d: %s.", self.clock.full_steps, reason)
@@ -357,9 +368,9 @@ class HybridEngine:
         """Continue a saved run bit for bit, given the same model, optimizer and configuration.
 
         Raises:
-            CheckpointError: If the state belongs to another model, version, lag or run length.
+            CheckpointError: If the state belongs to another model, version or lag.
         """
-        check_state(state, self.mapper.names, self.clock.total, lag=self.config.lag or 0)
+        check_state(state, self.mapper.names, lag=self.config.lag or 0)
         kept = set(state["names"])
         self.mapper.leave_out(k for k, name in enumerate(self.mapper.names) if name not in kept)
         forecaster = Forecaster(self.mapper, self.config)
@@ -368,6 +379,10 @@ class HybridEngine:
         self._bound = bool(state["bound"])
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
+        if state["clock"]["total"] != self.clock.total:
+            change = f"from {state['clock']['total']} to {self.clock.total} equivalent steps"
+            self.ledger.record(self.clock.full_steps, f"the run's length changed {change}")
+            logger.info("Resumed with the run's length changed %s.", change)
         self._verifier.load_state_dict(state["verifier"])
         self._scorer.load_state_dict(state["scorer"], self.mapper.values(forecaster.positions))
 
@@ -379,15 +394,17 @@ def _check(model: object, config: object) -> None:
         raise ConfigError("config", "a HybridConfig", type(config).__name__)
     if config.total_steps is None:
         raise ConfigError(
-            "total_steps", "the run's length in optimizer updates", None,
+            "total_steps",
+            "the run's length in optimizer updates",
+            None,
             "Set HybridConfig(total_steps=...).",
         )
 
 
 def _let_go(mapper: ParameterMapper, handles: list[Any], profile: FlopProfile) -> None:
     profile.stop()
-    if mapper.displaced:
-        mapper.rollback()
+    mapper.rollback()
+    mapper.settle()
     for handle in handles:
         handle.remove()
 

@@ -97,8 +97,12 @@ class SavingsLedger:
     def summary(self) -> dict[str, Any]:
         """Counts and derived figures as plain data."""
         derived = (
-            "cost", "saved_steps_fraction", "acceptance", "overhead_fraction",
-            "estimated_seconds_saved", "estimated_flops_saved",
+            "cost",
+            "saved_steps_fraction",
+            "acceptance",
+            "overhead_fraction",
+            "estimated_seconds_saved",
+            "estimated_flops_saved",
         )
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
@@ -122,7 +126,9 @@ class SavingsLedger:
             raise
         except (ValueError, KeyError) as error:
             raise ConfigError(
-                "text", "a ledger written by to_json()", text[:60],
+                "text",
+                "a ledger written by to_json()",
+                text[:60],
                 f"Its reading failed with: {error!r}.",
             ) from error
 

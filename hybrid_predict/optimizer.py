@@ -54,7 +54,8 @@ class OptimizerWrapper:
             for refused, reason in _REFUSED.items():
                 if any(refused in cls.__name__ for cls in type(optimizer).__mro__):
                     raise UnsupportedSetupError(
-                        "optimizer", "an optimizer with one set of weights and one pass per step",
+                        "optimizer",
+                        "an optimizer with one set of weights and one pass per step",
                         type(optimizer).__name__,
                         f"Forecasts cannot work with it because {reason}; "
                         "use SGD, Adam, AdamW or another plain optimizer.",

@@ -75,7 +75,9 @@ class ParameterMapper:
         unique = list({id(p): p for p in parameters if p.requires_grad}.values())
         if not unique:
             raise ConfigError(
-                "optimizer", "at least one parameter that requires a gradient", 0,
+                "optimizer",
+                "at least one parameter that requires a gradient",
+                0,
                 "Give the optimizer the model's trainable parameters.",
             )
         known = {id(p): name for name, p in model.named_parameters()}
@@ -90,6 +92,7 @@ class ParameterMapper:
         self._backend = TorchBackend()
         self._base: list[Tensor] = []
         self._delta: WeightDelta | None = None
+        self._suspended: WeightDelta | None = None
         self._index = {name: k for k, name in enumerate(self.names)}
 
     @property
@@ -140,8 +143,9 @@ class ParameterMapper:
 
     def rollback(self) -> None:
         """Put every parameter back to the snapshotted base weights, bit for bit."""
-        self._backend.copy(self.values(), self._base)
-        self._delta = None
+        if self._delta is not None:
+            self._backend.copy(self.values(), self._base)
+            self._delta = None
 
     def restore(self, good: Tensor | bool, parameters: Iterable[Tensor]) -> None:
         """Put these parameters back to their base weights where ``good`` is false."""
@@ -152,21 +156,29 @@ class ParameterMapper:
 
     def settle(self) -> None:
         """Accept where the parameters are: after a full step they are the base weights."""
-        self._delta = None
+        self._delta = self._suspended = None
+
+    def suspend(self) -> None:
+        """Show the base weights until :meth:`resume`; nothing happens without a forecast."""
+        if self._delta is not None:
+            self._suspended = self._delta
+            self.rollback()
+
+    def resume(self) -> None:
+        """Show the forecast point again after :meth:`suspend`."""
+        delta, self._suspended = self._suspended, None
+        if delta is not None:
+            self.snapshot()
+            self.apply(delta)
 
     @contextmanager
     def base_weights(self) -> Iterator[None]:
         """Show the base weights inside the block, and the forecast point again after it."""
-        delta = self._delta
-        if delta is None:
-            yield
-            return
-        self.rollback()
+        self.suspend()
         try:
             yield
         finally:
-            self.snapshot()
-            self.apply(delta)
+            self.resume()
 
     def base_by_name(self, state: Mapping[str, object]) -> dict[str, Tensor]:
         """Copies of the base weights for the entries of a state dict that alias displaced ones."""
@@ -175,7 +187,8 @@ class ParameterMapper:
         bases = {p.data_ptr(): b for p, b in zip(self.parameters, self._base, strict=True)}
         entries = {name: v for name, v in state.items() if isinstance(v, Tensor)}
         return {
-            name: bases[v.data_ptr()].clone() for name, v in entries.items()
+            name: bases[v.data_ptr()].clone()
+            for name, v in entries.items()
             if v.data_ptr() in bases and v.shape == bases[v.data_ptr()].shape
         }
 
@@ -208,8 +221,9 @@ def classify(model: nn.Module) -> dict[int, str]:
     linear layer that maps back onto an embedding's vocabulary, or else the last matrix.
     """
     kinds: dict[int, str] = {}
-    vocabularies = {(m.num_embeddings, m.embedding_dim) for m in model.modules()
-                    if isinstance(m, _EMBEDDINGS)}
+    vocabularies = {
+        (m.num_embeddings, m.embedding_dim) for m in model.modules() if isinstance(m, _EMBEDDINGS)
+    }
     matrices: list[tuple[int, tuple[int, ...]]] = []
     for module_name, module in model.named_modules():
         for name, p in module.named_parameters(recurse=False):
@@ -220,15 +234,18 @@ def classify(model: nn.Module) -> dict[int, str]:
                 kinds[id(p)] = "embedding"
             elif sum(size > 1 for size in p.shape) < 2:
                 kinds[id(p)] = "vector"
-            elif not _is_layer(module) and any(w in part for part in leaf for w in _EMBEDDING_WORDS):
+            elif not _is_layer(module) and any(
+                w in part for part in leaf for w in _EMBEDDING_WORDS
+            ):
                 kinds[id(p)] = "embedding"
             else:
                 kinds[id(p)] = "hidden"
                 matrices.append((id(p), tuple(p.shape)))
-    heads = [key for key, shape in matrices if shape in vocabularies]
-    if not heads and len(matrices) > 1 and not _tied_head(model):
-        heads = [matrices[-1][0]]
-    return {**kinds, **dict.fromkeys(heads, "head")}
+    if len(matrices) > 1 and not _tied_head(model):
+        # Inner matrices may happen to have a vocabulary's shape; a head comes after them.
+        matching = [key for key, shape in matrices if shape in vocabularies]
+        kinds[matching[-1] if matching else matrices[-1][0]] = "head"
+    return kinds
 
 
 def _is_layer(module: nn.Module) -> bool:
@@ -252,6 +269,8 @@ def _check_overrides(names: Sequence[str], overrides: Mapping[str, str]) -> None
     for pattern in overrides:
         if not any(fnmatchcase(name, pattern) for name in names):
             raise ConfigError(
-                "kinds", "patterns that match at least one trainable parameter", pattern,
+                "kinds",
+                "patterns that match at least one trainable parameter",
+                pattern,
                 f"Names look like {names[0]!r}.",
             )

@@ -117,9 +117,7 @@ class Clock:
         self.handed_over = bool(state["handed_over"])
 
 
-def _credit(
-    config: HybridConfig, total: int, warmup: int, cooldown: int, cycle: int
-) -> Fraction:
+def _credit(config: HybridConfig, total: int, warmup: int, cooldown: int, cycle: int) -> Fraction:
     if config.shadow or config.speedup == 1:
         return Fraction(0)
     speedup = Fraction(config.speedup).limit_denominator(1000)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -113,7 +112,9 @@ class HybridTrainer:
     ) -> None:
         if not isinstance(model, TrainableModel):
             raise ConfigError(
-                "model", "a TrainableModel", type(model).__name__,
+                "model",
+                "a TrainableModel",
+                type(model).__name__,
                 "Wrap a torch module as TorchModel(module, loss_fn).",
             )
         self.engine = HybridEngine(model.module, optimizer, config)

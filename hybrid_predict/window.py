@@ -56,6 +56,7 @@ class Window:
     applied: bool = False
     refused: str = ""
     sampled: bool = False
+    moving: set[int] = field(default_factory=set)
     updated: set[int] = field(default_factory=set)
     with_gradient: set[int] = field(default_factory=set)
     norms: list[Tensor] = field(default_factory=list)
@@ -79,8 +80,12 @@ class Window:
         good = self.good()
         nan = torch.full((), float("nan"), device=good.device)
         total = torch.linalg.vector_norm(torch.stack(self.norms)) if self.norms else nan
-        head = [nan if self.loss is None else self.loss, total, good,
-                nan if self.residual is None else self.residual]
+        head = [
+            nan if self.loss is None else self.loss,
+            total,
+            good,
+            nan if self.residual is None else self.residual,
+        ]
         packed = torch.stack([x.to(good.device, torch.float32) for x in head])
         return torch.cat([packed, *self.row_norms, *self.row_alignments])
 
@@ -101,8 +106,12 @@ def unpack(values: list[float], rows: list[int]) -> GradientInfo:
     order = sorted(range(len(rows)), key=rows.__getitem__)
     norms, alignments = rest[: len(rows)], rest[len(rows) :]
     return GradientInfo(
-        loss, total, bool(good), residual,
-        tuple(norms[k] for k in order), tuple(alignments[k] for k in order),
+        loss,
+        total,
+        bool(good),
+        residual,
+        tuple(norms[k] for k in order),
+        tuple(alignments[k] for k in order),
     )
 
 

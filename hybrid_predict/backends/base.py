@@ -44,9 +44,7 @@ class AbstractBackend(ABC, Generic[Array]):
         """Target[k] := target[k] + factors[k] * other[k]."""
 
     @abstractmethod
-    def average(
-        self, mean: Sequence[Array], value: Sequence[Array], decay: float
-    ) -> list[Array]:
+    def average(self, mean: Sequence[Array], value: Sequence[Array], decay: float) -> list[Array]:
         """Mean := decay * mean + (1 - decay) * value."""
 
     @abstractmethod

@@ -68,9 +68,7 @@ class AlignmentHorizon(AbstractHorizon):
 
     def reject(self, state: Sequence[float], kinds: Sequence[str]) -> list[float]:
         """Every gain halved, down to its floor."""
-        return [
-            max(self._floor(kind), gain / 2) for gain, kind in zip(state, kinds, strict=True)
-        ]
+        return [max(self._floor(kind), gain / 2) for gain, kind in zip(state, kinds, strict=True)]
 
     def _floor(self, kind: str) -> float:
         return math.log1p(self.floors.get(kind, 0.0))

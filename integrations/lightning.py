@@ -1,0 +1,282 @@
+"""The Lightning callback: one line in an existing Trainer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Literal
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.engine import HybridEngine
+from hybrid_predict.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingExtraError,
+    UnsupportedSetupError,
+)
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.phases import Phase
+from hybrid_predict.report import RunHistory
+from hybrid_predict.verification import random_states, set_random_states
+from hybrid_predict.window import StepRecord
+
+try:
+    import lightning.pytorch as pl
+    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+    from lightning.pytorch.utilities import rank_zero_warn
+except ImportError as error:
+    raise MissingExtraError("HybridPredict", "lightning") from error
+
+from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
+from hybrid_predict.integrations.lightning_shield import training_loss
+from hybrid_predict.integrations.mlflow import log_metrics, log_summary
+
+KEY = "hybrid_predict"
+
+
+class HybridPredict(Callback):
+    """Trains the Trainer's model in fewer full steps by forecasting where its weights are going.
+
+    The LightningModule, its optimizer and its schedulers stay as they are. With the ``equivalent``
+    clock, global step, schedulers and epochs tell equivalent steps, so a Trainer with
+    ``max_steps=3000`` stops after about ``3000 / speedup`` full steps with its schedule complete.
+    Validation, checkpoints and other callbacks see base weights; list this callback first.
+
+    Args:
+        speedup: Equivalent steps per full step; None for the configuration's (1.5).
+        enabled: ``False`` leaves training bit-identical; None for the configuration's (True).
+        shadow: Score forecasts without applying them; None for the configuration's (False).
+        config: Everything else; ``total_steps`` comes from the Trainer.
+        clock: ``equivalent``, or ``real`` to compress nothing and count full steps.
+        skip_data: What happens to the batches of steps that are not taken: ``draw`` loads and drops
+            them, ``tail`` leaves the end of each epoch unread (for shuffled data), ``none`` keeps
+            them all; ``auto`` draws if the run's length or a scheduler counts epochs.
+
+    Raises:
+        ConfigError: If an argument is out of range.
+        UnsupportedSetupError: At the start of training, if the set-up cannot work with forecasts.
+    """
+
+    def __init__(
+        self,
+        speedup: float | None = None,
+        *,
+        enabled: bool | None = None,
+        shadow: bool | None = None,
+        config: HybridConfig | None = None,
+        clock: Literal["equivalent", "real"] = "equivalent",
+        skip_data: SkipData = "auto",
+    ) -> None:
+        given = {"speedup": speedup, "enabled": enabled, "shadow": shadow}
+        chosen = {name: value for name, value in given.items() if value is not None}
+        self.config = replace(config or HybridConfig(), **chosen)
+        if clock not in ("equivalent", "real"):
+            raise ConfigError("clock", "'equivalent' or 'real'", clock)
+        if skip_data not in ("auto", "draw", "tail", "none"):
+            raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
+        self.clock = clock
+        self.skip_data = skip_data
+        self.engine: HybridEngine | None = None
+        self.history = RunHistory()
+        self._trainer_clock: TrainerClock | None = None
+        self._missed: MissedCheckpoints | None = None
+        self._saved: dict[str, Any] | None = None
+        self._start = 0
+        self._losses: list[Any] = []
+
+    @property
+    def state_key(self) -> str:
+        """The same whatever the arguments, so that a resumed run may change them."""
+        return KEY
+
+    @property
+    def ledger(self) -> SavingsLedger:
+        """What the current or last run has cost and saved."""
+        return self.engine.ledger if self.engine is not None else SavingsLedger()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Bind to model, optimizer and clock; continue a resumed run."""
+        if not self.config.enabled:
+            return
+        _refuse(trainer, pl_module)
+        saved, self._saved = self._saved, None
+        self._start = saved["start"] if saved else trainer.global_step
+        clock = TrainerClock(trainer, self.skip_data)
+        config = self._run_config(trainer, clock)
+        self.history = RunHistory()
+        self.engine = HybridEngine(pl_module, trainer.optimizers, config)
+        if saved is not None:
+            self._continue(saved, clock)
+        if self._trainer_clock is not None:
+            clock.set_global_step(self._start + self.engine.clock.equivalent_steps)
+            self._missed = MissedCheckpoints(clock)
+            trainer.callbacks.append(self._missed)
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Open a full step, or show its forecast again inside an accumulation window."""
+        engine = self.engine
+        if engine is None:
+            return
+        if engine.in_step:
+            engine.mapper.resume()
+            return
+        self._losses = []
+        engine.before_step(lambda: training_loss(trainer, pl_module, batch, batch_idx))
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Close a full step and let the Trainer follow; inside a window hide its forecast."""
+        engine = self.engine
+        if engine is None:
+            return
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        if loss is not None:
+            self._losses.append(loss)
+        if trainer.fit_loop._should_accumulate():
+            engine.mapper.suspend()
+            return
+        # Lightning divides each loss by the number of batches in the window.
+        record = engine.after_step(sum(self._losses) if self._losses else None)
+        if self._trainer_clock is not None and self._missed is not None:
+            now = self._start + engine.clock.equivalent_steps
+            self._missed.jumped_from = now - record.ticks if record.ticks > 1 else None
+            self._trainer_clock.advance(engine.clock.equivalent_steps, now, record.ticks, batch_idx)
+        self.history.add(record, engine.clock.equivalent_steps)
+        self._report(trainer, pl_module, record)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Let go of the model and record the run in the loggers."""
+        self._let_go(trainer)
+        if self.engine is not None and trainer.is_global_zero:
+            log_summary(trainer.loggers, self.engine.config, self.ledger, self.history)
+
+    def on_exception(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
+    ) -> None:
+        """Put the base weights back before anybody saves them."""
+        self._let_go(trainer)
+
+    def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Let go of the model, however the run ended."""
+        self._let_go(trainer)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Save what the run's future depends on, random states included."""
+        if self.engine is None:
+            return
+        clock = self._trainer_clock
+        checkpoint[KEY] = {
+            "engine": self.engine.state_dict(),
+            "start": self._start,
+            "clock": clock.state_dict() if clock is not None else None,
+            "history": self.history.state_dict(),
+            "random": random_states(),
+        }
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Keep the saved state until training starts, when there is something to put it into."""
+        self._saved = checkpoint.get(KEY)
+
+    def _run_config(self, trainer: pl.Trainer, clock: TrainerClock) -> HybridConfig:
+        total = trainer.estimated_stepping_batches
+        if not isinstance(total, int) or total < 1:
+            raise UnsupportedSetupError(
+                "Trainer",
+                "a run whose number of optimizer updates is known",
+                total,
+                "Set Trainer(max_steps=...).",
+            )
+        reason = "" if self.clock == "real" else clock.unavailable()
+        if reason:
+            rank_zero_warn(
+                f"HybridPredict falls back to clock='real', which compresses nothing: {reason}."
+            )
+        real = self.clock == "real" or bool(reason)
+        self._trainer_clock = None if real else clock
+        speedup = 1.0 if real else self.config.speedup
+        return replace(self.config, speedup=speedup, total_steps=max(1, total - self._start))
+
+    def _continue(self, saved: dict[str, Any], clock: TrainerClock) -> None:
+        assert self.engine is not None
+        if (saved["clock"] is None) != (self._trainer_clock is None):
+            raise CheckpointError(
+                "clock: expected a checkpoint of a run with the same clock. "
+                "Resume with the clock of the saved run."
+            )
+        self.engine.load_state_dict(saved["engine"])
+        self.history.load_state_dict(saved["history"])
+        if saved["clock"] is not None:
+            clock.load_state_dict(saved["clock"])
+        set_random_states(saved["random"])
+
+    def _report(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, record: StepRecord
+    ) -> None:
+        ledger = self.ledger
+        if trainer.progress_bar_callback is not None:
+            pl_module.log("saved", ledger.saved_steps_fraction, prog_bar=True, logger=False)
+        position = trainer.fit_loop.epoch_loop._batches_that_stepped
+        if not trainer.loggers or (position + 1) % trainer.log_every_n_steps:
+            return
+        metrics = {
+            "phase": list(Phase).index(record.phase),
+            "horizon": record.horizon,
+            "alignment": record.alignment,
+            "residual": record.residual,
+            "acceptance": ledger.acceptance,
+            "full_steps": ledger.full_steps,
+            "equivalent_steps": ledger.equivalent_steps,
+            "saved_steps_fraction": ledger.saved_steps_fraction,
+            "overhead_fraction": ledger.overhead_fraction,
+            "estimated_seconds_saved": ledger.estimated_seconds_saved,
+        }
+        known = {f"{KEY}/{name}": float(v) for name, v in metrics.items() if v is not None}
+        log_metrics(trainer.loggers, known, position)
+
+    def _let_go(self, trainer: pl.Trainer) -> None:
+        if self.engine is not None:
+            self.engine.detach()
+        if self._missed is not None:
+            trainer.callbacks.remove(self._missed)
+            self._missed = None
+
+
+def _refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    """Raise for set-ups in which forecasts would be wrong."""
+    found = [
+        (
+            not pl_module.automatic_optimization,
+            "automatic optimization",
+            "manual optimization",
+            "Set automatic_optimization=True.",
+        ),
+        (
+            not isinstance(trainer.strategy, SingleDeviceStrategy),
+            "a single device",
+            type(trainer.strategy).__name__,
+            "Set Trainer(devices=1, strategy='auto').",
+        ),
+        (
+            getattr(trainer.precision_plugin, "scaler", None) is not None,
+            "a precision without gradient scaler",
+            trainer.precision,
+            "Set Trainer(precision='bf16-mixed') or 32.",
+        ),
+    ]
+    for unsupported, expected, got, remedy in found:
+        if unsupported:
+            raise UnsupportedSetupError(
+                "Trainer", expected, got, f"{remedy} Or remove HybridPredict."
+            )

@@ -1,0 +1,196 @@
+"""Lets a Lightning Trainer's own counters tell equivalent steps."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import lightning.pytorch as pl
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+
+SkipData = Literal["auto", "draw", "tail", "none"]
+
+
+class TrainerClock:
+    """Advances global step, schedulers and, in epoch-bound runs, batches by the extra ticks.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+        skip_data: What happens to the batches of steps that are not taken: ``draw`` loads and drops
+            them, ``tail`` leaves the end of each epoch unread, ``none`` keeps all batches, so that a
+            run sees fewer epochs; ``auto`` draws if the run's length or a scheduler counts epochs.
+    """
+
+    def __init__(self, trainer: pl.Trainer, skip_data: SkipData) -> None:
+        self._trainer = trainer
+        self.skip_data = self._choose(skip_data)
+        self._owed_batches = 0
+        self._scheduler_steps: dict[int, int] = {}
+
+    def unavailable(self) -> str:
+        """Why the equivalent clock cannot run on this version of Lightning; empty if it can."""
+        loop = self._trainer.fit_loop.epoch_loop
+        paths = {
+            "automatic_optimization.optim_progress.optimizer.step.total.completed": loop,
+            "batch_progress.current.ready": loop,
+            "_should_accumulate": loop,
+            "_data_fetcher.fetched": self._trainer.fit_loop,
+        }
+        for path, holder in paths.items():
+            found: Any = holder
+            for name in path.split("."):
+                if not hasattr(found, name):
+                    return f"this version of Lightning has no {type(holder).__name__}.{path}"
+                found = getattr(found, name)
+        if self.skip_data != "none" and math.isinf(self._trainer.num_training_batches):
+            return "the length of an epoch is unknown, so its batches cannot be skipped"
+        return ""
+
+    @property
+    def at_boundary(self) -> bool:
+        """Whether the current batch ends an accumulation window."""
+        return not self._trainer.fit_loop.epoch_loop._should_accumulate()
+
+    def set_global_step(self, step: int) -> int:
+        """Make the Trainer's global step ``step``; returns what it was."""
+        loop = self._trainer.fit_loop.epoch_loop
+        progress = loop.automatic_optimization.optim_progress.optimizer.step
+        before = int(progress.total.completed)
+        for counts in (progress.total, progress.current):
+            counts.ready += step - before
+            counts.completed += step - before
+        return before
+
+    def advance(self, equivalent: int, global_step: int, ticks: int, batch_idx: int) -> None:
+        """Follow the engine's clock after a full step.
+
+        Args:
+            equivalent: Equivalent steps of the run so far, this one included.
+            global_step: What the Trainer's global step becomes.
+            ticks: How many of them are this full step's.
+            batch_idx: Index of its last batch in the epoch.
+        """
+        self.set_global_step(global_step)
+        self._step_schedulers(equivalent, batch_idx)
+        if self.skip_data != "none":
+            self._owed_batches += (ticks - 1) * self._trainer.accumulate_grad_batches
+            self._skip_batches()
+
+    def _choose(self, skip_data: SkipData) -> SkipData:
+        if skip_data != "auto":
+            return skip_data
+        trainer = self._trainer
+        per_epoch = (
+            math.ceil(trainer.num_training_batches / trainer.accumulate_grad_batches)
+            if (math.isfinite(trainer.num_training_batches))
+            else math.inf
+        )
+        epochs = trainer.max_epochs if trainer.max_epochs not in (None, -1) else math.inf
+        by_steps = trainer.max_steps != -1 and trainer.max_steps <= per_epoch * (epochs or 0)
+        counts_epochs = any(
+            c.interval == "epoch" and not c.reduce_on_plateau for c in trainer.lr_scheduler_configs
+        )
+        return "none" if by_steps and not (counts_epochs and per_epoch < math.inf) else "draw"
+
+    def _step_schedulers(self, equivalent: int, batch_idx: int) -> None:
+        trainer = self._trainer
+        for k, config in enumerate(trainer.lr_scheduler_configs):
+            if config.interval != "step" or config.reduce_on_plateau:
+                continue
+            by_trainer = int((batch_idx + 1) % config.frequency == 0)
+            done = self._scheduler_steps.get(k, 0) + by_trainer
+            due = max(done, self._plain_scheduler_steps(equivalent, config.frequency))
+            for _ in range(due - done):
+                trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
+            self._scheduler_steps[k] = due
+
+    def _plain_scheduler_steps(self, equivalent: int, frequency: int) -> int:
+        """How often the plain run would have stepped a scheduler after so many full steps."""
+        window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
+        if frequency == 1:
+            return equivalent
+        if math.isinf(batches):
+            return sum((s * window) % frequency == 0 for s in range(1, equivalent + 1))
+        ends = [min(s * window, int(batches)) for s in range(1, math.ceil(batches / window) + 1)]
+        hits = [int(end % frequency == 0) for end in ends]
+        epochs, rest = divmod(equivalent, len(hits))
+        return epochs * sum(hits) + sum(hits[:rest])
+
+    def _skip_batches(self) -> None:
+        """Pay the batches owed, but never jump over a validation or the end of the epoch."""
+        trainer, fit_loop = self._trainer, self._trainer.fit_loop
+        window, progress = trainer.accumulate_grad_batches, fit_loop.epoch_loop.batch_progress
+        at = progress.current.ready
+        count = min(self._owed_batches, int(trainer.num_training_batches) - 1 - at)
+        every = trainer.val_check_batch
+        if trainer.enable_validation and isinstance(every, int):
+            over_epochs = trainer.check_val_every_n_epoch is None
+            position = progress.total.ready if over_epochs else at
+            count = min(count, -position % every)
+        count = max(0, count) // window * window
+        self._owed_batches -= count
+        fetcher = fit_loop._data_fetcher
+        assert fetcher is not None
+        if self.skip_data == "draw":
+            for _ in range(count):
+                next(fetcher)
+        else:
+            fetcher.fetched += count
+            fetcher.done = fetcher.length is not None and fetcher.fetched >= fetcher.length
+        for counts in (progress.total, progress.current):
+            counts.ready += count
+            counts.started += count
+            counts.processed += count
+            counts.completed += count
+        progress.is_last_batch = fetcher.done
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is owed, as primitives."""
+        return {
+            "owed_batches": self._owed_batches,
+            "scheduler_steps": {str(k): v for k, v in self._scheduler_steps.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state."""
+        self._owed_batches = int(state["owed_batches"])
+        self._scheduler_steps = {int(k): int(v) for k, v in state["scheduler_steps"].items()}
+
+
+class MissedCheckpoints(Callback):
+    """Runs after all other callbacks: saves for multiples of ``every_n_train_steps`` jumped over.
+
+    The checkpoint is told the global step that it waits for, and nothing else changes.
+
+    Args:
+        clock: The Trainer's clock.
+    """
+
+    def __init__(self, clock: TrainerClock) -> None:
+        self._clock = clock
+        self.jumped_from: int | None = None
+
+    def on_train_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Let every checkpoint callback see the last multiple that this full step jumped over."""
+        before, self.jumped_from = self.jumped_from, None
+        if before is None:
+            return
+        after = trainer.global_step
+        for callback in trainer.checkpoint_callbacks:
+            every = getattr(callback, "_every_n_train_steps", 0)
+            if not isinstance(callback, ModelCheckpoint) or every < 1:
+                continue
+            multiple = after // every * every
+            if before < multiple < after:
+                self._clock.set_global_step(multiple)
+                try:
+                    callback.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+                finally:
+                    self._clock.set_global_step(after)
