@@ -22,7 +22,7 @@ class SavingsLedger:
         forecasts: Forecasts applied or, in shadow mode, scored.
         accepted: Verdicts read so far, by outcome; verdicts lag behind forecasts.
         shrunk: See ``accepted``.
-        rejected: See ``accepted``; also counts forecasts that were refused before they were applied.
+        rejected: See ``accepted``; counts forecasts that were refused before being applied too.
         forward_passes: Forward-only passes spent on verification.
         full_seconds: Host seconds between forecasting and verification, that is in full steps.
         forecast_seconds: Host seconds spent in the plug-in.

@@ -140,8 +140,8 @@ class OptimizerWrapper:
     ) -> None:
         r"""Bring the optimizer's state to where it would be after a forecast of several updates.
 
-        ``keep`` leaves it alone. ``advance`` adds the horizon h to the step counts. ``implied`` does
-        that too and sets the first moment to the one whose steady update is the forecast's:
+        ``keep`` leaves it alone. ``advance`` adds the horizon h to the step counts. ``implied``
+        does that too and sets the first moment to the one whose steady update is the forecast's:
 
         .. math:: m = -\frac{\hat\Delta}{h\,\eta} (\sqrt{\hat v} + \epsilon)(1 - \beta_1^{t+h})
 

@@ -23,8 +23,8 @@ class Phase(str, Enum):
 class Clock:
     r"""Counts full steps and equivalent steps, and decides phase and ticks from them.
 
-    With T equivalent steps in all, W of warm-up, C of cooldown and F = round(T / speedup) full steps
-    planned, the run has E = T - F ticks to hand out beyond one per full step. They are shared
+    With T equivalent steps in all, W of warm-up, C of cooldown and F = round(T / speedup) full
+    steps planned, the run has E = T - F ticks to hand out beyond one per full step. They are shared
     equally over the Q forecasts that the F - W - C full steps between warm-up and cooldown hold:
 
     .. math:: \text{credit} = \min(E / Q,\; 2 \cdot \text{speedup} - 1)

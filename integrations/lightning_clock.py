@@ -17,8 +17,8 @@ class TrainerClock:
     Args:
         trainer: The Trainer, at the start of training.
         skip_data: What happens to the batches of steps that are not taken: ``draw`` loads and drops
-            them, ``tail`` leaves the end of each epoch unread, ``none`` keeps all batches, so that a
-            run sees fewer epochs; ``auto`` draws if the run's length or a scheduler counts epochs.
+            them, ``tail`` leaves the end of each epoch unread, ``none`` keeps all batches, so that
+            a run sees fewer epochs; ``auto`` draws if the run or a scheduler counts epochs.
     """
 
     def __init__(self, trainer: pl.Trainer, skip_data: SkipData) -> None:

@@ -15,8 +15,8 @@ NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 class AbstractBackend(ABC, Generic[Array]):
     """Kernels over lists of arrays, one array per parameter tensor.
 
-    Every method returns its result; a backend whose arrays are mutable may also have written it into
-    the first argument, so callers keep the returned list and forget the argument.
+    Every method returns its result; a backend whose arrays are mutable may also have written it
+    into the first argument, so callers keep the returned list and forget the argument.
     """
 
     name: str
@@ -59,9 +59,10 @@ class AbstractBackend(ABC, Generic[Array]):
     def flatten_spectrum(
         self, target: Sequence[Array], source: Sequence[Array], iterations: int
     ) -> list[Array]:
-        r"""Target[k] := :math:`\|M\| \cdot O / \|O\|` with O the orthogonal factor of M = source[k].
+        r"""Target[k] := :math:`\|M\| O / \|O\|` with O the orthogonal factor of M = source[k].
 
         Arrays of more than two dimensions are read as matrices of shape (first, rest). The
         orthogonal factor comes from ``iterations`` quintic Newton-Schulz steps, so its singular
-        values end near one (between about 0.7 and 1.2), not exactly at one. A zero array stays zero, and one of fewer dimensions stays as it is.
+        values end near one (between about 0.7 and 1.2), not exactly at one. A zero array stays
+        zero, and one of fewer than two dimensions stays as it is.
         """

@@ -15,7 +15,8 @@ class AlignmentHorizon(AbstractHorizon):
     r"""Integrate the alignment c of the applied forecasts in the logarithm of the gain.
 
     .. math:: \log(1 + h) \leftarrow \operatorname{clip}
-        \bigl(\log(1 + h) + \eta (c - c_0),\; \log(1 + h_\text{floor}),\; \log(1 + h_\text{longest})\bigr)
+        \bigl(\log(1 + h) + \eta (c - c_0),\;
+        \log(1 + h_\text{floor}),\; \log(1 + h_\text{longest})\bigr)
 
     A rejected forecast halves :math:`\log(1 + h)`, down to the floor.
 

@@ -19,7 +19,8 @@ class SpectralPredictor(AbstractPredictor):
 
     .. math::
         m \leftarrow \gamma m + (1 - \gamma)(\theta^+ - \theta), \qquad
-        \hat\Delta = \beta \, \|m\|_F \, \frac{O}{\|O\|_F}, \quad m = U \Sigma V^\top,\; O \approx U V^\top
+        \hat\Delta = \beta \, \|m\|_F \, \frac{O}{\|O\|_F}, \quad
+        m = U \Sigma V^\top,\; O \approx U V^\top
 
     The optimizer already covers the large singular directions; the small, persistent ones are where
     the trajectory is slow and can be foreseen. Convolutions are read as matrices of shape
