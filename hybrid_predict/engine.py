@@ -84,7 +84,6 @@ class HybridEngine:
         self.ledger = SavingsLedger()
         self._model = model
         self._bound = False
-        self._probe = GradientProbe()
         self._scorer = ResidualScorer()
         self._forecaster = Forecaster(self.mapper, self.config)
         self._verifier = Verifier(lag, self.ledger)
@@ -195,17 +194,17 @@ class HybridEngine:
         window, started = self._window, perf_counter()
         if window is None or not self._watching:
             return
-        parameters = list(self.optimizer.parameters(index))
-        if all(p.grad is None for p in parameters):
+        probe = GradientProbe(list(self.optimizer.parameters(index)))
+        if not len(probe):
             return  # the optimizer will not move anything, so the forecast stays unverified
         window.moving.add(index)
-        window.norms.append(self._probe.total_norm(parameters))
+        window.norms.append(probe.total_norm())
         if not self._bound:
-            window.with_gradient |= {id(p) for p in parameters if p.grad is not None}
+            window.with_gradient |= {id(p) for p in self.mapper.parameters if p in probe}
         if isinstance(loss, Tensor):
             window.loss = as_scalar(loss)
         if window.sampled:
-            self._measure(window, parameters)
+            self._measure(window, probe)
         if window.applied:
             self._rollback.before_update(index)
             self._reconcile(window, index)
@@ -229,7 +228,6 @@ class HybridEngine:
         delta = self._forecaster.forecast(closed_loop=not config.shadow)
         window.delta = delta
         window.sampled = self.ledger.forecasts % config.sample_every == 0
-        self.ledger.forecasts += 1
         if config.shadow:
             window.horizon = mean
             if mean > 0 and not self._scorer.is_open:
@@ -245,19 +243,18 @@ class HybridEngine:
 
     def _loss_rises(self, window: Window, evaluate: Callable[[], Tensor | float] | None) -> bool:
         tolerance, every = self.config.loss_tolerance, self.config.loss_check_every
-        if tolerance is None or evaluate is None or (self.ledger.forecasts - 1) % every:
+        if tolerance is None or evaluate is None or self.ledger.forecasts % every:
             return False
         assert window.delta is not None
         self.ledger.forward_passes += 2
         return loss_rises(evaluate, self._model, self.mapper, window.delta, tolerance)
 
-    def _measure(self, window: Window, parameters: Sequence[Tensor]) -> None:
+    def _measure(self, window: Window, probe: GradientProbe) -> None:
         assert window.delta is not None
-        owned, mapped = {id(p) for p in parameters}, self.mapper.parameters
-        positions = self._forecaster.positions
-        rows = [i for i, k in enumerate(positions) if id(mapped[k]) in owned]
-        norms, alignments = self._probe.alignments(
-            [mapped[positions[i]] for i in rows], [window.delta.directions[i] for i in rows]
+        chosen = [self.mapper.parameters[k] for k in self._forecaster.positions]
+        rows = [i for i, p in enumerate(chosen) if p in probe]
+        norms, alignments = probe.alignments(
+            [chosen[i] for i in rows], [window.delta.directions[i] for i in rows]
         )
         window.rows += rows
         window.row_norms.append(norms)
@@ -279,8 +276,11 @@ class HybridEngine:
         unchecked, reported = window.loss is None, as_scalar(loss)
         if reported is not None:
             window.loss = reported
-            if unchecked and window.applied and window.updated:
-                self._rollback.undo(window.good(), tuple(sorted(window.updated)))
+        if window.applied and (
+            len(window.updated) > 1 or (unchecked and reported is not None and window.updated)
+        ):
+            # What came after an update may show that it has to be undone as well.
+            self._rollback.undo(window.good(), tuple(sorted(window.updated)))
         if window.applied:
             for index in set(range(len(self.optimizer.optimizers))) - window.updated:
                 self.mapper.restore(False, self.optimizer.parameters(index))
@@ -295,6 +295,7 @@ class HybridEngine:
                 window.residual = self._scorer.add(movement)
             self._forecaster.observe(movement, window.delta if window.applied else None)
         step = self.clock.full_steps + 1
+        self.ledger.forecasts += window.delta is not None
         self._verifier.push(step, window, self.optimizer.take_late_counts())
         reading = self._verifier.read(self._forecaster)
         credit = self.clock.credit if window.applied else Fraction(0)

@@ -40,17 +40,28 @@ class GradientInfo:
 
 
 class GradientProbe:
-    """Measures gradients in a few fused calls, without waiting for the device."""
+    """Measures the gradients of one optimizer in a few fused calls, without waiting for the device.
 
-    def __init__(self) -> None:
+    Args:
+        parameters: The optimizer's parameters; those without gradient are passed over.
+    """
+
+    def __init__(self, parameters: Sequence[Tensor]) -> None:
         self._backend = TorchBackend()
+        held = [p for p in parameters if p.grad is not None]
+        self._row = {id(p): k for k, p in enumerate(held)}
+        self._grads = [_dense(p.grad) for p in held if p.grad is not None]
+        self._norms = self._backend.norms(self._grads)
 
-    def total_norm(self, parameters: Sequence[Tensor]) -> Tensor:
+    def __len__(self) -> int:
+        return len(self._grads)
+
+    def __contains__(self, parameter: Tensor) -> bool:
+        return id(parameter) in self._row
+
+    def total_norm(self) -> Tensor:
         """Euclidean norm of all gradients, a 0-dim tensor; not finite if any entry is not."""
-        grads = [_dense(p.grad) for p in parameters if p.grad is not None]
-        if not grads:
-            return torch.zeros(())
-        return torch.linalg.vector_norm(self._backend.norms(grads))
+        return torch.linalg.vector_norm(self._norms)
 
     def alignments(
         self, parameters: Sequence[Tensor], directions: Sequence[Tensor]
@@ -58,14 +69,12 @@ class GradientProbe:
         r"""Gradient norms and alignments :math:`-\langle g, d\rangle / (|g| |d|)`, each shape (K,).
 
         Args:
-            parameters: K forecast parameters.
+            parameters: K forecast parameters that have gradients.
             directions: Their forecasts' directions d, shaped like them.
         """
-        grads = [
-            torch.zeros_like(d) if p.grad is None else _dense(p.grad).reshape(d.shape)
-            for p, d in zip(parameters, directions, strict=True)
-        ]
-        norms = self._backend.norms(grads)
+        rows = [self._row[id(p)] for p in parameters]
+        grads = [self._grads[k].reshape(d.shape) for k, d in zip(rows, directions, strict=True)]
+        norms = self._norms[rows]
         lengths = norms * self._backend.norms(directions)
         tiny = torch.finfo(torch.float32).tiny
         return norms, -self._backend.dots(grads, directions) / lengths.clamp_min(tiny)

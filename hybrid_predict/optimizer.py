@@ -61,8 +61,8 @@ class OptimizerWrapper:
                         "use SGD, Adam, AdamW or another plain optimizer.",
                     )
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
-        self._kept: dict[int, list[tuple[Tensor, dict[str, Any]]]] = {}
-        self._late: list[tuple[Tensor, Tensor]] = []
+        self._kept: dict[int, _StateCopy] = {}
+        self._late: dict[int, tuple[Tensor, Tensor]] = {}
 
     def parameters(self, index: int | None = None) -> Iterator[Tensor]:
         """The parameters of one optimizer, or of all, each once, in the order of the groups."""
@@ -97,11 +97,9 @@ class OptimizerWrapper:
         Costs one copy of the state: for Adam two values per parameter.
         """
         for k in range(len(self.optimizers)) if index is None else (index,):
-            state = self.optimizers[k].state
-            reuse = {id(p): kept for p, kept in self._kept.get(k, [])}
-            self._kept[k] = [
-                (p, _copy_state(state.get(p, {}), reuse.get(id(p), {}))) for p in self.parameters(k)
-            ]
+            self._kept.setdefault(k, _StateCopy()).take(
+                self.optimizers[k].state, self.parameters(k)
+            )
 
     def restore(self, index: int | None = None, good: Tensor | bool = False) -> None:
         """Put back the remembered state where ``good`` is false.
@@ -112,16 +110,16 @@ class OptimizerWrapper:
         """
         for k in self._kept if index is None else (index,):
             state = self.optimizers[k].state
-            for p, kept in self._kept.get(k, []):
-                if good is False:
-                    _restore_exactly(state, p, kept)
-                elif isinstance(good, Tensor):
+            for p, kept in self._kept[k].entries() if k in self._kept else ():
+                if isinstance(good, Tensor):
                     self._restore_on_device(state.get(p, {}), kept, good)
+                elif not good:
+                    _restore_exactly(state, p, kept)
 
     def take_late_counts(self) -> list[tuple[Tensor, Tensor]]:
         """Host-side counts that :meth:`restore` could not decide on, with what to subtract."""
-        late, self._late = self._late, []
-        return late
+        late, self._late = self._late, {}
+        return list(late.values())
 
     def _restore_on_device(
         self, current: dict[str, Any], kept: Mapping[str, Any], good: Tensor
@@ -133,7 +131,7 @@ class OptimizerWrapper:
             if value.device == good.device:
                 restore_unless(good, value, before)
             elif value.dim() == 0:
-                self._late.append((value, value - before))
+                self._late[id(value)] = (value, value - before)
 
     def reconcile(
         self, displacement: Mapping[int, Tensor], horizon: float, policy: str, index: int = 0
@@ -189,16 +187,27 @@ def _imply_moment(state: dict[str, Any], group: dict[str, Any], velocity: Tensor
         state["momentum_buffer"].copy_(velocity)
 
 
-def _copy_state(state: Mapping[str, Any], reuse: Mapping[str, Any]) -> dict[str, Any]:
-    copied = {}
-    for name, value in state.items():
-        if isinstance(value, Tensor):
-            old = reuse.get(name)
-            fits = isinstance(old, Tensor) and old.shape == value.shape and old.dtype == value.dtype
-            copied[name] = old.copy_(value) if fits else value.clone()
-        else:
-            copied[name] = value
-    return copied
+class _StateCopy:
+    """A copy of an optimizer's state that reuses its memory while the state's layout stays."""
+
+    def __init__(self) -> None:
+        self._layout: list[tuple[Tensor, dict[str, Any]]] = []
+        self._copies: dict[int, Tensor] = {}
+
+    def take(self, state: Mapping[Any, Any], parameters: Iterator[Tensor]) -> None:
+        """Copy the state of these parameters."""
+        self._layout = [(p, dict(state.get(p, {}))) for p in parameters]
+        live = {id(v): v for _, e in self._layout for v in e.values() if isinstance(v, Tensor)}
+        if live.keys() != self._copies.keys():
+            self._copies = {key: torch.empty_like(value) for key, value in live.items()}
+        for device in {v.device for v in live.values()}:
+            keys = [key for key, value in live.items() if value.device == device]
+            torch._foreach_copy_([self._copies[k] for k in keys], [live[k] for k in keys])
+
+    def entries(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
+        """Each parameter with its state as it was."""
+        for p, entry in self._layout:
+            yield p, {name: self._copies.get(id(v), v) for name, v in entry.items()}
 
 
 def _restore_exactly(state: Any, p: Tensor, kept: Mapping[str, Any]) -> None:

@@ -174,11 +174,13 @@ class ParameterMapper:
     @contextmanager
     def base_weights(self) -> Iterator[None]:
         """Show the base weights inside the block, and the forecast point again after it."""
+        outermost = self.displaced
         self.suspend()
         try:
             yield
         finally:
-            self.resume()
+            if outermost:
+                self.resume()
 
     def base_by_name(self, state: Mapping[str, object]) -> dict[str, Tensor]:
         """Copies of the base weights for the entries of a state dict that alias displaced ones."""

@@ -13,7 +13,8 @@ class BufferKeeper:
     """Remembers the buffers that a forward pass changes, such as batch-norm statistics.
 
     Which buffers those are is learnt from their version counters, so that large constant buffers
-    are never copied.
+    are never copied. Norm layers update their statistics behind those counters' back, so theirs are
+    always kept.
 
     Args:
         model: The model whose buffers are watched.
@@ -22,7 +23,9 @@ class BufferKeeper:
     def __init__(self, model: nn.Module) -> None:
         self._buffers = [b for b in model.buffers() if b is not None]
         self._versions = [b._version for b in self._buffers]
-        self._changing: list[int] = []
+        norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
+        statistics = {id(b) for norm in norms for b in norm.buffers(recurse=False)}
+        self._changing = [k for k, b in enumerate(self._buffers) if id(b) in statistics]
         self._kept: list[Tensor] = []
 
     def learn(self) -> None:
@@ -61,6 +64,7 @@ class Rollback:
         self._mapper = mapper
         self._optimizer = optimizer
         self._buffers = BufferKeeper(model)
+        self._strays: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def before_forward(self, displaced: bool) -> None:
         """Learn which buffers change and, if a forecast is applied, copy them."""
@@ -69,8 +73,15 @@ class Rollback:
             self._buffers.keep()
 
     def before_update(self, index: int) -> None:
-        """Copy the state of the optimizer that is about to update."""
+        """Copy what the optimizer is about to change and the mapper does not hold."""
         self._optimizer.snapshot(index)
+        # Parameters that got no gradient before are not mapped; they are at base weights still.
+        mapped = {id(p) for p in self._mapper.parameters}
+        self._strays[index] = [
+            (p.detach(), p.detach().clone())
+            for p in self._optimizer.parameters(index)
+            if p.grad is not None and id(p) not in mapped
+        ]
 
     def undo(self, good: Tensor, indices: tuple[int, ...]) -> None:
         """Leave no trace of the updates of these optimizers where ``good`` is false.
@@ -86,4 +97,6 @@ class Rollback:
             for index in indices:
                 self._optimizer.restore(index, decision)
                 self._mapper.restore(decision, self._optimizer.parameters(index))
+                for parameter, kept in self._strays.get(index, ()):
+                    restore_unless(decision, parameter, kept)
             self._buffers.restore(decision)

@@ -143,12 +143,12 @@ class HybridTrainer:
             The result; a batch that has to be trained again is, within this call.
         """
         loss, record = self._full_step(batch, forecast=True)
-        self._recent.append((record.step, batch))
+        if record.horizon > 0 and not self.engine.config.shadow:
+            self._recent.append((record.step, batch))
         ticks, retried = record.ticks, 0
-        again = self._to_retry(record)
-        if again is not None:
+        while (again := self._to_retry(record)) is not None:
             loss, record = self._full_step(again, forecast=False)
-            ticks, retried = ticks + record.ticks, 1
+            ticks, retried = ticks + record.ticks, retried + 1
         return StepResult(loss, record, ticks, retried)
 
     def fit(self, batches: Iterable[Any]) -> SavingsLedger:

@@ -91,8 +91,11 @@ class HybridPredict(Callback):
 
     @property
     def ledger(self) -> SavingsLedger:
-        """What the current or last run has cost and saved."""
-        return self.engine.ledger if self.engine is not None else SavingsLedger()
+        """What the current, last or loaded run has cost and saved."""
+        if self.engine is not None:
+            return self.engine.ledger
+        saved = self._saved["engine"]["ledger"] if self._saved else None
+        return SavingsLedger.from_dict(saved) if saved else SavingsLedger()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Bind to model, optimizer and clock; continue a resumed run."""

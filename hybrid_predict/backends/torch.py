@@ -26,12 +26,13 @@ class TorchBackend(AbstractBackend[Tensor]):
 
     def copy(self, target: Sequence[Tensor], source: Sequence[Tensor]) -> list[Tensor]:
         """Target := source, element by element."""
-        torch._foreach_copy_(list(target), list(source))
+        if target:
+            torch._foreach_copy_(list(target), list(source))
         return list(target)
 
     def difference(self, target: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
         """Target := other - target, the displacement when target holds the weights before."""
-        if target and target[0].device.type == "cpu":
+        if not target or target[0].device.type == "cpu":
             for x, y in zip(target, other, strict=True):
                 torch.sub(y, x, out=x)
         else:
@@ -41,14 +42,15 @@ class TorchBackend(AbstractBackend[Tensor]):
 
     def scale(self, target: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
         """Target[k] := factors[k] * target[k]."""
-        torch._foreach_mul_(list(target), list(factors))
+        if target:
+            torch._foreach_mul_(list(target), list(factors))
         return list(target)
 
     def add_scaled(
         self, target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float]
     ) -> list[Tensor]:
         """Target[k] := target[k] + factors[k] * other[k]."""
-        if target and target[0].device.type == "cpu":
+        if not target or target[0].device.type == "cpu":
             # The CPU has no fused list kernels, so the loop saves the temporary for free.
             for x, y, factor in zip(target, other, factors, strict=True):
                 x.add_(y, alpha=factor)
@@ -60,8 +62,9 @@ class TorchBackend(AbstractBackend[Tensor]):
         self, mean: Sequence[Tensor], value: Sequence[Tensor], decay: float
     ) -> list[Tensor]:
         """Mean := decay * mean + (1 - decay) * value."""
-        torch._foreach_mul_(list(mean), decay)
-        torch._foreach_add_(list(mean), list(value), alpha=1.0 - decay)
+        if mean:
+            torch._foreach_mul_(list(mean), decay)
+            torch._foreach_add_(list(mean), list(value), alpha=1.0 - decay)
         return list(mean)
 
     def norms(self, arrays: Sequence[Tensor]) -> Tensor:
@@ -107,6 +110,6 @@ def _flatten(stack: Tensor, iterations: int) -> Tensor:
     x = x.mT if tall else x
     for _ in range(iterations):
         gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     x = (x.mT if tall else x).float()
     return x * (length / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp_min(tiny))

@@ -55,6 +55,14 @@ class PredictorState:
                 "state: the checkpoint's history comes from another predictor. "
                 "Resume with the predictors of the saved run."
             )
+        shapes = [tuple(x.shape) for x in self.average]
+        for part in (state["average"], state["direction"] or state["average"]):
+            if [tuple(x.shape) for x in part] != shapes:
+                raise CheckpointError(
+                    f"state: expected a history of shapes {shapes[:3]}..., got "
+                    f"{[tuple(x.shape) for x in part][:3]}... "
+                    "The checkpoint belongs to another model."
+                )
         self.count = int(state["count"])
         self.average = backend.copy(self.average, state["average"])
         if state["direction"] is None:

@@ -39,7 +39,7 @@ class SpectralPredictor(AbstractPredictor):
     """
 
     decay: float = 0.95
-    refresh_every: int = 8
+    refresh_every: int = 16
     iterations: int = 5
 
     def __post_init__(self) -> None:

@@ -1,0 +1,165 @@
+"""The Trainer's counters tell equivalent steps, and schedules keep their shape."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+
+from hybrid_predict import HybridConfig, HybridPredict
+from lightning_models import SCHEDULES, Net, fit, loader
+
+RUNS: dict[str, dict[str, Any]] = {
+    "max_steps": {"max_steps": 120},
+    "max_epochs": {"max_epochs": 6},
+    "accumulation": {"max_epochs": 6, "accumulate_grad_batches": 3},
+    "short epochs": {"max_epochs": 10, "limit_train_batches": 5},
+    "both limits": {"max_steps": 60, "max_epochs": 6},
+}
+
+
+def rates_at_equal_steps(plain: Net, hybrid: Net) -> bool:
+    return all(plain.rates[step] == rate for step, rate in hybrid.rates.items())
+
+
+@pytest.mark.parametrize("run", RUNS, ids=str)
+def test_run_ends_early_with_its_length_on_the_clock(run: str) -> None:
+    plain, plain_model = fit([], **RUNS[run])
+    callback = HybridPredict(speedup=1.5)
+    trainer, model = fit([callback], **RUNS[run])
+    assert trainer.global_step == plain.global_step == callback.ledger.equivalent_steps
+    assert callback.ledger.full_steps == round(plain.global_step / 1.5)
+    assert trainer.current_epoch == plain.current_epoch or "max_steps" in RUNS[run]
+    assert model.batches < plain_model.batches
+    assert rates_at_equal_steps(plain_model, model)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("run", ["max_steps", "max_epochs"])
+def test_rate_at_equal_equivalent_step_is_the_plain_runs(schedule: str, run: str) -> None:
+    _, plain = fit([], Net(schedule), **RUNS[run])
+    _, hybrid = fit([HybridPredict(speedup=1.5)], Net(schedule), **RUNS[run])
+    assert rates_at_equal_steps(plain, hybrid)
+
+
+@pytest.mark.parametrize("frequency", [2, 3, 5])
+@pytest.mark.parametrize("run", ["max_steps", "max_epochs", "accumulation"])
+def test_scheduler_with_a_frequency_is_stepped_as_often_in_all(frequency: int, run: str) -> None:
+    # A Trainer steps it by batch index; the clock catches up at the end of the full step.
+    plain, _ = fit([], Net("step", frequency=frequency), **RUNS[run])
+    hybrid, _ = fit([HybridPredict()], Net("step", frequency=frequency), **RUNS[run])
+    ends = [t.lr_scheduler_configs[0].scheduler.last_epoch for t in (plain, hybrid)]
+    assert 0 < ends[0] <= ends[1] <= ends[0] + 1
+
+
+@pytest.mark.parametrize("schedule", ["step", "cosine"])
+@pytest.mark.parametrize("run", ["max_steps", "max_epochs"])
+def test_epoch_schedulers_step_once_per_epoch_of_the_clock(schedule: str, run: str) -> None:
+    plain, _ = fit([], Net(schedule, "epoch"), **RUNS[run])
+    trainer, _ = fit([HybridPredict()], Net(schedule, "epoch"), **RUNS[run])
+    schedulers = [t.lr_scheduler_configs[0].scheduler for t in (plain, trainer)]
+    assert schedulers[0].last_epoch == schedulers[1].last_epoch > 0
+
+
+@pytest.mark.parametrize("skip_data", ["draw", "tail", "none"])
+def test_skip_data_decides_which_batches_are_seen(skip_data: Any) -> None:
+    seen: list[int] = []
+
+    class Watch(Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, idx: int) -> None:
+            seen.append(round(float(batch[0].sum()) * 1000))
+
+    callback = HybridPredict(skip_data=skip_data)
+    limits = {"max_steps": 96} if skip_data == "none" else {"max_epochs": 6}
+    trainer, _ = fit([callback, Watch()], **limits)
+    order = [round(float(b[0].sum()) * 1000) for b in loader()]
+    assert trainer.global_step == 96
+    assert callback.ledger.full_steps == len(seen) == 64
+    in_order = [order.index(x) for x in seen]
+    head = set(in_order) <= set(range(14))
+    assert head == (skip_data == "tail")
+    assert (in_order == [k % 16 for k in range(64)]) == (skip_data == "none")
+
+
+@pytest.mark.parametrize("interval", [0.25, 0.5, 1.0])
+@pytest.mark.parametrize("window", [1, 2])
+def test_every_validation_of_the_clock_runs(interval: float, window: int) -> None:
+    def validations(callbacks: list[Callback]) -> int:
+        counted: list[int] = []
+
+        class Count(Callback):
+            def on_validation_end(self, trainer: Any, module: Any) -> None:
+                if not trainer.sanity_checking:
+                    counted.append(trainer.global_step)
+
+        fit([*callbacks, Count()], max_epochs=6, val_check_interval=interval,
+            accumulate_grad_batches=window)  # fmt: skip
+        return len(counted)
+
+    assert validations([HybridPredict()]) == validations([]) == round(6 / interval)
+
+
+@pytest.mark.parametrize("every", [1, 7, 10])
+@pytest.mark.parametrize("speedup", [1.5, 3.0])
+def test_checkpoints_come_at_the_first_step_that_reaches_each_multiple(
+    tmp_path: Path, every: int, speedup: float
+) -> None:
+    checkpoint = ModelCheckpoint(
+        tmp_path, "{step}", every_n_train_steps=every, save_top_k=-1, save_on_train_epoch_end=False
+    )
+    trainer, model = fit([HybridPredict(speedup=speedup), checkpoint], max_steps=120)
+    saved = sorted(int(p.stem.split("=")[1]) for p in tmp_path.glob("*.ckpt"))
+    steps = sorted({*model.rates, 120} - {0})
+    reached = {next(s for s in steps if s >= m) // every * every for m in range(every, 121, every)}
+    assert saved == sorted(reached)
+    if every >= 7:
+        assert saved == list(range(every, 121, every))
+    bare, _ = fit([HybridPredict(speedup=speedup)], max_steps=120)
+    left, right = trainer.lightning_module.state_dict(), bare.lightning_module.state_dict()
+    assert all(torch.equal(left[k], right[k]) for k in left)
+
+
+def test_plateau_scheduler_is_stepped_by_validations_only() -> None:
+    callback = HybridPredict()
+    trainer, _ = fit([callback], Net("plateau"), max_epochs=6)
+    assert trainer.lr_scheduler_configs[0].scheduler.last_epoch == 6
+
+
+def test_early_stopping_stops() -> None:
+    stop = EarlyStopping("val_loss", patience=0, min_delta=1e9)
+    callback = HybridPredict()
+    trainer, _ = fit([callback, stop], max_epochs=6)
+    assert trainer.current_epoch == 2
+    assert trainer.global_step == callback.ledger.equivalent_steps == 32
+
+
+def test_real_clock_compresses_nothing() -> None:
+    callback = HybridPredict(speedup=2.0, clock="real")
+    trainer, model = fit([callback], max_steps=60)
+    assert trainer.global_step == model.batches == callback.ledger.full_steps == 60
+    assert callback.ledger.accepted + callback.ledger.shrunk > 0
+
+
+def test_unknown_private_counters_fall_back_to_the_real_clock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from hybrid_predict.integrations.lightning_clock import TrainerClock
+
+    monkeypatch.setattr(TrainerClock, "unavailable", lambda self: "a counter is missing")
+    callback = HybridPredict(speedup=2.0)
+    with pytest.warns(UserWarning, match=r"clock='real'.*a counter is missing"):
+        trainer, model = fit([callback], max_steps=30)
+    assert trainer.global_step == model.batches == 30
+
+
+def test_second_fit_continues_the_clock() -> None:
+    callback = HybridPredict(config=HybridConfig(speedup=1.5))
+    trainer, model = fit([callback], max_epochs=4)
+    trainer.fit_loop.max_epochs = 8
+    trainer.fit(model, loader(), loader(2))
+    assert trainer.global_step == 128
+    assert callback.ledger.equivalent_steps == 64
+    assert sum("MissedCheckpoints" in type(c).__name__ for c in trainer.callbacks) == 0

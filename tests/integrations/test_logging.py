@@ -1,0 +1,66 @@
+"""Metrics reach every logger of the Trainer; MLflow gets the finished run's artifacts too."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
+
+from hybrid_predict import HybridConfig, HybridPredict, SavingsLedger
+from lightning_models import fit
+
+METRICS = {
+    "phase", "horizon", "alignment", "acceptance", "full_steps", "equivalent_steps",
+    "saved_steps_fraction", "overhead_fraction", "estimated_seconds_saved",
+}  # fmt: skip
+
+
+def test_csv_logger_gets_a_row_per_logging_interval(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    callback = HybridPredict()
+    fit([callback], max_steps=60, logger=logger, log_every_n_steps=8)
+    logger.save()
+    with open(Path(logger.log_dir, "metrics.csv")) as file:
+        rows = [r for r in csv.DictReader(file) if r["hybrid_predict/full_steps"]]
+    assert [int(r["step"]) for r in rows] == [7, 15, 23, 31, 39]
+    assert [float(r["hybrid_predict/full_steps"]) for r in rows] == [8, 16, 24, 32, 40]
+    assert float(rows[-1]["hybrid_predict/equivalent_steps"]) == 60
+    assert {name.removeprefix("hybrid_predict/") for name in rows[-1]} >= METRICS
+    assert "hybrid_predict/speedup" in Path(logger.log_dir, "hparams.yaml").read_text()
+
+
+@pytest.mark.parametrize("mode", [{}, {"shadow": True}], ids=str)
+def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
+    tmp_path: Path, mode: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = MLFlowLogger(
+        tracking_uri=f"sqlite:///{tmp_path}/mlflow.db", artifact_location=str(tmp_path / "files")
+    )
+    calls: list[Any] = []
+    send = type(logger.experiment).log_batch
+
+    def count(self: Any, run_id: str, metrics: Any = (), **kwargs: Any) -> Any:
+        if any(m.key.startswith("hybrid_predict/") for m in metrics):
+            calls.append(kwargs.get("synchronous"))
+        return send(self, run_id, metrics=metrics, **kwargs)
+
+    monkeypatch.setattr(type(logger.experiment), "log_batch", count)
+    callback = HybridPredict(config=HybridConfig(), **mode)
+    fit([callback], max_steps=60, logger=logger, log_every_n_steps=10)
+    client, run_id = logger.experiment, logger.run_id
+    assert calls == [False] * (callback.ledger.full_steps // 10)
+    run = client.get_run(run_id)
+    history = client.get_metric_history(run_id, "hybrid_predict/equivalent_steps")
+    assert [m.step for m in history] == list(range(9, callback.ledger.full_steps, 10))
+    assert {name.removeprefix("hybrid_predict/") for name in run.data.metrics} >= METRICS
+    assert run.data.params["hybrid_predict/period"] == "1"
+    assert run.data.tags["hybrid_predict.mode"] == ("shadow" if mode else "active")
+    assert run.data.tags["hybrid_predict.full_steps"] == str(callback.ledger.full_steps)
+    names = {f.path for f in client.list_artifacts(run_id, "hybrid_predict")}
+    assert names == {"hybrid_predict/ledger.json", "hybrid_predict/run.png"}
+    text = Path(client.download_artifacts(run_id, "hybrid_predict/ledger.json")).read_text()
+    assert SavingsLedger.from_json(text).full_steps == json.loads(text)["full_steps"]

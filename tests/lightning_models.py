@@ -1,0 +1,140 @@
+"""Small LightningModules, loaders and Trainers for the integration tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+Schedule = Callable[[torch.optim.Optimizer, int], Any]
+
+SCHEDULES: dict[str, Schedule] = {
+    "lambda": lambda o, n: lr_scheduler.LambdaLR(o, lambda t: 1.0 / (1 + t)),
+    "step": lambda o, n: lr_scheduler.StepLR(o, 7, gamma=0.5),
+    "cosine": lambda o, n: lr_scheduler.CosineAnnealingLR(o, n),
+    "onecycle": lambda o, n: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=n),
+    "sequential": lambda o, n: lr_scheduler.SequentialLR(
+        o,
+        [lr_scheduler.LinearLR(o, 0.1, total_iters=5), lr_scheduler.CosineAnnealingLR(o, n - 5)],
+        milestones=[5],
+    ),
+}
+
+
+class Net(L.LightningModule):
+    """A net with batch norm and dropout that notes what it sees."""
+
+    def __init__(
+        self,
+        schedule: str = "cosine",
+        interval: str = "step",
+        frequency: int = 1,
+        nan_at: Collection[int] = (),
+    ) -> None:
+        super().__init__()
+        self.net = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Dropout(0.1),
+            nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 1),
+        )  # fmt: skip
+        self.schedule, self.interval, self.frequency = schedule, interval, frequency
+        self.nan_at = nan_at
+        self.batches = 0
+        self.rates: dict[int, float] = {}
+
+    def loss(self, batch: list[Tensor]) -> Tensor:
+        (x,) = batch
+        return (self.net(x) - x.sum(1, keepdim=True).sin()).square().mean()
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        self.rates[self.trainer.global_step] = self.trainer.optimizers[0].param_groups[0]["lr"]
+        loss = self.loss(batch)
+        if self.batches in self.nan_at:
+            loss = loss * float("nan")
+        self.batches += 1
+        self.log("train_loss", loss, on_step=True, on_epoch=True)
+        return loss
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.log("val_loss", self.loss(batch))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        if self.schedule == "none":
+            return optimizer
+        if self.schedule == "plateau":
+            plateau = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0, factor=0.5)
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"},
+            }
+        steps = int(self.trainer.estimated_stepping_batches)
+        length = steps if self.interval == "step" else max(6, self.trainer.max_epochs or 0)
+        scheduler = SCHEDULES[self.schedule](optimizer, length)
+        entry = {"scheduler": scheduler, "interval": self.interval, "frequency": self.frequency}
+        return {"optimizer": optimizer, "lr_scheduler": entry}
+
+
+class SeededLoader:
+    """Batches that depend on the epoch and position only, and that resumes where it was."""
+
+    def __init__(self, length: int = 16, size: int = 16) -> None:
+        self.length, self.size = length, size
+        self.epoch = self.position = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        while self.position < self.length:
+            seed = 1000 * self.epoch + self.position
+            self.position += 1
+            generator = torch.Generator().manual_seed(seed)
+            yield [torch.randn(self.size, 8, generator=generator)]
+        self.epoch, self.position = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.position = state["epoch"], state["position"]
+
+
+def loader(batches: int = 16) -> DataLoader[Any]:
+    data = torch.randn(16 * batches, 8, generator=torch.Generator().manual_seed(3))
+    return DataLoader(TensorDataset(data), batch_size=16)
+
+
+def fit(
+    callbacks: list[L.Callback],
+    model: Net | None = None,
+    *,
+    train: Any = None,
+    seed: int = 0,
+    ckpt_path: str | None = None,
+    **kwargs: Any,
+) -> tuple[L.Trainer, Net]:
+    """Train quietly and return trainer and model."""
+    L.seed_everything(seed, verbose=False)
+    model = model or Net()
+    quiet: dict[str, Any] = {
+        "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
+        "accelerator": "cpu", "log_every_n_steps": 1, "enable_checkpointing": False,
+    }  # fmt: skip
+    if any(isinstance(c, L.pytorch.callbacks.Checkpoint) for c in callbacks):
+        quiet["enable_checkpointing"] = True
+    trainer = L.Trainer(callbacks=callbacks, **{**quiet, **kwargs})
+    trainer.fit(model, train if train is not None else loader(), loader(2), ckpt_path=ckpt_path)
+    return trainer, model
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:
+    return left.keys() == right.keys() and all(torch.equal(left[k], right[k]) for k in left)
