@@ -22,7 +22,7 @@ from hybrid_predict.forecaster import Forecaster
 from hybrid_predict.gradients import GradientProbe
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.optimizer import OptimizerWrapper
-from hybrid_predict.parameters import ParameterMapper
+from hybrid_predict.parameters import ParameterMapper, base_weights_hook
 from hybrid_predict.phases import Clock, Phase
 from hybrid_predict.profiling import FlopProfile
 from hybrid_predict.rollback import Rollback
@@ -53,7 +53,7 @@ class HybridEngine:
 
     Example:
         >>> import torch
-        >>> net = torch.nn.Linear(4, 1)
+        >>> net = torch.nn.Linear(4, 4)
         >>> optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
         >>> engine = HybridEngine(net, optimizer, HybridConfig(speedup=1.5, total_steps=30))
         >>> while not engine.done:
@@ -93,7 +93,7 @@ class HybridEngine:
         handles: list[Any] = []
         if config.enabled:
             handles = self.optimizer.attach(weakref.ref(self))
-            handles.append(model.register_state_dict_post_hook(_base_hook(self.mapper)))
+            handles.append(model.register_state_dict_post_hook(base_weights_hook(self.mapper)))
         self._release = weakref.finalize(self, _let_go, self.mapper, handles, self._profile)
         self._release.atexit = False
 
@@ -264,9 +264,7 @@ class HybridEngine:
         if window.horizon < self.config.long_horizon or self.config.policy == "keep":
             return
         assert window.delta is not None
-        moved = window.delta.tensors()
-        columns = zip(self.mapper.names, self.mapper.parameters, strict=True)
-        displacement = {id(p): moved[name] for name, p in columns if name in moved}
+        displacement = self.mapper.displacement_by_id(window.delta)
         self.optimizer.reconcile(displacement, window.horizon, self.config.policy, index)
 
     def _close(
@@ -301,7 +299,7 @@ class HybridEngine:
         credit = self.clock.credit if window.applied else Fraction(0)
         credit -= self.clock.credit if reading is not None and reading.debited else 0
         if self._verifier.misses >= self.config.patience:
-            credit -= self._hand_over(step)
+            credit -= self._hand_over(f"{self._verifier.misses} forecasts in a row were rejected")
         return reading, credit
 
     def _bind(self, window: Window) -> None:
@@ -312,21 +310,19 @@ class HybridEngine:
             self.mapper.leave_out(silent)
             self._forecaster = Forecaster(self.mapper, self.config)
             self._bound = True
+            if not self._forecaster.positions:
+                self._hand_over("no parameter is of a kind that has a predictor")
 
-    def _hand_over(self, step: int) -> Fraction:
+    def _hand_over(self, reason: str) -> Fraction:
         """Stop forecasting for good; the credit of pending forecasts that turn out rejected."""
         debit = Fraction(0)
         while (reading := self._verifier.read(self._forecaster, drain=True)) is not None:
             debit += self.clock.credit if reading.debited else 0
-        reason = f"{self._verifier.misses} forecasts in a row were rejected"
+        step = self.clock.full_steps + 1
         self.clock.hand_over()
         self.ledger.record(step, f"handed over to plain training: {reason}")
-        logger.warning(
-            "Full step %d: forecasts do not pay here (%s); the rest of the run is plain training, "
-            "uncompressed.",
-            step,
-            reason,
-        )
+        message = "Full step %d: %s; the rest of the run is plain training, uncompressed."
+        logger.warning(message, step, reason)
         return debit
 
     def _abandon(self) -> None:
@@ -393,13 +389,6 @@ def _check(model: object, config: object) -> None:
         raise ConfigError("model", "a torch.nn.Module", type(model).__name__)
     if not isinstance(config, HybridConfig):
         raise ConfigError("config", "a HybridConfig", type(config).__name__)
-    if config.total_steps is None:
-        raise ConfigError(
-            "total_steps",
-            "the run's length in optimizer updates",
-            None,
-            "Set HybridConfig(total_steps=...).",
-        )
 
 
 def _let_go(mapper: ParameterMapper, handles: list[Any], profile: FlopProfile) -> None:
@@ -408,13 +397,3 @@ def _let_go(mapper: ParameterMapper, handles: list[Any], profile: FlopProfile) -
     mapper.settle()
     for handle in handles:
         handle.remove()
-
-
-def _base_hook(mapper: ParameterMapper) -> Callable[..., None]:
-    """A state-dict hook through which a save inside a full step gets base weights."""
-
-    def hook(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        for name, base in mapper.base_by_name(state).items():
-            state[name] = base
-
-    return hook

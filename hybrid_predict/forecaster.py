@@ -70,9 +70,12 @@ class Forecaster:
                 )
             predictor.observe(state, [displacement[i] for i in members], part, self._backend)
 
-    def update(self, alignments: Sequence[float]) -> None:
-        """Adapt the horizons to the alignments measured."""
-        self._state = self._rule.update(self._state, alignments, self.kinds)
+    def update(self, rows: Sequence[int], alignments: Sequence[float]) -> None:
+        """Adapt the horizons of these rows of ``positions`` to the alignments measured."""
+        state = [self._state[i] for i in rows]
+        adapted = self._rule.update(state, alignments, [self.kinds[i] for i in rows])
+        for i, value in zip(rows, adapted, strict=True):
+            self._state[i] = value
 
     def reject(self) -> None:
         """Adapt the horizons to a rejected forecast."""

@@ -45,7 +45,7 @@ class OptimizerWrapper:
     """
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
-        several = [optimizers] if isinstance(optimizers, Optimizer) else list(optimizers)
+        several = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
         if not several or not all(isinstance(o, Optimizer) for o in several):
             raise ConfigError(
                 "optimizer", "a torch.optim.Optimizer or a non-empty list of them", optimizers

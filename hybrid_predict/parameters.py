@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -194,6 +195,12 @@ class ParameterMapper:
             if v.data_ptr() in bases and v.shape == bases[v.data_ptr()].shape
         }
 
+    def displacement_by_id(self, delta: WeightDelta) -> dict[int, Tensor]:
+        """A forecast's displacement, as new tensors by ``id`` of the parameter."""
+        moved = delta.tensors()
+        columns = zip(self.names, self.parameters, strict=True)
+        return {id(p): moved[name] for name, p in columns if name in moved}
+
     def _positions(self, delta: WeightDelta) -> list[int]:
         positions = []
         for name, direction in zip(delta.names, delta.directions, strict=True):
@@ -205,6 +212,15 @@ class ParameterMapper:
                 raise ConfigError("delta", f"shape {shape} for {name}", tuple(direction.shape))
             positions.append(k)
         return positions
+
+
+def base_weights_hook(mapper: ParameterMapper) -> Callable[..., None]:
+    """A state-dict hook through which a save inside a full step gets base weights."""
+
+    def hook(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
+        state.update(mapper.base_by_name(state))
+
+    return hook
 
 
 def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:

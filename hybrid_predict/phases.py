@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import ConfigError
 
 
 class Phase(str, Enum):
@@ -33,12 +34,20 @@ class Clock:
 
     Args:
         config: The run's configuration, with ``total_steps`` set.
+
+    Raises:
+        ConfigError: If it is not.
     """
 
     def __init__(self, config: HybridConfig) -> None:
         total = config.total_steps
         if total is None:
-            raise ValueError("Clock needs config.total_steps")
+            raise ConfigError(
+                "total_steps",
+                "the run's length in optimizer updates",
+                total,
+                "Set HybridConfig(total_steps=...).",
+            )
         self.total = total
         self._period = config.period
         self._cycle = config.period + config.correct_steps

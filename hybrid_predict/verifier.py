@@ -86,7 +86,7 @@ class Verifier:
     def _judge(self, tag: dict[str, Any], info: GradientInfo, forecaster: Forecaster) -> Verdict:
         before = forecaster.horizons
         if info.finite and info.alignments:
-            forecaster.update(info.alignments)
+            forecaster.update(sorted(tag["rows"]), info.alignments)
         verdict = Verdict.REJECTED if tag["refused"] else judge(info, before, forecaster.horizons)
         if verdict is Verdict.REJECTED:
             reason = tag["refused"] or "loss or gradient was not finite"

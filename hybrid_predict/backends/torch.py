@@ -71,7 +71,9 @@ class TorchBackend(AbstractBackend[Tensor]):
         """Frobenius norm of each tensor, shape (K,), at least 32-bit."""
         if not arrays:
             return torch.zeros(0)
-        return torch.stack([n.float() for n in torch._foreach_norm(list(arrays))])
+        # Half precision must not bound the result: 16-bit floats end at 65504.
+        dtype = None if any(x.dtype == torch.float64 for x in arrays) else torch.float32
+        return torch.stack([n.float() for n in torch._foreach_norm(list(arrays), 2, dtype)])
 
     def dots(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
         """Inner product of each pair of tensors, shape (K,), at least 32-bit."""
