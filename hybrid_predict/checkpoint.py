@@ -11,6 +11,10 @@ from hybrid_predict.errors import CheckpointError
 
 STATE_VERSION = 1
 
+_ENTRIES = frozenset(
+    ["version", "names", "bound", "lag", "clock", "ledger", "forecaster", "verifier", "scorer"]
+)
+
 
 def check_state(state: dict[str, Any], names: Sequence[str], *, lag: int) -> None:
     """Check that an engine's saved state fits.
@@ -23,7 +27,7 @@ def check_state(state: dict[str, Any], names: Sequence[str], *, lag: int) -> Non
     Raises:
         CheckpointError: If the state belongs to another model, version or lag.
     """
-    if not isinstance(state, dict) or not {"version", "names", "clock", "lag"} <= state.keys():
+    if not isinstance(state, dict) or _ENTRIES - state.keys():
         raise CheckpointError(
             "state: expected what HybridEngine.state_dict() gave. "
             "Resume from a checkpoint that the plug-in has written."

@@ -74,8 +74,9 @@ class HybridEngine:
         config: HybridConfig,
     ) -> None:
         _check(model, config)
-        wrapped = isinstance(optimizer, OptimizerWrapper)
-        self.optimizer = optimizer if wrapped else OptimizerWrapper(optimizer)
+        if not isinstance(optimizer, OptimizerWrapper):
+            optimizer = OptimizerWrapper(optimizer)
+        self.optimizer = optimizer
         self.mapper = ParameterMapper(model, self.optimizer.parameters(), config.kinds)
         on_host = all(p.device.type == "cpu" for p in self.mapper.parameters)
         lag = config.lag if config.lag is not None else (0 if on_host else 4)
@@ -252,7 +253,8 @@ class HybridEngine:
     def _measure(self, window: Window, probe: GradientProbe) -> None:
         assert window.delta is not None
         chosen = [self.mapper.parameters[k] for k in self._forecaster.positions]
-        rows = [i for i, p in enumerate(chosen) if p in probe]
+        if not (rows := [i for i, p in enumerate(chosen) if p in probe]):
+            return
         norms, alignments = probe.alignments(
             [chosen[i] for i in rows], [window.delta.directions[i] for i in rows]
         )
@@ -321,8 +323,7 @@ class HybridEngine:
         step = self.clock.full_steps + 1
         self.clock.hand_over()
         self.ledger.record(step, f"handed over to plain training: {reason}")
-        message = "Full step %d: %s; the rest of the run is plain training, uncompressed."
-        logger.warning(message, step, reason)
+        logger.warning("Full step %d: %s; from here on plain training, uncompressed.", step, reason)
         return debit
 
     def _abandon(self) -> None:

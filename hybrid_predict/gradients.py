@@ -47,21 +47,21 @@ class GradientProbe:
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
-        self._backend = TorchBackend()
         held = [p for p in parameters if p.grad is not None]
-        self._row = {id(p): k for k, p in enumerate(held)}
-        self._grads = [_dense(p.grad) for p in held if p.grad is not None]
-        self._norms = self._backend.norms(self._grads)
+        grads = [_dense(p.grad) for p in held if p.grad is not None]
+        norms = torch._foreach_norm(grads) if grads else []
+        columns = zip(held, grads, norms, strict=True)
+        self._measured = {id(p): (grad, norm.float()) for p, grad, norm in columns}
 
     def __len__(self) -> int:
-        return len(self._grads)
+        return len(self._measured)
 
     def __contains__(self, parameter: Tensor) -> bool:
-        return id(parameter) in self._row
+        return id(parameter) in self._measured
 
     def total_norm(self) -> Tensor:
         """Euclidean norm of all gradients, a 0-dim tensor; not finite if any entry is not."""
-        return torch.linalg.vector_norm(self._norms)
+        return torch.linalg.vector_norm(torch.stack([n for _, n in self._measured.values()]))
 
     def alignments(
         self, parameters: Sequence[Tensor], directions: Sequence[Tensor]
@@ -69,15 +69,16 @@ class GradientProbe:
         r"""Gradient norms and alignments :math:`-\langle g, d\rangle / (|g| |d|)`, each shape (K,).
 
         Args:
-            parameters: K forecast parameters that have gradients.
+            parameters: K > 0 forecast parameters that have gradients.
             directions: Their forecasts' directions d, shaped like them.
         """
-        rows = [self._row[id(p)] for p in parameters]
-        grads = [self._grads[k].reshape(d.shape) for k, d in zip(rows, directions, strict=True)]
-        norms = self._norms[rows]
-        lengths = norms * self._backend.norms(directions)
+        backend = TorchBackend()
+        grads, norms = zip(*(self._measured[id(p)] for p in parameters), strict=True)
+        shaped = [g.reshape(d.shape) for g, d in zip(grads, directions, strict=True)]
+        lengths = torch.stack(norms) * backend.norms(directions)
         tiny = torch.finfo(torch.float32).tiny
-        return norms, -self._backend.dots(grads, directions) / lengths.clamp_min(tiny)
+        cosines = -backend.dots(shaped, directions) / lengths.clamp_min(tiny)
+        return torch.stack(norms), cosines
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -143,6 +143,9 @@ class SavingsLedger:
         known = {f.name: data[f.name] for f in fields(cls)}
         for name, value in known.items():
             numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if name not in ("flops_per_step", "events") and not (numeric and value >= 0):
+            optional = name == "flops_per_step" and value is None
+            if name != "events" and not optional and not (numeric and value >= 0):
                 raise ConfigError(name, "a number, at least 0", value)
+        if not isinstance(known["events"], list):
+            raise ConfigError("events", "a list", known["events"])
         return cls(**known)

@@ -63,31 +63,35 @@ class Window:
     rows: list[int] = field(default_factory=list)
     row_norms: list[Tensor] = field(default_factory=list)
     row_alignments: list[Tensor] = field(default_factory=list)
-    loss: Tensor | None = None
+    loss: Tensor | float | None = None
     residual: Tensor | None = None
     hook_seconds: float = 0.0
     opened_at: float = 0.0
 
     def good(self) -> Tensor:
         """Whether loss and gradients are finite, a 0-dim bool on the gradients' device."""
-        if not self.norms:
-            return torch.ones((), dtype=torch.bool)
-        finite = torch.isfinite(torch.stack(self.norms)).all()
-        return finite if self.loss is None else finite & torch.isfinite(self.loss).to(finite.device)
+        finite = torch.isfinite(torch.stack([*self.norms, self._scalar(self.loss, 0.0)]))
+        return finite.all()
 
     def measurements(self) -> Tensor:
         """Everything that was measured, packed into one flat tensor; see :func:`unpack`."""
-        good = self.good()
-        nan = torch.full((), float("nan"), device=good.device)
-        total = torch.linalg.vector_norm(torch.stack(self.norms)) if self.norms else nan
+        unknown = float("nan")
+        total = torch.linalg.vector_norm(torch.stack(self.norms)) if self.norms else None
         head = [
-            nan if self.loss is None else self.loss,
-            total,
-            good,
-            nan if self.residual is None else self.residual,
+            self._scalar(self.loss, unknown),
+            self._scalar(total, unknown),
+            self.good().float(),
+            self._scalar(self.residual, unknown),
         ]
-        packed = torch.stack([x.to(good.device, torch.float32) for x in head])
-        return torch.cat([packed, *self.row_norms, *self.row_alignments])
+        return torch.cat([torch.stack(head), *self.row_norms, *self.row_alignments])
+
+    def _scalar(self, value: Tensor | float | None, default: float) -> Tensor:
+        """A 0-dim 32-bit tensor on the gradients' device; only foreign tensors are copied."""
+        device = self.norms[0].device if self.norms else None
+        if isinstance(value, Tensor):
+            return value.to(device, torch.float32)
+        number = default if value is None else value
+        return torch.full((), number, dtype=torch.float32, device=device)
 
     def tag(self, step: int) -> dict[str, Any]:
         """What has to be known about this step when its measurements are read."""
@@ -115,10 +119,8 @@ def unpack(values: list[float], rows: list[int]) -> GradientInfo:
     )
 
 
-def as_scalar(loss: object) -> Tensor | None:
-    """A loss as a detached 0-dim 32-bit tensor; None if there is none."""
+def as_scalar(loss: object) -> Tensor | float | None:
+    """A loss without its autograd history: a tensor's mean, a number, or None."""
     if isinstance(loss, Tensor):
         return loss.detach().float().mean()
-    if isinstance(loss, (int, float)):
-        return torch.tensor(float(loss))
-    return None
+    return float(loss) if isinstance(loss, (int, float)) else None

@@ -1,0 +1,143 @@
+"""The training loop that tests share, with and without an engine."""
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cases import EVERY_KIND, MODELS, OPTIMIZERS
+from hybrid_predict import FixedHorizon, HybridConfig, HybridEngine, StepRecord
+
+Spoiler = Callable[[nn.Module, Tensor], Tensor]
+
+
+def make_config(**changes: Any) -> HybridConfig:
+    """A short run that forecasts every parameter from full step 3 on."""
+    defaults = {
+        "total_steps": 30,
+        "warmup_fraction": 2 / 30,
+        "predictors": EVERY_KIND,
+        "horizon": FixedHorizon(updates=2.0),
+    }
+    return HybridConfig(**{**defaults, **changes})
+
+
+class Bench:
+    """A seeded model with its optimizer and batches; with an engine if there is a configuration."""
+
+    def __init__(
+        self,
+        config: HybridConfig | None = None,
+        model: str = "mlp",
+        optimizer: str = "adamw",
+        device: str = "cpu",
+    ) -> None:
+        for seed in (random.seed, np.random.seed, torch.manual_seed):
+            seed(7)
+        self.case = MODELS[model]
+        self.device = torch.device(device)
+        self.model = self.case.build().to(self.device)
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = OPTIMIZERS[optimizer](trained)
+        self.engine = HybridEngine(self.model, self.optimizer, config) if config else None
+        self.taken = 0
+
+    def loss(self) -> Tensor:
+        inputs, targets = self.case.batch(self.taken)
+        return self.case.loss(self.model, (inputs.to(self.device), targets.to(self.device)))
+
+    def step(self, spoil: Spoiler | None = None, clip: bool = False) -> StepRecord | None:
+        """One full step on the next batch."""
+        if self.engine:
+            self.engine.before_step()
+        loss = self.loss()
+        loss = spoil(self.model, loss) if spoil else loss
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.taken += 1
+        return self.engine.after_step(loss) if self.engine else None
+
+    def train(self, steps: int) -> list[StepRecord | None]:
+        return [self.step() for _ in range(steps)]
+
+    def finish(self) -> list[StepRecord]:
+        """Full steps until the engine's run is done."""
+        records = []
+        while not self.engine.done:
+            records.append(self.step())
+        return records
+
+    def trace(self) -> dict[str, Any]:
+        """Copies of everything that training changes, random states included."""
+        return copy.deepcopy(
+            {
+                "model": self.model.state_dict(),
+                "optimizer": self.optimizer.state_dict(),
+                "torch": torch.get_rng_state(),
+                "numpy": np.random.get_state(legacy=False)["state"]["pos"],
+                "python": random.getstate(),
+            }
+        )
+
+
+def spoil_with(factor: float = 1.0, offset: float = 0.0) -> Spoiler:
+    """Makes a loss non-finite: a NaN factor spoils every gradient, an offset only the loss."""
+    return lambda model, loss: loss * factor + offset
+
+
+def spoil_one_gradient(model: nn.Module, loss: Tensor) -> Tensor:
+    """Leaves the loss alone and puts one infinite entry into one parameter's gradient."""
+    target = next(p for p in model.parameters() if p.requires_grad)
+
+    def hook(gradient: Tensor) -> Tensor:
+        handle.remove()
+        spoiled = gradient.clone()
+        spoiled.view(-1)[0] = float("inf")
+        return spoiled
+
+    handle = target.register_hook(hook)
+    return loss
+
+
+NAN = float("nan")
+INF = float("inf")
+
+SPOILERS: dict[str, Spoiler] = {
+    "nan-loss": spoil_with(factor=NAN),
+    "nan-loss-only": spoil_with(offset=NAN),
+    "inf-loss-only": spoil_with(offset=INF),
+    "inf-loss": spoil_with(factor=INF),
+    "one-gradient": spoil_one_gradient,
+}
+
+
+def same_bits(left: Any, right: Any) -> bool:
+    """Whether two nested containers are equal, tensors bit for bit."""
+    if isinstance(left, Tensor) and isinstance(right, Tensor):
+        return (
+            left.shape == right.shape
+            and left.dtype == right.dtype
+            and torch.equal(_bytes(left), _bytes(right))
+        )
+    if isinstance(left, dict) and isinstance(right, dict):
+        return left.keys() == right.keys() and all(same_bits(left[k], right[k]) for k in left)
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        pairs = zip(left, right, strict=False)
+        return len(left) == len(right) and all(same_bits(x, y) for x, y in pairs)
+    return type(left) is type(right) and left == right
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def weights(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the live parameters, whatever a state dict would show."""
+    return {name: p.detach().clone() for name, p in model.named_parameters()}

@@ -1,0 +1,367 @@
+import json
+import math
+import re
+import signal
+import sqlite3
+import sys
+
+import pytest
+import torch
+
+from hybrid_predict import cli, demo
+from hybrid_predict.report.page import BELOW_SHORT, BEYOND_FULL, conclusion
+from hybrid_predict.tasks import stdlib_gpt
+from hybrid_predict.tasks.stdlib_gpt import CONTROL, FULL, HYBRID, SHORT, DemoRecipe
+
+pytest.importorskip("lightning")
+pytest.importorskip("matplotlib")
+
+STEPS, TINY = 24, ["demo", "--quick", "--steps", "24", "--threads", "1"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_model():
+    """One narrow block instead of the demo's model."""
+    small = {"layers": 1, "width": 16, "validation_windows": 64, "curve_windows": 32}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(DemoRecipe, "quick", classmethod(lambda cls: cls(**small)))
+        yield
+
+
+def files(folder):
+    return sorted(path.relative_to(folder).parts[0] for path in folder.rglob("*"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, small_model):
+    """One demo of all arms, with two seeds and MLflow: exit status, folder, results, batches."""
+    pytest.importorskip("mlflow")
+    work = tmp_path_factory.mktemp("demo with space")
+    draw, firsts = stdlib_gpt.TrainingBatches.__iter__, []
+
+    def recorded(self):
+        for k, batch in enumerate(draw(self)):
+            if k == 0:
+                firsts.append([])
+            if k < 3:
+                firsts[-1].append(batch[0].sum().item())
+            yield batch
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(work)
+        patch.setattr(stdlib_gpt.TrainingBatches, "__iter__", recorded)
+        status = cli.main([*TINY, "--seeds", "2", "--controls", "--output-dir", "out"])
+    return status, work, json.loads((work / "out/results.json").read_text()), firsts
+
+
+def test_demo_writes_below_its_output_folder_only(finished):
+    status, work, _, _ = finished
+    assert status == 0
+    assert set(files(work)) == {"out"}
+    assert set(files(work / "out")) == {"mlartifacts", "mlflow.db", "report.html", "results.json"}
+
+
+def test_steps_of_every_arm_add_up(finished):
+    _, _, results, _ = finished
+    assert not results["partial"]
+    names = [(run["seed"], run["arm"]) for run in results["runs"]]
+    assert names == [(seed, arm) for seed in (0, 1) for arm in (FULL, SHORT, HYBRID, CONTROL)]
+    expected = {FULL: (24, 24), SHORT: (16, 16), HYBRID: (16, 24), CONTROL: (24, 24)}
+    for run in results["runs"]:
+        assert (run["full_steps"], run["equivalent_steps"]) == expected[run["arm"]]
+        assert run["cost"] == run["full_steps"]
+        assert run["seconds_per_full_step"] == pytest.approx(run["seconds"] / run["full_steps"])
+        steps = [point[0] for point in run["curve"]]
+        assert len(steps) == 8
+        assert steps[-1] == run["full_steps"]
+        assert (run["ledger"] is not None) == (run["arm"] == HYBRID)
+    assert results["recipe"]["steps"] == STEPS
+    assert results["config"]["speedup"] == 1.5
+    assert re.fullmatch("[0-9a-f]{64}", results["text"]["sha256"])
+    assert results["environment"]["torch"] == torch.__version__
+    assert results["environment"]["threads"] == 1
+
+
+def test_statistics_are_those_of_the_runs(finished):
+    _, _, results, _ = finished
+    loss = {(run["arm"], run["seed"]): run["val_loss"] for run in results["runs"]}
+    for arm in (FULL, SHORT, HYBRID, CONTROL):
+        assert results["summary"][arm]["val_loss"] == demo.spread([loss[arm, 0], loss[arm, 1]])
+    for arm in (FULL, SHORT):
+        differences = [loss[HYBRID, seed] - loss[arm, seed] for seed in (0, 1)]
+        assert results["paired"][f"hybrid - {arm}"] == demo.spread(differences)
+
+
+def test_arms_of_a_seed_see_the_same_batches(finished):
+    _, _, _, firsts = finished
+    first, second = firsts[:4], firsts[4:]
+    assert all(batches == first[0] for batches in first)
+    assert all(batches == second[0] for batches in second)
+    assert first[0] != second[0]
+
+
+def test_arms_of_a_seed_start_from_the_same_weights():
+    recipe = DemoRecipe.quick()
+    state = torch.get_rng_state()
+    full, short, control, other = (
+        stdlib_gpt.build_module(recipe, steps, seed, factor).state_dict()
+        for steps, seed, factor in ((24, 0, 1.0), (16, 0, 1.0), (24, 0, 2.0), (24, 1, 1.0))
+    )
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(full[k], short[k]) and torch.equal(full[k], control[k]) for k in full)
+    assert not torch.equal(full["model.head.weight"], other["model.head.weight"])
+
+
+def test_control_doubles_the_rate_of_hidden_matrices_only():
+    module = stdlib_gpt.build_module(DemoRecipe(learning_rate=0.01), 100, 0, 2.0)
+    (optimizer,), _ = module.configure_optimizers()
+    rates = {id(p): g["initial_lr"] for g in optimizer.param_groups for p in g["params"]}
+    named = {name: rates[id(p)] for name, p in module.model.named_parameters()}
+    assert named["blocks.0.qkv.weight"] == 0.02
+    assert named["blocks.0.qkv.bias"] == named["head.weight"] == 0.01
+    assert named["token_embedding.weight"] == 0.01
+
+
+def test_schedule_rises_then_falls_to_zero():
+    factor = stdlib_gpt.linear_schedule(100, 0.05)
+    assert [factor(k) for k in (0, 4, 5)] == pytest.approx([0.2, 1.0, 1.0])
+    assert factor(52) == pytest.approx(48 / 95)
+    assert factor(100) == 0
+
+
+def test_report_loads_nothing(finished):
+    _, work, results, _ = finished
+    page = (work / "out/report.html").read_text(encoding="utf-8")
+    assert all(source.startswith("data:image/") for source in re.findall(r'src="([^"]*)"', page))
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
+    assert results["conclusion"]["headline"] in page
+    assert "Partial results" not in page
+
+
+def test_mlflow_has_a_parent_run_and_nested_runs(finished):
+    _, work, results, _ = finished
+    with sqlite3.connect(work / "out/mlflow.db") as connection:
+
+        def ask(query):
+            return connection.execute(query).fetchall()
+
+        assert ("hybrid-predict demo",) in ask("select name from experiments")
+        assert {status for (status,) in ask("select status from runs")} == {"FINISHED"}
+        ((parent,),) = ask("select run_uuid from runs where name = 'demo'")
+        nested = ask("select value from tags where key = 'mlflow.parentRunId'")
+        assert nested == [(parent,)] * 8
+        logged = ask("select distinct key from metrics")
+        assert {("train_loss",), ("val_loss",), ("hybrid_predict/acceptance",)} <= set(logged)
+        losses = {value for (value,) in ask("select value from metrics where key = 'val_loss'")}
+    connection.close()
+    assert losses == {run["val_loss"] for run in results["runs"]}
+    reports = list((work / "out/mlartifacts").rglob("report.html"))
+    assert [path.parts[-3] for path in reports] == [parent]
+
+
+def test_output_to_a_file_is_short_and_names_the_files(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main([*TINY, "--no-mlflow", "--output-dir", str(tmp_path)]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert len(out.splitlines()) < 40
+    assert str(tmp_path / "report.html") in out
+    assert "hint" in out
+    assert "proof" not in out
+    assert files(tmp_path) == ["report.html", "results.json"]
+
+
+@pytest.mark.parametrize("mlflow", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_ctrl_c_leaves_partial_results(tmp_path, monkeypatch, capsys, mlflow):
+    started = []
+    monkeypatch.setattr(cli.DemoScreen, "run_started", lambda self, arm, seed: started.append(arm))
+
+    def stepped(self, full_steps, loss):
+        if len(started) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.DemoScreen, "stepped", stepped)
+    handler = signal.getsignal(signal.SIGINT)
+    extra = [] if mlflow else ["--no-mlflow"]
+    assert cli.main([*TINY, *extra, "--output-dir", str(tmp_path)]) == 130
+    assert signal.getsignal(signal.SIGINT) is handler
+    results = json.loads((tmp_path / "results.json").read_text())
+    assert results["partial"] is True
+    assert [run["arm"] for run in results["runs"]] == [FULL]
+    assert results["equivalent_plain_steps"] is None
+    assert "Partial results" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    out = capsys.readouterr().out
+    assert "Stopped after 1 of 3 runs" in out
+    assert str(tmp_path / "report.html") in out
+
+
+def test_ctrl_c_in_the_first_run_leaves_a_readable_report(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "train_arm", stop)
+    assert cli.main([*TINY, "--no-mlflow", "--output-dir", str(tmp_path)]) == 130
+    assert json.loads((tmp_path / "results.json").read_text())["runs"] == []
+    assert "Nothing to compare yet" in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "command"),
+        (["train"], "train"),
+        (["demo", "--bogus"], "--bogus"),
+        (["demo", "extra"], "extra"),
+        (["demo", "--speedup"], "--speedup"),
+        (["demo", "--speedup", "fast"], "a number, got 'fast'"),
+        (["demo", "--speedup", "0.5"], "at least 1, got 0.5"),
+        (["demo", "--speedup", "1"], "above 1"),
+        (["demo", "--speedup", "1000"], "at most 180"),
+        (["demo", "--speedup", "nan"], "got nan"),
+        (["demo", "--seeds", "0"], "at least 1, got 0"),
+        (["demo", "--seeds", "two"], "an integer, got 'two'"),
+        (["demo", "--seeds", "1.5"], "an integer, got '1.5'"),
+        (["demo", "--steps", "3"], "at least 20, got 3"),
+        (["demo", "--threads", "0"], "at least 1, got 0"),
+        (["demo", "--learning-rate", "-1"], "above 0, got -1.0"),
+        (["demo", "--output-dir", __file__], "a folder that can be written to"),
+        (["demo", "--output-dir", f"{__file__}/below"], "a folder that can be written to"),
+        (["demo", "--output-dir", "/proc/demo"], "a folder that can be written to"),
+    ],
+)
+def test_bad_usage_is_told_in_one_line(capsys, arguments, said):
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "hint"),
+    [
+        ("lightning", TINY, "hybrid-predict[lightning]"),
+        ("mlflow", TINY, "hybrid-predict[mlflow]"),
+        ("rich", TINY, "hybrid-predict[cli]"),
+        ("jsonargparse", ["--version"], "hybrid-predict[cli]"),
+    ],
+)
+def test_a_missing_extra_is_told_in_one_line(
+    tmp_path, monkeypatch, capsys, module, arguments, hint
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert f'pip install "{hint}"' in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--version"], "0.1"),
+        (["--help"], "demo"),
+        (["demo", "--help"], "--learning-rate"),
+    ],
+)
+def test_help_and_version(capsys, arguments, said):
+    assert cli.main(arguments) == 0
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (1.79, BEYOND_FULL),
+        (1.80, 1600),
+        (1.90, math.sqrt(400 * 1600)),
+        (1.85, 400 * 4**0.75),
+        (2.00, 400),
+        (2.01, BELOW_SHORT),
+    ],
+)
+def test_equivalent_plain_steps(loss, expected):
+    found = demo.equivalent_plain_steps((400, 1600), (2.0, 1.8), loss)
+    assert found == (expected if isinstance(expected, str) else pytest.approx(expected))
+
+
+def test_equivalent_plain_steps_where_more_steps_did_not_help():
+    assert demo.equivalent_plain_steps((400, 1600), (2.0, 2.0), 2.0) == pytest.approx(1600)
+    assert demo.equivalent_plain_steps((400, 1600), (2.0, 2.1), 2.05) == BEYOND_FULL
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([], {"mean": None, "sd": None, "n": 0}),
+        ([2.0], {"mean": 2.0, "sd": None, "n": 1}),
+        ([1.0, 2.0, 4.5], {"mean": 2.5, "sd": math.sqrt(3.25), "n": 3}),
+    ],
+)
+def test_spread(values, expected):
+    assert demo.spread(values) == pytest.approx(expected)
+
+
+def fake_results(seeds, hybrid_losses=1.9, partial=False, price=1.25):
+    shape = {FULL: (1600, 1600), SHORT: (400, 400), HYBRID: (400, 1600)}
+    losses = {FULL: 1.8, SHORT: 2.0, HYBRID: hybrid_losses}
+    runs = [
+        {
+            "arm": arm,
+            "seed": seed,
+            "full_steps": full_steps,
+            "equivalent_steps": equivalent,
+            "seconds": full_steps * (price if arm == HYBRID else 1.0),
+            "seconds_per_full_step": price if arm == HYBRID else 1.0,
+            "val_loss": losses[arm] + 0.01 * seed,
+        }
+        for seed in range(seeds)
+        for arm, (full_steps, equivalent) in shape.items()
+    ]
+    runs = runs[:-1] if partial else runs
+    results = {"runs": runs, "planned_runs": 3 * seeds, "partial": partial, **demo.compare(runs)}
+    return {**results, "conclusion": conclusion(results)}
+
+
+def test_compare_by_hand():
+    results = fake_results(3)
+    assert results["summary"][HYBRID]["val_loss"] == pytest.approx(
+        {"mean": 1.91, "sd": 0.01, "n": 3}
+    )
+    assert results["summary"][HYBRID]["seconds"] == 500
+    assert results["paired"]["hybrid - full"]["mean"] == pytest.approx(0.1)
+    assert results["paired"]["hybrid - short"]["mean"] == pytest.approx(-0.1)
+    assert results["overhead_ratio"] == 1.25
+    assert results["equivalent_plain_steps"] == pytest.approx(800)
+
+
+def test_compare_leaves_incomplete_seeds_out_of_comparisons():
+    results = fake_results(3, partial=True)
+    assert results["summary"][FULL]["val_loss"]["n"] == 3
+    assert results["paired"]["hybrid - full"]["n"] == 2
+    assert results["equivalent_plain_steps"] == pytest.approx(800)
+    assert "8 of 9 runs are done" in results["conclusion"]["text"]
+
+
+@pytest.mark.parametrize(
+    ("hybrid", "said"),
+    [
+        (1.9, "400 hybrid full steps do the work of 800 plain ones"),
+        (1.7, "lower loss than the full run, with 75% fewer full steps"),
+        (2.1, "no gain over plain training with as many full steps"),
+        (2.0, "no gain over plain training with as many full steps"),
+        (math.nan, "No comparison"),
+    ],
+)
+def test_conclusion_says_what_was_found(hybrid, said):
+    assert said in fake_results(1, hybrid)["conclusion"]["headline"]
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 4, 5, 6])
+def test_few_seeds_are_a_hint(seeds):
+    said = " ".join(fake_results(seeds)["conclusion"].values())
+    assert ("hint" in said) == (seeds < 5)
+    assert "proof" not in said
+    assert "prove" not in said

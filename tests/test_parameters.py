@@ -1,0 +1,197 @@
+"""How parameters are named, classified, moved and put back."""
+
+import pytest
+import torch
+from torch import nn
+
+from cases import MODELS, TiedLM
+from hybrid_predict import ConfigError, ParameterMapper, WeightDelta
+from hybrid_predict.parameters import classify
+from hybrid_predict.tasks.byte_gpt import ByteGPT, ByteGPTConfig
+from loops import Bench, make_config, same_bits, weights
+
+
+class ViTLike(nn.Module):
+    """A patch embedding, learned positions as a bare parameter, one encoder layer, a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(1, 8, 4, stride=4)
+        self.pos_embedding = nn.Parameter(torch.zeros(1, 4, 8))
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16)
+        self.head = nn.Linear(8, 5)
+
+
+def gpt():
+    return ByteGPT(ByteGPTConfig(layers=2, heads=2, width=8, context=16, vocab=11))
+
+
+CLASSIFIED = {
+    "mlp": (MODELS["mlp"].build, {"0.weight": "hidden", "3.weight": "hidden", "5.weight": "head"}),
+    "one-matrix": (lambda: nn.Linear(3, 2), {"weight": "hidden"}),
+    "conv": (
+        MODELS["conv"].build,
+        {"0.weight": "hidden", "3.weight": "hidden", "5.weight": "head"},
+    ),
+    "gpt": (
+        gpt,
+        {
+            "token_embedding.weight": "embedding",
+            "position_embedding.weight": "embedding",
+            "head.weight": "head",
+            **{
+                f"blocks.{k}.{layer}.weight": "hidden"
+                for k in range(2)
+                for layer in ("qkv", "attention_out", "mlp_in", "mlp_out")
+            },
+        },
+    ),
+    "attention": (
+        lambda: nn.ModuleDict({"a": nn.MultiheadAttention(8, 2), "b": nn.Linear(8, 3)}),
+        {"a.in_proj_weight": "hidden", "a.out_proj.weight": "hidden", "b.weight": "head"},
+    ),
+    "tied": (TiedLM, {"embedding.weight": "embedding", "hidden.weight": "hidden"}),
+    "vit": (
+        ViTLike,
+        {
+            "patches.weight": "hidden",
+            "pos_embedding": "embedding",
+            "encoder.self_attn.in_proj_weight": "hidden",
+            "encoder.self_attn.out_proj.weight": "hidden",
+            "encoder.linear1.weight": "hidden",
+            "encoder.linear2.weight": "hidden",
+            "head.weight": "head",
+        },
+    ),
+    "lstm": (
+        lambda: nn.ModuleDict({"rnn": nn.LSTM(4, 6), "out": nn.Linear(6, 2)}),
+        {"rnn.weight_ih_l0": "hidden", "rnn.weight_hh_l0": "hidden", "out.weight": "head"},
+    ),
+    "depthwise": (
+        lambda: nn.Sequential(nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 4, 1), nn.Linear(4, 2)),
+        {"0.weight": "hidden", "1.weight": "hidden", "2.weight": "head"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIED)
+def test_kinds_follow_module_types_and_shapes(name):
+    build, matrices = CLASSIFIED[name]
+    model = build()
+    kinds = classify(model)
+    found = {label: kinds[id(p)] for label, p in model.named_parameters()}
+    assert {label: kind for label, kind in found.items() if kind != "vector"} == matrices
+    assert len(kinds) == len(found)
+
+
+def mapped(model, overrides=None):
+    return ParameterMapper(model, model.parameters(), overrides)
+
+
+@pytest.mark.parametrize("name", CLASSIFIED)
+def test_names_are_those_of_the_model_each_once(name):
+    model = CLASSIFIED[name][0]()
+    assert list(mapped(model).names) == [label for label, _ in model.named_parameters()]
+
+
+def test_override_by_glob_wins_and_the_first_match_counts():
+    mapper = mapped(gpt(), {"blocks.0.*": "vector", "blocks.*.qkv.weight": "embedding"})
+    kinds = dict(zip(mapper.names, mapper.kinds, strict=True))
+    assert kinds["blocks.0.qkv.weight"] == kinds["blocks.0.mlp_in.weight"] == "vector"
+    assert kinds["blocks.1.qkv.weight"] == "embedding"
+    assert kinds["blocks.1.mlp_in.weight"] == "hidden"
+
+
+def test_override_that_matches_nothing_is_refused():
+    with pytest.raises(ConfigError, match=r"kinds: expected .*got 'layers\.\*'.*look like"):
+        mapped(gpt(), {"layers.*": "hidden"})
+
+
+def test_nothing_to_train_is_refused():
+    model = nn.Linear(2, 2).requires_grad_(False)
+    with pytest.raises(ConfigError, match="optimizer: expected at least one parameter"):
+        mapped(model)
+
+
+def test_tied_weights_are_mapped_once_and_frozen_ones_not_at_all():
+    tied, partly = (MODELS[name].build() for name in ("tied", "partly-trained"))
+    tied_twice = ParameterMapper(tied, [*tied.parameters(), tied.head.weight])
+    assert tied_twice.names == ("embedding.weight", "hidden.weight", "hidden.bias")
+    assert not any(name.startswith("frozen") for name in mapped(partly).names)
+
+
+def test_parameters_without_gradient_are_left_out_after_the_first_step():
+    bench = Bench(make_config(), "partly-trained")
+    assert "unused" in bench.engine.mapper.names
+    bench.train(1)
+    assert "unused" not in bench.engine.mapper.names
+    assert "inner.weight" in bench.engine.mapper.names
+
+
+@pytest.fixture
+def net():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    mapper = mapped(model)
+    mapper.snapshot()
+    return model, mapper
+
+
+def delta_for(model, scale=1.0):
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    directions = tuple(torch.randn(p.shape) for p in parameters)
+    return WeightDelta(names, directions, (scale,) * len(names))
+
+
+def test_forecast_is_applied_and_rolled_back_bit_for_bit(net):
+    model, mapper = net
+    base, delta = weights(model), delta_for(model, 0.5)
+    mapper.apply(delta)
+    moved = delta.tensors()
+    assert mapper.displaced
+    for name, p in model.named_parameters():
+        torch.testing.assert_close(p.detach(), base[name] + moved[name])
+    mapper.rollback()
+    assert not mapper.displaced
+    assert same_bits(weights(model), base)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("2.weight", (4, 3), "names of mapped parameters, got '2.weight'"),
+        ("1.weight", (4, 2), r"shape \(2, 4\) for 1.weight, got \(4, 2\)"),
+        ("1.weight", (1, 4), r"shape \(2, 4\) for 1.weight, got \(1, 4\)"),
+    ],
+    ids=["unknown", "transposed", "broadcastable"],
+)
+def test_forecast_that_does_not_fit_is_refused_with_the_weights_intact(net, name, shape, message):
+    model, mapper = net
+    base = weights(model)
+    delta = WeightDelta(("0.weight", name), (torch.ones(4, 3), torch.ones(shape)), (1.0, 1.0))
+    with pytest.raises(ConfigError, match=f"delta: expected {message}"):
+        mapper.apply(delta)
+    assert same_bits(weights(model), base)
+    assert not mapper.displaced
+
+
+def test_displacement_is_current_minus_base(net):
+    model, mapper = net
+    base = weights(model)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(3)
+    for name, moved in zip(mapper.names, mapper.displacement(range(4)), strict=True):
+        torch.testing.assert_close(moved, 2 * base[name])
+
+
+def test_scaling_a_forecast_is_free_and_exact():
+    delta = WeightDelta(("w",), (torch.tensor([1.0, -2.0]),), (0.5,))
+    doubled = delta.scaled(4)
+    assert doubled.directions[0] is delta.directions[0]
+    assert doubled.tensors()["w"].tolist() == [2.0, -4.0]
+    assert delta.tensors()["w"].tolist() == [0.5, -1.0]
+
+
+def test_forecast_of_unequal_parts_is_refused():
+    with pytest.raises(ConfigError, match="WeightDelta: expected as many"):
+        WeightDelta(("a", "b"), (torch.ones(1),), (1.0, 1.0))
