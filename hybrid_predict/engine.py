@@ -8,7 +8,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from fractions import Fraction
 from time import perf_counter
 from typing import Any
 
@@ -22,7 +21,7 @@ from hybrid_predict.forecaster import Forecaster
 from hybrid_predict.gradients import GradientProbe
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.optimizer import OptimizerWrapper
-from hybrid_predict.parameters import ParameterMapper, base_weights_hook
+from hybrid_predict.parameters import BaseWeightsHook, ParameterMapper
 from hybrid_predict.phases import Clock, Phase
 from hybrid_predict.profiling import FlopProfile
 from hybrid_predict.rollback import Rollback
@@ -94,7 +93,7 @@ class HybridEngine:
         handles: list[Any] = []
         if config.enabled:
             handles = self.optimizer.attach(weakref.ref(self))
-            handles.append(model.register_state_dict_post_hook(base_weights_hook(self.mapper)))
+            handles.append(model.register_state_dict_post_hook(BaseWeightsHook(self.mapper)))
         self._release = weakref.finalize(self, _let_go, self.mapper, handles, self._profile)
         self._release.atexit = False
 
@@ -162,10 +161,11 @@ class HybridEngine:
         self._window = None
         flops = self._profile.stop()
         self.ledger.flops_per_step = self.ledger.flops_per_step or flops
-        reading, credit = None, Fraction(0)
+        reading = None
         if self._watching:
-            reading, credit = self._close(window, loss)
-        ticks = self.clock.advance(credit)
+            self._settle(window, loss)
+            reading = self._learn(window)
+        ticks = self.clock.advance(int(reading is not None and reading.credited))
         self.ledger.full_steps = self.clock.full_steps
         self.ledger.equivalent_steps = self.clock.equivalent_steps
         ended = perf_counter()
@@ -269,10 +269,8 @@ class HybridEngine:
         displacement = self.mapper.displacement_by_id(window.delta)
         self.optimizer.reconcile(displacement, window.horizon, self.config.policy, index)
 
-    def _close(
-        self, window: Window, loss: Tensor | float | None
-    ) -> tuple[Reading | None, Fraction]:
-        """Settle the step's weights, learn from it, and judge the step whose turn it is."""
+    def _settle(self, window: Window, loss: Tensor | float | None) -> None:
+        """Leave base weights behind: the updated ones, or those before a spoiled step."""
         unchecked, reported = window.loss is None, as_scalar(loss)
         if reported is not None:
             window.loss = reported
@@ -287,6 +285,9 @@ class HybridEngine:
             if not window.updated:
                 window.applied, window.refused = False, "no optimizer updated"
         self.mapper.settle()
+
+    def _learn(self, window: Window) -> Reading | None:
+        """Show the step to the predictors, and judge the one whose turn it is."""
         if not self._bound:
             self._bind(window)
         elif window.phase in LEARNING:
@@ -294,15 +295,13 @@ class HybridEngine:
             if not window.applied:
                 window.residual = self._scorer.add(movement)
             self._forecaster.observe(movement, window.delta if window.applied else None)
-        step = self.clock.full_steps + 1
         self.ledger.forecasts += window.delta is not None
+        step = self.clock.full_steps + 1
         self._verifier.push(step, window, self.optimizer.take_late_counts())
         reading = self._verifier.read(self._forecaster)
-        credit = self.clock.credit if window.applied else Fraction(0)
-        credit -= self.clock.credit if reading is not None and reading.debited else 0
         if self._verifier.misses >= self.config.patience:
-            credit -= self._hand_over(f"{self._verifier.misses} forecasts in a row were rejected")
-        return reading, credit
+            self._hand_over(f"{self._verifier.misses} forecasts in a row were rejected")
+        return reading
 
     def _bind(self, window: Window) -> None:
         """Leave out what has no gradient, as the first full step has shown."""
@@ -315,16 +314,14 @@ class HybridEngine:
             if not self._forecaster.positions:
                 self._hand_over("no parameter is of a kind that has a predictor")
 
-    def _hand_over(self, reason: str) -> Fraction:
-        """Stop forecasting for good; the credit of pending forecasts that turn out rejected."""
-        debit = Fraction(0)
-        while (reading := self._verifier.read(self._forecaster, drain=True)) is not None:
-            debit += self.clock.credit if reading.debited else 0
+    def _hand_over(self, reason: str) -> None:
+        """Stop forecasting for good, once the forecasts under way are judged."""
+        while self._verifier.read(self._forecaster, drain=True) is not None:
+            pass
         step = self.clock.full_steps + 1
         self.clock.hand_over()
         self.ledger.record(step, f"handed over to plain training: {reason}")
         logger.warning("Full step %d: %s; from here on plain training, uncompressed.", step, reason)
-        return debit
 
     def _abandon(self) -> None:
         """Close a full step that the loop left before its update, back at base weights."""
@@ -367,7 +364,10 @@ class HybridEngine:
 
         Raises:
             CheckpointError: If the state belongs to another model, version or lag.
+            UsageError: Inside a full step.
         """
+        if self._window is not None:
+            raise UsageError("load_state_dict() came inside a full step. Call after_step() first.")
         check_state(state, self.mapper.names, lag=self.config.lag or 0)
         kept = set(state["names"])
         self.mapper.leave_out(k for k, name in enumerate(self.mapper.names) if name not in kept)

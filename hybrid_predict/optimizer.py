@@ -172,10 +172,6 @@ class OptimizerWrapper:
                     velocity = displacement[id(p)] / (-horizon * float(group["lr"]))
                     _imply_moment(state, group, velocity)
 
-    def state_is_known(self) -> bool:
-        """Whether every optimizer has made its first update."""
-        return all(len(o.state) > 0 for o in self.optimizers)
-
 
 def _imply_moment(state: dict[str, Any], group: dict[str, Any], velocity: Tensor) -> None:
     if "exp_avg" in state and "exp_avg_sq" in state:

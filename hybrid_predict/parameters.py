@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -214,13 +214,27 @@ class ParameterMapper:
         return positions
 
 
-def base_weights_hook(mapper: ParameterMapper) -> Callable[..., None]:
-    """A state-dict hook through which a save inside a full step gets base weights."""
+class BaseWeightsHook:
+    """A state-dict hook through which a save inside a full step gets base weights.
 
-    def hook(module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
-        state.update(mapper.base_by_name(state))
+    Copies and pickles of a model carry a hook that does nothing: they have no forecast.
 
-    return hook
+    Args:
+        mapper: The parameters of the model that it is registered on.
+    """
+
+    def __init__(self, mapper: ParameterMapper | None = None) -> None:
+        self._mapper = mapper
+
+    def __call__(
+        self, module: nn.Module, state: dict[str, Any], prefix: str, metadata: Any
+    ) -> None:
+        """Replace the entries that alias displaced parameters."""
+        if self._mapper is not None:
+            state.update(self._mapper.base_by_name(state))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (BaseWeightsHook, ())
 
 
 def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:

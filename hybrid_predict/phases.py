@@ -30,7 +30,8 @@ class Clock:
 
     .. math:: \text{credit} = \min(E / Q,\; 2 \cdot \text{speedup} - 1)
 
-    Fractions are carried exactly, so accepted forecasts end the run after F full steps.
+    A forecast is credited when its verdict is read, fractions are carried exactly, and no more than
+    E is handed out, so accepted forecasts end the run after F full steps.
 
     Args:
         config: The run's configuration, with ``total_steps`` set.
@@ -51,13 +52,13 @@ class Clock:
         self.total = total
         self._period = config.period
         self._cycle = config.period + config.correct_steps
-        self._warmup = math.ceil(config.warmup_fraction * total)
+        self._warmup = max(1, math.ceil(config.warmup_fraction * total))
         self._cooldown = math.ceil(config.cooldown_fraction * total)
-        self.credit = _credit(config, total, self._warmup, self._cooldown, self._cycle)
+        self._extra, self.credit = _plan(config, self._warmup + self._cooldown, self._cycle)
         self.full_steps = 0
         self.equivalent_steps = 0
         self._in_cycles = 0
-        self._carry = Fraction(0)
+        self._credited = self._carry = Fraction(0)
         self.handed_over = not config.enabled
 
     @property
@@ -81,21 +82,22 @@ class Clock:
         """Whether the coming full step opens a cycle, with a forecast before it."""
         return self.phase is Phase.PREDICT and self._in_cycles % self._cycle == 0
 
-    def advance(self, credit: Fraction | int = 0) -> int:
+    def advance(self, credited: int = 0) -> int:
         """Count one full step and return its ticks.
 
         Args:
-            credit: What the step's forecast stands for beyond the step itself; negative to take
-                back what a rejected forecast was credited.
+            credited: How many forecasts turned out accepted or shrunk since the last full step.
 
         Returns:
             Equivalent steps that the run advances: at least 1, never beyond the end.
         """
         if self.phase in (Phase.PREDICT, Phase.CORRECT):
             self._in_cycles += 1
-        self._carry += credit
-        ticks = 1 + max(0, math.floor(self._carry))
-        ticks = min(ticks, self.total - self.equivalent_steps)
+        if not self.handed_over:
+            credit = min(credited * self.credit, max(0, self._extra - self._credited))
+            self._credited += credit
+            self._carry += credit
+        ticks = min(1 + math.floor(self._carry), self.total - self.equivalent_steps)
         self._carry -= max(0, ticks - 1)
         self.full_steps += 1
         self.equivalent_steps += ticks
@@ -104,7 +106,7 @@ class Clock:
     def hand_over(self) -> None:
         """Leave the rest of the run to plain full steps."""
         self.handed_over = True
-        self._carry = min(self._carry, Fraction(0))
+        self._carry = Fraction(0)
 
     def state_dict(self) -> dict[str, Any]:
         """Everything that the future depends on, as integers and booleans."""
@@ -114,6 +116,7 @@ class Clock:
             "equivalent_steps": self.equivalent_steps,
             "in_cycles": self._in_cycles,
             "carry": [self._carry.numerator, self._carry.denominator],
+            "credited": [self._credited.numerator, self._credited.denominator],
             "handed_over": self.handed_over,
         }
 
@@ -123,14 +126,16 @@ class Clock:
         self.equivalent_steps = int(state["equivalent_steps"])
         self._in_cycles = int(state["in_cycles"])
         self._carry = Fraction(*state["carry"])
+        self._credited = Fraction(*state["credited"])
         self.handed_over = bool(state["handed_over"])
 
 
-def _credit(config: HybridConfig, total: int, warmup: int, cooldown: int, cycle: int) -> Fraction:
+def _plan(config: HybridConfig, plain: int, cycle: int) -> tuple[int, Fraction]:
+    """Ticks to hand out beyond one per full step, and the share of each forecast in them."""
+    total = config.total_steps or 0
     if config.shadow or config.speedup == 1:
-        return Fraction(0)
+        return 0, Fraction(0)
     speedup = Fraction(config.speedup).limit_denominator(1000)
-    full = round(total / speedup)
-    forecasts = math.ceil(max(0, full - warmup - cooldown) / cycle)
-    most = 2 * speedup - 1
-    return min(Fraction(total - full, forecasts), most) if forecasts else most
+    extra, most = total - round(total / speedup), 2 * speedup - 1
+    forecasts = math.ceil(max(0, total - extra - plain) / cycle)
+    return extra, min(Fraction(extra, forecasts), most) if forecasts else most

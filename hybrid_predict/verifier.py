@@ -38,9 +38,9 @@ class Reading:
     verdict: Verdict | None
 
     @property
-    def debited(self) -> bool:
-        """Whether the credit of an applied forecast has to be taken back."""
-        return self.applied and self.verdict is Verdict.REJECTED
+    def credited(self) -> bool:
+        """Whether an applied forecast has earned its credit."""
+        return self.applied and self.verdict is not Verdict.REJECTED
 
 
 class Verifier:

@@ -15,7 +15,6 @@ KERNELS = {
     "zeros": lambda b, x, y, f: b.zeros(x),
     "copy": lambda b, x, y, f: b.copy(x, y),
     "difference": lambda b, x, y, f: b.difference(x, y),
-    "scale": lambda b, x, y, f: b.scale(x, f),
     "add_scaled": lambda b, x, y, f: b.add_scaled(x, y, f),
     "average": lambda b, x, y, f: b.average(x, y, 0.75),
     "norms": lambda b, x, y, f: b.norms(x),

@@ -23,11 +23,11 @@ from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
 
 
 def run_clock(clock, accept=lambda k: True):
-    """Ticks of a whole run in which forecast k is credited if it is accepted."""
+    """Ticks of a whole run in which forecast k earns its credit if it is accepted."""
     ticks, forecasts = [], 0
     while not clock.done:
         due = clock.forecast_due
-        ticks.append(clock.advance(clock.credit if due and accept(forecasts) else 0))
+        ticks.append(clock.advance(int(due and accept(forecasts))))
         forecasts += due
     return ticks
 
@@ -83,11 +83,19 @@ def test_ticks_never_overshoot_whatever_is_accepted(
     assert ticks[:warm] == [1] * min(warm, len(ticks))
 
 
-def test_rejected_credit_is_taken_back_before_more_is_given():
+def test_no_more_is_handed_out_than_the_speedup_stands_for():
     clock = Clock(HybridConfig(total_steps=100, speedup=2, warmup_fraction=0))
-    credit = Fraction(3, 2)
-    ticks = [clock.advance(c) for c in (credit, credit, -2 * credit, credit, credit, credit)]
-    assert ticks == [2, 3, 1, 1, 1, 2]
+    ticks = [clock.advance(credited) for credited in (3, 0, 3, 0, 60, 9)]
+    earned = [min(50, math.floor(n * clock.credit)) for n in (3, 3, 6, 6, 66, 75)]
+    assert [sum(ticks[: k + 1]) - (k + 1) for k in range(6)] == earned
+    assert earned[-1] == 50
+
+
+def test_nothing_is_handed_out_after_the_hand_over():
+    clock = Clock(HybridConfig(total_steps=100, speedup=2))
+    clock.advance(5)
+    clock.hand_over()
+    assert [clock.advance(5) for _ in range(3)] == [1, 1, 1]
 
 
 def test_phases_follow_each_other():

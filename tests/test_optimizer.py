@@ -50,14 +50,6 @@ def test_learning_rates_are_listed_per_group_in_order():
     assert len(list(wrapper.parameters())) == 6
 
 
-def test_state_is_known_once_every_optimizer_has_updated():
-    bench = Bench(None)
-    wrapper = OptimizerWrapper(bench.optimizer)
-    assert not wrapper.state_is_known()
-    bench.step()
-    assert wrapper.state_is_known()
-
-
 class Listener:
     def __init__(self):
         self.heard = []

@@ -34,10 +34,6 @@ class AbstractBackend(ABC, Generic[Array]):
         """Target := other - target, the displacement when target holds the weights before."""
 
     @abstractmethod
-    def scale(self, target: Sequence[Array], factors: Sequence[float]) -> list[Array]:
-        """Target[k] := factors[k] * target[k]."""
-
-    @abstractmethod
     def add_scaled(
         self, target: Sequence[Array], other: Sequence[Array], factors: Sequence[float]
     ) -> list[Array]:

@@ -30,10 +30,6 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         """Target := other - target, the displacement when target holds the weights before."""
         return [y - x for x, y in zip(target, other, strict=True)]
 
-    def scale(self, target: Sequence[NDFloat], factors: Sequence[float]) -> list[NDFloat]:
-        """Target[k] := factors[k] * target[k]."""
-        return [x * f for x, f in zip(target, factors, strict=True)]
-
     def add_scaled(
         self, target: Sequence[NDFloat], other: Sequence[NDFloat], factors: Sequence[float]
     ) -> list[NDFloat]:

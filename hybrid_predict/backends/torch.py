@@ -40,12 +40,6 @@ class TorchBackend(AbstractBackend[Tensor]):
             torch._foreach_neg_(list(target))
         return list(target)
 
-    def scale(self, target: Sequence[Tensor], factors: Sequence[float]) -> list[Tensor]:
-        """Target[k] := factors[k] * target[k]."""
-        if target:
-            torch._foreach_mul_(list(target), list(factors))
-        return list(target)
-
     def add_scaled(
         self, target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float]
     ) -> list[Tensor]:
