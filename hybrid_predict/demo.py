@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,18 @@ import torch
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.history import RunHistory
-from hybrid_predict.tasks.stdlib_gpt import Arm, DemoRecipe, train_arm
+from hybrid_predict.report.page import BELOW_SHORT, BEYOND_FULL, conclusion, write_page
+from hybrid_predict.tasks.stdlib_gpt import (
+    CONTROL,
+    FULL,
+    HYBRID,
+    SHORT,
+    Arm,
+    DemoRecipe,
+    TrainingBatches,
+    build_module,
+    train_arm,
+)
 from hybrid_predict.tasks.stdlib_text import StdlibText, load_stdlib_text
 
 if TYPE_CHECKING:
@@ -29,11 +41,8 @@ if TYPE_CHECKING:
 
 Results = dict[str, Any]
 
-FULL, SHORT, HYBRID, CONTROL = "full", "short", "hybrid", "full, hidden x2"
 EXPERIMENT = "hybrid-predict demo"
-BEYOND_FULL, BELOW_SHORT = "beyond full", "below short"
 SCHEMA = 1
-FEW_SEEDS = 5
 
 _CHATTY_LOGGERS = (
     "alembic",
@@ -52,6 +61,7 @@ class DemoPlan:
         speedup: Equivalent steps per full step of the hybrid arm, above 1.
         seeds: Number of paired seeds, at least 1.
         controls: Adds the full arm with the hidden matrices' learning rate doubled.
+        threads: Threads of torch; None tries before each seed which number is fastest.
 
     Raises:
         ConfigError: If a value is out of range.
@@ -61,14 +71,17 @@ class DemoPlan:
     speedup: float = 1.5
     seeds: int = 3
     controls: bool = False
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         HybridConfig(speedup=self.speedup)
         if self.speedup <= 1 or round(self.recipe.steps / self.speedup) < 10:
             most = self.recipe.steps / 10
             raise ConfigError("speedup", f"a number above 1 and at most {most:g}", self.speedup)
-        if self.seeds < 1:
-            raise ConfigError("seeds", "an integer, at least 1", self.seeds)
+        for name in ("seeds", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(name, "an integer, at least 1", value)
 
     def arms(self) -> list[Arm]:
         """The arms, in the order in which each seed runs them."""
@@ -115,6 +128,41 @@ def quiet() -> Iterator[None]:
             logger.setLevel(level)
 
 
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Let torch compute in so many threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def fastest_threads(recipe: DemoRecipe, text: StdlibText, most: int = 4) -> int:
+    """Several threads, or 1 where other work keeps the processors too busy for them to meet.
+
+    Args:
+        recipe: Gives model and batches.
+        text: Gives batches.
+        most: Limit; a model this small gains little from more.
+
+    Returns:
+        The number of threads, from the time of a few forward and backward passes.
+    """
+    module, several = build_module(recipe, 1, 0), min(most, torch.get_num_threads())
+    seconds = []
+    for number in (1, several):
+        batches = iter(TrainingBatches(text.train, recipe, 0))
+        with threads(number):
+            marks = []
+            for _ in range(13):
+                module(next(batches)[0]).square().mean().backward()
+                marks.append(perf_counter())
+        seconds.append(marks[-1] - marks[0])  # the first pass prepares
+    return several if seconds[1] < 0.85 * seconds[0] else 1
+
+
 class Tracking:
     """The demo's MLflow experiment: a parent run, and below it one run per arm and seed.
 
@@ -155,7 +203,7 @@ class Tracking:
         """Add what is known only after training to one run."""
         names = ("val_loss", "full_steps", "equivalent_steps", "seconds", "seconds_per_full_step")
         for name in names:
-            self._client.log_metric(logger.run_id, name, float(run[name]))
+            self._client.log_metric(str(logger.run_id), name, float(run[name]))
 
     def finish(self, results: Results, files: Sequence[Path]) -> None:
         """Add summary and files to the parent run and end it."""
@@ -191,8 +239,6 @@ def run_demo(
     Returns:
         What ``results.json`` holds; ``partial`` is true if the user stopped the demo.
     """
-    from hybrid_predict.report.page import write_page
-
     observer = observer or Observer()
     runs: list[dict[str, Any]] = []
     history: RunHistory | None = None
@@ -201,9 +247,12 @@ def run_demo(
         tracking = Tracking(folder, plan) if mlflow else None
         try:
             for seed, arm in plan.runs():
+                if arm.name == FULL:  # the first of its seed; all arms of a seed run alike
+                    number = plan.threads or fastest_threads(plan.recipe, text)
                 observer.run_started(arm, seed)
                 logger = tracking.logger(arm, seed) if tracking else None
-                run, its = train_arm(plan.recipe, arm, seed, text, logger, observer.stepped)
+                with threads(number):
+                    run, its = train_arm(plan.recipe, arm, seed, text, logger, observer.stepped)
                 runs.append(run)
                 history = history or its
                 write_results(make_results(plan, text, runs), folder)
@@ -260,7 +309,6 @@ def environment() -> dict[str, Any]:
         "lightning": version("lightning"),
         "platform": platform.platform(),
         "cpu_count": os.cpu_count(),
-        "threads": torch.get_num_threads(),
     }
 
 
@@ -336,90 +384,6 @@ def equivalent_plain_steps(
         return BELOW_SHORT
     share = (short - loss) / (short - full) if short != full else 1.0
     return math.exp(math.log(steps[0]) + share * math.log(steps[1] / steps[0]))
-
-
-def conclusion(results: Mapping[str, Any]) -> dict[str, str]:
-    """What the results say in plain words: a headline and a paragraph."""
-    n = results["paired"][f"{HYBRID} - {FULL}"]["n"]
-    done = f"{len(results['runs'])} of {results['planned_runs']} runs are done."
-    if not n:
-        return {"headline": "Nothing to compare yet", "text": f"Stopped early: {done}"}
-    if not all(math.isfinite(run["val_loss"]) for run in results["runs"]):
-        text = "At least one run ended with a loss that is no finite number; lower --learning-rate."
-        return {"headline": "No comparison: a run diverged", "text": text}
-    if n < FEW_SEEDS:
-        source = f"A hint from {n} paired seed{'s' if n > 1 else ''}"
-    else:
-        source = f"Over {n} paired seeds"
-    finding, sentences = _finding(results)
-    sentences += _details(results, n)
-    if results["partial"]:
-        sentences.append(f"The demo was stopped early: {done}")
-    return {"headline": f"{source}: {finding}", "text": " ".join(sentences)}
-
-
-def _finding(results: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """The main result in one phrase, and the sentences that explain it."""
-    full, short, hybrid = (results["summary"][name] for name in (FULL, SHORT, HYBRID))
-    taken, plain = hybrid["full_steps"], results["equivalent_plain_steps"]
-    saved = 1 - taken / full["full_steps"]
-    explained = [
-        f"After {taken:,.0f} full steps the hybrid arm's mean validation loss is "
-        f"{hybrid['val_loss']['mean']:.4f} nats per byte; plain training is at "
-        f"{short['val_loss']['mean']:.4f} after {short['full_steps']:,.0f} full steps, with its "
-        f"schedule shortened to them, and at {full['val_loss']['mean']:.4f} after "
-        f"{full['full_steps']:,.0f}."
-    ]
-    if plain == BEYOND_FULL:
-        explained.append(
-            "That is below the full run, so how many full steps plain training would have needed "
-            "is more than were tried."
-        )
-        return f"lower loss than the full run, with {saved:.0%} fewer full steps", explained
-    if plain == BELOW_SHORT or plain <= taken:
-        explained.append("Forecasts did not pay here.")
-        return "no gain over plain training with as many full steps", explained
-    explained.append(
-        f"By interpolation between those two, plain training would have needed about {plain:,.0f} "
-        "full steps to end where the hybrid arm does."
-    )
-    return f"{taken:,.0f} hybrid full steps do the work of {plain:,.0f} plain ones", explained
-
-
-def _details(results: Mapping[str, Any], n: int) -> list[str]:
-    """Sentences on seeds, seconds, the control and the strength of the evidence."""
-    summary = results["summary"]
-    by_arm = {name: {r["seed"]: r for r in results["runs"] if r["arm"] == name} for name in summary}
-    hybrid = by_arm[HYBRID]
-
-    def wins(name: str) -> str:
-        common = hybrid.keys() & by_arm[name].keys()
-        better = sum(hybrid[k]["val_loss"] < by_arm[name][k]["val_loss"] for k in common)
-        return f"{better} of {len(common)}"
-
-    sentences = [
-        f"The hybrid arm's loss is lower than the short arm's on {wins(SHORT)} seeds and lower "
-        f"than the full arm's on {wins(FULL)}.",
-        f"A hybrid full step took {results['overhead_ratio']:.2f} times as long as a plain one, "
-        f"the hybrid arm {summary[HYBRID]['seconds'] / summary[FULL]['seconds']:.0%} of the full "
-        "arm's training time.",
-    ]
-    if CONTROL in summary:
-        sentences.append(
-            "With the learning rate of the hidden matrices doubled, plain training ends at "
-            f"{summary[CONTROL]['val_loss']['mean']:.4f} after "
-            f"{summary[CONTROL]['full_steps']:,.0f} full steps."
-        )
-    if n < FEW_SEEDS:
-        sentences.append(f"So few seeds of one small task are a hint; try --seeds {FEW_SEEDS}.")
-    else:
-        difference = results["paired"][f"{HYBRID} - {FULL}"]
-        error = difference["sd"] / math.sqrt(n)
-        sentences.append(
-            f"The paired difference hybrid - full is {difference['mean']:+.4f} with a standard "
-            f"error of {error:.4f}."
-        )
-    return sentences
 
 
 def _finite(value: Any) -> Any:

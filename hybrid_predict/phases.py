@@ -94,7 +94,7 @@ class Clock:
         if self.phase in (Phase.PREDICT, Phase.CORRECT):
             self._in_cycles += 1
         if not self.handed_over:
-            credit = min(credited * self.credit, max(0, self._extra - self._credited))
+            credit = min(credited * self.credit, max(Fraction(0), self._extra - self._credited))
             self._credited += credit
             self._carry += credit
         ticks = min(1 + math.floor(self._carry), self.total - self.equivalent_steps)

@@ -57,7 +57,8 @@ def shielded(model: nn.Module) -> Iterator[None]:
 def random_states() -> dict[str, Any]:
     """The states of python's, NumPy's and torch's generators, as primitives and tensors."""
     version, internal, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
+    numpy_state: Any = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, cached = numpy_state
     return {
         "python": [version, list(internal), gauss],
         "numpy": [name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],

@@ -68,7 +68,7 @@ class HybridPredict(Callback):
         skip_data: SkipData = "auto",
     ) -> None:
         given = {"speedup": speedup, "enabled": enabled, "shadow": shadow}
-        chosen = {name: value for name, value in given.items() if value is not None}
+        chosen: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
         self.config = replace(config or HybridConfig(), **chosen)
         if clock not in ("equivalent", "real"):
             raise ConfigError("clock", "'equivalent' or 'real'", clock)
@@ -113,7 +113,7 @@ class HybridPredict(Callback):
         if self._trainer_clock is not None:
             clock.set_global_step(self._start + self.engine.clock.equivalent_steps)
             self._missed = MissedCheckpoints(clock)
-            trainer.callbacks.append(self._missed)
+            trainer.callbacks.append(self._missed)  # type: ignore[attr-defined]
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -231,7 +231,8 @@ class HybridPredict(Callback):
         if trainer.progress_bar_callback is not None:
             pl_module.log("saved", ledger.saved_steps_fraction, prog_bar=True, logger=False)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
-        if not trainer.loggers or (position + 1) % trainer.log_every_n_steps:
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if not trainer.loggers or (position + 1) % every:
             return
         metrics = {
             "phase": list(Phase).index(record.phase),
@@ -252,7 +253,7 @@ class HybridPredict(Callback):
         if self.engine is not None:
             self.engine.detach()
         if self._missed is not None:
-            trainer.callbacks.remove(self._missed)
+            trainer.callbacks.remove(self._missed)  # type: ignore[attr-defined]
             self._missed = None
 
 

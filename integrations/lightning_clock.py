@@ -138,10 +138,8 @@ class TrainerClock:
             fetcher.fetched += count
             fetcher.done = fetcher.length is not None and fetcher.fetched >= fetcher.length
         for counts in (progress.total, progress.current):
-            counts.ready += count
-            counts.started += count
-            counts.processed += count
-            counts.completed += count
+            for name in ("ready", "started", "processed", "completed"):
+                setattr(counts, name, getattr(counts, name) + count)
         progress.is_last_batch = fetcher.done
 
     def state_dict(self) -> dict[str, Any]:

@@ -79,5 +79,7 @@ def run_figure(history: RunHistory) -> Figure:
         )
         below += counts
     bottom.set(ylabel="verdicts", xlabel="full steps")
-    bottom.legend(frameon=False, ncols=3, fontsize="small")
+    bottom.legend(
+        frameon=False, ncols=3, fontsize="small", loc="lower right", bbox_to_anchor=(1, 1)
+    )
     return figure

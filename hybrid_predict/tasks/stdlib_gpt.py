@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Batch = tuple[Tensor, Tensor]
 OnStep = Callable[[int, float], None]
 
+FULL, SHORT, HYBRID, CONTROL = "full", "short", "hybrid", "full, hidden x2"
+"""Names of the demo's arms."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class DemoRecipe:
@@ -59,7 +62,7 @@ class DemoRecipe:
     context: int = 64
     batch_size: int = 32
     steps: int = 1800
-    learning_rate: float = 0.008
+    learning_rate: float = 0.0113
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.1
     gradient_clip: float = 1.0
@@ -79,8 +82,8 @@ class DemoRecipe:
 
     @classmethod
     def quick(cls) -> DemoRecipe:
-        """A third of the steps and a quarter of the validation windows."""
-        return cls(steps=600, validation_windows=512)
+        """A third of the steps, their own best rate, a quarter of the validation windows."""
+        return cls(steps=600, learning_rate=0.008, validation_windows=512)
 
     def to_dict(self) -> dict[str, Any]:
         """The recipe as plain data."""
@@ -273,7 +276,7 @@ def train_arm(
         arm: The arm.
         seed: Decides initial weights and batches.
         text: Training and validation bytes.
-        logger: The Trainer's logger, or False.
+        logger: The Trainer's logger, or None.
         on_step: Is told full steps and training loss at every tenth full step.
 
     Returns:
@@ -297,7 +300,7 @@ def train_arm(
         max_steps=arm.steps,
         gradient_clip_val=recipe.gradient_clip,
         callbacks=callbacks,
-        logger=logger,
+        logger=logger or False,
         log_every_n_steps=max(1, min(50, arm.planned_full_steps // 10)),
         accelerator="cpu",
         devices=1,
@@ -316,6 +319,7 @@ def train_arm(
         "equivalent_steps": trainer.global_step,
         "cost": ledger["cost"] if ledger else meter.full_steps,
         "seconds": meter.seconds,
+        "threads": torch.get_num_threads(),
         "seconds_per_full_step": meter.seconds / meter.full_steps,
         "overhead_fraction": ledger["overhead_fraction"] if ledger else None,
         "val_loss": val_loss,

@@ -1,0 +1,259 @@
+"""The demo's report: one HTML page that needs nothing but itself."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.report.figure import new_figure, run_figure
+from hybrid_predict.report.history import RunHistory
+from hybrid_predict.tasks.stdlib_gpt import CONTROL, FULL, HYBRID, SHORT
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BEYOND_FULL, BELOW_SHORT = "beyond full", "below short"
+"""What stands for ``equivalent_plain_steps`` where the two plain arms do not bracket the loss."""
+
+FEW_SEEDS = 5
+"""Results from fewer paired seeds are called a hint."""
+
+COLORS = {FULL: "#264653", SHORT: "#8a8f98", HYBRID: "#d1495b", CONTROL: "#457b9d"}
+
+
+def write_page(results: Mapping[str, Any], history: RunHistory | None, folder: Path) -> Path:
+    """Write ``report.html``.
+
+    Args:
+        results: What ``results.json`` holds.
+        history: The first hybrid run's history; None leaves its figure out.
+        folder: Where to write.
+
+    Returns:
+        The page's path.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("hybrid_predict", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    figures = {}
+    if results["runs"]:
+        figures["curves"] = data_uri(curves_figure(results))
+        figures["paired"] = data_uri(paired_figure(results))
+    if history is not None:
+        figures["history"] = data_uri(run_figure(history))
+    page = environment.get_template("demo.html.jinja").render(
+        results=results,
+        figures=figures,
+        rows=table_rows(results),
+        colors=COLORS,
+        few_seeds=FEW_SEEDS,
+    )
+    path = folder / "report.html"
+    path.write_text(page, encoding="utf-8")
+    return path
+
+
+def table_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """One row per arm, as text: for the page and the terminal."""
+    rows = []
+    for name, summary in results["summary"].items():
+        plain = results["equivalent_plain_steps"] if name == HYBRID else None
+        rows.append(
+            {
+                "arm": name,
+                "full_steps": f"{summary['full_steps']:,.0f}",
+                "equivalent_steps": f"{summary['equivalent_steps']:,.0f}",
+                "seconds": f"{summary['seconds']:,.1f}",
+                "val_loss": mean_and_sd(summary["val_loss"]),
+                "plain_steps": f"{plain:,.0f}" if isinstance(plain, float) else plain or "",
+            }
+        )
+    return rows
+
+
+def mean_and_sd(spread: Mapping[str, Any], sign: str = "") -> str:
+    """A mean with its standard deviation, if there is one."""
+    if spread["mean"] is None:
+        return "not finite" if spread["n"] else "none"
+    mean = format(spread["mean"], f"{sign}.4f")
+    return mean if spread["sd"] is None else f"{mean} ± {spread['sd']:.4f}"
+
+
+def data_uri(figure: Figure) -> str:
+    """A figure as an address that holds the whole drawing."""
+    drawing = BytesIO()
+    figure.savefig(drawing, format="svg", metadata={"Date": None}, transparent=True)
+    return "data:image/svg+xml;base64," + base64.b64encode(drawing.getvalue()).decode("ascii")
+
+
+def curves_figure(results: Mapping[str, Any]) -> Figure:
+    """Validation loss against full steps: thin lines per seed, a thick one for their mean."""
+    figure = new_figure(figsize=(9, 4.6))
+    axes = figure.subplots()
+    for arm in results["summary"]:
+        curves = [run["curve"] for run in results["runs"] if run["arm"] == arm]
+        color = COLORS.get(arm, "black")
+        for curve in curves if len(curves) > 1 else []:
+            axes.plot(*zip(*curve, strict=True), color=color, linewidth=0.8, alpha=0.4)
+        points = list(zip(*curves, strict=False))
+        steps = [fmean(step for step, _ in point) for point in points]
+        losses = [fmean(_number(loss) for _, loss in point) for point in points]
+        axes.plot(steps, losses, color=color, linewidth=2.2, marker="o", markersize=4, label=arm)
+    axes.set(xlabel="full steps", ylabel="validation loss (nats per byte)", xlim=(0, None))
+    _tidy(axes)
+    axes.legend(frameon=False)
+    return figure
+
+
+def paired_figure(results: Mapping[str, Any]) -> Figure:
+    """Final validation losses, one line per seed through the arms."""
+    figure = new_figure(figsize=(9, 3.6))
+    axes = figure.subplots()
+    arms = [name for name in (SHORT, HYBRID, FULL, CONTROL) if name in results["summary"]]
+    for seed in sorted({run["seed"] for run in results["runs"]}):
+        losses = {r["arm"]: _number(r["val_loss"]) for r in results["runs"] if r["seed"] == seed}
+        shown = [k for k, arm in enumerate(arms) if arm in losses]
+        values = [losses[arms[k]] for k in shown]
+        axes.plot(shown, values, color="#b8bcc4", linewidth=1, zorder=1)
+        axes.scatter(shown, values, color=[COLORS[arms[k]] for k in shown], s=42, zorder=2)
+        axes.annotate(
+            f"seed {seed}",
+            (shown[-1], values[-1]),
+            xytext=(10, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+            color="#5c6370",
+        )
+    axes.set(ylabel="final validation loss\n(nats per byte)", xlim=(-0.4, len(arms) - 0.4))
+    axes.set_xticks(range(len(arms)), arms)
+    _tidy(axes)
+    return figure
+
+
+def _tidy(axes: Any) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e3e5e9", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value
+
+
+def conclusion(results: Mapping[str, Any]) -> dict[str, str]:
+    """What the results say in plain words: a headline and a paragraph."""
+    n = results["paired"][f"{HYBRID} - {FULL}"]["n"]
+    done = f"{len(results['runs'])} of {results['planned_runs']} runs are done."
+    if not n:
+        return {"headline": "Nothing to compare yet", "text": f"Stopped early: {done}"}
+    if not all(math.isfinite(_number(run["val_loss"])) for run in results["runs"]):
+        text = "At least one run ended with a loss that is no finite number; lower --learning-rate."
+        return {"headline": "No comparison: a run diverged", "text": text}
+    if n < FEW_SEEDS:
+        source = f"A hint from {n} paired seed{'s' if n > 1 else ''}"
+    else:
+        source = f"Over {n} paired seeds"
+    results = {**results, "summary": _over_complete_seeds(results["runs"])}
+    finding, sentences = _finding(results)
+    sentences += _details(results, n)
+    if results["partial"]:
+        sentences.append(f"The demo was stopped early: {done}")
+    return {"headline": f"{source}: {finding}", "text": " ".join(sentences)}
+
+
+def _over_complete_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Means per arm over the seeds that have all three arms of the comparison."""
+    seeds = [{run["seed"] for run in runs if run["arm"] == arm} for arm in (FULL, SHORT, HYBRID)]
+    complete = set.intersection(*seeds)
+    means: dict[str, Any] = {}
+    for arm in dict.fromkeys(run["arm"] for run in runs):
+        chosen = [run for run in runs if run["arm"] == arm and run["seed"] in complete]
+        if chosen:
+            means[arm] = {k: fmean(run[k] for run in chosen) for k in ("full_steps", "seconds")}
+            means[arm]["val_loss"] = {"mean": fmean(run["val_loss"] for run in chosen)}
+    return means
+
+
+def _finding(results: Mapping[str, Any]) -> tuple[str, list[str]]:
+    """The main result in one phrase, and the sentences that explain it."""
+    full, short, hybrid = (results["summary"][name] for name in (FULL, SHORT, HYBRID))
+    taken, plain = hybrid["full_steps"], results["equivalent_plain_steps"]
+    saved = 1 - taken / full["full_steps"]
+    explained = [
+        f"After {taken:,.0f} full steps the hybrid arm's mean validation loss is "
+        f"{hybrid['val_loss']['mean']:.4f} nats per byte; plain training is at "
+        f"{short['val_loss']['mean']:.4f} after {short['full_steps']:,.0f} full steps, with its "
+        f"schedule shortened to them, and at {full['val_loss']['mean']:.4f} after "
+        f"{full['full_steps']:,.0f}."
+    ]
+    if plain == BEYOND_FULL:
+        explained.append(
+            "That is below the full run, so how many full steps plain training would have needed "
+            "is more than were tried."
+        )
+        return f"lower loss than the full run, with {saved:.0%} fewer full steps", explained
+    if plain == BELOW_SHORT or plain <= taken:
+        explained.append("Forecasts did not pay here.")
+        return "no gain over plain training with as many full steps", explained
+    explained.append(
+        f"By interpolation between those two, plain training would have needed about {plain:,.0f} "
+        "full steps to end where the hybrid arm does."
+    )
+    return f"{taken:,.0f} hybrid full steps do the work of {plain:,.0f} plain ones", explained
+
+
+def _details(results: Mapping[str, Any], n: int) -> list[str]:
+    """Sentences on seeds, seconds, the control and the strength of the evidence."""
+    summary = results["summary"]
+    by_arm = {name: {r["seed"]: r for r in results["runs"] if r["arm"] == name} for name in summary}
+    hybrid = by_arm[HYBRID]
+
+    def wins(name: str) -> str:
+        common = hybrid.keys() & by_arm[name].keys()
+        better = sum(hybrid[k]["val_loss"] < by_arm[name][k]["val_loss"] for k in common)
+        return f"{better} of {len(common)}"
+
+    sentences = []
+    if n > 1:
+        sentences.append(
+            f"The hybrid arm's loss is lower than the short arm's on {wins(SHORT)} seeds and lower "
+            f"than the full arm's on {wins(FULL)}."
+        )
+    sentences.append(
+        f"A hybrid full step took {results['overhead_ratio']:.2f} times as long as a plain one; in "
+        f"all, the hybrid arm trained for {summary[HYBRID]['seconds']:,.0f} seconds, the full arm "
+        f"for {summary[FULL]['seconds']:,.0f}."
+    )
+    if CONTROL in summary:
+        sentences.append(
+            "With the learning rate of the hidden matrices doubled, plain training ends at "
+            f"{summary[CONTROL]['val_loss']['mean']:.4f} after "
+            f"{summary[CONTROL]['full_steps']:,.0f} full steps."
+        )
+    if n < FEW_SEEDS:
+        sentences.append(
+            f"So few seeds are no more than a hint; --seeds {FEW_SEEDS} would say more."
+        )
+    else:
+        difference = results["paired"][f"{HYBRID} - {FULL}"]
+        error = difference["sd"] / math.sqrt(n)
+        sentences.append(
+            f"The paired difference hybrid - full is {difference['mean']:+.4f} with a standard "
+            f"error of {error:.4f}."
+        )
+    return sentences
