@@ -16,16 +16,15 @@ _ENTRIES = frozenset(
 )
 
 
-def check_state(state: dict[str, Any], names: Sequence[str], *, lag: int) -> None:
+def check_state(state: dict[str, Any], names: Sequence[str]) -> None:
     """Check that an engine's saved state fits.
 
     Args:
         state: What ``HybridEngine.state_dict`` gave.
         names: Parameter names of the engine that is to continue it.
-        lag: Its lag in full steps.
 
     Raises:
-        CheckpointError: If the state belongs to another model, version or lag.
+        CheckpointError: If the state belongs to another model or version.
     """
     if not isinstance(state, dict) or _ENTRIES - state.keys():
         raise CheckpointError(
@@ -34,7 +33,6 @@ def check_state(state: dict[str, Any], names: Sequence[str], *, lag: int) -> Non
         )
     expected = {
         "version": (STATE_VERSION, state["version"]),
-        "lag": (lag, state["lag"]),
     }
     for name, (own, saved) in expected.items():
         if own != saved:

@@ -92,6 +92,11 @@ def _demo_parser() -> ArgumentParser:
         exit_on_error=False,
         formatter_class=Help,
     )
+    _add_options(parser)
+    return parser
+
+
+def _add_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("--quick", action="store_true", help="A third of the full steps, and one seed.")
     add("--seeds", type=_integer, metavar="N", help="Paired seeds (3; with --quick 1).")
@@ -108,7 +113,12 @@ def _demo_parser() -> ArgumentParser:
         metavar="N",
         help="Full steps of the full arm (1800; with --quick 600).",
     )
-    add("--learning-rate", type=_number, metavar="X", help="Peak learning rate, all arms (0.008).")
+    add(
+        "--learning-rate",
+        type=_number,
+        metavar="X",
+        help="Peak learning rate, all arms (0.0113; with --quick 0.008).",
+    )
     add(
         "--controls",
         action="store_true",
@@ -128,7 +138,6 @@ def _demo_parser() -> ArgumentParser:
         "each seed). On a busy machine, setting OMP_WAIT_POLICY=passive in the environment helps.",
     )
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
-    return parser
 
 
 def _integer(text: str) -> int:

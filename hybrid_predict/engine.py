@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from time import perf_counter
@@ -25,7 +25,7 @@ from hybrid_predict.parameters import BaseWeightsHook, ParameterMapper
 from hybrid_predict.phases import Clock, Phase
 from hybrid_predict.profiling import FlopProfile
 from hybrid_predict.rollback import Rollback
-from hybrid_predict.verification import ResidualScorer, loss_rises
+from hybrid_predict.verification import Evaluate, ResidualScorer, loss_rises
 from hybrid_predict.verifier import IDLE, Reading, Verifier, make_record
 from hybrid_predict.window import StepRecord, Window, as_scalar
 
@@ -81,6 +81,8 @@ class HybridEngine:
         lag = config.lag if config.lag is not None else (0 if on_host else 4)
         self.config = replace(config, lag=lag)
         self.clock = Clock(self.config)
+        if self.clock.shortfall:
+            logger.warning("%s", self.clock.shortfall)
         self.ledger = SavingsLedger()
         self._model = model
         self._bound = False
@@ -117,9 +119,7 @@ class HybridEngine:
     def _watching(self) -> bool:
         return self.config.enabled and self._release.alive and not self.clock.handed_over
 
-    def before_step(
-        self, evaluate: Callable[[], Tensor | float] | None = None, *, forecast: bool = True
-    ) -> None:
+    def before_step(self, evaluate: Evaluate | None = None, *, forecast: bool = True) -> None:
         """Open a full step; may move the weights to the forecast point.
 
         Args:
@@ -131,7 +131,7 @@ class HybridEngine:
                 ``after_step``.
         """
         started = perf_counter()
-        self._abandon()
+        self.abandon()
         window = self._window = Window(self.clock.phase)
         if self._watching and not self._bound and self.config.count_flops:
             self._profile.start(self._model)
@@ -163,7 +163,7 @@ class HybridEngine:
         self.ledger.flops_per_step = self.ledger.flops_per_step or flops
         reading = None
         if self._watching:
-            self._settle(window, loss)
+            self._rollback.settle(window, as_scalar(loss))
             reading = self._learn(window)
         ticks = self.clock.advance(int(reading is not None and reading.credited))
         self.ledger.full_steps = self.clock.full_steps
@@ -176,6 +176,8 @@ class HybridEngine:
     def detach(self) -> None:
         """Restore base weights and remove every hook; no forecast is made afterwards."""
         self._window = None
+        if self._release.alive:
+            self._verifier.drain(self._forecaster)
         self._release()
 
     def __enter__(self) -> HybridEngine:
@@ -200,8 +202,7 @@ class HybridEngine:
             return  # the optimizer will not move anything, so the forecast stays unverified
         window.moving.add(index)
         window.norms.append(probe.total_norm())
-        if not self._bound:
-            window.with_gradient |= {id(p) for p in self.mapper.parameters if p in probe}
+        window.with_gradient |= {id(p) for p in self.mapper.parameters if p in probe}
         if isinstance(loss, Tensor):
             window.loss = as_scalar(loss)
         if window.sampled:
@@ -223,7 +224,7 @@ class HybridEngine:
             self.mapper.settle()
         window.hook_seconds += perf_counter() - started
 
-    def _place(self, window: Window, evaluate: Callable[[], Tensor | float] | None) -> None:
+    def _place(self, window: Window, evaluate: Evaluate | None) -> None:
         config, horizons = self.config, self._forecaster.horizons
         mean = math.fsum(horizons) / len(horizons) if horizons else 0.0
         delta = self._forecaster.forecast(closed_loop=not config.shadow)
@@ -242,9 +243,14 @@ class HybridEngine:
             self._scorer.drop()
             self.mapper.apply(delta)
 
-    def _loss_rises(self, window: Window, evaluate: Callable[[], Tensor | float] | None) -> bool:
+    def _loss_rises(self, window: Window, evaluate: Evaluate | None) -> bool:
         tolerance, every = self.config.loss_tolerance, self.config.loss_check_every
-        if tolerance is None or evaluate is None or self.ledger.forecasts % every:
+        if tolerance is None or self.ledger.forecasts % every:
+            return False
+        if evaluate is None:
+            reason = "loss_tolerance is set, but before_step() was given no forward pass"
+            if self.ledger.record(self.clock.full_steps + 1, reason):
+                logger.warning("%s; the loss is not checked.", reason)
             return False
         assert window.delta is not None
         self.ledger.forward_passes += 2
@@ -269,23 +275,6 @@ class HybridEngine:
         displacement = self.mapper.displacement_by_id(window.delta)
         self.optimizer.reconcile(displacement, window.horizon, self.config.policy, index)
 
-    def _settle(self, window: Window, loss: Tensor | float | None) -> None:
-        """Leave base weights behind: the updated ones, or those before a spoiled step."""
-        unchecked, reported = window.loss is None, as_scalar(loss)
-        if reported is not None:
-            window.loss = reported
-        if window.applied and (
-            len(window.updated) > 1 or (unchecked and reported is not None and window.updated)
-        ):
-            # What came after an update may show that it has to be undone as well.
-            self._rollback.undo(window.good(), tuple(sorted(window.updated)))
-        if window.applied:
-            for index in set(range(len(self.optimizer.optimizers))) - window.updated:
-                self.mapper.restore(False, self.optimizer.parameters(index))
-            if not window.updated:
-                window.applied, window.refused = False, "no optimizer updated"
-        self.mapper.settle()
-
     def _learn(self, window: Window) -> Reading | None:
         """Show the step to the predictors, and judge the one whose turn it is."""
         if not self._bound:
@@ -299,8 +288,8 @@ class HybridEngine:
         step = self.clock.full_steps + 1
         self._verifier.push(step, window, self.optimizer.take_late_counts())
         reading = self._verifier.read(self._forecaster)
-        if self._verifier.misses >= self.config.patience:
-            self._hand_over(f"{self._verifier.misses} forecasts in a row were rejected")
+        if reason := self._verifier.unpaid(self.config.patience):
+            self._hand_over(reason)
         return reading
 
     def _bind(self, window: Window) -> None:
@@ -316,22 +305,25 @@ class HybridEngine:
 
     def _hand_over(self, reason: str) -> None:
         """Stop forecasting for good, once the forecasts under way are judged."""
-        while self._verifier.read(self._forecaster, drain=True) is not None:
-            pass
+        self._verifier.drain(self._forecaster)
         step = self.clock.full_steps + 1
         self.clock.hand_over()
         self.ledger.record(step, f"handed over to plain training: {reason}")
         logger.warning("Full step %d: %s; from here on plain training, uncompressed.", step, reason)
 
-    def _abandon(self) -> None:
-        """Close a full step that the loop left before its update, back at base weights."""
+    def abandon(self) -> None:
+        """Leave the full step under way, if any, before its update, back at base weights.
+
+        Raises:
+            UsageError: If an optimizer has updated since ``before_step``.
+        """
         window = self._window
         if window is None:
             return
         if window.updated:
             raise UsageError(
-                "before_step() came twice with an optimizer update in between. "
-                "Call after_step(loss) after every optimizer.step()."
+                "A full step was left after its update, or before_step() came twice with an "
+                "update in between. Call after_step(loss) after every optimizer.step()."
             )
         self._window = None
         self._profile.stop()
@@ -363,18 +355,20 @@ class HybridEngine:
         """Continue a saved run bit for bit, given the same model, optimizer and configuration.
 
         Raises:
-            CheckpointError: If the state belongs to another model, version or lag.
+            CheckpointError: If the state belongs to another model or version.
             UsageError: Inside a full step.
         """
         if self._window is not None:
             raise UsageError("load_state_dict() came inside a full step. Call after_step() first.")
-        check_state(state, self.mapper.names, lag=self.config.lag or 0)
+        check_state(state, self.mapper.names)
         kept = set(state["names"])
         self.mapper.leave_out(k for k, name in enumerate(self.mapper.names) if name not in kept)
         forecaster = Forecaster(self.mapper, self.config)
         forecaster.load_state_dict(state["forecaster"])
         self._forecaster = forecaster
         self._bound = bool(state["bound"])
+        self.config = replace(self.config, lag=state["lag"])
+        self._verifier.lag = state["lag"]
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
         if state["clock"]["total"] != self.clock.total:

@@ -27,7 +27,8 @@ class SavingsLedger:
         full_seconds: Host seconds between forecasting and verification, that is in full steps.
         forecast_seconds: Host seconds spent in the plug-in.
         flops_per_step: Floating point operations of one full step, None if not counted.
-        events: What happened that a user should know, each a dict with ``step`` and ``reason``.
+        events: What happened that a user should know: ``reason``, the ``step`` at which it first
+            happened, and the ``count``.
     """
 
     full_steps: int = 0
@@ -84,9 +85,12 @@ class SavingsLedger:
 
     def record(self, step: int, reason: str) -> bool:
         """Note an event; True if this reason is new, so that it should be logged."""
-        new = all(event["reason"] != reason for event in self.events)
-        self.events.append({"step": step, "reason": reason})
-        return new
+        for event in self.events:
+            if event["reason"] == reason:
+                event["count"] += 1
+                return False
+        self.events.append({"step": step, "reason": reason, "count": 1})
+        return True
 
     def load(self, data: dict[str, Any]) -> None:
         """Continue from a :meth:`summary`."""

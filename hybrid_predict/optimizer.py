@@ -127,7 +127,7 @@ class OptimizerWrapper:
         for name, value in current.items():
             if not isinstance(value, Tensor):
                 continue
-            before = kept.get(name, torch.zeros_like(value))
+            before = kept[name] if name in kept else torch.zeros_like(value)
             if value.device == good.device:
                 restore_unless(good, value, before)
             elif value.dim() == 0:

@@ -237,6 +237,16 @@ class BaseWeightsHook:
         return (BaseWeightsHook, ())
 
 
+def named_buffers(model: nn.Module) -> list[tuple[nn.Module, str, Tensor]]:
+    """Every buffer with the module and the name that hold it, since modules may replace them."""
+    return [
+        (module, name, buffer)
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+
+
 def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
     """Target := kept where ``good`` is false; a tensor ``good`` is never read by the host."""
     if isinstance(good, Tensor):
@@ -250,14 +260,18 @@ def classify(model: nn.Module) -> dict[int, str]:
 
     Weights of two or more dimensions are ``hidden`` matrices, convolutions and attention
     projections included, except embedding tables, learned positions and the head. The head is a
-    linear layer that maps back onto an embedding's vocabulary, or else the last matrix.
+    linear layer that maps back onto an embedding's vocabulary, or else the last matrix. Children of
+    the model that are frozen as a whole, such as a teacher, are left out.
     """
     kinds: dict[int, str] = {}
     vocabularies = {
         (m.num_embeddings, m.embedding_dim) for m in model.modules() if isinstance(m, _EMBEDDINGS)
     }
     matrices: list[tuple[int, tuple[int, ...]]] = []
+    apart = _frozen_apart(model)
     for module_name, module in model.named_modules():
+        if module_name.split(".")[0] in apart:
+            continue
         for name, p in module.named_parameters(recurse=False):
             if id(p) in kinds:
                 continue
@@ -266,6 +280,8 @@ def classify(model: nn.Module) -> dict[int, str]:
                 kinds[id(p)] = "embedding"
             elif sum(size > 1 for size in p.shape) < 2:
                 kinds[id(p)] = "vector"
+                if isinstance(module, nn.Linear) and p.dim() == 2:
+                    matrices.append((id(p), tuple(p.shape)))
             elif not _is_layer(module) and any(
                 w in part for part in leaf for w in _EMBEDDING_WORDS
             ):
@@ -278,6 +294,15 @@ def classify(model: nn.Module) -> dict[int, str]:
         matching = [key for key, shape in matrices if shape in vocabularies]
         kinds[matching[-1] if matching else matrices[-1][0]] = "head"
     return kinds
+
+
+def _frozen_apart(model: nn.Module) -> set[str]:
+    """Names of the model's children in which nothing is trained, while something else is."""
+    trained = {
+        name: any(p.requires_grad for p in child.parameters())
+        for name, child in model.named_children()
+    }
+    return {name for name, any_trained in trained.items() if not any_trained}
 
 
 def _is_layer(module: nn.Module) -> bool:

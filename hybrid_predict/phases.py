@@ -54,12 +54,25 @@ class Clock:
         self._cycle = config.period + config.correct_steps
         self._warmup = max(1, math.ceil(config.warmup_fraction * total))
         self._cooldown = math.ceil(config.cooldown_fraction * total)
-        self._extra, self.credit = _plan(config, self._warmup + self._cooldown, self._cycle)
+        plain = self._warmup + self._cooldown
+        self._extra, self._forecasts, self.credit = _plan(config, plain, self._cycle)
         self.full_steps = 0
         self.equivalent_steps = 0
         self._in_cycles = 0
         self._credited = self._carry = Fraction(0)
         self.handed_over = not config.enabled
+
+    @property
+    def shortfall(self) -> str:
+        """Why the speedup cannot be reached even if all forecasts are accepted; empty if it can."""
+        most = self.total - math.floor(self._forecasts * self.credit)
+        if most <= self.total - self._extra:
+            return ""
+        return (
+            f"speedup: {self._forecasts} forecasts of at most {float(1 + self.credit):.3g} ticks "
+            f"end this run after {most} full steps, not {self.total - self._extra}. Lower period, "
+            "correct_steps, warmup_fraction or cooldown_fraction, or ask for less speedup."
+        )
 
     @property
     def done(self) -> bool:
@@ -130,12 +143,12 @@ class Clock:
         self.handed_over = bool(state["handed_over"])
 
 
-def _plan(config: HybridConfig, plain: int, cycle: int) -> tuple[int, Fraction]:
-    """Ticks to hand out beyond one per full step, and the share of each forecast in them."""
+def _plan(config: HybridConfig, plain: int, cycle: int) -> tuple[int, int, Fraction]:
+    """Ticks to hand out beyond one per full step, forecasts planned, and the share of each."""
     total = config.total_steps or 0
     if config.shadow or config.speedup == 1:
-        return 0, Fraction(0)
+        return 0, 0, Fraction(0)
     speedup = Fraction(config.speedup).limit_denominator(1000)
     extra, most = total - round(total / speedup), 2 * speedup - 1
     forecasts = math.ceil(max(0, total - extra - plain) / cycle)
-    return extra, min(Fraction(extra, forecasts), most) if forecasts else most
+    return extra, forecasts, min(Fraction(extra, forecasts), most) if forecasts else most

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_predict.optimizer import OptimizerWrapper
-from hybrid_predict.parameters import ParameterMapper, restore_unless
+from hybrid_predict.parameters import ParameterMapper, named_buffers, restore_unless
+from hybrid_predict.window import Window
 
 
 class BufferKeeper:
@@ -21,29 +22,38 @@ class BufferKeeper:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        self._buffers = [b for b in model.buffers() if b is not None]
-        self._versions = [b._version for b in self._buffers]
-        norms = [m for m in model.modules() if isinstance(m, nn.modules.batchnorm._NormBase)]
-        statistics = {id(b) for norm in norms for b in norm.buffers(recurse=False)}
-        self._changing = [k for k, b in enumerate(self._buffers) if id(b) in statistics]
+        self._slots = [(module, name) for module, name, _ in named_buffers(model)]
+        self._versions = [self._version(k) for k in range(len(self._slots))]
+        norm = nn.modules.batchnorm._NormBase
+        self._changing = [k for k, (m, _) in enumerate(self._slots) if isinstance(m, norm)]
         self._kept: list[Tensor] = []
+
+    def _buffer(self, k: int) -> Tensor:
+        module, name = self._slots[k]
+        buffer = module._buffers[name]
+        assert buffer is not None
+        return buffer
+
+    def _version(self, k: int) -> tuple[int, int]:
+        """What changes when a buffer is written in place or replaced."""
+        buffer = self._buffer(k)
+        return id(buffer), buffer._version
 
     def learn(self) -> None:
         """Add the buffers that have changed since the last call to the set that is kept."""
-        for k, buffer in enumerate(self._buffers):
-            if buffer._version != self._versions[k]:
-                self._versions[k] = buffer._version
-                if k not in self._changing:
-                    self._changing.append(k)
+        for k, known in enumerate(self._versions):
+            self._versions[k] = self._version(k)
+            if self._versions[k] != known and k not in self._changing:
+                self._changing.append(k)
 
     def keep(self) -> None:
         """Copy the changing buffers."""
-        self._kept = [self._buffers[k].detach().clone() for k in self._changing]
+        self._kept = [self._buffer(k).detach().clone() for k in self._changing]
 
     def restore(self, good: Tensor | bool = False) -> None:
         """Put the kept values back where ``good`` is false, without asking the device."""
         for k, kept in zip(self._changing, self._kept, strict=False):
-            restore_unless(good, self._buffers[k].detach(), kept)
+            restore_unless(good, self._buffer(k).detach(), kept)
 
 
 class Rollback:
@@ -100,3 +110,24 @@ class Rollback:
                 for parameter, kept in self._strays.get(index, ()):
                     restore_unless(decision, parameter, kept)
             self._buffers.restore(decision)
+
+    def settle(self, window: Window, loss: Tensor | float | None) -> None:
+        """Leave base weights behind: the updated ones, or those before a spoiled step.
+
+        Args:
+            window: The full step, after its updates.
+            loss: Its loss as the loop reports it.
+        """
+        late = window.loss is None and loss is not None
+        window.loss = window.loss if loss is None else loss
+        # What came after an update may show that it has to be undone as well.
+        if window.applied and window.updated and (late or len(window.updated) > 1):
+            self.undo(window.good(), tuple(sorted(window.updated)))
+        if window.applied:
+            # What no gradient reached was neither verified nor corrected.
+            moved = set(window.with_gradient) if window.updated else set()
+            missed = [p for p in self._mapper.parameters if id(p) not in moved]
+            self._mapper.restore(False, missed)
+        if window.applied and not window.updated:
+            window.applied, window.delta, window.horizon = False, None, 0.0
+        self._mapper.settle()

@@ -160,14 +160,13 @@ class HybridTrainer:
         Returns:
             The ledger. The weights are base weights, also after an exception.
         """
-        try:
-            for batch in batches:
-                if self.done:
-                    break
-                self.step(batch)
-        except BaseException:
-            self.engine.detach()
-            raise
+        remaining = iter(batches)
+        while not self.done:
+            try:
+                batch = next(remaining)
+            except StopIteration:
+                break
+            self.step(batch)
         return self.ledger
 
     def _full_step(self, batch: Any, *, forecast: bool) -> tuple[Tensor, StepRecord]:
@@ -175,8 +174,12 @@ class HybridTrainer:
             return self._model.forward(batch)
 
         self.engine.before_step(evaluate, forecast=forecast)
-        loss = self._model.forward(batch)
-        self._model.backward(loss)
+        try:
+            loss = self._model.forward(batch)
+            self._model.backward(loss)
+        except BaseException:
+            self.engine.abandon()
+            raise
         for optimizer in self._optimizer.optimizers:
             optimizer.step()
         for optimizer in self._optimizer.optimizers:

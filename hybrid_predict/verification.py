@@ -15,7 +15,10 @@ from torch import Tensor, nn
 
 from hybrid_predict.backends import TorchBackend
 from hybrid_predict.gradients import GradientInfo
-from hybrid_predict.parameters import ParameterMapper, WeightDelta
+from hybrid_predict.parameters import ParameterMapper, WeightDelta, named_buffers
+
+Evaluate = Callable[[], Tensor | float | None]
+"""A forward pass on the coming batch, giving its mean loss; None if it has none."""
 
 
 class Verdict(str, Enum):
@@ -39,18 +42,53 @@ def judge(info: GradientInfo, before: Sequence[float], after: Sequence[float]) -
     return Verdict.SHRUNK if sum(after) < sum(before) * (1 - 1e-9) else Verdict.ACCEPTED
 
 
+class LossTrend:
+    """Tells when the training loss has risen well above where forecasts began.
+
+    A running mean of the loss is compared with its value at the end of the warm-up; a rise by more
+    than a fifth of its magnitude counts. This is a net for runs that forecasts destabilise, not a
+    test of whether a single forecast was good.
+    """
+
+    DECAY, RISE = 0.9, 0.2
+
+    def __init__(self) -> None:
+        self._mean: float | None = None
+        self._start: float | None = None
+
+    def add(self, info: GradientInfo, warmup: bool) -> bool:
+        """Take one full step's loss; whether the mean now stands too high."""
+        if not math.isfinite(info.loss):
+            return False
+        mean = info.loss if self._mean is None else self._mean
+        self._mean = self.DECAY * mean + (1.0 - self.DECAY) * info.loss
+        if warmup or self._start is None:
+            self._start = self._mean
+        return self._mean > self._start + self.RISE * abs(self._start)
+
+    def state_dict(self) -> dict[str, float | None]:
+        """The mean, and where it stood when forecasts began."""
+        return {"mean": self._mean, "start": self._start}
+
+    def load_state_dict(self, state: dict[str, float | None]) -> None:
+        """Continue from a saved state."""
+        self._mean, self._start = state["mean"], state["start"]
+
+
 @contextmanager
 def shielded(model: nn.Module) -> Iterator[None]:
     """Run forward passes that leave no trace: no gradients, buffers and random states put back."""
-    buffers = [(b, b.detach().clone()) for b in model.buffers()]
+    buffers = [(m, n, b, b.detach().clone()) for m, n, b in named_buffers(model)]
     states = random_states()
     try:
         with torch.no_grad():
             yield
     finally:
         with torch.no_grad():
-            for buffer, kept in buffers:
-                buffer.copy_(kept)
+            for module, name, buffer, kept in buffers:
+                module._buffers[name] = buffer
+                if not torch.equal(buffer, kept):
+                    buffer.copy_(kept)
         set_random_states(states)
 
 
@@ -80,7 +118,7 @@ def set_random_states(states: dict[str, Any]) -> None:
 
 
 def loss_rises(
-    evaluate: Callable[[], Tensor | float],
+    evaluate: Evaluate,
     model: nn.Module,
     mapper: ParameterMapper,
     delta: WeightDelta,
@@ -91,21 +129,24 @@ def loss_rises(
     The parameters are base weights before and after. Waits for the device.
 
     Args:
-        evaluate: Forward pass on the coming batch, giving its mean loss.
+        evaluate: Forward pass on the coming batch, giving its mean loss; None if it has none.
         model: The model, whose buffers and random states are shielded.
         mapper: Maps the forecast onto the model; base weights must be snapshotted.
         delta: The forecast.
         tolerance: Largest accepted rise as a fraction of the loss's magnitude.
     """
     with shielded(model):
-        before = float(evaluate())
+        before = evaluate()
+    if before is None:
+        return False
     mapper.apply(delta)
     try:
         with shielded(model):
-            after = float(evaluate())
+            after = evaluate()
     finally:
         mapper.rollback()
-    return not math.isfinite(after) or after > before + tolerance * abs(before)
+    rise = float("inf") if after is None else float(after) - float(before)
+    return not rise <= tolerance * abs(float(before))
 
 
 class ResidualScorer:

@@ -12,7 +12,7 @@ from torch import Tensor
 from hybrid_predict.forecaster import Forecaster
 from hybrid_predict.gradients import GradientInfo, LateReader
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.verification import Verdict, judge
+from hybrid_predict.verification import LossTrend, Verdict, judge
 from hybrid_predict.window import StepRecord, Window, unpack
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Reading:
 
 
 class Verifier:
-    """Holds the measurements under way and counts rejections in a row.
+    """Holds the measurements under way and tells when forecasts do not pay.
 
     Args:
         lag: Full steps between a measurement and its reading.
@@ -53,8 +53,10 @@ class Verifier:
 
     def __init__(self, lag: int, ledger: SavingsLedger) -> None:
         self.misses = 0
+        self.rises = 0
         self._reader = LateReader(lag)
         self._ledger = ledger
+        self._trend = LossTrend()
         self._late: dict[int, list[tuple[Tensor, Tensor]]] = {}
 
     def push(self, step: int, window: Window, late_counts: list[tuple[Tensor, Tensor]]) -> None:
@@ -69,9 +71,19 @@ class Verifier:
         if late_counts:
             self._late[step] = late_counts
 
-    def read(self, forecaster: Forecaster, *, drain: bool = False) -> Reading | None:
-        """Judge the step whose turn it is; with ``drain``, the oldest one even before its turn."""
-        item = self._reader.pop(drain)
+    @property
+    def lag(self) -> int:
+        """Full steps between a measurement and its reading."""
+        return self._reader.lag
+
+    @lag.setter
+    def lag(self, lag: int) -> None:
+        """Change it, when a run with another lag is resumed."""
+        self._reader.lag = lag
+
+    def read(self, forecaster: Forecaster, *, early: bool = False) -> Reading | None:
+        """Judge the step whose turn it is; ``early`` the oldest one even before its turn."""
+        item = self._reader.pop(early)
         if item is None:
             return None
         tag, values = item
@@ -80,31 +92,52 @@ class Verifier:
         if not info.finite:
             for count, advance in late:
                 count.sub_(advance)
+        rising = self._trend.add(info, tag["warmup"])
+        self.rises = self.rises + 1 if rising and tag["applied"] else 0
         verdict = self._judge(tag, info, forecaster) if tag["forecast"] else None
         return Reading(tag["step"], tag["applied"], info, verdict)
+
+    def drain(self, forecaster: Forecaster) -> None:
+        """Judge everything under way."""
+        while self.read(forecaster, early=True) is not None:
+            pass
+
+    def unpaid(self, patience: int) -> str:
+        """Why forecasts do not pay, once ``patience`` full steps have said so; else empty."""
+        if self.misses >= patience:
+            return f"{self.misses} forecasts in a row were rejected"
+        if self.rises >= patience:
+            return "the training loss stands above where forecasts began"
+        return ""
 
     def _judge(self, tag: dict[str, Any], info: GradientInfo, forecaster: Forecaster) -> Verdict:
         before = forecaster.horizons
         if info.finite and info.alignments:
             forecaster.update(sorted(tag["rows"]), info.alignments)
-        verdict = Verdict.REJECTED if tag["refused"] else judge(info, before, forecaster.horizons)
-        if verdict is Verdict.REJECTED:
-            reason = tag["refused"] or "loss or gradient was not finite"
+        verdict = judge(info, before, forecaster.horizons)
+        reason = tag["refused"]
+        if not reason and not info.finite:
+            reason = "loss or gradient was not finite"
+        if reason:
+            verdict = Verdict.REJECTED
             if reason != IDLE:
                 forecaster.reject()
             if self._ledger.record(tag["step"], f"forecast rejected: {reason}"):
                 logger.info("Full step %d: forecast rejected: %s.", tag["step"], reason)
-        self.misses = self.misses + 1 if verdict is Verdict.REJECTED else 0
+        self.misses = self.misses + 1 if reason else 0
         self._ledger.count(verdict.value)
         return verdict
 
     def state_dict(self) -> dict[str, Any]:
-        """Rejections in a row and the measurements under way."""
-        return {"misses": self.misses, "queue": self._reader.state_dict()}
+        """Rejections in a row, the loss's trend and the measurements under way."""
+        queue = self._reader.state_dict()
+        counts = {"misses": self.misses, "rises": self.rises}
+        return {**counts, "trend": self._trend.state_dict(), "queue": queue}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self.misses = int(state["misses"])
+        self.misses, self.rises = int(state["misses"]), int(state["rises"])
+        self._trend.load_state_dict(state["trend"])
         self._reader.load_state_dict(state["queue"])
 
 

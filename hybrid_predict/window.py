@@ -100,6 +100,7 @@ class Window:
             "forecast": self.delta is not None,
             "applied": self.applied,
             "refused": self.refused,
+            "warmup": self.phase is Phase.WARMUP,
             "rows": list(self.rows),
         }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Literal
 
+import torch
+
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import (
@@ -23,6 +25,7 @@ try:
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import Callback
     from lightning.pytorch.strategies import SingleDeviceStrategy
+    from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities import rank_zero_warn
 except ImportError as error:
     raise MissingExtraError("HybridPredict", "lightning") from error
@@ -109,7 +112,7 @@ class HybridPredict(Callback):
         self.history = RunHistory()
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
         if saved is not None:
-            self._continue(saved, clock)
+            self._continue(trainer, saved, clock)
         if self._trainer_clock is not None:
             clock.set_global_step(self._start + self.engine.clock.equivalent_steps)
             self._missed = MissedCheckpoints(clock)
@@ -138,7 +141,7 @@ class HybridPredict(Callback):
     ) -> None:
         """Close a full step and let the Trainer follow; inside a window hide its forecast."""
         engine = self.engine
-        if engine is None:
+        if engine is None or not engine.in_step:
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if loss is not None:
@@ -151,9 +154,16 @@ class HybridPredict(Callback):
         if self._trainer_clock is not None and self._missed is not None:
             now = self._start + engine.clock.equivalent_steps
             self._missed.jumped_from = now - record.ticks if record.ticks > 1 else None
-            self._trainer_clock.advance(engine.clock.equivalent_steps, now, record.ticks, batch_idx)
+            self._trainer_clock.advance(engine.clock.equivalent_steps, now, batch_idx)
+            # Where epochs are too short to skip all that is due, the clock ends before they do.
+            trainer.should_stop |= engine.done and self._trainer_clock.owes_batches
         self.history.add(record, engine.clock.equivalent_steps)
         self._report(trainer, pl_module, record)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leave a full step that the module broke off by returning -1 from a hook."""
+        if self.engine is not None:
+            self.engine.abandon()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let go of the model and record the run in the loggers."""
@@ -190,7 +200,8 @@ class HybridPredict(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Keep the saved state until training starts, when there is something to put it into."""
-        self._saved = checkpoint.get(KEY)
+        fitting = trainer.state.fn == TrainerFn.FITTING
+        self._saved = checkpoint.get(KEY) if fitting else None
 
     def _run_config(self, trainer: pl.Trainer, clock: TrainerClock) -> HybridConfig:
         total = trainer.estimated_stepping_batches
@@ -211,7 +222,7 @@ class HybridPredict(Callback):
         speedup = 1.0 if real else self.config.speedup
         return replace(self.config, speedup=speedup, total_steps=max(1, total - self._start))
 
-    def _continue(self, saved: dict[str, Any], clock: TrainerClock) -> None:
+    def _continue(self, trainer: pl.Trainer, saved: dict[str, Any], clock: TrainerClock) -> None:
         assert self.engine is not None
         if (saved["clock"] is None) != (self._trainer_clock is None):
             raise CheckpointError(
@@ -223,16 +234,23 @@ class HybridPredict(Callback):
         if saved["clock"] is not None:
             clock.load_state_dict(saved["clock"])
         set_random_states(saved["random"])
+        loop = trainer.fit_loop
+        progress = loop.epoch_loop.batch_progress
+        if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
+            # The epoch's iterator was made, and drew its seeds, before the states were put back.
+            iter(loop._data_fetcher)
 
     def _report(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, record: StepRecord
     ) -> None:
         ledger = self.ledger
         if trainer.progress_bar_callback is not None:
-            pl_module.log("saved", ledger.saved_steps_fraction, prog_bar=True, logger=False)
+            # A tensor on the host stays there; a plain number would be sent to the device.
+            saved = torch.tensor(ledger.saved_steps_fraction)
+            pl_module.log("saved", saved, prog_bar=True, logger=False)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if not trainer.loggers or (position + 1) % every:
+        if not trainer.loggers or not every or (position + 1) % every:
             return
         metrics = {
             "phase": list(Phase).index(record.phase),

@@ -24,7 +24,8 @@ class TrainerClock:
     def __init__(self, trainer: pl.Trainer, skip_data: SkipData) -> None:
         self._trainer = trainer
         self.skip_data = self._choose(skip_data)
-        self._owed_batches = 0
+        self.owes_batches = False
+        self._first_batch = trainer.fit_loop.epoch_loop.batch_progress.total.ready
         self._scheduler_steps: dict[int, int] = {}
 
     def unavailable(self) -> str:
@@ -61,20 +62,18 @@ class TrainerClock:
             counts.completed += step - before
         return before
 
-    def advance(self, equivalent: int, global_step: int, ticks: int, batch_idx: int) -> None:
+    def advance(self, equivalent: int, global_step: int, batch_idx: int) -> None:
         """Follow the engine's clock after a full step.
 
         Args:
             equivalent: Equivalent steps of the run so far, this one included.
             global_step: What the Trainer's global step becomes.
-            ticks: How many of them are this full step's.
-            batch_idx: Index of its last batch in the epoch.
+            batch_idx: Index of the full step's last batch in the epoch.
         """
         self.set_global_step(global_step)
         self._step_schedulers(equivalent, batch_idx)
         if self.skip_data != "none":
-            self._owed_batches += (ticks - 1) * self._trainer.accumulate_grad_batches
-            self._skip_batches()
+            self._skip_batches(equivalent)
 
     def _choose(self, skip_data: SkipData) -> SkipData:
         if skip_data != "auto":
@@ -107,28 +106,34 @@ class TrainerClock:
     def _plain_scheduler_steps(self, equivalent: int, frequency: int) -> int:
         """How often the plain run would have stepped a scheduler after so many full steps."""
         window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
-        if frequency == 1:
-            return equivalent
         if math.isinf(batches):
-            return sum((s * window) % frequency == 0 for s in range(1, equivalent + 1))
-        ends = [min(s * window, int(batches)) for s in range(1, math.ceil(batches / window) + 1)]
-        hits = [int(end % frequency == 0) for end in ends]
+            return equivalent // (frequency // math.gcd(frequency, window))
+        ends = range(window, int(batches) + window, window)
+        hits = [int(min(end, int(batches)) % frequency == 0) for end in ends]
         epochs, rest = divmod(equivalent, len(hits))
         return epochs * sum(hits) + sum(hits[:rest])
 
-    def _skip_batches(self) -> None:
-        """Pay the batches owed, but never jump over a validation or the end of the epoch."""
+    def _plain_batches(self, equivalent: int) -> int:
+        """How many batches the plain run would have used after so many full steps."""
+        window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
+        epochs, rest = divmod(equivalent, math.ceil(batches / window))
+        return epochs * int(batches) + min(rest * window, int(batches))
+
+    def _skip_batches(self, equivalent: int) -> None:
+        """Catch up with the plain run, but never over a validation or the end of the epoch."""
         trainer, fit_loop = self._trainer, self._trainer.fit_loop
         window, progress = trainer.accumulate_grad_batches, fit_loop.epoch_loop.batch_progress
-        at = progress.current.ready
-        count = min(self._owed_batches, int(trainer.num_training_batches) - 1 - at)
+        at, batches = progress.current.ready, int(trainer.num_training_batches)
+        # Within an epoch only differences matter: what an epoch's end cuts off is owed to the next.
+        owed = self._first_batch + self._plain_batches(equivalent) - progress.total.ready
+        count = min(owed, batches - 1 - at)
         every = trainer.val_check_batch
         if trainer.enable_validation and isinstance(every, int):
             over_epochs = trainer.check_val_every_n_epoch is None
             position = progress.total.ready if over_epochs else at
             count = min(count, -position % every)
         count = max(0, count) // window * window
-        self._owed_batches -= count
+        self.owes_batches = owed > count
         fetcher = fit_loop._data_fetcher
         assert fetcher is not None
         if self.skip_data == "draw":
@@ -143,15 +148,15 @@ class TrainerClock:
         progress.is_last_batch = fetcher.done
 
     def state_dict(self) -> dict[str, Any]:
-        """What is owed, as primitives."""
+        """Where the run started and what was stepped, as primitives."""
         return {
-            "owed_batches": self._owed_batches,
+            "first_batch": self._first_batch,
             "scheduler_steps": {str(k): v for k, v in self._scheduler_steps.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state."""
-        self._owed_batches = int(state["owed_batches"])
+        self._first_batch = int(state["first_batch"])
         self._scheduler_steps = {int(k): int(v) for k, v in state["scheduler_steps"].items()}
 
 

@@ -16,17 +16,17 @@ from torchmetrics import Metric
 
 def training_loss(
     trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
-) -> Tensor:
+) -> Tensor | None:
     """The loss of a batch through the Trainer's own precision and strategy, nothing logged.
 
-    Gradients, buffers and random states are the caller's to shield.
+    None if the module gives none for it. Gradients, buffers and random states are the caller's to
+    shield.
     """
     with _muted(trainer, pl_module):
         kwargs = trainer.fit_loop.epoch_loop._build_kwargs(OrderedDict(), batch, batch_idx)
         output = trainer.strategy.training_step(*kwargs.values())
     loss = output["loss"] if isinstance(output, dict) else output
-    assert isinstance(loss, Tensor)
-    return loss.detach().float()
+    return loss.detach().float() if isinstance(loss, Tensor) else None
 
 
 @contextmanager

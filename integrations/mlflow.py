@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, MLFlowLogger
+from lightning.pytorch.utilities import rank_zero_warn
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.ledger import SavingsLedger
@@ -46,17 +47,33 @@ def log_summary(
     """
     parameters = {f"hybrid_predict/{k}": str(v) for k, v in config.to_dict().items()}
     for logger in loggers:
-        if not isinstance(logger, MLFlowLogger):
-            logger.log_hyperparams(parameters)
-            continue
-        from mlflow.entities import Param
+        try:
+            if isinstance(logger, MLFlowLogger):
+                _log_mlflow(logger, parameters, _tags(config, ledger), ledger, history)
+            else:
+                logger.log_hyperparams(parameters)
+        except Exception as error:  # whatever a tracking server does, the training is done
+            name = type(logger).__name__
+            rank_zero_warn(f"hybrid_predict could not record the run in {name}: {error!r}.")
 
-        client, run = logger.experiment, logger.run_id
-        client.log_batch(run_id=run, params=[Param(k, v) for k, v in parameters.items()])
-        for name, value in _tags(config, ledger).items():
-            client.set_tag(run, f"hybrid_predict.{name}", value)
-        client.log_dict(run, ledger.summary(), "hybrid_predict/ledger.json")
-        client.log_figure(run, run_figure(history), "hybrid_predict/run.png")
+
+def _log_mlflow(
+    logger: MLFlowLogger,
+    parameters: Mapping[str, str],
+    tags: Mapping[str, Any],
+    ledger: SavingsLedger,
+    history: RunHistory,
+) -> None:
+    from mlflow.entities import Param
+
+    client, run = logger.experiment, logger.run_id
+    known = client.get_run(run).data.params  # MLflow refuses to change one
+    new = [Param(k, v) for k, v in parameters.items() if k not in known]
+    client.log_batch(run_id=run, params=new)
+    for name, value in tags.items():
+        client.set_tag(run, f"hybrid_predict.{name}", value)
+    client.log_dict(run, ledger.summary(), "hybrid_predict/ledger.json")
+    client.log_figure(run, run_figure(history), "hybrid_predict/run.png")
 
 
 def _tags(config: HybridConfig, ledger: SavingsLedger) -> dict[str, Any]:

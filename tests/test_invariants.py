@@ -207,11 +207,13 @@ def test_accumulated_step_with_interruptions_is_the_same_step():
     assert same_bits(*traces)
 
 
-def test_step_without_an_update_ends_at_base_weights_and_is_rejected(inside):
+def test_step_without_an_update_ends_at_base_weights_and_says_nothing_of_its_forecast(inside):
     bench, base = inside
+    forecasts = bench.engine.ledger.forecasts
     record = bench.engine.after_step(bench.loss())
     assert same_bits(weights(bench.model), base)
-    assert (record.verdict.value, record.ticks) == ("rejected", 1)
+    assert (record.verdict, record.horizon, record.ticks) == (None, 0, 1)
+    assert bench.engine.ledger.forecasts == forecasts
 
 
 def test_optimizer_may_forget_gradients_before_the_step_is_closed(inside):

@@ -91,7 +91,7 @@ def test_loading_replaces_every_count():
 def test_event_is_new_once_per_reason():
     ledger = SavingsLedger()
     assert [ledger.record(k, reason) for k, reason in enumerate("aba")] == [True, True, False]
-    assert [event["step"] for event in ledger.events] == [0, 1, 2]
+    assert [(event["step"], event["count"]) for event in ledger.events] == [(0, 2), (1, 1)]
 
 
 @pytest.mark.parametrize("verdict", ["accepted", "shrunk", "rejected"])

@@ -144,7 +144,6 @@ def wider():
 FOREIGN = {
     "not-a-state": lambda state: {"weights": state},
     "version": lambda state: {**state, "version": 99},
-    "lag": lambda state: {**state, "lag": 5},
     "names": lambda state: {**state, "names": [*state["names"], "decoder.weight"]},
     "model": lambda state: wider().state_dict(),
     "predictors": lambda state: Bench(make_config(predictors={})).engine.state_dict(),
@@ -179,3 +178,14 @@ def test_longer_run_continues_a_shorter_one_and_says_so():
     assert longer.engine.ledger.equivalent_steps == 40
     reasons = [event["reason"] for event in longer.engine.ledger.events]
     assert "the run's length changed from 20 to 40 equivalent steps" in reasons
+
+
+def test_resumed_run_adopts_the_lag_of_the_saved_one():
+    bench = Bench(make_config(lag=3))
+    bench.train(8)
+    saved = save(bench)
+    bench.finish()
+    resumed = load(saved, make_config(lag=0), "mlp")
+    resumed.finish()
+    assert resumed.engine.config.lag == 3
+    assert same_bits(resumed.trace(), bench.trace())

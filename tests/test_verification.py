@@ -98,7 +98,8 @@ def test_forecast_that_raises_the_loss_is_rejected_before_it_is_applied(forecast
     assert (record.horizon == 0) is rejected
     assert bench.engine.ledger.forward_passes == 2
     reasons = [event["reason"] for event in bench.engine.ledger.events]
-    assert reasons == ["forecast rejected: the loss check failed"] * rejected
+    assert ("forecast rejected: the loss check failed" in reasons) is rejected
+    assert any("given no forward pass" in reason for reason in reasons)
     assert bench.engine.ledger.cost == pytest.approx(5 + 2 / 3)
 
 

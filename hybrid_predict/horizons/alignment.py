@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hybrid_predict.config import KINDS
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.horizons.base import AbstractHorizon
 
@@ -42,6 +43,8 @@ class AlignmentHorizon(AbstractHorizon):
         if not (math.isfinite(self.longest) and self.longest > 0):
             raise ConfigError("longest", "a positive, finite number", self.longest)
         for kind, floor in self.floors.items():
+            if kind not in KINDS:
+                raise ConfigError("floors", f"parameter kinds out of {', '.join(KINDS)}", kind)
             if not 0 <= floor <= self.longest:
                 raise ConfigError(f"floors[{kind!r}]", f"in [0, {self.longest:g}]", floor)
         if not (math.isfinite(self.rate) and self.rate > 0):

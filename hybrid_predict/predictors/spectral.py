@@ -45,7 +45,7 @@ class SpectralPredictor(AbstractPredictor):
     def __post_init__(self) -> None:
         check_decay(self.decay)
         for name in ("refresh_every", "iterations"):
-            if getattr(self, name) < 1:
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ConfigError(name, "an integer, at least 1", getattr(self, name))
 
     def init(

@@ -26,11 +26,13 @@ class RunHistory:
     rows: list[list[Any]] = field(default_factory=list)
 
     def add(self, record: StepRecord, equivalent_steps: int) -> None:
-        """Take a record, if it is its turn."""
-        if record.step % self.stride:
+        """Take a record, if it is its turn; its statistics are those of an earlier full step."""
+        step = record.step if record.read_step is None else record.read_step
+        if step % self.stride:
             return
+        equivalent = max(step, equivalent_steps - (record.step - step))
         verdict = record.verdict.value if record.verdict else ""
-        self.rows.append([record.step, equivalent_steps, record.loss, record.horizon, verdict])
+        self.rows.append([step, equivalent, record.loss, record.horizon, verdict])
         if len(self.rows) >= self.capacity:
             self.stride *= 2
             self.rows = [row for row in self.rows if row[0] % self.stride == 0]

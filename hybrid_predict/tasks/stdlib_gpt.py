@@ -285,8 +285,7 @@ def train_arm(
     Raises:
         KeyboardInterrupt: If the user ended the run.
     """
-    import lightning.pytorch as pl
-    from lightning.pytorch.callbacks import Callback, LambdaCallback
+    from lightning.pytorch.callbacks import LambdaCallback
 
     from hybrid_predict.integrations.lightning import HybridPredict
 
@@ -295,19 +294,7 @@ def train_arm(
     curve_batches = held_out_batches(text, recipe, recipe.curve_windows)
     meter = Meter(arm, curve_batches, recipe.curve_points, on_step)
     watch = LambdaCallback(on_train_start=meter.start, on_train_batch_end=meter.after_batch)
-    callbacks: list[Callback] = [watch] if hybrid is None else [hybrid, watch]
-    trainer = pl.Trainer(
-        max_steps=arm.steps,
-        gradient_clip_val=recipe.gradient_clip,
-        callbacks=callbacks,
-        logger=logger or False,
-        log_every_n_steps=max(1, min(50, arm.planned_full_steps // 10)),
-        accelerator="cpu",
-        devices=1,
-        enable_checkpointing=False,
-        enable_model_summary=False,
-        enable_progress_bar=False,
-    )
+    trainer = _trainer(recipe, arm, [watch] if hybrid is None else [hybrid, watch], logger)
     with _interruptible():
         trainer.fit(module, DataLoader(TrainingBatches(text.train, recipe, seed), batch_size=None))
     val_loss = validation_loss(module, held_out_batches(text, recipe, recipe.validation_windows))
@@ -327,6 +314,23 @@ def train_arm(
         "ledger": ledger,
     }
     return run, hybrid.history if hybrid is not None else None
+
+
+def _trainer(recipe: DemoRecipe, arm: Arm, callbacks: list[pl.Callback], logger: Any) -> pl.Trainer:
+    import lightning.pytorch as pl
+
+    return pl.Trainer(
+        max_steps=arm.steps,
+        gradient_clip_val=recipe.gradient_clip,
+        callbacks=callbacks,
+        logger=logger or False,
+        log_every_n_steps=max(1, min(50, arm.planned_full_steps // 10)),
+        accelerator="cpu",
+        devices=1,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+        enable_progress_bar=False,
+    )
 
 
 @contextmanager

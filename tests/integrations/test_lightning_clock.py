@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from torch.utils.data import DataLoader
 
 from hybrid_predict import HybridConfig, HybridPredict
 from lightning_models import SCHEDULES, Net, fit, loader
@@ -120,6 +121,37 @@ def test_checkpoints_come_at_the_first_step_that_reaches_each_multiple(
     bare, _ = fit([HybridPredict(speedup=speedup)], max_steps=120)
     left, right = trainer.lightning_module.state_dict(), bare.lightning_module.state_dict()
     assert all(torch.equal(left[k], right[k]) for k in left)
+
+
+@pytest.mark.parametrize(
+    ("batches", "window", "interval"),
+    [(10, 4, 1.0), (7, 4, 1.0), (2, 1, 1.0), (20, 4, 0.25), (33, 2, 0.1), (50, 8, 0.25)],
+)
+def test_short_epochs_never_outrun_the_clock(batches: int, window: int, interval: float) -> None:
+    callback, model = HybridPredict(speedup=1.5), Net("onecycle")
+    trainer, _ = fit([callback], model, train=loader(batches), max_epochs=12,
+                     accumulate_grad_batches=window, val_check_interval=interval)  # fmt: skip
+    total = 12 * -(-batches // window)
+    scheduler = trainer.lr_scheduler_configs[0].scheduler
+    assert trainer.global_step == callback.ledger.equivalent_steps == total
+    assert callback.ledger.full_steps == round(total / 1.5)
+    assert scheduler.last_epoch == total
+
+
+def test_missing_batches_are_passed_over() -> None:
+    class Gaps(list[Any]):
+        def __getitem__(self, index: Any) -> Any:
+            return None if index % 5 == 3 else super().__getitem__(index)
+
+    data = DataLoader(Gaps(torch.randn(40, 16, 8)), batch_size=None, collate_fn=gap)
+    callback = HybridPredict(skip_data="none")
+    with pytest.warns(UserWarning, match="yielded None"):
+        trainer, _ = fit([callback], train=data, max_steps=30)
+    assert trainer.global_step == 30
+
+
+def gap(sample: Any) -> Any:
+    return None if sample is None else [sample]
 
 
 def test_plateau_scheduler_is_stepped_by_validations_only() -> None:

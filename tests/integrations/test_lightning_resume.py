@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from torch.utils.data import DataLoader, TensorDataset
 
 from hybrid_predict import CheckpointError, FixedHorizon, HybridConfig, HybridPredict
-from lightning_models import Net, SeededLoader, fit, same, weights
+from lightning_models import Net, SeededLoader, fit, loader, same, weights
 
 CONFIGS = {
     "default": HybridConfig(cooldown_fraction=0.1),
@@ -61,7 +62,7 @@ def test_resume_from_every_update_is_bit_exact(tmp_path: Path, name: str, window
         resumed, again = run(ckpt_path=str(path), seed=99)
         assert same(weights(again), final), path.name
         assert resumed.ledger.full_steps == ledger.full_steps
-        assert resumed.ledger.accepted == ledger.accepted
+        assert resumed.ledger.forecasts == ledger.forecasts
 
 
 def test_checkpoint_between_multiples_resumes_on_the_clock(tmp_path: Path) -> None:
@@ -113,3 +114,32 @@ def test_another_clock_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="clock"):
         fit([HybridPredict(clock="real"), save_all(folder)], train=SeededLoader(), max_steps=12,
             ckpt_path=str(path))  # fmt: skip
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_resume_from_the_end_of_an_epoch_is_bit_exact(tmp_path: Path, shuffle: bool) -> None:
+    folder = tmp_path / "run"
+
+    def run(**more: Any) -> Net:
+        checkpoint = ModelCheckpoint(folder, "{epoch}", every_n_epochs=1, save_top_k=-1)
+        data = TensorDataset(torch.randn(160, 8, generator=torch.Generator().manual_seed(3)))
+        _, model = fit([HybridPredict(), checkpoint], max_epochs=5,
+                       train=DataLoader(data, 16, shuffle=shuffle), **more)  # fmt: skip
+        return model
+
+    final = weights(run())
+    for path in take(folder, tmp_path / "kept")[:-1]:
+        shutil.rmtree(folder)
+        assert same(weights(run(ckpt_path=str(path), seed=9)), final), path.name
+
+
+def test_a_checkpoint_loaded_for_validation_does_not_rewind_the_next_fit(tmp_path: Path) -> None:
+    callback = HybridPredict()
+    trainer, model = fit([callback, save_all(tmp_path / "run")], max_steps=40)
+    state, path = weights(model), take(tmp_path / "run", tmp_path / "kept")[12]
+    trainer.validate(model, loader(2), ckpt_path=str(path), verbose=False)
+    model.load_state_dict(state)
+    trainer.fit_loop.epoch_loop.max_steps = 70
+    trainer.fit(model, loader(), loader(2))
+    assert trainer.global_step == 70
+    assert callback.ledger.equivalent_steps == 30

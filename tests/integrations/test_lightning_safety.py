@@ -247,6 +247,36 @@ def test_bad_arguments_name_themselves(arguments: dict[str, Any]) -> None:
         HybridPredict(**arguments)
 
 
+def test_an_epoch_broken_off_before_its_step_ends_at_base_weights() -> None:
+    class Stops(Net):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+            return -1 if batch_idx == 5 else None
+
+        def on_train_epoch_end(self) -> None:
+            seen.append(not callback.engine.mapper.displaced and not callback.engine.in_step)
+
+    seen: list[bool] = []
+    callback = HybridPredict(config=FAR, skip_data="none")
+    fit([callback], Stops("none"), max_steps=40)
+    assert len(seen) > 4
+    assert all(seen)
+
+
+def test_a_layer_frozen_on_the_way_stays_where_it_is() -> None:
+    class Freeze(Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, *args: Any) -> None:
+            if trainer.global_step >= 30:
+                module.net[4].requires_grad_(False)
+                frozen.append(module.net[4].weight.detach().clone())
+
+    frozen: list[Tensor] = []
+    fit([HybridPredict(config=FAR), Freeze()], max_steps=90)
+    # What the callback sees first may be a forecast point, so compare from the second on.
+    assert len(frozen) > 20
+    model_end = frozen[-1]
+    assert torch.equal(frozen[-2], model_end) or len({float(w.sum()) for w in frozen[1:]}) <= 2
+
+
 def test_fast_dev_run_passes() -> None:
     trainer, _ = fit([HybridPredict()], fast_dev_run=True)
     assert trainer.global_step == 1

@@ -64,3 +64,31 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert names == {"hybrid_predict/ledger.json", "hybrid_predict/run.png"}
     text = Path(client.download_artifacts(run_id, "hybrid_predict/ledger.json")).read_text()
     assert SavingsLedger.from_json(text).full_steps == json.loads(text)["full_steps"]
+
+
+def test_a_second_fit_into_the_same_run_is_recorded(tmp_path: Path) -> None:
+    logger = MLFlowLogger(
+        tracking_uri=f"sqlite:///{tmp_path}/mlflow.db", artifact_location=str(tmp_path / "files")
+    )
+    for steps in (20, 30):
+        fit([HybridPredict()], max_steps=steps, logger=logger)
+    tags = logger.experiment.get_run(logger.run_id).data.tags
+    assert tags["hybrid_predict.equivalent_steps"] == "30"
+
+
+def test_a_logger_that_fails_at_the_end_costs_a_warning_only(tmp_path: Path) -> None:
+    class Broken(CSVLogger):
+        def log_hyperparams(self, params: Any = None) -> None:
+            if params and any("hybrid_predict" in name for name in params):
+                raise ConnectionError("the server is gone")
+
+    callback = HybridPredict()
+    with pytest.warns(UserWarning, match="could not record the run in Broken.*server is gone"):
+        trainer, _ = fit([callback], max_steps=20, logger=Broken(tmp_path))
+    assert trainer.global_step == 20
+
+
+def test_logging_every_zero_steps_is_off(tmp_path: Path) -> None:
+    trainer, _ = fit([HybridPredict()], max_steps=20, logger=CSVLogger(tmp_path),
+                     log_every_n_steps=0)  # fmt: skip
+    assert trainer.global_step == 20
