@@ -69,3 +69,13 @@ def test_lightning_example_ends_early(monkeypatch: pytest.MonkeyPatch, tmp_path:
     trainer = example("lightning_callback").main(max_epochs=3)
     assert trainer.global_step == 69
     assert trainer.callbacks[0].ledger.full_steps == 46
+
+
+def test_numbers_on_the_pages_are_those_of_the_results_files() -> None:
+    spec = importlib.util.spec_from_file_location("render", ROOT / "docs" / "render.py")
+    assert spec is not None and spec.loader is not None
+    render = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(render)
+    for page in render.PAGES:
+        assert "<!-- results:" in page.read_text()
+        assert render.rendered(page) == page.read_text(), "run: python docs/render.py"
