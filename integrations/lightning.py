@@ -238,6 +238,7 @@ class HybridPredict(Callback):
         progress = loop.epoch_loop.batch_progress
         if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
             # The epoch's iterator was made, and drew its seeds, before the states were put back.
+            assert loop._data_fetcher is not None
             iter(loop._data_fetcher)
 
     def _report(
