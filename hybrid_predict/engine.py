@@ -197,12 +197,12 @@ class HybridEngine:
         window, started = self._window, perf_counter()
         if window is None or not self._watching:
             return
-        probe = GradientProbe(list(self.optimizer.parameters(index)))
+        probe = GradientProbe(self.optimizer.parameters(index))
         if not len(probe):
             return  # the optimizer will not move anything, so the forecast stays unverified
         window.moving.add(index)
         window.norms.append(probe.total_norm())
-        window.with_gradient |= {id(p) for p in self.mapper.parameters if p in probe}
+        window.with_gradient |= probe.reached
         if isinstance(loss, Tensor):
             window.loss = as_scalar(loss)
         if window.sampled:

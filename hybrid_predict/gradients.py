@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,9 +49,16 @@ class GradientProbe:
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         held = [p for p in parameters if p.grad is not None]
         grads = [_dense(p.grad) for p in held if p.grad is not None]
-        norms = torch._foreach_norm(grads) if grads else []
+        # Half precision must not bound the norm: 16-bit floats end at 65504.
+        half = any(g.dtype in (torch.float16, torch.bfloat16) for g in grads)
+        norms = torch._foreach_norm(grads, 2, torch.float32 if half else None) if grads else []
         columns = zip(held, grads, norms, strict=True)
-        self._measured = {id(p): (grad, norm.float()) for p, grad, norm in columns}
+        self._measured = {id(p): (grad, norm) for p, grad, norm in columns}
+
+    @property
+    def reached(self) -> Set[int]:
+        """The ``id`` of every parameter that a gradient has reached."""
+        return self._measured.keys()
 
     def __len__(self) -> int:
         return len(self._measured)
@@ -61,7 +68,8 @@ class GradientProbe:
 
     def total_norm(self) -> Tensor:
         """Euclidean norm of all gradients, a 0-dim tensor; not finite if any entry is not."""
-        return torch.linalg.vector_norm(torch.stack([n for _, n in self._measured.values()]))
+        norms = torch.stack([norm for _, norm in self._measured.values()])
+        return torch.linalg.vector_norm(norms).float()
 
     def alignments(
         self, parameters: Sequence[Tensor], directions: Sequence[Tensor]
@@ -73,12 +81,12 @@ class GradientProbe:
             directions: Their forecasts' directions d, shaped like them.
         """
         backend = TorchBackend()
-        grads, norms = zip(*(self._measured[id(p)] for p in parameters), strict=True)
+        grads, columns = zip(*(self._measured[id(p)] for p in parameters), strict=True)
         shaped = [g.reshape(d.shape) for g, d in zip(grads, directions, strict=True)]
-        lengths = torch.stack(norms) * backend.norms(directions)
+        norms = torch.stack(columns).float()
+        lengths = norms * backend.norms(directions)
         tiny = torch.finfo(torch.float32).tiny
-        cosines = -backend.dots(shaped, directions) / lengths.clamp_min(tiny)
-        return torch.stack(norms), cosines
+        return norms, -backend.dots(shaped, directions) / lengths.clamp_min(tiny)
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -61,19 +61,19 @@ class OptimizerWrapper:
                         "use SGD, Adam, AdamW or another plain optimizer.",
                     )
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
+        self._listed: dict[int | None, tuple[tuple[Any, ...], tuple[Tensor, ...]]] = {}
         self._kept: dict[int, _StateCopy] = {}
         self._late: dict[int, tuple[Tensor, Tensor]] = {}
 
-    def parameters(self, index: int | None = None) -> Iterator[Tensor]:
+    def parameters(self, index: int | None = None) -> Sequence[Tensor]:
         """The parameters of one optimizer, or of all, each once, in the order of the groups."""
-        seen: set[int] = set()
         chosen = self.optimizers if index is None else (self.optimizers[index],)
-        for optimizer in chosen:
-            for group in optimizer.param_groups:
-                for p in group["params"]:
-                    if id(p) not in seen:
-                        seen.add(id(p))
-                        yield p
+        groups = [group["params"] for o in chosen for group in o.param_groups]
+        layout = tuple((id(members), len(members)) for members in groups)
+        if self._listed.get(index, ((), ()))[0] != layout:
+            unique = {id(p): p for members in groups for p in members}
+            self._listed[index] = (layout, tuple(unique.values()))
+        return self._listed[index][1]
 
     def learning_rates(self) -> list[float]:
         """The learning rate of every group, in order."""
@@ -188,22 +188,42 @@ class _StateCopy:
 
     def __init__(self) -> None:
         self._layout: list[tuple[Tensor, dict[str, Any]]] = []
+        self._pairs: list[tuple[list[Tensor], list[Tensor]]] = []
         self._copies: dict[int, Tensor] = {}
 
-    def take(self, state: Mapping[Any, Any], parameters: Iterator[Tensor]) -> None:
+    def take(self, state: Mapping[Any, Any], parameters: Sequence[Tensor]) -> None:
         """Copy the state of these parameters."""
-        self._layout = [(p, dict(state.get(p, {}))) for p in parameters]
-        live = {id(v): v for _, e in self._layout for v in e.values() if isinstance(v, Tensor)}
-        if live.keys() != self._copies.keys():
-            self._copies = {key: torch.empty_like(value) for key, value in live.items()}
-        for device in {v.device for v in live.values()}:
-            keys = [key for key, value in live.items() if value.device == device]
-            torch._foreach_copy_([self._copies[k] for k in keys], [live[k] for k in keys])
+        if not self._unchanged(state, parameters):
+            self._arrange(state, parameters)
+        for copies, live in self._pairs:
+            torch._foreach_copy_(copies, live)
 
     def entries(self) -> Iterator[tuple[Tensor, dict[str, Any]]]:
         """Each parameter with its state as it was."""
         for p, entry in self._layout:
             yield p, {name: self._copies.get(id(v), v) for name, v in entry.items()}
+
+    def _unchanged(self, state: Mapping[Any, Any], parameters: Sequence[Tensor]) -> bool:
+        """Whether the same tensors are there, and nothing else that would need a new copy."""
+        if len(self._layout) != len(parameters):
+            return False
+        for (p, entry), q in zip(self._layout, parameters, strict=True):
+            now = state.get(q) or {}
+            if p is not q or now.keys() != entry.keys():
+                return False
+            for name, value in entry.items():
+                if now[name] is not value:
+                    return False
+        return True
+
+    def _arrange(self, state: Mapping[Any, Any], parameters: Sequence[Tensor]) -> None:
+        self._layout = [(p, dict(state.get(p, {}))) for p in parameters]
+        live = {id(v): v for _, e in self._layout for v in e.values() if isinstance(v, Tensor)}
+        self._copies = {key: torch.empty_like(value) for key, value in live.items()}
+        self._pairs = []
+        for device in {v.device for v in live.values()}:
+            keys = [key for key, value in live.items() if value.device == device]
+            self._pairs.append(([self._copies[k] for k in keys], [live[k] for k in keys]))
 
 
 def _restore_exactly(state: Any, p: Tensor, kept: Mapping[str, Any]) -> None:

@@ -94,7 +94,11 @@ class ParameterMapper:
         self._base: list[Tensor] = []
         self._delta: WeightDelta | None = None
         self._suspended: WeightDelta | None = None
+        self._mapped = {id(p) for p in unique}
         self._index = {name: k for k, name in enumerate(self.names)}
+
+    def __contains__(self, parameter: Tensor) -> bool:
+        return id(parameter) in self._mapped
 
     @property
     def displaced(self) -> bool:
@@ -114,6 +118,7 @@ class ParameterMapper:
         self.names = tuple(self.names[k] for k in kept)
         self.kinds = tuple(self.kinds[k] for k in kept)
         self._index = {name: k for k, name in enumerate(self.names)}
+        self._mapped = {id(p) for p in self.parameters}
         self._base = []
 
     def values(self, positions: Sequence[int] | None = None) -> list[Tensor]:

@@ -86,11 +86,10 @@ class Rollback:
         """Copy what the optimizer is about to change and the mapper does not hold."""
         self._optimizer.snapshot(index)
         # Parameters that got no gradient before are not mapped; they are at base weights still.
-        mapped = {id(p) for p in self._mapper.parameters}
         self._strays[index] = [
             (p.detach(), p.detach().clone())
             for p in self._optimizer.parameters(index)
-            if p.grad is not None and id(p) not in mapped
+            if p.grad is not None and p not in self._mapper
         ]
 
     def undo(self, good: Tensor, indices: tuple[int, ...]) -> None:

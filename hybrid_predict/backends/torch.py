@@ -57,8 +57,11 @@ class TorchBackend(AbstractBackend[Tensor]):
     ) -> list[Tensor]:
         """Mean := decay * mean + (1 - decay) * value."""
         if mean:
-            torch._foreach_mul_(list(mean), decay)
-            torch._foreach_add_(list(mean), list(value), alpha=1.0 - decay)
+            if all(m.dtype == v.dtype for m, v in zip(mean, value, strict=True)):
+                torch._foreach_lerp_(list(mean), list(value), 1.0 - decay)
+            else:
+                torch._foreach_mul_(list(mean), decay)
+                torch._foreach_add_(list(mean), list(value), alpha=1.0 - decay)
         return list(mean)
 
     def norms(self, arrays: Sequence[Tensor]) -> Tensor:
