@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hybrid_predict.checkout import map_integrations
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import (
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
 
 __version__ = "0.1.0"
+
+map_integrations(__name__, __file__)
 
 __all__ = [
     "AlignmentHorizon",

@@ -59,24 +59,9 @@ def _complain(message: str) -> int:
 
 def _parser() -> ArgumentParser:
     try:
-        from jsonargparse import ArgumentParser
+        from jsonargparse import ArgumentParser, DefaultHelpFormatter
     except ImportError as error:
         raise MissingExtraError("The command line", "cli") from error
-
-    parser = ArgumentParser(
-        prog=PROGRAM,
-        description="Train neural networks in fewer full steps by forecasting where their weights "
-        "are going.",
-        version=__version__,
-        exit_on_error=False,
-    )
-    commands = parser.add_subcommands(dest="command", metavar="COMMAND")
-    commands.add_subcommand("demo", _demo_parser(), help="Train a small GPT with and without it.")
-    return parser
-
-
-def _demo_parser() -> ArgumentParser:
-    from jsonargparse import ArgumentParser, DefaultHelpFormatter
 
     class Help(DefaultHelpFormatter):
         """Help texts as they are written, without types and defaults behind them."""
@@ -85,12 +70,30 @@ def _demo_parser() -> ArgumentParser:
             return str(action.help)
 
     parser = ArgumentParser(
+        prog=PROGRAM,
+        formatter_class=Help,
+        description="Train neural networks in fewer full steps by forecasting where their weights "
+        "are going.",
+        version=__version__,
+        exit_on_error=False,
+    )
+    commands = parser.add_subcommands(dest="command", metavar="COMMAND")
+    commands.add_subcommand(
+        "demo", _demo_parser(Help), help="Train a small GPT with and without it."
+    )
+    return parser
+
+
+def _demo_parser(formatter: Any) -> ArgumentParser:
+    from jsonargparse import ArgumentParser
+
+    parser = ArgumentParser(
         description="Trains a small GPT on the source text of Python's standard library: in full, "
         "with a shortened schedule, and with forecasts, from the same weights and batches. Needs "
         "no network. Writes a report, the results and an MLflow database into the output folder. "
-        "Takes about 6 minutes on 2 cores, about 1 minute with --quick.",
+        "Takes 6 to 8 minutes on 2 cores, about 1 minute with --quick.",
         exit_on_error=False,
-        formatter_class=Help,
+        formatter_class=formatter,
     )
     _add_options(parser)
     return parser

@@ -154,10 +154,13 @@ class HybridEngine:
 
         Raises:
             UsageError: If there was no ``before_step``.
+            ConfigError: If ``loss`` is no number.
         """
         window, started = self._window, perf_counter()
         if window is None:
             raise UsageError("after_step() needs a before_step() first, once per full step.")
+        if not (loss is None or isinstance(loss, (Tensor, int, float))):
+            raise ConfigError("loss", "a tensor, a number or None", loss)
         self._window = None
         flops = self._profile.stop()
         self.ledger.flops_per_step = self.ledger.flops_per_step or flops

@@ -82,6 +82,13 @@ class ParameterMapper:
                 "Give the optimizer the model's trainable parameters.",
             )
         known = {id(p): name for name, p in model.named_parameters()}
+        if not any(id(p) in known for p in unique):
+            raise ConfigError(
+                "optimizer",
+                "parameters of this model",
+                f"{len(unique)} parameters of another",
+                "Make the optimizer from model.parameters().",
+            )
         self.parameters: list[Tensor] = unique
         self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
         kinds = classify(model)

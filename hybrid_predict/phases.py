@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from enum import Enum
 from fractions import Fraction
@@ -55,7 +56,7 @@ class Clock:
         self._warmup = max(1, math.ceil(config.warmup_fraction * total))
         self._cooldown = math.ceil(config.cooldown_fraction * total)
         plain = self._warmup + self._cooldown
-        self._extra, self._forecasts, self.credit = _plan(config, plain, self._cycle)
+        self._extra, self.credit, self._capped = _plan(config, plain, self._cycle)
         self.full_steps = 0
         self.equivalent_steps = 0
         self._in_cycles = 0
@@ -65,12 +66,16 @@ class Clock:
     @property
     def shortfall(self) -> str:
         """Why the speedup cannot be reached even if all forecasts are accepted; empty if it can."""
-        most = self.total - math.floor(self._forecasts * self.credit)
-        if most <= self.total - self._extra:
+        if not self._capped:
+            return ""
+        trial = copy.copy(self)
+        while not trial.done:
+            trial.advance(int(trial.forecast_due))
+        if trial.full_steps <= self.total - self._extra:
             return ""
         return (
-            f"speedup: {self._forecasts} forecasts of at most {float(1 + self.credit):.3g} ticks "
-            f"end this run after {most} full steps, not {self.total - self._extra}. Lower period, "
+            f"speedup: with at most {float(1 + self.credit):.3g} ticks per forecast this run ends "
+            f"after {trial.full_steps} full steps, not {self.total - self._extra}. Lower period, "
             "correct_steps, warmup_fraction or cooldown_fraction, or ask for less speedup."
         )
 
@@ -143,12 +148,13 @@ class Clock:
         self.handed_over = bool(state["handed_over"])
 
 
-def _plan(config: HybridConfig, plain: int, cycle: int) -> tuple[int, int, Fraction]:
-    """Ticks to hand out beyond one per full step, forecasts planned, and the share of each."""
+def _plan(config: HybridConfig, plain: int, cycle: int) -> tuple[int, Fraction, bool]:
+    """Ticks to hand out beyond one per full step, a forecast's share, and whether it is capped."""
     total = config.total_steps or 0
     if config.shadow or config.speedup == 1:
-        return 0, 0, Fraction(0)
+        return 0, Fraction(0), False
     speedup = Fraction(config.speedup).limit_denominator(1000)
     extra, most = total - round(total / speedup), 2 * speedup - 1
     forecasts = math.ceil(max(0, total - extra - plain) / cycle)
-    return extra, forecasts, min(Fraction(extra, forecasts), most) if forecasts else most
+    share = Fraction(extra, forecasts) if forecasts else most + 1
+    return extra, min(share, most), share > most

@@ -15,8 +15,10 @@ from hybrid_predict.errors import (
     MissingExtraError,
     UnsupportedSetupError,
 )
+from hybrid_predict.horizons import make_horizon
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.phases import Phase
+from hybrid_predict.predictors import make_predictor
 from hybrid_predict.report import RunHistory
 from hybrid_predict.verification import random_states, set_random_states
 from hybrid_predict.window import StepRecord
@@ -70,9 +72,15 @@ class HybridPredict(Callback):
         clock: Literal["equivalent", "real"] = "equivalent",
         skip_data: SkipData = "auto",
     ) -> None:
+        if isinstance(speedup, HybridConfig):
+            remedy = "Pass a configuration as HybridPredict(config=...)."
+            raise ConfigError("speedup", "a number", "a HybridConfig", remedy)
         given = {"speedup": speedup, "enabled": enabled, "shadow": shadow}
         chosen: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
         self.config = replace(config or HybridConfig(), **chosen)
+        make_horizon(self.config.horizon)
+        for choice in self.config.predictors.values():
+            make_predictor(choice)
         if clock not in ("equivalent", "real"):
             raise ConfigError("clock", "'equivalent' or 'real'", clock)
         if skip_data not in ("auto", "draw", "tail", "none"):
@@ -86,6 +94,7 @@ class HybridPredict(Callback):
         self._saved: dict[str, Any] | None = None
         self._start = 0
         self._losses: list[Any] = []
+        self._unlogged: tuple[StepRecord, int] | None = None
 
     @property
     def state_key(self) -> str:
@@ -169,6 +178,7 @@ class HybridPredict(Callback):
         """Let go of the model and record the run in the loggers."""
         self._let_go(trainer)
         if self.engine is not None and trainer.is_global_zero:
+            self._log_row(trainer)
             log_summary(trainer.loggers, self.engine.config, self.ledger, self.history)
 
     def on_exception(
@@ -251,8 +261,16 @@ class HybridPredict(Callback):
             pl_module.log("saved", saved, prog_bar=True, logger=False)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if not trainer.loggers or not every or (position + 1) % every:
+        self._unlogged = (record, position)
+        if trainer.loggers and every and (position + 1) % every == 0:
+            self._log_row(trainer)
+
+    def _log_row(self, trainer: pl.Trainer) -> None:
+        """Log the last full step, unless it has been."""
+        if self._unlogged is None:
             return
+        (record, position), self._unlogged = self._unlogged, None
+        ledger = self.ledger
         metrics = {
             "phase": list(Phase).index(record.phase),
             "horizon": record.horizon,
@@ -279,6 +297,12 @@ class HybridPredict(Callback):
 def _refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
     """Raise for set-ups in which forecasts would be wrong."""
     found = [
+        (
+            sum(isinstance(c, HybridPredict) for c in trainer.callbacks) > 1,  # type: ignore[attr-defined]
+            "one HybridPredict callback",
+            "several",
+            "Keep one of them.",
+        ),
         (
             not pl_module.automatic_optimization,
             "automatic optimization",

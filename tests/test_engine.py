@@ -12,6 +12,7 @@ from torch import nn
 from cases import OPTIMIZERS
 from hybrid_predict import (
     AlignmentHorizon,
+    ConfigError,
     FixedHorizon,
     HybridConfig,
     HybridEngine,
@@ -317,3 +318,32 @@ def test_other_precisions_train_and_undo_alike(dtype):
         base = weights(model)
     assert engine.ledger.rejected == 1
     assert all(p.dtype == dtype and torch.isfinite(p).all() for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("changes", "missed"),
+    [({}, False), ({"period": 20}, True), ({"speedup": 10}, False), ({"speedup": 1}, False)],
+)
+def test_unreachable_speedup_is_announced_with_what_is_reached(changes, missed):
+    config = HybridConfig(**{"total_steps": 400, "speedup": 1.5, **changes})
+    message = Clock(config).shortfall
+    clock = Clock(config)
+    reached = len(run_clock(clock))
+    assert bool(message) is missed is (reached > round(400 / config.speedup))
+    assert not missed or f"after {reached} full steps" in message
+
+
+@pytest.mark.parametrize("loss", ["0.3", [0.3], object()])
+def test_loss_that_is_no_number_is_refused_and_the_step_stays_open(loss):
+    bench = Bench(make_config())
+    bench.engine.before_step()
+    with pytest.raises(ConfigError, match="loss"):
+        bench.engine.after_step(loss)
+    assert bench.engine.in_step
+    bench.engine.after_step(0.3)
+
+
+def test_optimizer_of_another_model_is_refused():
+    model, other = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    with pytest.raises(ConfigError, match="optimizer"):
+        HybridEngine(model, torch.optim.SGD(other.parameters(), lr=0.1), make_config())

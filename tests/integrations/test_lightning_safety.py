@@ -233,17 +233,37 @@ def test_strategies_and_scalers_that_cannot_work_are_refused(
     strategy: Any, scaler: Any, words: str
 ) -> None:
     trainer = SimpleNamespace(
-        strategy=strategy, precision_plugin=SimpleNamespace(scaler=scaler), precision="16-mixed"
+        strategy=strategy,
+        precision_plugin=SimpleNamespace(scaler=scaler),
+        precision="16-mixed",
+        callbacks=[],
     )
     with pytest.raises(UnsupportedSetupError, match=words):
         HybridPredict().on_train_start(trainer, Net())  # type: ignore[arg-type]
 
 
+def test_a_second_callback_is_refused() -> None:
+    with pytest.raises(UnsupportedSetupError, match="one HybridPredict"):
+        fit([HybridPredict(), HybridPredict()], max_steps=10)
+
+
+def test_a_configuration_in_the_place_of_the_speedup_gets_a_hint() -> None:
+    with pytest.raises(ConfigError, match="config="):
+        HybridPredict(HybridConfig())  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
-    "arguments", [{"clock": "wall"}, {"skip_data": "some"}, {"speedup": 0.5}], ids=str
+    "arguments",
+    [
+        {"clock": "wall"},
+        {"skip_data": "some"},
+        {"speedup": 0.5},
+        {"config": HybridConfig(horizon="horizn")},
+    ],
+    ids=str,
 )
 def test_bad_arguments_name_themselves(arguments: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=next(iter(arguments))):
+    with pytest.raises(ConfigError, match=next(iter(arguments)).replace("config", "horizon")):
         HybridPredict(**arguments)
 
 

@@ -92,3 +92,18 @@ def test_logging_every_zero_steps_is_off(tmp_path: Path) -> None:
     trainer, _ = fit([HybridPredict()], max_steps=20, logger=CSVLogger(tmp_path),
                      log_every_n_steps=0)  # fmt: skip
     assert trainer.global_step == 20
+
+
+def test_the_last_full_step_is_logged_whatever_the_interval(tmp_path: Path) -> None:
+    logger = CSVLogger(tmp_path)
+    callback = HybridPredict()
+    fit([callback], max_steps=50, logger=logger, log_every_n_steps=15)
+    logger.save()
+    with open(Path(logger.log_dir, "metrics.csv")) as file:
+        rows = [r for r in csv.DictReader(file) if r["hybrid_predict/full_steps"]]
+    assert [float(r["hybrid_predict/full_steps"]) for r in rows] == [
+        15,
+        30,
+        callback.ledger.full_steps,
+    ]
+    assert float(rows[-1]["hybrid_predict/equivalent_steps"]) == 50
