@@ -124,8 +124,8 @@ class Rollback:
             self.undo(window.good(), tuple(sorted(window.updated)))
         if window.applied:
             # What no gradient reached was neither verified nor corrected.
-            moved = set(window.with_gradient) if window.updated else set()
-            missed = [p for p in self._mapper.parameters if id(p) not in moved]
+            reached = window.with_gradient if window.updated else ()
+            missed = [p for p in self._mapper.parameters if id(p) not in reached]
             self._mapper.restore(False, missed)
         if window.applied and not window.updated:
             window.applied, window.delta, window.horizon = False, None, 0.0

@@ -47,20 +47,14 @@ class TrainerClock:
             return "the length of an epoch is unknown, so its batches cannot be skipped"
         return ""
 
-    @property
-    def at_boundary(self) -> bool:
-        """Whether the current batch ends an accumulation window."""
-        return not self._trainer.fit_loop.epoch_loop._should_accumulate()
-
-    def set_global_step(self, step: int) -> int:
-        """Make the Trainer's global step ``step``; returns what it was."""
+    def set_global_step(self, step: int) -> None:
+        """Make the Trainer's global step ``step``."""
         loop = self._trainer.fit_loop.epoch_loop
         progress = loop.automatic_optimization.optim_progress.optimizer.step
         before = int(progress.total.completed)
         for counts in (progress.total, progress.current):
             counts.ready += step - before
             counts.completed += step - before
-        return before
 
     def advance(self, equivalent: int, global_step: int, batch_idx: int) -> None:
         """Follow the engine's clock after a full step.
@@ -106,12 +100,13 @@ class TrainerClock:
     def _plain_scheduler_steps(self, equivalent: int, frequency: int) -> int:
         """How often the plain run would have stepped a scheduler after so many full steps."""
         window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
+        stride = frequency // math.gcd(frequency, window)
         if math.isinf(batches):
-            return equivalent // (frequency // math.gcd(frequency, window))
-        ends = range(window, int(batches) + window, window)
-        hits = [int(min(end, int(batches)) % frequency == 0) for end in ends]
-        epochs, rest = divmod(equivalent, len(hits))
-        return epochs * sum(hits) + sum(hits[:rest])
+            return equivalent // stride
+        whole, partial = divmod(int(batches), window)
+        epochs, rest = divmod(equivalent, whole + bool(partial))
+        per_epoch = whole // stride + (partial > 0 and batches % frequency == 0)
+        return epochs * per_epoch + rest // stride
 
     def _plain_batches(self, equivalent: int) -> int:
         """How many batches the plain run would have used after so many full steps."""

@@ -19,13 +19,17 @@ METRICS = {
 }  # fmt: skip
 
 
+def plugin_rows(logger: CSVLogger) -> list[dict[str, str]]:
+    logger.save()
+    with open(Path(logger.log_dir, "metrics.csv")) as file:
+        return [r for r in csv.DictReader(file) if r["hybrid_predict/full_steps"]]
+
+
 def test_csv_logger_gets_a_row_per_logging_interval(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
     callback = HybridPredict()
     fit([callback], max_steps=60, logger=logger, log_every_n_steps=8)
-    logger.save()
-    with open(Path(logger.log_dir, "metrics.csv")) as file:
-        rows = [r for r in csv.DictReader(file) if r["hybrid_predict/full_steps"]]
+    rows = plugin_rows(logger)
     assert [int(r["step"]) for r in rows] == [7, 15, 23, 31, 39]
     assert [float(r["hybrid_predict/full_steps"]) for r in rows] == [8, 16, 24, 32, 40]
     assert float(rows[-1]["hybrid_predict/equivalent_steps"]) == 60
@@ -98,9 +102,7 @@ def test_the_last_full_step_is_logged_whatever_the_interval(tmp_path: Path) -> N
     logger = CSVLogger(tmp_path)
     callback = HybridPredict()
     fit([callback], max_steps=50, logger=logger, log_every_n_steps=15)
-    logger.save()
-    with open(Path(logger.log_dir, "metrics.csv")) as file:
-        rows = [r for r in csv.DictReader(file) if r["hybrid_predict/full_steps"]]
+    rows = plugin_rows(logger)
     assert [float(r["hybrid_predict/full_steps"]) for r in rows] == [
         15,
         30,
