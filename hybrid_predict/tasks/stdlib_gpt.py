@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.parameters import classify
 from hybrid_predict.report.history import RunHistory
+from hybrid_predict.tasks.base import linear_schedule
 from hybrid_predict.tasks.byte_gpt import ByteGPT, ByteGPTConfig
 from hybrid_predict.tasks.stdlib_text import StdlibText, sample_batch, validation_batches
 
@@ -148,26 +149,6 @@ def validation_loss(model: nn.Module, batches: Sequence[Batch]) -> float:
     losses = [F.cross_entropy(model(x).flatten(0, 1), y.flatten()) for x, y in batches]
     model.train(training)
     return float(torch.stack(losses).mean())
-
-
-def linear_schedule(total: int, warmup_fraction: float) -> Callable[[int], float]:
-    """The learning rate's factor by update: a linear rise, then a linear fall to zero.
-
-    Args:
-        total: Updates of the schedule.
-        warmup_fraction: Share of them in which the factor rises.
-
-    Returns:
-        A function for ``LambdaLR``.
-    """
-    warmup = max(1, round(warmup_fraction * total))
-
-    def factor(step: int) -> float:
-        if step < warmup:
-            return (step + 1) / warmup
-        return max(0.0, (total - step) / max(1, total - warmup))
-
-    return factor
 
 
 def build_module(
