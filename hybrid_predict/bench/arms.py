@@ -1,0 +1,182 @@
+"""The benchmark's arms: plain training, forecasts, controls, placebos and published peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from hybrid_predict.bench.peers.around import AroundOptimizers
+from hybrid_predict.bench.peers.averaging import ema_readout
+from hybrid_predict.bench.peers.gpa import GPAAdamW
+from hybrid_predict.bench.peers.muon import Muon
+from hybrid_predict.bench.peers.outer import lookahead, snoo
+from hybrid_predict.bench.peers.placebo import NegatedForecast, RandomForecast
+from hybrid_predict.bench.peers.schedule_free import schedule_free
+from hybrid_predict.parameters import classify
+from hybrid_predict.tasks import Recipe
+
+SPEEDUP = 1.5
+"""Every arm but the plain ones has T / 1.5 full steps, the length of a hybrid run."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates of one run.
+
+    Args:
+        base: Learning rate of all parameters but the hidden matrices.
+        hidden: Multiplies ``base`` for the hidden matrices.
+    """
+
+    base: float
+    hidden: float = 1.0
+
+    def times(self, what: str, factor: float) -> Rates:
+        """These rates with one of them multiplied; ``what`` is ``base`` or ``hidden``."""
+        if what == "base":
+            return Rates(self.base * factor, self.hidden)
+        return Rates(self.base, self.hidden * factor)
+
+
+Build = Callable[[nn.Module, Recipe, Rates, int], list[Optimizer]]
+"""Makes the optimizers from model, recipe, rates and the number of updates of the schedule."""
+
+
+def adamw(
+    model: nn.Module, recipe: Recipe, rates: Rates, updates: int, *, beta1: float | None = None
+) -> list[Optimizer]:
+    """AdamW, the hidden matrices in a group of their own."""
+    betas = (beta1 or recipe.betas[0], recipe.betas[1])
+    hidden, rest = by_kind(model)
+    groups = [
+        {"params": members, "lr": rate}
+        for members, rate in ((rest, rates.base), (hidden, rates.base * rates.hidden))
+        if members
+    ]
+    return [AdamW(groups, betas=betas, weight_decay=recipe.weight_decay, fused=True)]
+
+
+def muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Muon for the hidden matrices, AdamW for the rest."""
+    hidden, rest = by_kind(model)
+    own = Muon(
+        hidden,
+        lr=rates.base * rates.hidden,
+        weight_decay=recipe.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    if not rest:
+        return [own]
+    other = AdamW(
+        rest, lr=rates.base, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
+    )
+    return [own, other]
+
+
+def gpa(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """GPA-AdamW for all parameters."""
+    own = GPAAdamW(
+        trainable(model),
+        lr=rates.base,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+    return [own]
+
+
+def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Schedule-Free AdamW for all parameters, with its own warm-up."""
+    own = schedule_free(
+        trainable(model),
+        lr=rates.base,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
+    )
+    return [own]
+
+
+def trainable(model: nn.Module) -> list[Tensor]:
+    """The parameters that want a gradient."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def by_kind(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """The hidden matrices, and the other parameters that want a gradient."""
+    kinds = classify(model)
+    hidden = [p for p in trainable(model) if kinds[id(p)] == "hidden"]
+    return hidden, [p for p in trainable(model) if kinds[id(p)] != "hidden"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way to train.
+
+    Args:
+        name: What the command line and results files call it.
+        title: What readers call it.
+        build: Makes its optimizers.
+        around: Puts a peer around them.
+        forecasts: Further arguments of `HybridConfig`; None trains without the plug-in.
+        share: Full steps as a share of T, where there are no forecasts.
+        scheduled: Whether the setting's learning-rate schedule applies.
+        tunes: Which rate is tried at ``factors`` times the setting's: ``base`` or ``hidden``.
+        factors: What is tried; a single factor is simply applied.
+        after: Name of an arm whose measured speedup multiplies the rate ``tunes``, in place of
+            ``factors``.
+    """
+
+    name: str
+    title: str
+    build: Build = adamw
+    around: Callable[[Sequence[Optimizer]], Any] = AroundOptimizers
+    forecasts: Mapping[str, Any] | None = None
+    share: float = 1 / SPEEDUP
+    scheduled: bool = True
+    tunes: str = "base"
+    factors: tuple[float, ...] = field(default=(1.0,))
+    after: str | None = None
+
+
+_PLACEBOS = {"random": RandomForecast(), "negated": NegatedForecast()}
+
+ARMS: dict[str, Arm] = {
+    arm.name: arm
+    for arm in (
+        Arm(name="plain-half", title="plain, T/2", share=0.5),
+        Arm(name="short", title="plain, T/1.5"),
+        Arm(name="plain", title="plain, T", share=1.0),
+        Arm(name="plain-double", title="plain, 2T", share=2.0),
+        Arm(name="hybrid", title="hybrid", forecasts={}),
+        Arm(name="placebo-random", title="placebo: random direction",
+            forecasts={"predictors": {"hidden": _PLACEBOS["random"]}}),
+        Arm(name="placebo-negated", title="placebo: negated forecast",
+            forecasts={"predictors": {"hidden": _PLACEBOS["negated"]}}),
+        Arm(name="hidden-x2", title="hidden rate x 2", tunes="hidden", factors=(2.0,)),
+        Arm(name="hidden-x3", title="hidden rate x 3", tunes="hidden", factors=(3.0,)),
+        Arm(name="hidden-x4", title="hidden rate x 4", tunes="hidden", factors=(4.0,)),
+        Arm(name="rate-x-gain", title="rate x measured speedup", after="hybrid"),
+        Arm(name="hidden-x-gain", title="hidden rate x measured speedup", tunes="hidden",
+            after="hybrid"),
+        Arm(name="beta1", title="beta1 = 0.95", build=partial(adamw, beta1=0.95)),
+        Arm(name="ema", title="EMA read-out", around=ema_readout),
+        Arm(name="lookahead", title="Lookahead", around=lookahead),
+        Arm(name="snoo", title="SNOO", around=snoo),
+        Arm(name="muon", title="Muon", build=muon, tunes="hidden", factors=(0.5, 1.0, 2.0, 4.0)),
+        Arm(name="hybrid-muon", title="hybrid on Muon", build=muon, forecasts={},
+            tunes="hidden", factors=(0.5, 1.0, 2.0, 4.0)),
+        Arm(name="gpa", title="GPA-AdamW", build=gpa, factors=(0.5, 1.0, 2.0)),
+        Arm(name="schedule-free", title="Schedule-Free AdamW", build=free, scheduled=False,
+            factors=(0.5, 1.0, 2.0)),
+    )
+}  # fmt: skip
+"""The arms by name."""
+
+PLAIN = ("plain-half", "short", "plain", "plain-double")
+"""The arms that give the curve from full steps to loss, ascending in steps."""

@@ -1,0 +1,1 @@
+"""Other published accelerators that forecasts are compared with."""

@@ -1,0 +1,327 @@
+"""Which runs a suite consists of, and which rates they get once their grids are done."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from hybrid_predict.bench.arms import ARMS, PLAIN, SPEEDUP, Arm, Rates
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.evidence import equivalent_plain_steps
+from hybrid_predict.tasks import TASKS, Task
+
+TUNING_SEED = 1000
+"""Grids are run with this seed alone, which no comparison uses."""
+
+MULTIPLIERS = (1.0, 2.0, 3.0, 4.0)
+"""What ``tuned-by-kind`` tries for the hidden matrices, times every rate of the grid."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """How the learning rate is chosen, for all arms alike.
+
+    Args:
+        title: What readers call it.
+        decay: Linear warm-up and decay to zero; otherwise the rate is constant.
+        multipliers: Of the hidden matrices' rate in the grid; empty for the tutorial's rate.
+    """
+
+    title: str
+    decay: bool
+    multipliers: tuple[float, ...]
+
+
+SETTINGS: dict[str, Setting] = {
+    "default-constant": Setting("default rate, constant", False, ()),
+    "default-decay": Setting("default rate, decay", True, ()),
+    "tuned": Setting("tuned rate, decay", True, (1.0,)),
+    "tuned-by-kind": Setting("rates tuned by kind, decay", True, MULTIPLIERS),
+}
+"""The settings by name, from what users have to what a thorough sweep would give them."""
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A named selection of cells.
+
+    Args:
+        tasks: Names of tasks.
+        arms: Names of arms by name of setting; the plain arms, without which nothing can be
+            compared, are added.
+        seeds: Number of paired seeds.
+        tiny: Train for a few steps only.
+    """
+
+    tasks: tuple[str, ...]
+    arms: Mapping[str, tuple[str, ...]]
+    seeds: int
+    tiny: bool = False
+
+
+_OTHERS = ("default-constant", "default-decay", "tuned-by-kind")
+_CORE = ("hybrid", "hidden-x2", "hidden-x3", "hidden-x4", "muon", "snoo", "placebo-random",
+         "placebo-negated")  # fmt: skip
+_ALL = tuple(name for name in ARMS if name not in PLAIN)
+_ON_CPU = tuple(name for name, task in TASKS.items() if not task.needs_cuda)
+
+SUITES: dict[str, Suite] = {
+    "core": Suite(
+        ("gpt-0.2m", "cnn", "inr"), {**dict.fromkeys(_OTHERS, ("hybrid",)), "tuned": _CORE}, 5
+    ),
+    "full": Suite(_ON_CPU, {**dict.fromkeys(_OTHERS, ("hybrid",)), "tuned": _ALL}, 5),
+    "smoke": Suite(tuple(TASKS), {"default-decay": _ALL}, 1, tiny=True),
+}
+"""The suites by name."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training run.
+
+    Args:
+        task: Name of the task.
+        setting: Name of the setting; ``tuning`` in a grid.
+        arm: Name of the arm.
+        seed: Decides initial weights and batches.
+        rate: Learning rate.
+        hidden: Multiplies it for the hidden matrices.
+        decay: Whether the learning rate follows a schedule.
+        steps: T of the task.
+        recipe: Digest of everything else that the result depends on.
+    """
+
+    task: str
+    setting: str
+    arm: str
+    seed: int
+    rate: float
+    hidden: float
+    decay: bool
+    steps: int
+    recipe: str
+
+    @property
+    def rates(self) -> Rates:
+        """Its learning rates."""
+        return Rates(self.rate, self.hidden)
+
+    @property
+    def budget(self) -> int:
+        """Full steps, if all forecasts are accepted."""
+        return max(1, round(self.steps * ARMS[self.arm].share))
+
+
+Row = Mapping[str, Any]
+"""What is known of a finished cell: its fields and its results."""
+
+
+def hybrid_config(arm: Arm, steps: int) -> HybridConfig:
+    """The configuration of an arm with forecasts."""
+    return HybridConfig(
+        **{"speedup": SPEEDUP, "total_steps": steps, "count_flops": False, **(arm.forecasts or {})}
+    )
+
+
+class Plan:
+    """The cells of a suite.
+
+    Args:
+        suite: What is asked for.
+
+    Raises:
+        ConfigError: If a name is unknown or ``seeds`` is below 1.
+    """
+
+    def __init__(self, suite: Suite) -> None:
+        arms = [arm for chosen in suite.arms.values() for arm in chosen]
+        for argument, names, known in (
+            ("tasks", suite.tasks, TASKS),
+            ("settings", suite.arms, SETTINGS),
+            ("arms", arms, ARMS),
+        ):
+            if unknown := [name for name in names if name not in known]:
+                raise ConfigError(argument, f"names out of {', '.join(known)}", unknown[0])
+        if suite.seeds < 1:
+            raise ConfigError("seeds", "an integer, at least 1", suite.seeds)
+        self.suite = suite
+        self.tasks: dict[str, Task] = {
+            name: TASKS[name].tiny() if suite.tiny else TASKS[name] for name in suite.tasks
+        }
+        self._digests: dict[tuple[str, str], str] = {}
+
+    def __len__(self) -> int:
+        """Number of cells, grids included."""
+        grids = {s: SETTINGS[s].multipliers for s in self.suite.arms}
+        widest = max(grids.values(), key=len)
+        count = sum(len(task.recipe.rates) * len(widest) for task in self.tasks.values())
+        for setting in self.suite.arms:
+            for arm in self.arms(setting):
+                tried = len(ARMS[arm].factors)
+                count += len(self.tasks) * (self.suite.seeds + (tried if tried > 1 else 0))
+        return count
+
+    def arms(self, setting: str) -> tuple[str, ...]:
+        """Names of a setting's arms."""
+        return (*PLAIN, *(name for name in self.suite.arms[setting] if name not in PLAIN))
+
+    def ready(self, done: Mapping[Cell, Row]) -> list[Cell]:
+        """Cells that can be run now; more become ready when these are done."""
+        cells = dict.fromkeys(self._cells(done))
+        return [cell for cell in cells if cell not in done]
+
+    def chosen(self, done: Mapping[Cell, Row]) -> dict[Cell, Row]:
+        """The finished cells that belong to this plan."""
+        return {cell: done[cell] for cell in dict.fromkeys(self._cells(done)) if cell in done}
+
+    def _cells(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
+        for task in self.tasks:
+            for setting in self.suite.arms:
+                yield from self._grid(task, setting)
+        for task in self.tasks:
+            for setting in self.suite.arms:
+                yield from self._factors(task, setting, done)
+        for seed in range(self.suite.seeds):
+            for task in self.tasks:
+                for setting in self.suite.arms:
+                    yield from self._comparison(task, setting, seed, done)
+
+    def _grid(self, task: str, setting: str) -> list[Cell]:
+        """Plain runs over the grid of rates; none for the tutorial's rate."""
+        return [
+            self._cell(task, "tuning", "plain", TUNING_SEED, Rates(rate, multiplier), True)
+            for multiplier in SETTINGS[setting].multipliers
+            for rate in self.tasks[task].recipe.rates
+        ]
+
+    def _factors(self, task: str, setting: str, done: Mapping[Cell, Row]) -> Iterator[Cell]:
+        for arm in self.arms(setting):
+            if len(ARMS[arm].factors) > 1:
+                yield from self._tried(task, setting, arm, done)
+
+    def _comparison(
+        self, task: str, setting: str, seed: int, done: Mapping[Cell, Row]
+    ) -> Iterator[Cell]:
+        for arm in self.arms(setting):
+            if (rates := self.rates(task, setting, arm, done)) is not None:
+                yield self._cell(task, setting, arm, seed, rates, SETTINGS[setting].decay)
+
+    def _cell(
+        self, task: str, setting: str, arm: str, seed: int, rates: Rates, decay: bool
+    ) -> Cell:
+        steps = self.tasks[task].steps
+        if (task, arm) not in self._digests:
+            self._digests[task, arm] = recipe_digest(self.tasks[task], ARMS[arm])
+        digest = self._digests[task, arm]
+        return Cell(task, setting, arm, seed, rates.base, rates.hidden, decay, steps, digest)
+
+    def _tried(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> list[Cell]:
+        """An arm's own grid around the setting's rates, once these are known."""
+        rates, chosen = self._setting_rates(task, setting, done), ARMS[arm]
+        if rates is None:
+            return []
+        return [
+            self._cell(
+                task, "tuning", arm, TUNING_SEED, rates.times(chosen.tunes, factor),
+                SETTINGS[setting].decay,
+            )
+            for factor in chosen.factors
+        ]  # fmt: skip
+
+    def _setting_rates(self, task: str, setting: str, done: Mapping[Cell, Row]) -> Rates | None:
+        grid = self._grid(task, setting)
+        return best(grid, done) if grid else Rates(self.tasks[task].recipe.learning_rate)
+
+    def rates(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> Rates | None:
+        """The rates of an arm; None as long as the runs that decide them are not done."""
+        chosen = ARMS[arm]
+        if len(chosen.factors) > 1:
+            tried = self._tried(task, setting, arm, done)
+            return best(tried, done) if tried else None
+        rates = self._setting_rates(task, setting, done)
+        factor = self._gain(task, setting, done) if chosen.after else chosen.factors[0]
+        if rates is None or factor is None:
+            return None
+        return rates.times(chosen.tunes, factor)
+
+    def _gain(self, task: str, setting: str, done: Mapping[Cell, Row]) -> float | None:
+        """The measured speedup of the hybrid arm over all seeds, to two digits."""
+        means: dict[str, list[float]] = {}
+        rates = self._setting_rates(task, setting, done)
+        for arm in (*PLAIN, "hybrid"):
+            rows = []
+            for seed in range(self.suite.seeds if rates is not None else 0):
+                assert rates is not None
+                rows.append(done.get(self._cell(
+                    task, setting, arm, seed, rates, SETTINGS[setting].decay)))  # fmt: skip
+            if not rows or None in rows:
+                return None
+            known = [row for row in rows if row is not None]
+            means[arm] = [
+                math.fsum(number(row["loss"]) for row in known) / len(known),
+                math.fsum(row["cost"] for row in known) / len(known),
+            ]
+        losses, steps = zip(*(means[arm] for arm in PLAIN), strict=True)
+        reached = equivalent_plain_steps(steps, losses, means["hybrid"][0])
+        return round(reached.steps / means["hybrid"][1], 2)
+
+
+def best(cells: Sequence[Cell], done: Mapping[Cell, Row]) -> Rates | None:
+    """The rates of the cell that ended lowest, the first one if all diverged; None until done."""
+    if any(cell not in done for cell in cells):
+        return None
+    return min(cells, key=lambda cell: number(done[cell]["loss"])).rates
+
+
+def number(loss: float | None) -> float:
+    """A loss as JSON holds it: None stands for a run that diverged."""
+    return math.inf if loss is None else loss
+
+
+def recipe_digest(task: Task, arm: Arm) -> str:
+    """Twelve hexadecimal digits over the task and the arm's configuration of forecasts."""
+    config = None if arm.forecasts is None else hybrid_config(arm, task.steps).to_dict()
+    plain = {"task": task.to_dict(), "share": arm.share, "forecasts": config}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def as_cell(row: Row) -> Cell:
+    """The cell that a row is the result of."""
+    return Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
+
+
+def select(
+    suite: Suite,
+    tasks: Iterable[str] | None = None,
+    settings: Iterable[str] | None = None,
+    arms: Iterable[str] | None = None,
+    seeds: int | None = None,
+) -> Suite:
+    """A part of a suite, or what else was asked for by name.
+
+    Args:
+        suite: Where to start from.
+        tasks: Tasks instead of the suite's.
+        settings: Settings instead of the suite's; those it lacks get the arms of ``tuned``.
+        arms: Arms instead of the suite's, in every setting.
+        seeds: Paired seeds instead of the suite's.
+    """
+    chosen = {name: suite.arms.get(name, _ALL) for name in settings or suite.arms}
+    if arms is not None:
+        chosen = dict.fromkeys(chosen, tuple(arms))
+    return Suite(
+        tuple(tasks) if tasks is not None else suite.tasks,
+        chosen,
+        suite.seeds if seeds is None else seeds,
+        suite.tiny,
+    )
+
+
+def to_row(cell: Cell, results: Mapping[str, Any]) -> dict[str, Any]:
+    """A cell with its results, as plain data."""
+    return {**asdict(cell), **results}

@@ -1,0 +1,95 @@
+"""A suite's results as a figure: the plain curves with the arms on them, and their speedups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.bench.arms import ARMS, PLAIN
+from hybrid_predict.bench.figures import Summary
+from hybrid_predict.bench.plan import SETTINGS
+from hybrid_predict.bench.table import MAIN
+from hybrid_predict.report.figure import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PLAIN, _HYBRID, _OTHER = "#264653", "#d1495b", "#8a8f98"
+
+
+def plot(results: Mapping[str, Any]) -> Figure:
+    """One column per task: losses against full steps above, speedups at equal quality below.
+
+    Args:
+        results: What a results file holds.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    summary = Summary(results)
+    setting = MAIN if MAIN in summary.settings else next(iter(summary.settings))
+    arms = [arm for arm in summary.settings[setting] if arm not in PLAIN]
+    columns = len(summary.tasks)
+    figure = new_figure(figsize=(1.6 + 3.4 * columns, 3.4 + 0.3 * len(arms)))
+    grid = figure.subplots(
+        2, columns, squeeze=False, height_ratios=(3, 0.4 + 0.3 * len(arms)), sharey="row"
+    )
+    for k, task in enumerate(summary.tasks):
+        _losses(figure.add_subplot(grid[0, k].get_subplotspec()), summary, task, setting)
+        grid[0, k].remove()
+        _speedups(grid[1, k], summary, task, setting, arms)
+    figure.suptitle(f"Suite {results['suite']}, {SETTINGS[setting].title}")
+    return figure
+
+
+def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
+    """The plain curve, and the hybrid arm's runs."""
+    for arms, color, style in ((PLAIN, _PLAIN, "-"), (("hybrid",), _HYBRID, "")):
+        found = [summary.figures(task, setting, arm) for arm in arms]
+        known = [f for f in found if f is not None and f.loss["mean"] is not None]
+        axes.errorbar(
+            [f.cost for f in known],
+            [f.loss["mean"] for f in known],
+            [f.loss["sd"] or 0.0 for f in known],
+            color=color,
+            linestyle=style or "none",
+            marker="o",
+            capsize=3,
+            label="plain" if arms is PLAIN else "hybrid",
+        )
+    axes.set(xscale="log", title=task, xlabel="full steps")
+    axes.minorticks_off()
+    if known := [f for arm in PLAIN if (f := summary.figures(task, setting, arm)) is not None]:
+        axes.set_xticks([f.cost for f in known], [f"{f.cost:,.0f}" for f in known])
+    axes.legend(frameon=False)
+    _tidy(axes)
+    axes.set_ylabel("final loss")
+
+
+def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[str]) -> None:
+    """One line per arm: its speedup and the interval over seeds."""
+    axes.axvline(1.0, color=_PLAIN, linewidth=1)
+    for row, arm in enumerate(arms):
+        found = summary.figures(task, setting, arm)
+        if found is None or found.speedup is None:
+            continue
+        value, low, high = found.speedup.value, found.speedup.low, found.speedup.high
+        color = _HYBRID if arm == "hybrid" else _OTHER
+        axes.plot([low or value, high or value], [row, row], color=color, linewidth=2)
+        axes.plot([value], [row], color=color, marker="o")
+        if found.speedup.bound:
+            axes.annotate(found.speedup.bound, (value, row), xytext=(0, 4),
+                          textcoords="offset points", ha="center")  # fmt: skip
+    axes.set_yticks(range(len(arms)), [ARMS[arm].title for arm in arms])
+    axes.set(xlabel="equivalent plain steps / cost", ylim=(len(arms) - 0.5, -0.5))
+    _tidy(axes)
+
+
+def _tidy(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e3e5e9", linewidth=0.8)
+    axes.set_axisbelow(True)

@@ -1,0 +1,124 @@
+"""Runs a plan's cells in several processes, keeping every finished one."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hybrid_predict.bench.plan import Cell, Plan, Row, as_cell, to_row
+from hybrid_predict.bench.train import train
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.tasks import Task
+
+RUNS = "runs.jsonl"
+
+logger = logging.getLogger(__name__)
+
+OnRow = Callable[[Row, int], None]
+"""Is told a finished row and how many cells are done."""
+
+
+class Store:
+    """Finished cells, one JSON line each, in a folder.
+
+    Args:
+        folder: The folder; made if it does not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / RUNS
+        self.done: dict[Cell, Row] = {}
+        lines = self._path.read_text("utf-8").splitlines() if self._path.exists() else []
+        for number, line in enumerate(lines, 1):
+            try:
+                row = json.loads(line)
+                self.done[as_cell(row)] = row
+            except (ValueError, KeyError, TypeError):
+                logger.warning(
+                    "%s, line %d is no finished run; it is left out.", self._path, number
+                )
+
+    def add(self, cell: Cell, row: Row) -> None:
+        """Keep a row, on the disk before this returns."""
+        self.done[cell] = row
+        torn = self._path.exists() and not self._path.read_bytes().endswith((b"\n", b""))
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(("\n" if torn else "") + json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def run(plan: Plan, store: Store, jobs: int = 1, on_row: OnRow | None = None) -> dict[Cell, Row]:
+    """Run whatever is not done yet.
+
+    Args:
+        plan: The cells.
+        store: Finished cells; new ones are added.
+        jobs: Processes, with one thread each.
+        on_row: Is told of every finished cell.
+
+    Returns:
+        The plan's cells with their rows.
+
+    Raises:
+        ConfigError: If ``jobs`` is below 1.
+    """
+    if jobs < 1:
+        raise ConfigError("jobs", "an integer, at least 1", jobs)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(
+        jobs, context, initializer=torch.set_num_threads, initargs=(1,)
+    ) as pool:
+        running: dict[Future[dict[str, Any]], Cell] = {}
+        try:
+            while True:
+                under_way = set(running.values())
+                waiting = [c for c in plan.ready(store.done) if c not in under_way]
+                # No more than one in hand for each process: what is next depends on what is done.
+                for cell in waiting[: 2 * jobs - len(running)]:
+                    running[pool.submit(train, cell, plan.tasks[cell.task])] = cell
+                if not running:
+                    return plan.chosen(store.done)
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    cell = running.pop(future)
+                    row = to_row(cell, future.result())
+                    store.add(cell, row)
+                    if on_row is not None:
+                        on_row(row, len(plan.chosen(store.done)))
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+
+
+def compile_results(
+    suite: str, plan: Plan, done: Mapping[Cell, Row], environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Everything that a results file holds, as plain data.
+
+    Args:
+        suite: Name of the suite.
+        plan: Its cells.
+        done: The finished ones.
+        environment: Versions and hardware.
+    """
+    tasks: Mapping[str, Task] = plan.tasks
+    return {
+        "schema": 1,
+        "suite": suite,
+        "seeds": plan.suite.seeds,
+        "arms": {name: list(plan.arms(name)) for name in plan.suite.arms},
+        "cells": {"planned": len(plan), "done": len(done)},
+        "environment": dict(environment),
+        "tasks": {name: task.to_dict() for name, task in tasks.items()},
+        "runs": [dict(row) for row in done.values()],
+    }

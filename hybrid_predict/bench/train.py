@@ -1,0 +1,108 @@
+"""Trains one cell in a plain loop, with or without forecasts."""
+
+from __future__ import annotations
+
+import math
+from time import perf_counter
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from hybrid_predict.bench.arms import ARMS
+from hybrid_predict.bench.memory import Memory
+from hybrid_predict.bench.plan import Cell, hybrid_config
+from hybrid_predict.engine import HybridEngine
+from hybrid_predict.tasks import Task
+from hybrid_predict.tasks.base import linear_schedule
+
+_CHECK_EVERY = 50
+
+
+def train(cell: Cell, task: Task) -> dict[str, Any]:
+    """Train, and measure.
+
+    Args:
+        cell: What to train.
+        task: The cell's task.
+
+    Returns:
+        ``loss`` (None if the run diverged), ``full_steps``, ``cost`` (full steps, a forward-only
+        pass counting 1/3), ``seconds`` of training, ``memory`` (bytes, see `Memory`) and
+        ``forecasts`` (how many were made, None in an arm without them).
+    """
+    next(task.batches(cell.seed))  # loads the data, which is nobody's cost
+    memory = Memory()
+    run = _Run(cell, task)
+    started = perf_counter()
+    run.train()
+    seconds = perf_counter() - started
+    used = memory.used()
+    run.show_final_weights()
+    loss = task.final_loss(run.model)
+    ledger = run.engine.ledger if run.engine else None
+    return {
+        "loss": loss if run.finite and math.isfinite(loss) else None,
+        "full_steps": run.full_steps,
+        "cost": run.full_steps if ledger is None else ledger.cost,
+        "seconds": seconds,
+        "memory": used,
+        "forecasts": None if ledger is None else ledger.forecasts,
+    }
+
+
+class _Run:
+    """The parts of one training run."""
+
+    def __init__(self, cell: Cell, task: Task) -> None:
+        arm = ARMS[cell.arm]
+        self.model = task.model(cell.seed)
+        self.full_steps, self.finite = 0, True
+        self._task, self._batches = task, task.batches(cell.seed)
+        updates = cell.steps if arm.forecasts is not None else cell.budget
+        self._optimizers = optimizers = arm.build(self.model, task.recipe, cell.rates, updates)
+        warmup = task.recipe.warmup_fraction
+        decay = linear_schedule(updates, warmup) if cell.decay and arm.scheduled else _constant
+        self._schedulers = [LambdaLR(optimizer, decay) for optimizer in optimizers]
+        self._stepper = arm.around(optimizers)
+        self._budget = updates
+        self.engine: HybridEngine | None = None
+        if arm.forecasts is not None:
+            self.engine = HybridEngine(self.model, optimizers, hybrid_config(arm, updates))
+
+    def train(self) -> None:
+        """Train to the end of the schedule, or until the loss is no number."""
+        while self.finite and not self._done:
+            if self.engine is not None:
+                self.engine.before_step()
+            loss = self._task.loss(self.model, next(self._batches))
+            self._stepper.zero_grad()
+            loss.backward()
+            if self._task.recipe.gradient_clip is not None:
+                torch.nn.utils.clip_grad_norm_(
+                    self.model.parameters(), self._task.recipe.gradient_clip
+                )
+            self._stepper.step()
+            ticks = 1 if self.engine is None else self.engine.after_step(loss).ticks
+            self.full_steps += 1
+            for _ in range(ticks):
+                for scheduler in self._schedulers:
+                    scheduler.step()
+            if self.full_steps % _CHECK_EVERY == 0:
+                self.finite = math.isfinite(float(loss.detach()))
+        if self.engine is not None:
+            self.engine.detach()
+
+    def show_final_weights(self) -> None:
+        """Put the weights that count into the model, where others were trained."""
+        for part in (self._stepper, *self._optimizers):
+            if hasattr(part, "eval"):
+                part.eval()
+
+    @property
+    def _done(self) -> bool:
+        return self.engine.done if self.engine is not None else self.full_steps >= self._budget
+
+
+def _constant(update: int) -> float:
+    return 1.0

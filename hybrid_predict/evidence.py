@@ -1,0 +1,126 @@
+"""What paired runs say: spread over seeds, and how many plain full steps an arm's loss is worth."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+FEW_SEEDS = 5
+"""Results from fewer paired seeds are called a hint."""
+
+EXACT, AT_LEAST, AT_MOST = "", "≥", "≤"
+"""How a number relates to what was measured: interpolated, or beyond one end of what was tried."""
+
+
+def spread(values: Sequence[float]) -> dict[str, Any]:
+    """Mean, sample standard deviation (None below two values) and number of values."""
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "sd": statistics.stdev(values) if len(values) > 1 else None,
+        "n": len(values),
+    }
+
+
+@dataclass(frozen=True)
+class PlainSteps:
+    """A number of plain full steps.
+
+    Args:
+        steps: The number; at a bound, the nearest number that was tried.
+        bound: One of :data:`EXACT`, :data:`AT_LEAST`, :data:`AT_MOST`.
+    """
+
+    steps: float
+    bound: str = EXACT
+
+
+def equivalent_plain_steps(
+    steps: Sequence[float], losses: Sequence[float], loss: float
+) -> PlainSteps:
+    r"""The fewest full steps after which plain training would have ended at a given loss.
+
+    Every plain run has a schedule of its own. Between two of them the loss is taken as linear in
+    the logarithm of the steps; a budget that ends no lower than a smaller one is passed over, for
+    nobody would choose it. Nothing is extrapolated.
+
+    Args:
+        steps: Full steps of the plain runs, ascending.
+        losses: Their losses; a diverged run has a loss that is not finite.
+        loss: The loss asked for; not finite if its run diverged.
+
+    Returns:
+        The number, or the end of what was tried that it lies beyond.
+    """
+    known: list[tuple[float, float]] = []
+    for budget, value in zip(steps, losses, strict=True):
+        if math.isfinite(value) and (not known or value < known[-1][1]):
+            known.append((budget, value))
+    if not math.isfinite(loss) or not known or loss > known[0][1]:
+        return PlainSteps(known[0][0] if known else steps[0], AT_MOST)
+    if loss < known[-1][1]:
+        return PlainSteps(steps[-1], AT_LEAST)
+    falling = [-value for _, value in known]
+    return PlainSteps(math.exp(np.interp(-loss, falling, [math.log(n) for n, _ in known])))
+
+
+@dataclass(frozen=True)
+class Speedup:
+    """Equivalent plain steps per full step spent, with a bootstrap interval over paired seeds.
+
+    Args:
+        value: Of the mean losses over all seeds.
+        bound: Whether ``value`` is only a bound.
+        low: Lower end of the 95 % interval; None below two seeds.
+        high: Its upper end. Resamples beyond what was tried count with the end of what was tried.
+        seeds: Number of paired seeds.
+    """
+
+    value: float
+    bound: str
+    low: float | None
+    high: float | None
+    seeds: int
+
+
+def speedup(
+    steps: Sequence[float],
+    plain: Sequence[Sequence[float]],
+    losses: Sequence[float],
+    costs: Sequence[float],
+    resamples: int = 2000,
+) -> Speedup:
+    """Speedup at equal quality of an arm, from runs paired by seed.
+
+    Percentile bootstrap (Efron, 1979): seeds are drawn with replacement, the same ones for the
+    plain curve and for the arm, and means are formed before they are compared.
+
+    Args:
+        steps: Full steps of the plain runs, ascending.
+        plain: Their losses, one row per budget, one column per seed.
+        losses: The arm's losses by seed.
+        costs: What the arm spent by seed, in full steps; a forward-only pass counts 1/3.
+        resamples: Number of resamples.
+
+    Returns:
+        The speedup.
+    """
+    curve, arm, cost = (np.asarray(x, dtype=float) for x in (plain, losses, costs))
+
+    def measure(chosen: np.ndarray) -> tuple[float, str]:
+        reached = equivalent_plain_steps(
+            steps, curve[:, chosen].mean(axis=1).tolist(), float(arm[chosen].mean())
+        )
+        return reached.steps / float(cost[chosen].mean()), reached.bound
+
+    everyone = np.arange(len(arm))
+    value, bound = measure(everyone)
+    if len(arm) < 2:
+        return Speedup(value, bound, None, None, len(arm))
+    draws = np.random.default_rng(0).choice(everyone, (resamples, len(arm)))
+    low, high = np.quantile([measure(draw)[0] for draw in draws], [0.025, 0.975])
+    return Speedup(value, bound, float(low), float(high), len(arm))

@@ -1,0 +1,155 @@
+"""NumPy twins of the benchmark's peers, and the loop that drives the peers themselves."""
+
+import math
+
+import numpy as np
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from hybrid_predict.backends.base import NEWTON_SCHULZ
+
+SHAPES = ((4, 3), (5,), (3, 2, 2, 2))
+MATRICES = ((4, 3), (3, 7), (3, 2, 2, 2))
+RATE, BETAS, EPS, DECAY = 0.03, (0.9, 0.97), 1e-8, 0.1
+STEPS = 23
+
+
+def factor(t):
+    """A learning-rate schedule: warm-up, then cosine."""
+    return (t + 1) / 5 if t < 5 else 0.5 * (1 + math.cos(math.pi * (t - 5) / STEPS))
+
+
+def start(shapes=SHAPES):
+    generator = np.random.default_rng(3)
+    return [generator.normal(size=shape) for shape in shapes]
+
+
+def gradients(t, weights):
+    """A rough quadratic's gradient with noise: it depends on the step and on the weights."""
+    generator = np.random.default_rng(100 + t)
+    return [(1 + 0.5 * math.sin(t)) * w + generator.normal(size=w.shape) for w in weights]
+
+
+class Loop:
+    """A training loop that knows nothing but parameters, a peer, and schedulers."""
+
+    def __init__(self, make, shapes=SHAPES, scheduled=True):
+        self.parameters = [torch.nn.Parameter(torch.tensor(w)) for w in start(shapes)]
+        self.peer = make(self.parameters)
+        inner = getattr(self.peer, "optimizers", (self.peer,))
+        self.schedulers = [LambdaLR(o, factor) for o in inner] if scheduled else []
+        self.taken = 0
+
+    def train(self, steps):
+        for _ in range(steps):
+            self.peer.zero_grad()
+            for p, g in zip(self.parameters, gradients(self.taken, self.weights()), strict=True):
+                p.grad = torch.tensor(g)
+            self.peer.step()
+            for scheduler in self.schedulers:
+                scheduler.step()
+            self.taken += 1
+        return self
+
+    def weights(self):
+        return [p.detach().numpy().copy() for p in self.parameters]
+
+
+def assert_close(found, wanted, rtol=1e-9):
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(x, y, rtol=rtol, atol=1e-12)
+
+
+def assert_same(found, wanted):
+    for x, y in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(x, y)
+
+
+class TwinAdamW:
+    """Adam's direction with decoupled weight decay, one array after the other."""
+
+    def __init__(self, arrays):
+        self.m, self.v = ([np.zeros_like(a) for a in arrays] for _ in range(2))
+        self.t = 0
+
+    def step(self, weights, grads, rate):
+        self.t += 1
+        moved = []
+        for k, (w, g) in enumerate(zip(weights, grads, strict=True)):
+            self.m[k] = BETAS[0] * self.m[k] + (1 - BETAS[0]) * g
+            self.v[k] = BETAS[1] * self.v[k] + (1 - BETAS[1]) * g * g
+            m = self.m[k] / (1 - BETAS[0] ** self.t)
+            v = self.v[k] / (1 - BETAS[1] ** self.t)
+            moved.append(w - rate * (m / (np.sqrt(v) + EPS) + DECAY * w))
+        return moved
+
+
+def twin_outer(steps, every, rate, momentum):
+    w = anchor = start()
+    buffer, adam = [np.zeros_like(x) for x in w], TwinAdamW(w)
+    for t in range(steps):
+        w = adam.step(w, gradients(t, w), RATE * factor(t))
+        if (t + 1) % every == 0:
+            s = [a - x for a, x in zip(anchor, w, strict=True)]
+            buffer = [momentum * b + x for b, x in zip(buffer, s, strict=True)]
+            triples = zip(anchor, buffer, s, strict=True)
+            w = anchor = [a - rate * (momentum * b + x) for a, b, x in triples]
+    return w
+
+
+def twin_gpa(steps, mu_x, mu_y):
+    x = z = y = start()
+    adam = TwinAdamW(z)
+    for t in range(steps):
+        z = adam.step(z, gradients(t, y), RATE * factor(t))
+        x = [mu_x * a + (1 - mu_x) * b for a, b in zip(x, z, strict=True)]
+        y = [mu_y * a + (1 - mu_y) * b for a, b in zip(x, z, strict=True)]
+    return y, x
+
+
+def twin_ema(steps, decay):
+    w = average = start()
+    adam = TwinAdamW(w)
+    for t in range(steps):
+        w = adam.step(w, gradients(t, w), RATE * factor(t))
+        average = [decay * a + (1 - decay) * b for a, b in zip(average, w, strict=True)]
+    return w, average
+
+
+def twin_schedule_free(steps, warmup):
+    x = z = y = start()
+    v, total, beta = [np.zeros_like(a) for a in x], 0.0, BETAS[0]
+    for t in range(steps):
+        rate = RATE * min(1.0, (t + 1) / warmup)
+        g = gradients(t, y)
+        v = [BETAS[1] * a + (1 - BETAS[1]) * b * b for a, b in zip(v, g, strict=True)]
+        root = [np.sqrt(a / (1 - BETAS[1] ** (t + 1))) + EPS for a in v]
+        rows = zip(z, y, g, root, strict=True)
+        z = [a - rate * (b / r + DECAY * w) for a, w, b, r in rows]
+        total += rate**2
+        c = rate**2 / total
+        x = [(1 - c) * a + c * b for a, b in zip(x, z, strict=True)]
+        y = [beta * a + (1 - beta) * b for a, b in zip(x, z, strict=True)]
+    return y, x
+
+
+def twin_muon(steps, momentum=0.95):
+    w = [x.reshape(len(x), -1) for x in start(MATRICES)]
+    b = [np.zeros_like(x) for x in w]
+    for t in range(steps):
+        rate = RATE * factor(t)
+        shaped = [x.reshape(shape) for x, shape in zip(w, MATRICES, strict=True)]
+        for k, g in enumerate(gradients(t, shaped)):
+            g = g.reshape(len(g), -1)
+            b[k] = momentum * b[k] + (1 - momentum) * g
+            x = (1 - momentum) * g + momentum * b[k]
+            x = x / np.linalg.norm(x)
+            for _ in range(5):
+                gram = x @ x.T
+                x = sum(
+                    c * p @ x
+                    for c, p in zip(NEWTON_SCHULZ, (np.eye(len(x)), gram, gram @ gram), strict=True)
+                )
+            ratio = 0.2 * math.sqrt(max(x.shape))
+            w[k] = (1 - rate * DECAY) * w[k] - rate * ratio * x
+    return [x.reshape(shape) for x, shape in zip(w, MATRICES, strict=True)]

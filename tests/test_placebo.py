@@ -1,0 +1,128 @@
+"""Placebo forecasts: as long as the real ones, in directions that mean nothing."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import test_predictors as contract
+from cases import PREDICTOR_CASES, PredictorCase
+from hybrid_predict import ConfigError, SpectralPredictor, WeightDelta
+from hybrid_predict.bench.peers.placebo import NegatedForecast, RandomForecast
+from loops import Bench, make_config
+from test_predictors import SHAPES, History
+
+PLACEBOS = {"random": RandomForecast, "negated": NegatedForecast}
+every_placebo = pytest.mark.parametrize("placebo", PLACEBOS.values(), ids=PLACEBOS.keys())
+every_inner = pytest.mark.parametrize("inner", PREDICTOR_CASES)
+WIDE = {"matrix": (60, 40), "kernel": (20, 10, 3, 3)}
+
+
+def cosine(left, right):
+    left, right = np.ravel(left), np.ravel(right)
+    return left @ right / (np.linalg.norm(left) * np.linalg.norm(right))
+
+
+@pytest.fixture(params=[(p, i) for p in PLACEBOS for i in PREDICTOR_CASES], ids="-".join)
+def name(request, monkeypatch):
+    """The name under which the contract's tests find a placebo."""
+    placebo, inner = request.param
+    case = PREDICTOR_CASES[inner]
+    own = PredictorCase(PLACEBOS[placebo](case.predictor), case.length)
+    monkeypatch.setitem(PREDICTOR_CASES, "placebo", own)
+    return "placebo"
+
+
+@pytest.mark.parametrize("closed_loop", [True, False], ids=["closed", "open"])
+def test_forecasts_keep_the_contract_of_predictors(name, closed_loop):
+    contract.test_forecast_is_zero_before_any_observation(name, "torch", closed_loop)
+    contract.test_forecast_is_pure_and_repeatable(name, "torch", closed_loop)
+    for horizon in (0.0, 0.5, 8.0):
+        contract.test_length_follows_the_horizon_as_documented(name, "torch", closed_loop, horizon)
+
+
+def test_history_keeps_the_contract_of_predictors(name):
+    contract.test_forecast_has_a_horizon_per_tensor(name, "torch")
+    contract.test_history_survives_a_round_trip(name, "torch")
+    for shapes in ({"another": (4, 3)}, {**SHAPES, "matrix": (3, 4)}):
+        contract.test_history_of_other_parameters_is_refused_and_changes_nothing(
+            name, "torch", shapes
+        )
+
+
+@every_placebo
+@every_inner
+def test_history_is_that_of_the_inner_predictor(placebo, inner):
+    predictor = PREDICTOR_CASES[inner].predictor
+    histories = [History(p, "torch") for p in (placebo(predictor), predictor)]
+    for k, arrays in enumerate(contract.steps(count=6)):
+        delta = histories[0].delta(2.0)
+        for history in histories:
+            copies = tuple(d.clone() for d in delta.directions)
+            applied = WeightDelta(delta.names, copies, delta.factors) if k % 2 else None
+            history.observe(arrays, applied)
+    left, right = (h.state.state_dict() for h in histories)
+    assert left["count"] == right["count"] == 6
+    assert contract.same(left["average"], right["average"])
+    assert contract.same(histories[0].state.direction, histories[1].state.direction)
+
+
+@every_inner
+def test_negated_forecast_is_the_opposite(inner):
+    predictor = PREDICTOR_CASES[inner].predictor
+    negated, plain = (History(p, "torch") for p in (NegatedForecast(predictor), predictor))
+    for arrays in contract.steps():
+        negated.observe(arrays)
+        plain.observe(arrays)
+    assert contract.same(negated.forecast(2.0), [-x for x in plain.forecast(2.0)])
+
+
+def random_forecasts(count, **options):
+    """The forecasts of a random placebo after each of ``count`` equal displacements."""
+    history = History(RandomForecast(**options), "torch", WIDE)
+    (displacement,) = contract.steps(count=1, shapes=WIDE)
+    found = []
+    for _ in range(count):
+        history.observe([x.copy() for x in displacement])
+        found.append(history.forecast(1.0))
+    return displacement, found
+
+
+def test_random_forecasts_are_as_likely_right_as_wrong():
+    count = 100
+    displacement, found = random_forecasts(count)
+    for k, x in enumerate(displacement):
+        cosines = np.array([cosine(forecast[k], x) for forecast in found])
+        spread = 1 / np.sqrt(x.size)
+        assert abs(cosines.mean()) < 4 * spread / np.sqrt(count)
+        assert 0.7 * spread < cosines.std() < 1.3 * spread
+        entries = found[0][k] / found[0][k].std()
+        assert np.mean(entries**4) == pytest.approx(3.0, abs=0.6)
+
+
+def test_random_direction_is_new_after_every_observation():
+    _, found = random_forecasts(10)
+    for left, right in pairwise(found):
+        assert all(abs(cosine(x, y)) < 0.15 for x, y in zip(left, right, strict=True))
+
+
+def test_random_directions_follow_from_the_seed_alone():
+    first, again, other = (random_forecasts(5, seed=seed)[1] for seed in (1, 1, 2))
+    for left, same, different in zip(first, again, other, strict=True):
+        assert contract.same(left, same)
+        assert abs(cosine(left[0], different[0])) < 0.15
+
+
+def test_negative_seed_is_refused():
+    with pytest.raises(ConfigError, match=r"^seed: expected an integer, at least 0"):
+        RandomForecast(seed=-1)
+
+
+@every_placebo
+def test_engine_forecasts_with_a_placebo(placebo):
+    predictors = {"hidden": placebo(SpectralPredictor(refresh_every=1))}
+    bench = Bench(make_config(predictors=predictors))
+    records = bench.train(10)
+    found = [r.alignment for r in records if r.horizon > 0 and r.alignment is not None]
+    assert len(found) >= 5
+    assert bench.engine.config.to_dict()["predictors"]["hidden"]["class"] == placebo.__name__
