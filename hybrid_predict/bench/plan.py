@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from hybrid_predict.bench.arms import ARMS, PLAIN, SPEEDUP, Arm, Rates
@@ -56,12 +56,14 @@ class Suite:
             compared, are added.
         seeds: Number of paired seeds.
         tiny: Train for a few steps only.
+        measured: Tasks whose full steps are timed with and without forecasts; empty for all.
     """
 
     tasks: tuple[str, ...]
     arms: Mapping[str, tuple[str, ...]]
     seeds: int
     tiny: bool = False
+    measured: tuple[str, ...] = ()
 
 
 _OTHERS = ("default-constant", "default-decay", "tuned-by-kind")
@@ -76,6 +78,12 @@ SUITES: dict[str, Suite] = {
     ),
     "full": Suite(_ON_CPU, {**dict.fromkeys(_OTHERS, ("hybrid",)), "tuned": _ALL}, 5),
     "smoke": Suite(tuple(TASKS), {"default-decay": _ALL}, 1, tiny=True),
+    "gpu": Suite(
+        ("gpt-30m",),
+        {"default-decay": ("hybrid", "hidden-x2", "muon")},
+        1,
+        measured=("gpt-30m", "gpt-124m"),
+    ),
 }
 """The suites by name."""
 
@@ -150,9 +158,7 @@ class Plan:
         if suite.seeds < 1:
             raise ConfigError("seeds", "an integer, at least 1", suite.seeds)
         self.suite = suite
-        self.tasks: dict[str, Task] = {
-            name: TASKS[name].tiny() if suite.tiny else TASKS[name] for name in suite.tasks
-        }
+        self.tasks: dict[str, Task] = {name: self.task(name) for name in suite.tasks}
         self._digests: dict[tuple[str, str], str] = {}
 
     def __len__(self) -> int:
@@ -165,6 +171,10 @@ class Plan:
                 tried = len(ARMS[arm].factors)
                 count += len(self.tasks) * (self.suite.seeds + (tried if tried > 1 else 0))
         return count
+
+    def task(self, name: str) -> Task:
+        """A task in the size of the suite."""
+        return TASKS[name].tiny() if self.suite.tiny else TASKS[name]
 
     def arms(self, setting: str) -> tuple[str, ...]:
         """Names of a setting's arms."""
@@ -314,11 +324,12 @@ def select(
     chosen = {name: suite.arms.get(name, _ALL) for name in settings or suite.arms}
     if arms is not None:
         chosen = dict.fromkeys(chosen, tuple(arms))
-    return Suite(
-        tuple(tasks) if tasks is not None else suite.tasks,
-        chosen,
-        suite.seeds if seeds is None else seeds,
-        suite.tiny,
+    return replace(
+        suite,
+        tasks=tuple(tasks) if tasks is not None else suite.tasks,
+        arms=chosen,
+        seeds=suite.seeds if seeds is None else seeds,
+        measured=() if tasks is not None else suite.measured,
     )
 
 

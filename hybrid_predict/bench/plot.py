@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid_predict.bench.arms import ARMS, PLAIN
 from hybrid_predict.bench.figures import Summary
 from hybrid_predict.bench.plan import SETTINGS
-from hybrid_predict.bench.table import MAIN
+from hybrid_predict.bench.table import main_setting
 from hybrid_predict.report.figure import new_figure
 
 if TYPE_CHECKING:
@@ -31,17 +31,16 @@ def plot(results: Mapping[str, Any]) -> Figure:
         MissingExtraError: If matplotlib is not installed.
     """
     summary = Summary(results)
-    setting = MAIN if MAIN in summary.settings else next(iter(summary.settings))
+    setting = main_setting(summary)
     arms = [arm for arm in summary.settings[setting] if arm not in PLAIN]
     columns = len(summary.tasks)
     figure = new_figure(figsize=(1.6 + 3.4 * columns, 3.4 + 0.3 * len(arms)))
-    grid = figure.subplots(
-        2, columns, squeeze=False, height_ratios=(3, 0.4 + 0.3 * len(arms)), sharey="row"
-    )
+    grid = figure.subplots(2, columns, squeeze=False, height_ratios=(3, 0.4 + 0.3 * len(arms)))
+    titles = [ARMS[arm].title for arm in arms]
     for k, task in enumerate(summary.tasks):
-        _losses(figure.add_subplot(grid[0, k].get_subplotspec()), summary, task, setting)
-        grid[0, k].remove()
+        _losses(grid[0, k], summary, task, setting)
         _speedups(grid[1, k], summary, task, setting, arms)
+        grid[1, k].set_yticks(range(len(arms)), titles if k == 0 else [""] * len(arms))
     figure.suptitle(f"Suite {results['suite']}, {SETTINGS[setting].title}")
     return figure
 
@@ -61,13 +60,12 @@ def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
             capsize=3,
             label="plain" if arms is PLAIN else "hybrid",
         )
-    axes.set(xscale="log", title=task, xlabel="full steps")
+    axes.set(xscale="log", title=task, xlabel="full steps", ylabel="final loss")
     axes.minorticks_off()
     if known := [f for arm in PLAIN if (f := summary.figures(task, setting, arm)) is not None]:
         axes.set_xticks([f.cost for f in known], [f"{f.cost:,.0f}" for f in known])
     axes.legend(frameon=False)
     _tidy(axes)
-    axes.set_ylabel("final loss")
 
 
 def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[str]) -> None:
@@ -84,7 +82,6 @@ def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[
         if found.speedup.bound:
             axes.annotate(found.speedup.bound, (value, row), xytext=(0, 4),
                           textcoords="offset points", ha="center")  # fmt: skip
-    axes.set_yticks(range(len(arms)), [ARMS[arm].title for arm in arms])
     axes.set(xlabel="equivalent plain steps / cost", ylim=(len(arms) - 0.5, -0.5))
     _tidy(axes)
 

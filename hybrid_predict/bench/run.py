@@ -14,11 +14,13 @@ from typing import Any
 import torch
 
 from hybrid_predict.bench.plan import Cell, Plan, Row, as_cell, to_row
+from hybrid_predict.bench.step_cost import measure
 from hybrid_predict.bench.train import train
-from hybrid_predict.errors import ConfigError
-from hybrid_predict.tasks import Task
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.runtime import threads
 
-RUNS = "runs.jsonl"
+RUNS, RESULTS = "runs.jsonl", "results.json"
+"""Files in the output folder: finished runs line by line, and everything together."""
 
 logger = logging.getLogger(__name__)
 
@@ -37,8 +39,9 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / RUNS
         self.done: dict[Cell, Row] = {}
-        lines = self._path.read_text("utf-8").splitlines() if self._path.exists() else []
-        for number, line in enumerate(lines, 1):
+        text = self._path.read_text("utf-8") if self._path.exists() else ""
+        self._torn = bool(text) and not text.endswith("\n")
+        for number, line in enumerate(text.splitlines(), 1):
             try:
                 row = json.loads(line)
                 self.done[as_cell(row)] = row
@@ -50,14 +53,16 @@ class Store:
     def add(self, cell: Cell, row: Row) -> None:
         """Keep a row, on the disk before this returns."""
         self.done[cell] = row
-        torn = self._path.exists() and not self._path.read_bytes().endswith((b"\n", b""))
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(("\n" if torn else "") + json.dumps(row, allow_nan=False) + "\n")
+            file.write("\n" * self._torn + json.dumps(row, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
+        self._torn = False
 
 
-def run(plan: Plan, store: Store, jobs: int = 1, on_row: OnRow | None = None) -> dict[Cell, Row]:
+def run_plan(
+    plan: Plan, store: Store, jobs: int = 1, on_row: OnRow | None = None
+) -> dict[Cell, Row]:
     """Run whatever is not done yet.
 
     Args:
@@ -100,8 +105,33 @@ def run(plan: Plan, store: Store, jobs: int = 1, on_row: OnRow | None = None) ->
             raise
 
 
+def check_device(plan: Plan) -> None:
+    """Make sure that there is a CUDA device if a task needs one.
+
+    Raises:
+        UnsupportedSetupError: If there is none.
+    """
+    needy = [name for name, task in plan.tasks.items() if task.needs_cuda and not plan.suite.tiny]
+    if needy and not torch.cuda.is_available():
+        raise UnsupportedSetupError(
+            "tasks", "a CUDA device", needy[0], "Choose other tasks with --tasks."
+        )
+
+
+def measure_steps(plan: Plan) -> dict[str, Any]:
+    """What forecasts add to a full step of each task, on one thread; see `step_cost.measure`."""
+    short = {"blocks": 2, "length": 2} if plan.suite.tiny else {}
+    names = plan.suite.measured or plan.suite.tasks
+    with threads(1):
+        return {name: measure(plan.task(name), **short) for name in names}
+
+
 def compile_results(
-    suite: str, plan: Plan, done: Mapping[Cell, Row], environment: Mapping[str, Any]
+    suite: str,
+    plan: Plan,
+    done: Mapping[Cell, Row],
+    environment: Mapping[str, Any],
+    steps: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Everything that a results file holds, as plain data.
 
@@ -110,8 +140,8 @@ def compile_results(
         plan: Its cells.
         done: The finished ones.
         environment: Versions and hardware.
+        steps: What :func:`measure_steps` found; empty if it was not run.
     """
-    tasks: Mapping[str, Task] = plan.tasks
     return {
         "schema": 1,
         "suite": suite,
@@ -119,6 +149,7 @@ def compile_results(
         "arms": {name: list(plan.arms(name)) for name in plan.suite.arms},
         "cells": {"planned": len(plan), "done": len(done)},
         "environment": dict(environment),
-        "tasks": {name: task.to_dict() for name, task in tasks.items()},
+        "tasks": {name: task.to_dict() for name, task in plan.tasks.items()},
+        "steps": dict(steps),
         "runs": [dict(row) for row in done.values()],
     }

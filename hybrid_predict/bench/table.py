@@ -13,8 +13,10 @@ from hybrid_predict.evidence import FEW_SEEDS, Speedup
 
 NONE = "n/a"
 
-MAIN = "tuned"
-"""The setting whose arms are compared in full."""
+
+def main_setting(summary: Summary) -> str:
+    """The setting whose arms are compared in full."""
+    return "tuned" if "tuned" in summary.settings else next(iter(summary.settings))
 
 
 def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
@@ -26,6 +28,7 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
         f"{suite} settings": partial(settings_table, summary),
         f"{suite} arms": partial(arms_table, summary),
         f"{suite} losses": partial(losses_table, summary),
+        f"{suite} steps": partial(steps_table, results["steps"]),
     }
 
 
@@ -57,11 +60,11 @@ def settings_table(summary: Summary) -> str:
 
 def arms_table(summary: Summary) -> str:
     """Speedup of every arm in the main setting, a row per arm and a column per task."""
-    rows = []
-    for arm in summary.settings.get(MAIN, ()):
+    rows, setting = [], main_setting(summary)
+    for arm in summary.settings[setting]:
         if arm not in PLAIN:
-            total = summary.overall(MAIN, arm)
-            cells = [_cell(summary, task, MAIN, arm) for task in summary.tasks]
+            total = summary.overall(setting, arm)
+            cells = [_cell(summary, task, setting, arm) for task in summary.tasks]
             rows.append([ARMS[arm].title, *cells, _mean(total), _worst(total)])
     tasks = [f"`{task}`" for task in summary.tasks]
     return _table(["arm", *tasks, "geometric mean", "worst task"], rows)
@@ -87,7 +90,25 @@ def losses_table(summary: Summary) -> str:
                     NONE if memory is None else f"{memory / 2**20:,.0f}",
                 ])  # fmt: skip
     titles = ["task", "setting", "arm", "rate (x hidden)", "cost", "final loss, mean ± sd",
-              "seconds", "seconds per step / `short`", "peak MiB"]  # fmt: skip
+              "seconds", "seconds per step / `short`", "memory, MiB"]  # fmt: skip
+    return _table(titles, rows)
+
+
+def steps_table(steps: Mapping[str, Any]) -> str:
+    """What forecasts add to a full step, a row per task."""
+    rows = []
+    for task, found in steps.items():
+        low, high = found["quartiles"]
+        memory = [f"{found['memory'][name] / 2**20:,.1f}" for name in ("plain", "hybrid")]
+        waits = [found["waits"] or "none"] if "waits" in found else []
+        rows.append([
+            f"`{task}`", f"{found['parameters']:,}", f"{found['plain_ms']:.1f}",
+            f"{found['ratio']:.3f} [{low:.3f}, {high:.3f}]", *memory, *waits,
+        ])  # fmt: skip
+    titles = ["task", "parameters", "plain full step, ms", "with forecast / plain [quartiles]",
+              "MiB, plain", "MiB, hybrid"]  # fmt: skip
+    if any("waits" in found for found in steps.values()):
+        titles.append("waits of the host")
     return _table(titles, rows)
 
 

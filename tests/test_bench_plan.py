@@ -1,0 +1,221 @@
+"""Which cells the benchmark runs, with which rates."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from hybrid_predict.bench.arms import ARMS, PLAIN
+from hybrid_predict.bench.figures import Summary
+from hybrid_predict.bench.plan import (
+    MULTIPLIERS,
+    SUITES,
+    TUNING_SEED,
+    Plan,
+    Suite,
+    best,
+    select,
+    to_row,
+)
+from hybrid_predict.bench.run import Store, compile_results
+from hybrid_predict.bench.table import blocks
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.tasks import TASKS
+
+BEST_RATE, BEST_MULTIPLIER = 0.016, 2.0
+
+
+def invented(cell, gain=1.3):
+    """Losses with a known optimum: steps help, the wrong rate hurts, forecasts gain."""
+    worth = cell.budget * (gain if cell.arm == "hybrid" else 1.0)
+    off = abs(math.log(cell.rate / BEST_RATE)) + abs(math.log(cell.hidden / BEST_MULTIPLIER))
+    loss = 10 - math.log(worth) + off + 0.01 * (cell.seed % 7)
+    numbers = {"seconds": 2.0 * cell.budget, "memory": 1000, "forecasts": None}
+    return to_row(cell, {"loss": loss, "full_steps": cell.budget, "cost": cell.budget, **numbers})
+
+
+def finished(plan, outcome=invented):
+    """All cells of a plan with invented results, in the order in which they become ready."""
+    done = {}
+    while ready := plan.ready(done):
+        assert not done.keys() & set(ready)
+        done.update({cell: outcome(cell) for cell in ready})
+    return done
+
+
+@pytest.fixture(scope="module")
+def core():
+    plan = Plan(SUITES["core"])
+    return plan, finished(plan)
+
+
+@pytest.mark.parametrize("name", [name for name in SUITES])
+def test_number_of_cells_is_known_before_they_are(name):
+    plan = Plan(SUITES[name])
+    assert len(finished(plan)) == len(plan)
+
+
+def test_suites_hold_what_they_promise():
+    assert {"core", "full", "smoke", "gpu"} <= SUITES.keys()
+    assert len(SUITES["core"].tasks) == 3
+    assert SUITES["core"].seeds == 5
+    everything = set(ARMS) - set(PLAIN)
+    assert set(SUITES["full"].arms["tuned"]) == everything
+    assert set(SUITES["smoke"].tasks) == set(TASKS)
+    assert set(SUITES["smoke"].arms["default-decay"]) == everything
+
+
+def test_tuned_settings_take_the_best_of_their_grid(core):
+    plan, done = core
+    task = TASKS["gpt-0.2m"]
+    single = plan.rates("gpt-0.2m", "tuned", "hybrid", done)
+    by_kind = plan.rates("gpt-0.2m", "tuned-by-kind", "hybrid", done)
+    default = plan.rates("gpt-0.2m", "default-constant", "hybrid", done)
+    assert (single.base, single.hidden) == (BEST_RATE, 1.0)
+    assert (by_kind.base, by_kind.hidden) == (BEST_RATE, BEST_MULTIPLIER)
+    assert (default.base, default.hidden) == (task.recipe.learning_rate, 1.0)
+
+
+def test_grids_use_no_seed_of_a_comparison(core):
+    _, done = core
+    tuning = [cell for cell in done if cell.setting == "tuning"]
+    assert {cell.seed for cell in tuning} == {TUNING_SEED}
+    assert TUNING_SEED not in {cell.seed for cell in done if cell.setting != "tuning"}
+    grid = [c for c in tuning if c.task == "cnn" and c.arm == "plain"]
+    assert len(grid) == len(TASKS["cnn"].recipe.rates) * len(MULTIPLIERS)
+
+
+def test_controls_and_peers_get_their_multiples(core):
+    plan, done = core
+    hidden = {arm: plan.rates("cnn", "tuned", arm, done).hidden for arm in ("hidden-x3", "muon")}
+    assert hidden == {"hidden-x3": 3.0, "muon": BEST_MULTIPLIER}
+    assert plan.rates("cnn", "tuned", "snoo", done) == plan.rates("cnn", "tuned", "short", done)
+
+
+def test_rate_times_gain_uses_the_measured_speedup():
+    plan = Plan(select(SUITES["full"], tasks=["cnn"], settings=["tuned"], seeds=2))
+    done = finished(plan)
+    base = plan.rates("cnn", "tuned", "short", done)
+    gained = plan.rates("cnn", "tuned", "rate-x-gain", done)
+    assert gained.base / base.base == pytest.approx(1.3, abs=0.006)
+    assert plan.rates("cnn", "tuned", "hidden-x-gain", done).hidden == pytest.approx(1.3, abs=0.006)
+
+
+def test_every_arm_but_the_plain_ones_spends_what_a_hybrid_run_does(core):
+    _, done = core
+    for cell in done:
+        if cell.setting != "tuning" and cell.arm not in ("plain", "plain-half", "plain-double"):
+            assert cell.budget == round(cell.steps / 1.5)
+
+
+def test_diverged_runs_are_never_chosen():
+    plan = Plan(select(SUITES["core"], tasks=["inr"], settings=["tuned"], arms=["hybrid"]))
+    cells = plan.ready({})
+    rows = {cell: {"loss": None} for cell in cells}
+    assert best(cells, rows) == cells[0].rates
+    rows[cells[2]] = {"loss": 5.0}
+    assert best(cells, rows) == cells[2].rates
+    del rows[cells[1]]
+    assert best(cells, rows) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "argument"),
+    [
+        ({"tasks": ["cnn", "nope"]}, "tasks"),
+        ({"settings": ["nope"]}, "settings"),
+        ({"arms": ["nope"]}, "arms"),
+        ({"seeds": 0}, "seeds"),
+    ],
+)
+def test_unknown_names_are_refused(change, argument):
+    with pytest.raises(ConfigError, match=argument):
+        Plan(select(SUITES["core"], **change))
+
+
+def test_a_changed_recipe_is_another_cell(monkeypatch):
+    suite = Suite(("inr",), {"default-decay": ()}, 1)
+    before = Plan(suite).ready({})
+    monkeypatch.setitem(TASKS, "inr", replace(TASKS["inr"], batch_size=64))
+    assert not set(before) & set(Plan(suite).ready({}))
+
+
+def test_store_keeps_rows_and_survives_a_torn_line(tmp_path, caplog):
+    plan = Plan(Suite(("inr",), {"default-decay": ()}, 1))
+    cells = plan.ready({})
+    store = Store(tmp_path)
+    for cell in cells[:2]:
+        store.add(cell, invented(cell))
+    path = tmp_path / "runs.jsonl"
+    path.write_text(path.read_text() + '{"task": "inr", "sett')
+    again = Store(tmp_path)
+    assert set(again.done) == set(cells[:2])
+    assert "line 3" in caplog.text
+    again.add(cells[2], invented(cells[2]))
+    assert set(Store(tmp_path).done) == set(cells[:3])
+    assert plan.ready(Store(tmp_path).done) == cells[3:]
+
+
+def compiled(plan, done):
+    environment = {"torch": "2", "python": "3", "cpu_count": 2}
+    return compile_results("core", plan, plan.chosen(done), environment, {})
+
+
+def test_figures_recover_what_was_put_in(core):
+    plan, done = core
+    results = json.loads(json.dumps(compiled(plan, done), allow_nan=False))
+    summary = Summary(results)
+    hybrid = summary.figures("cnn", "tuned", "hybrid")
+    assert hybrid.speedup.value == pytest.approx(1.3, rel=0.01)
+    assert hybrid.speedup.low == pytest.approx(hybrid.speedup.high)
+    assert hybrid.loss["n"] == 5
+    assert hybrid.overhead == pytest.approx(1.0)
+    assert summary.figures("cnn", "tuned", "short").speedup.value == pytest.approx(1.0)
+    overall = summary.overall("tuned", "hybrid")
+    assert overall.value == pytest.approx(1.3, rel=0.01)
+    assert overall.tasks == 3
+    assert summary.overall("tuned", "gpa") is None
+
+
+def test_the_worst_task_is_named():
+    plan = Plan(select(SUITES["core"], settings=["tuned"], arms=["hybrid"], seeds=2))
+    gains = {"cnn": 1.1, "inr": 0.9, "gpt-0.2m": 1.4}
+    summary = Summary(compiled(plan, finished(plan, lambda cell: invented(cell, gains[cell.task]))))
+    overall = summary.overall("tuned", "hybrid")
+    assert (overall.worst, overall.bound) == ("inr", "")
+    assert overall.value == pytest.approx((1.1 * 0.9 * 1.4) ** (1 / 3), rel=0.01)
+
+
+@pytest.mark.parametrize(("gain", "bound", "value"), [(9.0, "≥", 3.0), (0.1, "≤", 0.75)])
+def test_what_lies_beyond_the_curve_is_a_bound(gain, bound, value):
+    plan = Plan(select(SUITES["core"], tasks=["cnn"], settings=["tuned"], arms=["hybrid"]))
+    summary = Summary(compiled(plan, finished(plan, lambda cell: invented(cell, gain))))
+    found = summary.figures("cnn", "tuned", "hybrid").speedup
+    assert (found.bound, found.value) == (bound, pytest.approx(value, rel=0.01))
+    assert summary.overall("tuned", "hybrid").bound == bound
+
+
+def test_tables_name_every_task_setting_and_arm(core):
+    plan, done = core
+    made = {name: make() for name, make in blocks(compiled(plan, done)).items()}
+    assert list(made) == [f"bench core {x}" for x in
+                          ("source", "settings", "arms", "losses", "steps")]  # fmt: skip
+    assert all(f"`{task}`" in made["bench core settings"] for task in plan.tasks)
+    assert all(ARMS[a].title in made["bench core arms"] for a in plan.arms("tuned")[len(PLAIN) :])
+    assert "5 paired seeds" in made["bench core source"]
+    assert "hint" not in made["bench core source"]
+    assert made["bench core losses"].count("\n") == 1 + 3 * (3 * 5 + 12)
+
+
+def test_few_seeds_are_called_a_hint():
+    plan = Plan(select(SUITES["core"], tasks=["cnn"], settings=["tuned"], seeds=4))
+    assert "hint" in blocks(compiled(plan, finished(plan)))["bench core source"]()
+
+
+def test_an_unfinished_suite_says_so(core):
+    plan, done = core
+    some = dict(list(done.items())[:100])
+    made = {name: make() for name, make in blocks(compiled(plan, some)).items()}
+    assert "100 of 465 runs" in made["bench core source"].replace(",", "")
+    assert "n/a" in made["bench core settings"]

@@ -1,0 +1,108 @@
+"""Equivalent plain steps, speedups and their intervals."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hybrid_predict.evidence import (
+    AT_LEAST,
+    AT_MOST,
+    PlainSteps,
+    equivalent_plain_steps,
+    speedup,
+    spread,
+)
+
+STEPS = (300, 400, 600, 1200)
+INF = math.inf
+
+
+@pytest.mark.parametrize(
+    ("losses", "loss", "expected"),
+    [
+        ((4.0, 3.0, 2.0, 1.0), 3.0, PlainSteps(400)),
+        ((4.0, 3.0, 2.0, 1.0), 4.0, PlainSteps(300)),
+        ((4.0, 3.0, 2.0, 1.0), 1.0, PlainSteps(1200)),
+        ((4.0, 3.0, 2.0, 1.0), 1.5, PlainSteps(math.sqrt(600 * 1200))),
+        ((4.0, 3.0, 2.0, 1.0), 4.1, PlainSteps(300, AT_MOST)),
+        ((4.0, 3.0, 2.0, 1.0), 0.9, PlainSteps(1200, AT_LEAST)),
+        ((4.0, 3.0, 2.0, 1.0), INF, PlainSteps(300, AT_MOST)),
+        ((4.0, 3.0, 2.0, 1.0), math.nan, PlainSteps(300, AT_MOST)),
+        # Longer runs that end higher are nobody's choice.
+        ((4.0, 3.0, 3.5, 2.0), 2.5, PlainSteps(math.sqrt(400 * 1200))),
+        ((1.0, 2.0, 3.0, 4.0), 1.5, PlainSteps(300, AT_MOST)),
+        ((1.0, 2.0, 3.0, 4.0), 0.5, PlainSteps(1200, AT_LEAST)),
+        ((1.0, 2.0, 3.0, 4.0), 1.0, PlainSteps(300)),
+        # A plain run that diverged tells nothing.
+        ((INF, 3.0, 2.0, math.nan), 3.0, PlainSteps(400)),
+        ((INF, INF, INF, INF), 3.0, PlainSteps(300, AT_MOST)),
+    ],
+)
+def test_equivalent_plain_steps(losses, loss, expected):
+    found = equivalent_plain_steps(STEPS, losses, loss)
+    assert found.bound == expected.bound
+    assert found.steps == pytest.approx(expected.steps)
+
+
+@given(
+    st.lists(st.floats(0.1, 10), min_size=2, max_size=6, unique=True),
+    st.floats(0, 1),
+)
+def test_equivalent_plain_steps_inverts_the_curve(losses, share):
+    losses = sorted(losses, reverse=True)
+    steps = [100 * 2**k for k in range(len(losses))]
+    wanted = steps[0] * (steps[-1] / steps[0]) ** share
+    loss = float(np.interp(math.log(wanted), np.log(steps), losses))
+    found = equivalent_plain_steps(steps, losses, loss)
+    back = float(np.interp(math.log(found.steps), np.log(steps), losses))
+    assert back == pytest.approx(loss, abs=1e-9)
+
+
+def curve(seeds):
+    """Losses of plain runs by budget and seed."""
+    rng = np.random.default_rng(3)
+    return [[3 - math.log(n / 300) + 0.1 * rng.normal() for _ in range(seeds)] for n in STEPS]
+
+
+def test_an_arm_that_is_the_short_arm_gains_exactly_nothing():
+    plain = curve(5)
+    found = speedup(STEPS, plain, plain[1], [400] * 5)
+    # Resamples whose curve is not falling at the short budget may pass it over; here none is.
+    assert found.value == pytest.approx(1.0)
+    assert (found.low, found.high) == (pytest.approx(1.0), pytest.approx(1.0))
+
+
+def test_speedup_is_equivalent_steps_over_cost():
+    plain = curve(5)
+    assert speedup(STEPS, plain, plain[3], [400] * 5).value == pytest.approx(3.0)
+    assert speedup(STEPS, plain, plain[3], [600, 800, 800, 800, 1000]).value == pytest.approx(1.5)
+
+
+def test_speedup_interval_reflects_the_spread_of_the_differences():
+    plain = curve(5)
+    noise = np.array([0.2, -0.2, 0.1, -0.1, 0.0])
+    close = speedup(STEPS, plain, np.array(plain[2]) + 0.1 * noise, [400] * 5)
+    wide = speedup(STEPS, plain, np.array(plain[2]) + noise, [400] * 5)
+    assert close.low < close.value < close.high
+    assert wide.high - wide.low > 3 * (close.high - close.low)
+    assert wide == speedup(STEPS, plain, np.array(plain[2]) + noise, [400] * 5)
+
+
+def test_speedup_of_one_seed_has_no_interval():
+    found = speedup(STEPS, curve(1), [0.0], [400])
+    assert (found.low, found.high, found.seeds, found.bound) == (None, None, 1, AT_LEAST)
+
+
+def test_speedup_of_a_diverged_arm_is_a_bound_from_above():
+    found = speedup(STEPS, curve(3), [1.0, INF, 1.0], [400] * 3)
+    assert found.value == pytest.approx(300 / 400)
+    assert found.bound == AT_MOST
+
+
+def test_spread():
+    assert spread([]) == {"mean": None, "sd": None, "n": 0}
+    assert spread([2.0]) == {"mean": 2.0, "sd": None, "n": 1}
+    assert spread([1.0, 3.0]) == {"mean": 2.0, "sd": pytest.approx(math.sqrt(2)), "n": 2}
