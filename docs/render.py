@@ -6,15 +6,16 @@ Run with: python docs/render.py
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
+
+from hybrid_predict.bench import table as bench
+from hybrid_predict.report.blocks import fill, names
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
 PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
 ARMS = ("full", "short", "hybrid", "full, hidden x2")
-BLOCK = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.S)
 
 
 def load(name: str) -> dict[str, Any]:
@@ -112,6 +113,28 @@ def overhead() -> str:
     )
 
 
+def step_cost() -> str:
+    """What a forecast costs beside the optimizer's own update."""
+    data = load("step_cost.json")
+    lines = [
+        "| predictor | parameters | forecast, ms per million parameters | fused AdamW update "
+        "| forecast / update (quartiles) | bytes per forecast parameter |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, sizes in data["predictors"].items():
+        for found in sizes.values():
+            low, high = found["quartiles"]
+            cells = [
+                f"`{name}`", f"{found['parameters'] / 1e6:.1f} M",
+                f"{found['ms_per_million_parameters']:.1f}",
+                f"{found['adamw_ms_per_million_parameters']:.1f}",
+                f"{found['ratio']:.1f} ({low:.1f} to {high:.1f})",
+                f"{found['bytes_per_parameter']:.0f}",
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def import_time() -> str:
     """What the import costs."""
     data = load("import_time.json")
@@ -129,12 +152,21 @@ BLOCKS = {
     "environment": environment,
     "import time": import_time,
     "overhead": overhead,
+    "step cost": step_cost,
+    **{
+        name: make
+        for path in sorted(RESULTS.glob("bench-*.json"))
+        for name, make in bench.blocks(load(path.name)).items()
+    },
 }
 
 
 def rendered(page: Path) -> str:
-    """A page with its blocks filled in."""
-    return BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]()}\n{m[3]}", page.read_text())
+    """A page with its blocks filled in; every block must be known."""
+    text = page.read_text()
+    if unknown := set(names(text)) - BLOCKS.keys():
+        raise KeyError(f"{page.name}: nothing makes the blocks {sorted(unknown)}")
+    return fill(text, BLOCKS)
 
 
 if __name__ == "__main__":

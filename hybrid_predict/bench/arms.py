@@ -144,6 +144,7 @@ class Arm:
     after: str | None = None
 
 
+_MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
 _PLACEBOS = {"random": RandomForecast(), "negated": NegatedForecast()}
 
 ARMS: dict[str, Arm] = {
@@ -168,9 +169,9 @@ ARMS: dict[str, Arm] = {
         Arm(name="ema", title="EMA read-out", around=ema_readout),
         Arm(name="lookahead", title="Lookahead", around=lookahead),
         Arm(name="snoo", title="SNOO", around=snoo),
-        Arm(name="muon", title="Muon", build=muon, tunes="hidden", factors=(0.5, 1.0, 2.0, 4.0)),
+        Arm(name="muon", title="Muon", build=muon, tunes="hidden", factors=_MUON),
         Arm(name="hybrid-muon", title="hybrid on Muon", build=muon, forecasts={},
-            tunes="hidden", factors=(0.5, 1.0, 2.0, 4.0)),
+            tunes="hidden", factors=_MUON),
         Arm(name="gpa", title="GPA-AdamW", build=gpa, factors=(0.5, 1.0, 2.0)),
         Arm(name="schedule-free", title="Schedule-Free AdamW", build=free, scheduled=False,
             factors=(0.5, 1.0, 2.0)),

@@ -8,6 +8,11 @@ from collections.abc import Callable, Mapping
 _BLOCK = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.S)
 
 
+def names(page: str) -> list[str]:
+    """Names of a page's blocks."""
+    return [found[2] for found in _BLOCK.finditer(page)]
+
+
 def fill(page: str, blocks: Mapping[str, Callable[[], str]]) -> str:
     """A page with the blocks that are known filled in.
 

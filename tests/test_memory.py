@@ -1,0 +1,50 @@
+"""Forecasts hold exactly the memory that docs/how_it_works.md and the method cards document."""
+
+import pytest
+import torch
+from torch import nn
+
+from benchmarks.step_cost import buffers, held
+from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.predictors import PREDICTORS
+
+OPTIMIZERS = {
+    "sgd": (0, lambda ps: torch.optim.SGD(ps, lr=0.01)),
+    "momentum": (1, lambda ps: torch.optim.SGD(ps, lr=0.01, momentum=0.9)),
+    "adamw": (2, lambda ps: torch.optim.AdamW(ps, lr=0.01)),
+}
+"""Each with its parameter-sized buffers of state."""
+
+
+def trained_engine(model, optimizer, predictor):
+    """An engine in steady state."""
+    inputs = torch.ones(8, 64, dtype=next(model.parameters()).dtype)
+    config = HybridConfig(total_steps=1000, warmup_fraction=0.0, predictors={"hidden": predictor})
+    engine = HybridEngine(model, optimizer, config)
+    for _ in range(4):
+        engine.before_step()
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        record = engine.after_step(loss)
+    assert record.horizon > 0
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [("adamw", "float32"), ("adamw", "bfloat16"), ("momentum", "float32"), ("sgd", "float32")],
+)
+@pytest.mark.parametrize("predictor", PREDICTORS)
+def test_forecasts_hold_the_documented_memory(predictor, name, dtype):
+    model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3))).to(getattr(torch, dtype))
+    states, make = OPTIMIZERS[name]
+    optimizer = make(model.parameters())
+    found = held(trained_engine(model, optimizer, predictor), model, optimizer)
+    trained = sum(p.numel() for p in model.parameters())
+    forecast = 2 * 64 * 64  # the last layer is the head
+    item = 2 if dtype == "bfloat16" else 4
+    documented = item * (1 + states) * trained + 4 * buffers(predictor) * forecast
+    # Beside them a few numbers per tensor, such as the copies of step counts.
+    assert documented <= found <= documented + 64 * len(list(model.parameters()))
