@@ -20,7 +20,6 @@ class Recipe:
     Args:
         learning_rate: What a tutorial would use.
         rates: Grid of learning rates for the tuned settings, ascending.
-        muon_rates: Grid of Muon's learning rates for the hidden matrices, ascending.
         betas: AdamW's decay rates.
         weight_decay: AdamW's weight decay, on all parameters.
         gradient_clip: Norm that gradients are clipped to; None leaves them alone.
@@ -29,7 +28,6 @@ class Recipe:
 
     learning_rate: float
     rates: tuple[float, ...]
-    muon_rates: tuple[float, ...] = (0.005, 0.01, 0.02, 0.04)
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = 0.01
     gradient_clip: float | None = 1.0
@@ -54,6 +52,9 @@ class Task(ABC):
 
     metric: ClassVar[str]
     """What :meth:`evaluate` measures; smaller is better."""
+
+    needs_cuda: ClassVar[bool] = False
+    """Whether it is too large for a CPU."""
 
     name: str
     title: str
@@ -101,7 +102,8 @@ class Task(ABC):
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
     """A module built with its own random numbers; the global random state is left alone."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # torch.manual_seed would reseed every accelerator as well, which nothing undoes.
+        torch.default_generator.manual_seed(seed)
         return build()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,9 +68,32 @@ def load_stdlib_text(max_bytes: int = 12_000_000) -> StdlibText:
             remedy="Leave max_bytes at its default.",
         )
     root = Path(sysconfig.get_path("stdlib"))
+    text = read_source(root, _source_files(root), max_bytes)
+    total = text.train.numel() + text.val.numel()
+    if total < _MIN_BYTES:
+        raise ConfigError(
+            argument="standard library source text",
+            expected=f"at least {_MIN_BYTES} bytes of .py files under {root}",
+            got=f"{total} bytes in {text.num_files} files ({text.num_skipped} unreadable)",
+            remedy="Use a Python installation that ships its standard library as .py files.",
+        )
+    return text
+
+
+def read_source(root: Path, paths: Iterable[Path], max_bytes: int) -> StdlibText:
+    """Reads files in path order until there are enough bytes, every tenth file for validation.
+
+    Args:
+        root: Folder that the order is relative to.
+        paths: Files below it, in any order.
+        max_bytes: Upper limit on training and validation bytes together.
+
+    Returns:
+        The text; files that could not be read are counted and left out.
+    """
     train, val = bytearray(), bytearray()
     num_files = num_skipped = 0
-    for path in sorted(_source_files(root), key=lambda path: path.relative_to(root).as_posix()):
+    for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
         if len(train) + len(val) >= max_bytes:
             break
         try:
@@ -81,23 +104,19 @@ def load_stdlib_text(max_bytes: int = 12_000_000) -> StdlibText:
         part = val if num_files % _VALIDATION_EVERY == _VALIDATION_EVERY - 1 else train
         part += content[: max_bytes - len(train) - len(val)]
         num_files += 1
-    total = len(train) + len(val)
-    if total < _MIN_BYTES:
-        raise ConfigError(
-            argument="standard library source text",
-            expected=f"at least {_MIN_BYTES} bytes of .py files under {root}",
-            got=f"{total} bytes in {num_files} files ({num_skipped} unreadable)",
-            remedy="Use a Python installation that ships its standard library as .py files.",
-        )
     digest = hashlib.sha256(train)
     digest.update(val)
     return StdlibText(
-        train=torch.frombuffer(train, dtype=torch.uint8),
-        val=torch.frombuffer(val, dtype=torch.uint8),
+        train=_as_tensor(train),
+        val=_as_tensor(val),
         sha256=digest.hexdigest(),
         num_files=num_files,
         num_skipped=num_skipped,
     )
+
+
+def _as_tensor(data: bytearray) -> torch.Tensor:
+    return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def sample_batch(
@@ -109,12 +128,14 @@ def sample_batch(
         data: Bytes to draw from, uint8 of shape [num_bytes].
         batch_size: Number of windows, B.
         context: Bytes in each window, T.
-        generator: CPU source of randomness; the global one if None.
+        generator: Source of randomness on the data's device; the global one if None.
 
     Returns:
-        Inputs and targets, both int64 of shape [B, T].
+        Inputs and targets, both int64 of shape [B, T], on the data's device.
     """
-    starts = torch.randint(data.numel() - context, (batch_size,), generator=generator)
+    starts = torch.randint(
+        data.numel() - context, (batch_size,), generator=generator, device=data.device
+    )
     return _windows(data, starts, context)
 
 
@@ -133,7 +154,9 @@ def validation_batches(
         Pairs of inputs and targets, both int64 of shape [B, T].
     """
     count = batch_size * num_batches
-    starts = torch.arange(count) * (data.numel() - context - 1) // max(count - 1, 1)
+    starts = (
+        torch.arange(count, device=data.device) * (data.numel() - context - 1) // max(count - 1, 1)
+    )
     return [_windows(data, part, context) for part in starts.view(num_batches, batch_size)]
 
 
@@ -170,5 +193,6 @@ def _windows(
     Returns:
         Inputs and targets, both int64 of shape [B, T].
     """
-    windows = data[starts[:, None] + torch.arange(context + 1)].long()
+    within = torch.arange(context + 1, device=data.device)
+    windows = data[starts[:, None] + within].long()
     return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
