@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.checkout import map_integrations
@@ -26,6 +27,9 @@ from hybrid_predict.verification import Verdict
 from hybrid_predict.window import StepRecord
 
 if TYPE_CHECKING:
+    from hybrid_predict.auditing import AuditConfig as AuditConfig
+    from hybrid_predict.auditing import audit as audit
+    from hybrid_predict.auditing import plan_audit as plan_audit
     from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
 
 __version__ = "0.1.0"
@@ -34,6 +38,7 @@ map_integrations(__name__, __file__)
 
 __all__ = [
     "AlignmentHorizon",
+    "AuditConfig",
     "CheckpointError",
     "ConfigError",
     "FixedHorizon",
@@ -58,13 +63,20 @@ __all__ = [
     "Verdict",
     "WeightDelta",
     "__version__",
+    "audit",
+    "plan_audit",
 ]
+
+_LAZY = {
+    "AuditConfig": "hybrid_predict.auditing",
+    "HybridPredict": "hybrid_predict.integrations.lightning",
+    "audit": "hybrid_predict.auditing",
+    "plan_audit": "hybrid_predict.auditing",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the Lightning callback when it is first asked for, so that the core needs no extra."""
-    if name == "HybridPredict":
-        from hybrid_predict.integrations.lightning import HybridPredict
-
-        return HybridPredict
+    """Import what needs an extra, or much time, when it is first asked for."""
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import math
-import os
-import platform
 import statistics
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.report.history import RunHistory
-from hybrid_predict.report.page import BELOW_SHORT, BEYOND_FULL, conclusion, write_page
-from hybrid_predict.tasks.stdlib_gpt import (
-    CONTROL,
+from hybrid_predict.evidence import (
+    AT_LEAST,
+    AT_MOST,
     FULL,
     HYBRID,
     SHORT,
+    equivalent_plain_steps,
+    spread,
+)
+from hybrid_predict.report.history import RunHistory
+from hybrid_predict.report.page import BELOW_SHORT, BEYOND_FULL, conclusion, write_page
+from hybrid_predict.runtime import Observer, environment, finite, quiet, threads, write_json
+from hybrid_predict.tasks.stdlib_gpt import (
+    CONTROL,
     Arm,
     DemoRecipe,
     TrainingBatches,
@@ -35,21 +34,16 @@ from hybrid_predict.tasks.stdlib_gpt import (
     train_arm,
 )
 from hybrid_predict.tasks.stdlib_text import StdlibText, load_stdlib_text
-
-if TYPE_CHECKING:
-    from lightning.pytorch.loggers import MLFlowLogger
+from hybrid_predict.tracking import Tracking
 
 Results = dict[str, Any]
 
-EXPERIMENT = "hybrid-predict demo"
+_BOUNDS = {AT_LEAST: BEYOND_FULL, AT_MOST: BELOW_SHORT}
+
+EXPERIMENT, RESULTS = "hybrid-predict demo", "results.json"
 SCHEMA = 1
 
-_CHATTY_LOGGERS = (
-    "alembic",
-    "lightning.pytorch.utilities.rank_zero",
-    "mlflow.store.db.utils",
-)
-_ADVICE = ("does not have many workers", "GPU available but not used", "isinstance\\(treespec")
+_TRACKED = ("val_loss", "full_steps", "equivalent_steps", "seconds", "seconds_per_full_step")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,47 +92,6 @@ class DemoPlan:
         return [(seed, arm) for seed in range(self.seeds) for arm in self.arms()]
 
 
-class Observer:
-    """Is told what happens while the demo runs; does nothing."""
-
-    def run_started(self, arm: Arm, seed: int) -> None:
-        """A run begins."""
-
-    def stepped(self, full_steps: int, loss: float) -> None:
-        """A run has done so many full steps; called at some of them."""
-
-    def run_finished(self, run: Mapping[str, Any]) -> None:
-        """A run is done; its entry of the results file."""
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Hold back Lightning's banner and advice and MLflow's notes on its new database."""
-    loggers = [logging.getLogger(name) for name in _CHATTY_LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            for message in _ADVICE:
-                warnings.filterwarnings("ignore", f".*{message}")
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
-
-
-@contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Let torch compute in so many threads inside the block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 def fastest_threads(recipe: DemoRecipe, text: StdlibText, most: int = 4) -> int:
     """Several threads, or 1 where other work keeps the processors too busy for them to meet.
 
@@ -163,68 +116,6 @@ def fastest_threads(recipe: DemoRecipe, text: StdlibText, most: int = 4) -> int:
     return several if seconds[1] < 0.85 * seconds[0] else 1
 
 
-class Tracking:
-    """The demo's MLflow experiment: a parent run, and below it one run per arm and seed.
-
-    Args:
-        folder: Where database and artifacts are.
-        plan: The demo's plan, for the parent's parameters.
-    """
-
-    def __init__(self, folder: Path, plan: DemoPlan) -> None:
-        from mlflow import MlflowClient
-
-        self.uri = tracking_uri(folder)
-        self._client = MlflowClient(self.uri)
-        found = self._client.get_experiment_by_name(EXPERIMENT)
-        place = (folder / "mlartifacts").resolve().as_uri()
-        experiment = (
-            found.experiment_id
-            if found
-            else self._client.create_experiment(EXPERIMENT, artifact_location=place)
-        )
-        self._parent = self._client.create_run(experiment, run_name="demo").info.run_id
-        for name, value in {**plan.recipe.to_dict(), "speedup": plan.speedup}.items():
-            self._client.log_param(self._parent, name, value)
-
-    def logger(self, arm: Arm, seed: int) -> MLFlowLogger:
-        """The Trainer's logger for one run."""
-        from lightning.pytorch.loggers import MLFlowLogger
-
-        return MLFlowLogger(
-            EXPERIMENT,
-            run_name=f"{arm.name}, seed {seed}",
-            tracking_uri=self.uri,
-            tags={"mlflow.parentRunId": self._parent, "arm": arm.name, "seed": str(seed)},
-            synchronous=False,
-        )
-
-    def finish_run(self, logger: MLFlowLogger, run: Mapping[str, Any]) -> None:
-        """Add what is known only after training to one run."""
-        names = ("val_loss", "full_steps", "equivalent_steps", "seconds", "seconds_per_full_step")
-        for name in names:
-            self._client.log_metric(str(logger.run_id), name, float(run[name]))
-
-    def finish(self, results: Results, files: Sequence[Path]) -> None:
-        """Add summary and files to the parent run and end it."""
-        import mlflow
-
-        for arm, summary in results["summary"].items():
-            metric = f"{arm.replace(',', '')}/val_loss"
-            self._client.log_metric(self._parent, metric, summary["val_loss"]["mean"] or math.nan)
-        self._client.set_tag(self._parent, "conclusion", results["conclusion"]["headline"])
-        for path in files:
-            self._client.log_artifact(self._parent, str(path))
-        mlflow.flush_async_logging()
-        status = "KILLED" if results["partial"] else "FINISHED"
-        self._client.set_terminated(self._parent, status)
-
-
-def tracking_uri(folder: Path) -> str:
-    """Where MLflow finds the demo's runs."""
-    return f"sqlite:///{(folder / 'mlflow.db').resolve()}"
-
-
 def run_demo(
     plan: DemoPlan, folder: Path, observer: Observer | None = None, *, mlflow: bool = True
 ) -> Results:
@@ -244,27 +135,34 @@ def run_demo(
     history: RunHistory | None = None
     with quiet():
         text = load_stdlib_text()
-        tracking = Tracking(folder, plan) if mlflow else None
+        params = {**plan.recipe.to_dict(), "speedup": plan.speedup}
+        tracking = Tracking(folder, EXPERIMENT, "demo", params) if mlflow else None
         try:
             for seed, arm in plan.runs():
                 if arm.name == FULL:  # the first of its seed; all arms of a seed run alike
                     number = plan.threads or fastest_threads(plan.recipe, text)
-                observer.run_started(arm, seed)
-                logger = tracking.logger(arm, seed) if tracking else None
+                observer.run_started(arm.name, seed, arm.planned_full_steps)
+                name, tags = f"{arm.name}, seed {seed}", {"arm": arm.name, "seed": str(seed)}
+                logger = tracking.logger(name, tags) if tracking else None
                 with threads(number):
                     run, its = train_arm(plan.recipe, arm, seed, text, logger, observer.stepped)
                 runs.append(run)
                 history = history or its
-                write_results(make_results(plan, text, runs), folder)
+                write_json(make_results(plan, text, runs), folder / RESULTS)
                 if tracking is not None and logger is not None:
-                    tracking.finish_run(logger, run)
+                    tracking.finish_run(logger, {k: float(run[k]) for k in _TRACKED})
                 observer.run_finished(run)
         except KeyboardInterrupt:
             pass  # the results say that they are partial
         results = make_results(plan, text, runs)
-        files = [write_results(results, folder), write_page(results, history, folder)]
+        files = [write_json(results, folder / RESULTS), write_page(results, history, folder)]
         if tracking is not None:
-            tracking.finish(results, files)
+            losses = {
+                f"{arm.replace(',', '')}/val_loss": summary["val_loss"]["mean"]
+                for arm, summary in results["summary"].items()
+            }
+            tags = {"conclusion": results["conclusion"]["headline"]}
+            tracking.finish(losses, tags, files, "KILLED" if results["partial"] else "FINISHED")
     return results
 
 
@@ -289,27 +187,8 @@ def make_results(plan: DemoPlan, text: StdlibText, runs: Sequence[dict[str, Any]
         **compare(runs),
     }
     results["conclusion"] = conclusion(results)
-    finite: Results = _finite(results)
-    return finite
-
-
-def write_results(results: Results, folder: Path) -> Path:
-    """Write ``results.json``, complete or not at all."""
-    path, draft = folder / "results.json", folder / "results.json.part"
-    draft.write_text(json.dumps(results, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    return draft.replace(path)
-
-
-def environment() -> dict[str, Any]:
-    """Versions and hardware that results depend on."""
-    return {
-        "hybrid_predict": version("hybrid-predict"),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "lightning": version("lightning"),
-        "platform": platform.platform(),
-        "cpu_count": os.cpu_count(),
-    }
+    plain: Results = finite(results)
+    return plain
 
 
 def compare(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -340,7 +219,8 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     if seeds:
         losses = [statistics.fmean(a[k]["val_loss"] for k in seeds) for a in (short, full, hybrid)]
         steps = short[seeds[0]]["full_steps"], full[seeds[0]]["full_steps"]
-        plain = equivalent_plain_steps(steps, (losses[0], losses[1]), losses[2])
+        reached = equivalent_plain_steps(steps, losses[:2], losses[2])
+        plain = _BOUNDS.get(reached.bound, reached.steps)
     return {
         "summary": summary,
         "paired": {
@@ -350,46 +230,3 @@ def compare(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "overhead_ratio": statistics.median(prices) if prices else None,
         "equivalent_plain_steps": plain,
     }
-
-
-def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, sample standard deviation (None below two values) and number of values."""
-    return {
-        "mean": statistics.fmean(values) if values else None,
-        "sd": statistics.stdev(values) if len(values) > 1 else None,
-        "n": len(values),
-    }
-
-
-def equivalent_plain_steps(
-    steps: tuple[int, int], losses: tuple[float, float], loss: float
-) -> float | str:
-    """Full steps after which plain training would have ended at a given loss.
-
-    Interpolated linearly in the logarithm of the steps between two plain runs, each with a schedule
-    of its own; nothing is extrapolated.
-
-    Args:
-        steps: Full steps of the short and of the full run.
-        losses: Their validation losses.
-        loss: The loss asked for.
-
-    Returns:
-        The number of full steps, or that it lies outside the two runs.
-    """
-    short, full = losses
-    if loss < full:
-        return BEYOND_FULL
-    if loss > short:
-        return BELOW_SHORT
-    share = (short - loss) / (short - full) if short != full else 1.0
-    return math.exp(math.log(steps[0]) + share * math.log(steps[1] / steps[0]))
-
-
-def _finite(value: Any) -> Any:
-    """The same plain data with None for numbers that JSON cannot hold."""
-    if isinstance(value, dict):
-        return {k: _finite(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

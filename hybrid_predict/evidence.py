@@ -10,6 +10,9 @@ from typing import Any
 
 import numpy as np
 
+FULL, SHORT, HYBRID = "full", "short", "hybrid"
+"""Arms of a comparison: all full steps, fewer of them, fewer of them with forecasts."""
+
 FEW_SEEDS = 5
 """Results from fewer paired seeds are called a hint."""
 

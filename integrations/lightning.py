@@ -113,7 +113,7 @@ class HybridPredict(Callback):
         """Bind to model, optimizer and clock; continue a resumed run."""
         if not self.config.enabled:
             return
-        _refuse(trainer, pl_module)
+        refuse(trainer, pl_module)
         saved, self._saved = self._saved, None
         self._start = saved["start"] if saved else trainer.global_step
         clock = TrainerClock(trainer, self.skip_data)
@@ -294,8 +294,16 @@ class HybridPredict(Callback):
             self._missed = None
 
 
-def _refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-    """Raise for set-ups in which forecasts would be wrong."""
+def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    """Raise for set-ups in which forecasts would be wrong.
+
+    Args:
+        trainer: The Trainer.
+        pl_module: What it is to train.
+
+    Raises:
+        UnsupportedSetupError: If this is such a set-up.
+    """
     found = [
         (
             sum(isinstance(c, HybridPredict) for c in trainer.callbacks) > 1,  # type: ignore[attr-defined]

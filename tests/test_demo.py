@@ -9,9 +9,11 @@ import pytest
 import torch
 
 from hybrid_predict import cli, demo
-from hybrid_predict.report.page import BELOW_SHORT, BEYOND_FULL, conclusion
+from hybrid_predict.cli.screen import Screen
+from hybrid_predict.evidence import FULL, HYBRID, SHORT, spread
+from hybrid_predict.report.page import conclusion
 from hybrid_predict.tasks import stdlib_gpt
-from hybrid_predict.tasks.stdlib_gpt import CONTROL, FULL, HYBRID, SHORT, DemoRecipe
+from hybrid_predict.tasks.stdlib_gpt import CONTROL, DemoRecipe
 
 pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
@@ -86,10 +88,10 @@ def test_statistics_are_those_of_the_runs(finished):
     _, _, results, _ = finished
     loss = {(run["arm"], run["seed"]): run["val_loss"] for run in results["runs"]}
     for arm in (FULL, SHORT, HYBRID, CONTROL):
-        assert results["summary"][arm]["val_loss"] == demo.spread([loss[arm, 0], loss[arm, 1]])
+        assert results["summary"][arm]["val_loss"] == spread([loss[arm, 0], loss[arm, 1]])
     for arm in (FULL, SHORT):
         differences = [loss[HYBRID, seed] - loss[arm, seed] for seed in (0, 1)]
-        assert results["paired"][f"hybrid - {arm}"] == demo.spread(differences)
+        assert results["paired"][f"hybrid - {arm}"] == spread(differences)
 
 
 def test_arms_of_a_seed_see_the_same_batches(finished):
@@ -175,13 +177,13 @@ def test_output_to_a_file_is_short_and_names_the_files(tmp_path, monkeypatch, ca
 @pytest.mark.parametrize("mlflow", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_ctrl_c_leaves_partial_results(tmp_path, monkeypatch, capsys, mlflow):
     started = []
-    monkeypatch.setattr(cli.DemoScreen, "run_started", lambda self, arm, seed: started.append(arm))
+    monkeypatch.setattr(Screen, "run_started", lambda self, arm, *_: started.append(arm))
 
     def stepped(self, full_steps, loss):
         if len(started) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli.DemoScreen, "stepped", stepped)
+    monkeypatch.setattr(Screen, "stepped", stepped)
     handler = signal.getsignal(signal.SIGINT)
     extra = [] if mlflow else ["--no-mlflow"]
     assert cli.main([*TINY, *extra, "--output-dir", str(tmp_path)]) == 130
@@ -271,39 +273,6 @@ def test_help_and_version(capsys, arguments, said):
     printed = capsys.readouterr().out
     assert said in printed
     assert "<function" not in printed
-
-
-@pytest.mark.parametrize(
-    ("loss", "expected"),
-    [
-        (1.79, BEYOND_FULL),
-        (1.80, 1600),
-        (1.90, math.sqrt(400 * 1600)),
-        (1.85, 400 * 4**0.75),
-        (2.00, 400),
-        (2.01, BELOW_SHORT),
-    ],
-)
-def test_equivalent_plain_steps(loss, expected):
-    found = demo.equivalent_plain_steps((400, 1600), (2.0, 1.8), loss)
-    assert found == (expected if isinstance(expected, str) else pytest.approx(expected))
-
-
-def test_equivalent_plain_steps_where_more_steps_did_not_help():
-    assert demo.equivalent_plain_steps((400, 1600), (2.0, 2.0), 2.0) == pytest.approx(1600)
-    assert demo.equivalent_plain_steps((400, 1600), (2.0, 2.1), 2.05) == BEYOND_FULL
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([], {"mean": None, "sd": None, "n": 0}),
-        ([2.0], {"mean": 2.0, "sd": None, "n": 1}),
-        ([1.0, 2.0, 4.5], {"mean": 2.5, "sd": math.sqrt(3.25), "n": 3}),
-    ],
-)
-def test_spread(values, expected):
-    assert demo.spread(values) == pytest.approx(expected)
 
 
 def fake_results(seeds, hybrid_losses=1.9, partial=False, price=1.25):

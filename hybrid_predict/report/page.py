@@ -1,29 +1,32 @@
-"""The demo's report: one HTML page that needs nothing but itself."""
+"""The demo's report."""
 
 from __future__ import annotations
 
-import base64
 import math
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from hybrid_predict.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.report.figure import new_figure, run_figure
 from hybrid_predict.report.history import RunHistory
-from hybrid_predict.tasks.stdlib_gpt import CONTROL, FULL, HYBRID, SHORT
+from hybrid_predict.report.shared import (
+    COLORS,
+    data_uri,
+    mean_and_sd,
+    number,
+    paired_figure,
+    render,
+    tidy,
+)
+from hybrid_predict.tasks.stdlib_gpt import CONTROL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BEYOND_FULL, BELOW_SHORT = "beyond full", "below short"
 """What stands for ``equivalent_plain_steps`` where the two plain arms do not bracket the loss."""
-
-FEW_SEEDS = 5
-"""Results from fewer paired seeds are called a hint."""
-
-COLORS = {FULL: "#264653", SHORT: "#8a8f98", HYBRID: "#d1495b", CONTROL: "#457b9d"}
 
 
 def write_page(results: Mapping[str, Any], history: RunHistory | None, folder: Path) -> Path:
@@ -40,31 +43,23 @@ def write_page(results: Mapping[str, Any], history: RunHistory | None, folder: P
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    environment = Environment(
-        loader=PackageLoader("hybrid_predict", "report"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     figures = {}
     if results["runs"]:
         figures["curves"] = data_uri(curves_figure(results))
-        figures["paired"] = data_uri(paired_figure(results))
+        order = (SHORT, HYBRID, FULL, CONTROL)
+        label = "final validation loss\n(nats per byte)"
+        figures["paired"] = data_uri(paired_figure(results["runs"], order, "val_loss", label))
     if history is not None:
         figures["history"] = data_uri(run_figure(history))
-    page = environment.get_template("demo.html.jinja").render(
+    return render(
+        "demo.html.jinja",
+        folder / "report.html",
         results=results,
         figures=figures,
         rows=table_rows(results),
         colors=COLORS,
         few_seeds=FEW_SEEDS,
     )
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8")
-    return path
 
 
 def table_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -85,21 +80,6 @@ def table_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     return rows
 
 
-def mean_and_sd(spread: Mapping[str, Any], sign: str = "") -> str:
-    """A mean with its standard deviation, if there is one."""
-    if spread["mean"] is None:
-        return "not finite" if spread["n"] else "none"
-    mean = format(spread["mean"], f"{sign}.4f")
-    return mean if spread["sd"] is None else f"{mean} ± {spread['sd']:.4f}"
-
-
-def data_uri(figure: Figure) -> str:
-    """A figure as an address that holds the whole drawing."""
-    drawing = BytesIO()
-    figure.savefig(drawing, format="svg", metadata={"Date": None}, transparent=True)
-    return "data:image/svg+xml;base64," + base64.b64encode(drawing.getvalue()).decode("ascii")
-
-
 def curves_figure(results: Mapping[str, Any]) -> Figure:
     """Validation loss against full steps: thin lines per seed, a thick one for their mean."""
     figure = new_figure(figsize=(9, 4.6))
@@ -111,48 +91,12 @@ def curves_figure(results: Mapping[str, Any]) -> Figure:
             axes.plot(*zip(*curve, strict=True), color=color, linewidth=0.8, alpha=0.4)
         points = list(zip(*curves, strict=False))
         steps = [fmean(step for step, _ in point) for point in points]
-        losses = [fmean(_number(loss) for _, loss in point) for point in points]
+        losses = [fmean(number(loss) for _, loss in point) for point in points]
         axes.plot(steps, losses, color=color, linewidth=2.2, marker="o", markersize=4, label=arm)
     axes.set(xlabel="full steps", ylabel="validation loss (nats per byte)", xlim=(0, None))
-    _tidy(axes)
+    tidy(axes)
     axes.legend(frameon=False)
     return figure
-
-
-def paired_figure(results: Mapping[str, Any]) -> Figure:
-    """Final validation losses, one line per seed through the arms."""
-    figure = new_figure(figsize=(9, 3.6))
-    axes = figure.subplots()
-    arms = [name for name in (SHORT, HYBRID, FULL, CONTROL) if name in results["summary"]]
-    for seed in sorted({run["seed"] for run in results["runs"]}):
-        losses = {r["arm"]: _number(r["val_loss"]) for r in results["runs"] if r["seed"] == seed}
-        shown = [k for k, arm in enumerate(arms) if arm in losses]
-        values = [losses[arms[k]] for k in shown]
-        axes.plot(shown, values, color="#b8bcc4", linewidth=1, zorder=1)
-        axes.scatter(shown, values, color=[COLORS[arms[k]] for k in shown], s=42, zorder=2)
-        axes.annotate(
-            f"seed {seed}",
-            (shown[-1], values[-1]),
-            xytext=(10, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize="small",
-            color="#5c6370",
-        )
-    axes.set(ylabel="final validation loss\n(nats per byte)", xlim=(-0.4, len(arms) - 0.4))
-    axes.set_xticks(range(len(arms)), arms)
-    _tidy(axes)
-    return figure
-
-
-def _tidy(axes: Any) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#e3e5e9", linewidth=0.8)
-    axes.set_axisbelow(True)
-
-
-def _number(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def conclusion(results: Mapping[str, Any]) -> dict[str, str]:
@@ -161,7 +105,7 @@ def conclusion(results: Mapping[str, Any]) -> dict[str, str]:
     done = f"{len(results['runs'])} of {results['planned_runs']} runs are done."
     if not n:
         return {"headline": "Nothing to compare yet", "text": f"Stopped early: {done}"}
-    if not all(math.isfinite(_number(run["val_loss"])) for run in results["runs"]):
+    if not all(math.isfinite(number(run["val_loss"])) for run in results["runs"]):
         text = "At least one run ended with a loss that is no finite number; lower --learning-rate."
         return {"headline": "No comparison: a run diverged", "text": text}
     if n < FEW_SEEDS:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -18,6 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.parameters import classify
 from hybrid_predict.report.history import RunHistory
+from hybrid_predict.runtime import interruptible
 from hybrid_predict.tasks.base import linear_schedule
 from hybrid_predict.tasks.byte_gpt import ByteGPT, ByteGPTConfig
 from hybrid_predict.tasks.stdlib_text import StdlibText, sample_batch, validation_batches
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
 Batch = tuple[Tensor, Tensor]
 OnStep = Callable[[int, float], None]
 
-FULL, SHORT, HYBRID, CONTROL = "full", "short", "hybrid", "full, hidden x2"
-"""Names of the demo's arms."""
+CONTROL = "full, hidden x2"
+"""Name of the demo's control arm."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,7 +275,7 @@ def train_arm(
     meter = Meter(arm, curve_batches, recipe.curve_points, on_step)
     watch = LambdaCallback(on_train_start=meter.start, on_train_batch_end=meter.after_batch)
     trainer = _trainer(recipe, arm, [watch] if hybrid is None else [hybrid, watch], logger)
-    with _interruptible():
+    with interruptible():
         trainer.fit(module, DataLoader(TrainingBatches(text.train, recipe, seed), batch_size=None))
     val_loss = validation_loss(module, held_out_batches(text, recipe, recipe.validation_windows))
     ledger = hybrid.ledger.summary() if hybrid is not None else None
@@ -312,14 +311,3 @@ def _trainer(recipe: DemoRecipe, arm: Arm, callbacks: list[pl.Callback], logger:
         enable_model_summary=False,
         enable_progress_bar=False,
     )
-
-
-@contextmanager
-def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C out as itself; Lightning leaves the process instead, deaf to further ones."""
-    handler = signal.getsignal(signal.SIGINT)
-    try:
-        yield
-    except SystemExit:
-        signal.signal(signal.SIGINT, handler)
-        raise KeyboardInterrupt from None

@@ -1,0 +1,136 @@
+"""What the results file of an audit holds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hybrid_predict.auditing.config import ARMS, AuditConfig
+from hybrid_predict.auditing.verdict import AuditVerdict, PairedSeed, judge_audit, percent
+from hybrid_predict.evidence import FULL, HYBRID, SHORT, spread
+from hybrid_predict.runtime import environment, finite
+
+SCHEMA = 1
+
+Runs = Sequence[Mapping[str, Any]]
+
+
+def make_results(
+    config: AuditConfig, depends_on: Mapping[str, Any], runs: Runs
+) -> tuple[dict[str, Any], AuditVerdict]:
+    """Everything that the results file holds, as plain data; non-finite numbers become None.
+
+    Args:
+        config: The audit's configuration.
+        depends_on: What finished arms depend on.
+        runs: Entries of the finished arms.
+
+    Returns:
+        The results, and the verdict on them.
+    """
+    verdict = judge_audit(paired_seeds(runs), config)
+    planned = len(ARMS) * config.seeds
+    results = {
+        "schema": SCHEMA,
+        "partial": len(runs) < planned,
+        "planned_runs": planned,
+        "seeds": list(range(config.seeds)),
+        "environment": environment(),
+        "config": config.to_dict(),
+        "hybrid_config": config.hybrid_config().to_dict(),
+        "depends_on": dict(depends_on),
+        "notes": _notes(runs, config),
+        "runs": list(runs),
+        "summary": _summary(runs),
+        "paired": _paired(runs),
+        "verdict": verdict.to_dict(),
+    }
+    plain: dict[str, Any] = finite(results)
+    return plain, verdict
+
+
+def by_seed(runs: Runs) -> dict[int, dict[str, Mapping[str, Any]]]:
+    """The runs of every seed that has all three arms, by the arm's name."""
+    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for run in runs:
+        found.setdefault(run["seed"], {})[run["arm"]] = run
+    return {seed: arms for seed, arms in sorted(found.items()) if len(arms) == len(ARMS)}
+
+
+def paired_seeds(runs: Runs) -> list[PairedSeed]:
+    """What the verdict is about: the seeds that have all three arms."""
+    return [
+        PairedSeed(
+            full=_metric(arms[FULL]),
+            short=_metric(arms[SHORT]),
+            hybrid=_metric(arms[HYBRID]),
+            full_steps=arms[FULL]["full_steps"],
+            cost=arms[HYBRID]["cost"],
+        )
+        for arms in by_seed(runs).values()
+    ]
+
+
+def _metric(run: Mapping[str, Any]) -> float:
+    return math.nan if run["diverged"] else float(run["metric"])
+
+
+def _summary(runs: Runs) -> dict[str, Any]:
+    summary = {}
+    for name in ARMS:
+        mine = [run for run in runs if run["arm"] == name]
+        if not mine:
+            continue
+        means = ("full_steps", "equivalent_steps", "cost", "seconds")
+        summary[name] = {
+            "metric": spread([run["metric"] for run in mine if not run["diverged"]]),
+            **{key: statistics.fmean(run[key] for run in mine) for key in means},
+            "diverged": sum(run["diverged"] for run in mine),
+        }
+    return summary
+
+
+def _paired(runs: Runs) -> dict[str, Any]:
+    """Differences of the metric, signs as they are, over the seeds where both are finite."""
+    pairs = ((HYBRID, FULL), (HYBRID, SHORT), (SHORT, FULL))
+    complete = by_seed(runs).values()
+    return {
+        f"{left} - {right}": spread(
+            [
+                arms[left]["metric"] - arms[right]["metric"]
+                for arms in complete
+                if not (arms[left]["diverged"] or arms[right]["diverged"])
+            ]
+        )
+        for left, right in pairs
+    }
+
+
+def _notes(runs: Runs, config: AuditConfig) -> list[str]:
+    """What a reader of the verdict should know about how the arms came out."""
+    notes = []
+    complete = list(by_seed(runs).values())
+    if complete:
+        short = statistics.fmean(arms[SHORT]["full_steps"] for arms in complete)
+        hybrid = statistics.fmean(arms[HYBRID]["cost"] for arms in complete)
+        total = complete[0][FULL]["total_steps"]
+        due = total / config.speedup
+        if short > due + 1:
+            notes.append(
+                f"The short arm takes {short:,.0f} full steps instead of {due:,.0f}, because "
+                "epochs are rounded up so that the control is never short-changed."
+            )
+        if hybrid > 1.01 * due:
+            notes.append(
+                f"The hybrid arm paid for {hybrid:,.0f} full steps instead of {due:,.0f}: "
+                f"forecasts were not made, or not accepted, on part of the way. Its saving is "
+                f"{percent(1 - hybrid / total)}."
+            )
+    events = [
+        f"{event['reason']} (seed {run['seed']}, full step {event['step']:,})"
+        for run in runs
+        for event in (run["ledger"] or {}).get("events", [])
+    ]
+    return notes + [f"Hybrid arm: {event}." for event in events]

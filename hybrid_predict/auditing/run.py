@@ -1,0 +1,205 @@
+"""The audit: three arms per seed, one after the other, and what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hybrid_predict.auditing.arm import MakeRun
+from hybrid_predict.auditing.config import ARMS, AuditConfig
+from hybrid_predict.auditing.results import make_results
+from hybrid_predict.auditing.store import RunStore
+from hybrid_predict.auditing.training import train_arm
+from hybrid_predict.auditing.verdict import AuditOutcome, AuditVerdict
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.report.audit import write_audit_page
+from hybrid_predict.report.history import RunHistory
+from hybrid_predict.runtime import Observer, quiet, write_json
+from hybrid_predict.tracking import Tracking
+
+RESULTS, REPORT = "results.json", "report.html"
+
+_TRACKED = ("metric", "full_steps", "equivalent_steps", "cost", "seconds")
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """What an audit found.
+
+    Args:
+        verdict: Outcome, headline and explanation.
+        results: What ``results.json`` holds.
+        folder: Where it is, beside ``report.html``.
+    """
+
+    verdict: AuditVerdict
+    results: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def outcome(self) -> AuditOutcome:
+        """Verified, no saving, or undecided."""
+        return self.verdict.outcome
+
+    @property
+    def partial(self) -> bool:
+        """Whether arms are missing because the user stopped the audit."""
+        return bool(self.results["partial"])
+
+
+def audit(
+    make_run: MakeRun,
+    config: AuditConfig,
+    folder: str | Path,
+    *,
+    observer: Observer | None = None,
+    source: Mapping[str, Any] | None = None,
+) -> AuditResult:
+    """Find out whether forecasting saves steps at equal quality on a model of your own.
+
+    For every seed three arms are trained: ``full`` as the model is trained without forecasts,
+    ``short`` with a schedule shortened to the steps that forecasting leaves, and ``hybrid`` with
+    forecasts. Arms that a folder holds already are not trained again, so an audit that was stopped
+    goes on, and one with more seeds extends it. ``results.json`` is written after every arm,
+    ``report.html`` at the end, however it ends.
+
+    Args:
+        make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that
+            ``arm.trainer(...)`` made, the LightningModule, and the data: a LightningDataModule, a
+            pair of training and validation loader, or None. It must do the same at every call but
+            for what ``arm.scaled`` and random states decide.
+        config: What is compared and how it is judged.
+        folder: For everything that is written; made if need be.
+        observer: Is told what happens.
+        source: Plain data that the training depends on besides the configuration, so that finished
+            arms are not taken for those of another training.
+
+    Returns:
+        The verdict and the results; ``partial`` is true after Ctrl-C.
+
+    Raises:
+        ConfigError: If the runs cannot be audited as they are set up, or the folder holds arms of
+            another audit.
+        UnsupportedSetupError: If forecasts cannot work with them.
+        MissingExtraError: If Lightning, matplotlib or MLflow is not installed.
+    """
+    place = _made(folder)
+    session = _Session(make_run, config, place, observer or Observer(), source or {})
+    with quiet():
+        try:
+            session.train()
+        except KeyboardInterrupt:
+            session.finish("KILLED")
+        except BaseException:
+            session.finish("FAILED")
+            raise
+        else:
+            session.finish("FINISHED")
+    assert session.result is not None
+    return session.result
+
+
+def _made(folder: str | Path) -> Path:
+    place = Path(folder).expanduser()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = f"The system says: {error.strerror}."
+        raise ConfigError("folder", "a folder that can be made", str(folder), reason) from error
+    return place
+
+
+def conditions(config: AuditConfig, source: Mapping[str, Any]) -> dict[str, Any]:
+    """What finished arms depend on, as plain data."""
+    return {
+        **config.training(),
+        **source,
+        "hybrid_predict": version("hybrid-predict"),
+        "torch": torch.__version__,
+        "lightning": version("lightning"),
+    }
+
+
+class _Session:
+    """One call of :func:`audit`."""
+
+    def __init__(
+        self,
+        make_run: MakeRun,
+        config: AuditConfig,
+        folder: Path,
+        observer: Observer,
+        source: Mapping[str, Any],
+    ) -> None:
+        self._make_run = make_run
+        self._config = config
+        self._folder = folder
+        self._observer = observer
+        self._depends_on = conditions(config, source)
+        self._store = RunStore(folder, self._depends_on)
+        self._found = self._store.load()
+        self._tracking = self._track() if config.mlflow else None
+        self.result: AuditResult | None = None
+
+    def _track(self) -> Tracking:
+        params = {k: str(v) for k, v in self._config.to_dict().items()}
+        name, key = self._config.experiment, self._store.digest
+        with quiet():
+            return Tracking(self._folder, name, "audit", params, key)
+
+    def train(self) -> None:
+        """Train what is missing, seed by seed, so that a slow hour meets all arms alike."""
+        for name, seed in self._order():
+            if (name, seed) not in self._found:
+                self._found[name, seed] = self._train(name, seed)
+                self._write_results()
+            self._observer.run_finished(self._found[name, seed][0])
+
+    def _order(self) -> list[tuple[str, int]]:
+        return [(name, seed) for seed in range(self._config.seeds) for name in ARMS]
+
+    def _train(self, name: str, seed: int) -> tuple[dict[str, Any], RunHistory | None]:
+        tags = {"arm": name, "seed": str(seed)}
+        tracking = self._tracking
+        logger = tracking.logger(f"{name}, seed {seed}", tags) if tracking else None
+        place = self._folder / "lightning" / f"{name}-seed{seed}"
+        run, history = train_arm(
+            self._make_run, self._config, name, seed, place, self._observer, logger
+        )
+        self._store.save(run, history)
+        if tracking is not None and logger is not None:
+            tracking.finish_run(logger, {f"audit/{k}": run[k] for k in _TRACKED})
+        return run, history
+
+    def _write_results(self) -> Path:
+        runs = [self._found[key][0] for key in self._order() if key in self._found]
+        results, verdict = make_results(self._config, self._depends_on, runs)
+        self.result = AuditResult(verdict, results, self._folder)
+        return write_json(results, self._folder / RESULTS)
+
+    def finish(self, status: str) -> None:
+        """Write results and report of what is done, and end the MLflow run."""
+        with ExitStack() as last:
+            files: list[Path] = []
+            if self._tracking is not None:
+                last.callback(self._end_tracking, files, status)
+            files.append(self._write_results())
+            assert self.result is not None
+            hybrid = [self._found[key][1] for key in self._order() if key in self._found]
+            history = next((h for h in hybrid if h is not None), None)
+            page = self._folder / REPORT
+            files.append(write_audit_page(self.result.results, history, page))
+
+    def _end_tracking(self, files: list[Path], status: str) -> None:
+        assert self._tracking is not None
+        assert self.result is not None
+        results, verdict = self.result.results, self.result.verdict
+        means = {f"{arm}/metric": s["metric"]["mean"] for arm, s in results["summary"].items()}
+        tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline}
+        self._tracking.finish({**means, "saving": verdict.saving}, tags, files, status)

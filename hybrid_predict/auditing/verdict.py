@@ -1,0 +1,283 @@
+r"""Whether the hybrid arm saves steps at equal quality: a paired, one-sided non-inferiority test.
+
+Signs are turned so that less is better. With f, s and h for the final metric of the full, the
+short and the hybrid arm, every seed i gives a contrast
+
+    c_i = h_i - \theta f_i - (1 - \theta) s_i    (``retain`` = \theta, the default), or
+    c_i = h_i - f_i - m                          (``margin`` = m).
+
+Over n seeds its mean has the one-sided confidence bounds
+
+    \bar c \pm t_{1 - \alpha, n - 1} \operatorname{sd}(c) / \sqrt n.
+
+The hybrid arm is *non-inferior* if the upper bound is below 0 and *inferior* if the lower bound is
+above 0. Written as h - f < (1 - \theta)(s - f), the default says that the hybrid arm keeps at least
+the share \theta of what the steps that it saves are worth: the retention-of-effect hypothesis of
+trials with a reference, a placebo and a new treatment (Pigeot, Schäfer, Röhmel and Hauschke,
+"Assessing non-inferiority of a new treatment in a three-arm clinical trial including a placebo",
+2003), here for paired observations.
+
+A comparison that cannot tell good from bad would find everything equal. So the hybrid arm must also
+be better than the short arm, which costs the same: the lower bound of the mean of s_i - h_i must be
+above 0 (assay sensitivity). Both have to hold, so each is tested at the full level (intersection-
+union test; Berger, "Multiparameter hypothesis testing and acceptance sampling", 1982).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from enum import Enum
+from typing import Any, NamedTuple
+
+from hybrid_predict.auditing.config import ARMS, AuditConfig
+from hybrid_predict.evidence import FEW_SEEDS, HYBRID
+
+LEAST_SAVING = 0.01
+"""Smaller shares of steps saved count as none."""
+
+
+class AuditOutcome(str, Enum):
+    """What an audit found."""
+
+    VERIFIED = "verified"
+    NO_SAVING = "no saving"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class PairedSeed:
+    """What one seed's three arms ended with.
+
+    Args:
+        full: Final metric of the full arm; not finite if it diverged.
+        short: The same of the short arm.
+        hybrid: The same of the hybrid arm.
+        full_steps: Full steps of the full arm.
+        cost: What the hybrid arm paid, in full steps; a forward-only pass counts 1/3.
+    """
+
+    full: float
+    short: float
+    hybrid: float
+    full_steps: float
+    cost: float
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A mean over seeds between its one-sided confidence bounds.
+
+    Args:
+        mean: The mean.
+        sd: Sample standard deviation.
+        lower: Lower bound.
+        upper: Upper bound.
+        n: Number of seeds.
+    """
+
+    mean: float
+    sd: float
+    lower: float
+    upper: float
+    n: int
+
+
+class _Tested(NamedTuple):
+    """What is tested, see :class:`AuditVerdict`."""
+
+    contrast: Bounds
+    gain: Bounds
+    worth: Bounds
+
+
+@dataclass(frozen=True)
+class AuditVerdict:
+    """What came out and why.
+
+    Args:
+        outcome: What was found.
+        headline: The finding in one line.
+        text: How it was reached.
+        seeds: Number of seeds with all three arms.
+        saving: Share of the full arm's full steps that the hybrid arm did not pay for.
+        line: Difference from the full arm, less being better, below which the hybrid arm has to
+            stay: the margin, or (1 - retain) times the mean difference of short and full.
+        contrast: Of c_i, which decides.
+        gain: Of short - hybrid, which shows that the comparison can tell arms apart.
+        worth: Of short - full, what the saved steps are worth.
+    """
+
+    outcome: AuditOutcome
+    headline: str
+    text: str
+    seeds: int = 0
+    saving: float | None = None
+    line: float | None = None
+    contrast: Bounds | None = None
+    gain: Bounds | None = None
+    worth: Bounds | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The verdict as plain data."""
+        return {**asdict(self), "outcome": self.outcome.value}
+
+
+def bounds(values: Sequence[float], alpha: float) -> Bounds:
+    """One-sided confidence bounds of a mean, each at level ``1 - alpha``.
+
+    Args:
+        values: One finite number per seed, at least two.
+        alpha: One-sided level.
+
+    Returns:
+        The mean between its bounds, which meet where the values do not vary.
+    """
+    from scipy import stats  # type: ignore[import-untyped,unused-ignore]
+
+    n, mean, sd = len(values), statistics.fmean(values), statistics.stdev(values)
+    reach = float(stats.t.ppf(1 - alpha, n - 1)) * sd / math.sqrt(n)
+    return Bounds(mean, sd, mean - reach, mean + reach, n)
+
+
+def judge_audit(seeds: Sequence[PairedSeed], config: AuditConfig) -> AuditVerdict:
+    """The verdict over all seeds whose three arms are done.
+
+    Args:
+        seeds: One entry per seed.
+        config: Gives mode, margin or retention, and level.
+
+    Returns:
+        The verdict; below five seeds it is always undecided, and its text a hint.
+    """
+    n = len(seeds)
+    if not n:
+        text = "No seed has all three arms yet."
+        return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
+    paid = statistics.fmean(s.cost for s in seeds)
+    saving = 1.0 - paid / statistics.fmean(s.full_steps for s in seeds)
+    verdict = _unstable(seeds, saving) or _compare(seeds, saving, config)
+    if n >= FEW_SEEDS:
+        return verdict
+    many = "1 seed" if n == 1 else f"{n} seeds"
+    return replace(
+        verdict,
+        outcome=AuditOutcome.UNDECIDED,
+        headline=f"not enough seeds to tell: {many} of at least {FEW_SEEDS}",
+        text=f"A hint from {many}, which so far say: {verdict.headline}. {verdict.text}".rstrip(),
+    )
+
+
+def _unstable(seeds: Sequence[PairedSeed], saving: float) -> AuditVerdict | None:
+    """The verdict if an arm diverged; the plain arms first, for they say that the task is so."""
+    n = len(seeds)
+    for arm in ARMS:
+        count = sum(not math.isfinite(getattr(s, arm)) for s in seeds)
+        if not count:
+            continue
+        what = f"the {arm} arm diverged on {count} of {n} seeds"
+        if arm == HYBRID:
+            text = "The full and the short arm did not, so forecasts are to blame."
+            return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text, n, saving)
+        text = "Lower the learning rate or clip gradients until plain training is stable."
+        return AuditVerdict(AuditOutcome.UNDECIDED, f"no comparison: {what}", text, n, saving)
+    return None
+
+
+def _compare(seeds: Sequence[PairedSeed], saving: float, config: AuditConfig) -> AuditVerdict:
+    """The verdict on arms that all ended with a finite metric."""
+    n, sign = len(seeds), 1.0 if config.mode == "min" else -1.0
+    lost = [sign * (s.hybrid - s.full) for s in seeds]
+    worth = [sign * (s.short - s.full) for s in seeds]
+    gain = [sign * (s.short - s.hybrid) for s in seeds]
+    if config.margin is None:
+        given_up = 1.0 - config.retain
+        line = given_up * statistics.fmean(worth)
+        contrast = [d - given_up * w for d, w in zip(lost, worth, strict=True)]
+    else:
+        line = config.margin
+        contrast = [d - line for d in lost]
+    difference = signed(sign * statistics.fmean(lost))
+    if n < 2:
+        headline = f"saving {percent(saving)} at a difference of {difference}"
+        return AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line)
+    lots = (contrast, gain, worth)
+    tested = _Tested(*(bounds(values, config.alpha) for values in lots))
+    outcome, headline = _decide(tested, saving, config)
+    if outcome is AuditOutcome.VERIFIED:
+        spread = f"{difference} ± {statistics.stdev(lost):.2g}, n = {n}"
+        headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
+    return AuditVerdict(
+        outcome, headline, _explain(tested, saving, config), n, saving, line, *tested
+    )
+
+
+def _decide(tested: _Tested, saving: float, config: AuditConfig) -> tuple[AuditOutcome, str]:
+    """The outcome and, unless it is verified, the headline."""
+    contrast, gain, worth = tested
+    none, open_ = AuditOutcome.NO_SAVING, AuditOutcome.UNDECIDED
+    if saving < LEAST_SAVING:
+        return none, (
+            "no saving: forecasts handed over to plain training or were not used, "
+            f"so {percent(saving)} of the full steps were saved"
+        )
+    if worth.upper < (config.margin or 0.0):
+        equal = "better than" if config.margin is None else "as good as"
+        return none, (
+            f"no saving by forecasts: the short arm is {equal} the full arm, so the run can simply "
+            "be shortened"
+        )
+    if contrast.lower > 0:
+        return none, "no saving: the hybrid arm is inferior to the full arm"
+    if contrast.upper < 0:
+        if gain.lower > 0:
+            return AuditOutcome.VERIFIED, ""
+        return open_, (
+            "not enough seeds to tell: the hybrid arm is not shown to be better than the short "
+            "arm, so nothing is credited to forecasts"
+        )
+    if worth.lower <= 0:
+        return open_, (
+            "not enough seeds to tell: the short and the full arm cannot be told apart, so what "
+            "the saved steps are worth is unknown"
+        )
+    return open_, "not enough seeds to tell whether the hybrid arm is inferior to the full arm"
+
+
+def _explain(tested: _Tested, saving: float, config: AuditConfig) -> str:
+    """The tests and their bounds, in sentences."""
+    contrast, gain, worth = tested
+    level, theta = percent(1.0 - config.alpha), f"{config.retain:g}"
+    if config.margin is None:
+        asked = (
+            f"keep at least {percent(config.retain)} of what the saved steps are worth (short - "
+            f"full: {signed(worth.mean)} ± {worth.sd:.2g})"
+        )
+        formula = f"hybrid - {theta} full - {1.0 - config.retain:g} short"
+    else:
+        asked = f"lose less than the margin of {config.margin:g}"
+        formula = f"hybrid - full - {config.margin:g}"
+    met, apart = contrast.upper < 0, gain.lower > 0
+    turned = "" if config.mode == "min" else ", signs turned so that less is better"
+    return (
+        f"The hybrid arm paid for {percent(saving)} fewer full steps than the full arm. It has to "
+        f"{asked}: the upper bound of the mean of {formula} over seeds has to be below 0{turned}. "
+        f"The mean is {signed(contrast.mean)}, its one-sided {level} bounds are "
+        f"{signed(contrast.lower)} and {signed(contrast.upper)}: {'met' if met else 'not met'}. It "
+        "also has to be better than the short arm, which costs the same: short - hybrid is "
+        f"{signed(gain.mean)} with the lower bound {signed(gain.lower)}, which has to be above 0: "
+        f"{'met' if apart else 'not met'}. Paired t tests with {contrast.n - 1} degrees of "
+        f"freedom, each at level {config.alpha:g}; ± is the standard deviation over seeds."
+    )
+
+
+def signed(value: float) -> str:
+    """A number with its sign, to three significant digits."""
+    return f"{value:+.3g}"
+
+
+def percent(share: float) -> str:
+    """A share in percent, without needless digits."""
+    return f"{100 * share:.3g} %" if share < 0.01 else f"{100 * share:.0f} %"

@@ -1,0 +1,110 @@
+"""``hybrid-predict audit``: whether forecasting saves steps on a model of one's own."""
+
+from __future__ import annotations
+
+import traceback
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.auditing import AuditConfig, AuditOutcome, audit, plan_audit
+from hybrid_predict.auditing.arm import MakeRun
+from hybrid_predict.auditing.config import ARMS
+from hybrid_predict.cli.options import (
+    BAD_USAGE,
+    INTERRUPTED,
+    PROGRAM,
+    integer,
+    need,
+    output_folder,
+)
+from hybrid_predict.cli.screen import Screen
+from hybrid_predict.errors import HybridPredictError
+from hybrid_predict.evidence import FULL
+from hybrid_predict.report.audit import COLUMNS, audit_rows
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+HELP = "Find out whether forecasting saves steps on your own model."
+
+STATUS = {AuditOutcome.VERIFIED: 0, AuditOutcome.NO_SAVING: 1, AuditOutcome.UNDECIDED: 3}
+"""Exit statuses by outcome."""
+
+
+def parser(formatter: Any) -> ArgumentParser:
+    """The command's parser.
+
+    Args:
+        formatter: Class that lays out its help.
+    """
+    from jsonargparse import ArgumentParser
+
+    made = ArgumentParser(
+        description="Trains your own Lightning model in full, with a shortened schedule, and with "
+        "forecasts, from the same seeds, and tests whether forecasting saves steps at equal "
+        "quality. An audit that was stopped goes on where it was. Exit status: 0 verified saving, "
+        "1 no saving, 3 not enough seeds to tell, 2 bad usage or failed training, 130 interrupted.",
+        exit_on_error=False,
+        formatter_class=formatter,
+    )
+    add = made.add_argument
+    add(
+        "file",
+        metavar="FILE",
+        help="YAML file with model, data and trainer as for LightningCLI, and a section audit.",
+    )
+    add(
+        "--output-dir",
+        default="hybrid-predict-audit",
+        metavar="FOLDER",
+        help="Where everything is written (hybrid-predict-audit).",
+    )
+    add("--seeds", type=integer, metavar="N", help="Paired seeds (those of the file, or 5).")
+    add("--plan", action="store_true", help="Only say what would be trained and how long it takes.")
+    add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
+    return made
+
+
+def run(options: Any) -> int:
+    """Run the audit.
+
+    Args:
+        options: What was parsed.
+
+    Returns:
+        0 for a verified saving, 1 for none, 3 if there are not enough seeds to tell, 2 if the
+        training failed, 130 after Ctrl-C.
+    """
+    need("The audit", ("cli", "lightning"))
+    from hybrid_predict.auditing.yaml_file import read_audit
+
+    try:
+        make_run, config, source = read_audit(options.file)
+        chosen: dict[str, Any] = {} if options.seeds is None else {"seeds": options.seeds}
+        config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
+        if options.plan:
+            print(plan_audit(make_run, config, options.output_dir, source=source))
+            return 0
+        return _audit(make_run, config, source, options.output_dir)
+    except HybridPredictError:
+        raise
+    except Exception:  # of the user's own code; its default status would say "no saving"
+        traceback.print_exc()
+        return BAD_USAGE
+
+
+def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], output: str) -> int:
+    folder = output_folder(output)
+    lengths = [1.0 if arm == FULL else 1.0 / config.speedup for arm in ARMS] * config.seeds
+    print(f"{PROGRAM} audit: {len(lengths)} runs, written to {folder}", flush=True)
+    need("The audit", ["mlflow"] if config.mlflow else [])
+
+    def outcome(run: Any) -> str:
+        return "diverged" if run["diverged"] else f"{config.metric} {run['metric']:.5g}"
+
+    with Screen(lengths, outcome) as screen:
+        result = audit(make_run, config, folder, observer=screen, source=source)
+    titles = [title.format(metric=config.metric) for title in COLUMNS]
+    table = (titles, [row.values() for row in audit_rows(result.results)])
+    screen.conclude(result.results, result.results["verdict"], table, folder, mlflow=config.mlflow)
+    return INTERRUPTED if result.partial else STATUS[result.outcome]

@@ -1,0 +1,235 @@
+"""``hybrid-predict bench``: the suites behind the tables of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.bench import table
+from hybrid_predict.bench.plan import SETTINGS, SUITES, Plan, Row, Suite, select
+from hybrid_predict.bench.run import (
+    RESULTS,
+    Store,
+    check_device,
+    compile_results,
+    measure_steps,
+    run_plan,
+)
+from hybrid_predict.cli.options import INTERRUPTED, PROGRAM, integer, need, output_folder
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.report.blocks import fill, names
+from hybrid_predict.runtime import environment, finite, write_json
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+HELP = "Run the benchmark suites, and show their results."
+
+
+def parser(formatter: Any) -> ArgumentParser:
+    """The command's parser.
+
+    Args:
+        formatter: Class that lays out its help.
+    """
+    from jsonargparse import ArgumentParser
+
+    return ArgumentParser(description=HELP, exit_on_error=False, formatter_class=formatter)
+
+
+def add_actions(parser: ArgumentParser, formatter: Any) -> None:
+    """Give the parser one of its own for each action.
+
+    Args:
+        parser: The command's parser, already part of the program's.
+        formatter: Class that lays out help.
+    """
+    from jsonargparse import ArgumentParser
+
+    actions = parser.add_subcommands(dest="action", metavar="ACTION")
+    for name, (text, add_options, _) in _ACTIONS.items():
+        own = ArgumentParser(description=text, exit_on_error=False, formatter_class=formatter)
+        add_options(own.add_argument)
+        actions.add_subcommand(name, own, help=f"{text.partition('.')[0]}.")
+
+
+def run(options: Any) -> int:
+    """Run one of the actions.
+
+    Args:
+        options: What was parsed.
+
+    Returns:
+        0, or 130 after Ctrl-C.
+    """
+    return _ACTIONS[options.action][2](options[options.action])
+
+
+def _run_options(add: Any) -> None:
+    suites = ", ".join(SUITES)
+    add("--suite", default="core", metavar="NAME", help=f"One of {suites} (core).")
+    for name, what in (("tasks", "Tasks"), ("settings", "Settings"), ("arms", "Arms")):
+        add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} instead of the suite's.")
+    add("--seeds", type=integer, metavar="N", help="Paired seeds instead of the suite's.")
+    add("--jobs", type=integer, default=1, metavar="N", help="Processes, one thread each (1).")
+    add(
+        "--output-dir",
+        default="hybrid-predict-bench",
+        metavar="FOLDER",
+        help="Where every finished run is kept, so that the same command goes on where it was "
+        "stopped (hybrid-predict-bench).",
+    )
+
+
+def _run(options: Any) -> int:
+    suite = _suite(options)
+    plan, folder = Plan(suite), output_folder(options.output_dir)
+    need("The benchmark", ("cli", "bench"))
+    check_device(plan)
+    store = Store(folder)
+    print(f"{PROGRAM} bench: suite {options.suite}, {len(plan)} runs, kept in {folder}", flush=True)
+    stopped = False
+    try:
+        with _Bar(len(plan), len(plan.chosen(store.done))) as bar:
+            run_plan(plan, store, options.jobs, bar.finished)
+        steps = measure_steps(plan)
+    except KeyboardInterrupt:
+        stopped, steps = True, {}
+    results = finite(
+        compile_results(options.suite, plan, plan.chosen(store.done), environment(), steps)
+    )
+    path = write_json(results, folder / RESULTS)
+    for name, make in table.blocks(results).items():
+        print(f"\n{name}\n\n{make()}")
+    print(f"\nResults: {path}")
+    return INTERRUPTED if stopped else 0
+
+
+def _suite(options: Any) -> Suite:
+    if options.suite not in SUITES:
+        raise ConfigError("--suite", f"one of {', '.join(SUITES)}", options.suite)
+    return select(
+        SUITES[options.suite], options.tasks, options.settings, options.arms, options.seeds
+    )
+
+
+def _table_options(add: Any) -> None:
+    add("files", nargs="+", metavar="FILE", help="Results files of bench run.")
+    add("--write", nargs="+", default=[], metavar="PAGE", help="Markdown pages whose marked "
+        "blocks are filled in, instead of printing.")  # fmt: skip
+
+
+def _table(options: Any) -> int:
+    blocks: dict[str, Callable[[], str]] = {}
+    for file in options.files:
+        blocks.update(table.blocks(_load(file)))
+    for page in options.write:
+        _fill(page, blocks)
+    for name, make in {} if options.write else blocks.items():
+        print(f"\n{name}\n\n{make()}")
+    return 0
+
+
+def _fill(name: str, blocks: Mapping[str, Callable[[], str]]) -> None:
+    """Fill in a page.
+
+    Raises:
+        ConfigError: If there is nothing to fill.
+    """
+    try:
+        text = Path(name).read_text("utf-8")
+    except OSError as error:
+        raise ConfigError("--write", "a Markdown page", name, str(error)) from error
+    known = [block for block in names(text) if block in blocks]
+    if not known:
+        remedy = f"Blocks of these results are {', '.join(blocks)}."
+        raise ConfigError("--write", "a page with a block of these results", name, remedy)
+    Path(name).write_text(fill(text, blocks), encoding="utf-8")
+    print(f"{name}: {', '.join(known)}")
+
+
+def _plot_options(add: Any) -> None:
+    add("file", metavar="FILE", help="A results file of bench run.")
+    add("--output", default="bench.png", metavar="FILE", help="The picture: .png, .svg or .pdf "
+        "(bench.png).")  # fmt: skip
+
+
+def _plot(options: Any) -> int:
+    from hybrid_predict.bench.plot import plot
+
+    plot(_load(options.file)).savefig(options.output, dpi=120)
+    print(f"Figure: {options.output}")
+    return 0
+
+
+def _load(name: str) -> dict[str, Any]:
+    """A results file.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    expected = "a results file written by bench run"
+    try:
+        results: dict[str, Any] = json.loads(Path(name).read_text("utf-8"))
+        found = results["suite"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError("FILE", expected, name, f"{type(error).__name__}: {error}") from error
+    if not set(results["arms"]) <= set(SETTINGS):
+        raise ConfigError("FILE", expected, found, "It was written by another version.")
+    return results
+
+
+class _Bar:
+    """A progress bar over all runs; one line per run where there is no terminal.
+
+    Args:
+        total: Number of runs.
+        done: How many were done before.
+    """
+
+    def __init__(self, total: int, done: int) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._total = total
+        self._console = Console(highlight=False)
+        self._progress = Progress(
+            console=self._console, transient=True, disable=not self._console.is_terminal
+        )
+        self._task = self._progress.add_task("runs", total=total, completed=done)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def finished(self, row: Row, done: int) -> None:
+        """Leave one line behind."""
+        loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
+        self._progress.update(self._task, completed=done)
+        self._console.print(
+            f"{done}/{self._total}  {row['task']}, {row['setting']}, {row['arm']}, seed "
+            f"{row['seed']}: {row['full_steps']:,} full steps in {row['seconds']:.1f} s, {loss}",
+            soft_wrap=True,
+        )
+
+
+_ACTIONS: Mapping[str, Any] = {
+    "run": (
+        "Run a suite, or what is left of it. Suites: core takes one to two hours on 2 cores, full "
+        "takes days, smoke a minute or two, gpu needs a CUDA device.",
+        _run_options,
+        _run,
+    ),
+    "table": (
+        "Show results as Markdown tables, or put them into pages. A page marks where with "
+        "<!-- results: NAME --> and <!-- end -->.",
+        _table_options,
+        _table,
+    ),
+    "plot": ("Draw a figure of results.", _plot_options, _plot),
+}

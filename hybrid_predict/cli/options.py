@@ -1,0 +1,78 @@
+"""What the commands share: kinds of options, exit statuses, and checks before training."""
+
+from __future__ import annotations
+
+import tempfile
+from argparse import ArgumentTypeError
+from collections.abc import Iterable
+from importlib import import_module
+from pathlib import Path
+
+from hybrid_predict.errors import ConfigError, MissingExtraError
+
+PROGRAM = "hybrid-predict"
+BAD_USAGE, INTERRUPTED = 2, 130
+"""Exit statuses that mean the same for every command."""
+
+# Modules that are imported sooner or later, by the extra that brings them.
+_MODULES = {
+    "cli": ("rich", "matplotlib", "docstring_parser"),
+    "lightning": ("lightning",),
+    "mlflow": ("mlflow",),
+    "bench": ("schedulefree",),
+}
+
+
+def integer(text: str) -> int:
+    """An option's value as an integer."""
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(f"expected an integer, got {text!r}") from None
+
+
+def number(text: str) -> float:
+    """An option's value as a number."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
+def output_folder(name: str) -> Path:
+    """Make the folder, and make sure that it can be written to before training begins.
+
+    Raises:
+        ConfigError: If it cannot.
+    """
+    folder = Path(name).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        reason = f"The system says: {error.strerror}."
+        raise ConfigError(
+            "--output-dir", "a folder that can be written to", name, reason
+        ) from error
+
+
+def need(feature: str, extras: Iterable[str]) -> None:
+    """Import what a command needs, so that whatever is missing is told at once.
+
+    Args:
+        feature: What is asked for, for the message.
+        extras: The extras that bring it.
+
+    Raises:
+        MissingExtraError: If a package of theirs is not installed.
+    """
+    missing = []
+    for extra in extras:
+        try:
+            for module in _MODULES[extra]:
+                import_module(module)
+        except ImportError:
+            missing.append(extra)
+    if missing:
+        raise MissingExtraError(feature, ",".join(missing))

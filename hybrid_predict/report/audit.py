@@ -1,0 +1,123 @@
+"""The report of an audit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.report.figure import new_figure, run_figure
+from hybrid_predict.report.history import RunHistory
+from hybrid_predict.report.shared import COLORS, data_uri, paired_figure, render, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ORDER = ("short", "hybrid", "full")
+
+COLUMNS = ("arm", "full\nsteps", "equivalent\nsteps", "cost", "seconds", "{metric}\n(mean ± sd)")
+"""Titles of the table, for the terminal."""
+
+
+def write_audit_page(results: Mapping[str, Any], history: RunHistory | None, path: Path) -> Path:
+    """Write the report.
+
+    Args:
+        results: What ``results.json`` holds.
+        history: The first hybrid run's history; None leaves its figure out.
+        path: Where to write.
+
+    Returns:
+        The path.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    figures = {}
+    if results["runs"]:
+        label = f"final {results['config']['metric']}"
+        figures["paired"] = data_uri(paired_figure(results["runs"], ORDER, "metric", label))
+    if results["verdict"]["contrast"] is not None:
+        figures["difference"] = data_uri(difference_figure(results))
+    if history is not None:
+        figures["history"] = data_uri(run_figure(history))
+    return render(
+        "audit.html.jinja",
+        path,
+        results=results,
+        figures=figures,
+        rows=audit_rows(results),
+        colors=COLORS,
+    )
+
+
+def audit_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """One row per arm, as text: for the page and the terminal."""
+    rows = []
+    for name, summary in results["summary"].items():
+        metric = _mean_and_sd(summary["metric"])
+        diverged = summary["diverged"]
+        rows.append(
+            {
+                "arm": name,
+                "full_steps": f"{summary['full_steps']:,.0f}",
+                "equivalent_steps": f"{summary['equivalent_steps']:,.0f}",
+                "cost": f"{summary['cost']:,.1f}",
+                "seconds": f"{summary['seconds']:,.1f}",
+                "metric": metric + (f", {diverged} diverged" if diverged else ""),
+            }
+        )
+    return rows
+
+
+def _mean_and_sd(spread: Mapping[str, Any]) -> str:
+    if spread["mean"] is None:
+        return "none"
+    if not spread["sd"]:
+        return f"{spread['mean']:.5g}"
+    # As many digits of the mean as two of the deviation.
+    places = max(0, 1 - math.floor(math.log10(spread["sd"])))
+    return f"{spread['mean']:,.{places}f} ± {spread['sd']:.2g}"
+
+
+def difference_figure(results: Mapping[str, Any]) -> Figure:
+    """Differences from the full arm by seed, and where the hybrid arm's mean may lie.
+
+    The bar spans the two one-sided confidence bounds of the contrast that is tested, moved by the
+    line that it is tested against: the test is met where the bar ends on the near side of the line.
+
+    Args:
+        results: What ``results.json`` holds.
+
+    Returns:
+        A matplotlib figure.
+    """
+    verdict, config = results["verdict"], results["config"]
+    sign = 1.0 if config["mode"] == "min" else -1.0
+    line = sign * verdict["line"]
+    figure = new_figure(figsize=(9, 2.9))
+    axes = figure.subplots()
+    values = {(r["arm"], r["seed"]): r["metric"] for r in results["runs"] if not r["diverged"]}
+    for height, arm in enumerate(("short", "hybrid")):
+        differences = [
+            value - values["full", seed]
+            for (name, seed), value in values.items()
+            if name == arm and ("full", seed) in values
+        ]
+        heights = [height] * len(differences)
+        axes.scatter(differences, heights, color=COLORS[arm], s=42, alpha=0.55, zorder=3)
+    ends = [line + sign * verdict["contrast"][name] for name in ("lower", "upper")]
+    axes.plot(ends, [1.28, 1.28], color=COLORS["hybrid"], linewidth=4, solid_capstyle="butt")
+    middle = line + sign * verdict["contrast"]["mean"]
+    axes.plot([middle], [1.28], marker="|", markersize=13, markeredgewidth=3, color="#1d2129")
+    axes.axvline(0, color=COLORS["full"], linewidth=1.2, label="full")
+    kept = f"keeps {config['retain']:.0%} of what the saved steps are worth"
+    label = kept if config["margin"] is None else f"margin {config['margin']:g}"
+    axes.axvline(line, color="#e9a03b", linestyle="--", linewidth=1.6, label=label)
+    better = "less" if sign > 0 else "more"
+    axes.set(xlabel=f"{config['metric']} - full arm's ({better} is better)", ylim=(-0.5, 1.8))
+    axes.set_yticks([0, 1], ["short", "hybrid"])
+    tidy(axes)
+    axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    return figure

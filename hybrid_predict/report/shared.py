@@ -1,0 +1,112 @@
+"""What the pages share: one HTML file that needs nothing but itself, its figures and numbers."""
+
+from __future__ import annotations
+
+import base64
+import math
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.report.figure import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLORS = {
+    "full": "#264653",
+    "short": "#8a8f98",
+    "hybrid": "#d1495b",
+    "full, hidden x2": "#457b9d",
+}
+"""An arm has the same colour on every page."""
+
+
+def render(template: str, path: Path, **context: Any) -> Path:
+    """Write a page from one of the package's templates.
+
+    Args:
+        template: Its name.
+        path: Where to write.
+        context: What the template uses.
+
+    Returns:
+        The page's path.
+    """
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("hybrid_predict", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    path.write_text(environment.get_template(template).render(**context), encoding="utf-8")
+    return path
+
+
+def data_uri(figure: Figure) -> str:
+    """A figure as an address that holds the whole drawing."""
+    drawing = BytesIO()
+    figure.savefig(drawing, format="svg", metadata={"Date": None}, transparent=True)
+    return "data:image/svg+xml;base64," + base64.b64encode(drawing.getvalue()).decode("ascii")
+
+
+def mean_and_sd(spread: Mapping[str, Any], sign: str = "") -> str:
+    """A mean with its standard deviation, if there is one."""
+    if spread["mean"] is None:
+        return "not finite" if spread["n"] else "none"
+    mean = format(spread["mean"], f"{sign}.4f")
+    return mean if spread["sd"] is None else f"{mean} ± {spread['sd']:.4f}"
+
+
+def paired_figure(
+    runs: Sequence[Mapping[str, Any]], order: Sequence[str], key: str, label: str
+) -> Figure:
+    """Final values, one line per seed through the arms.
+
+    Args:
+        runs: Entries of a results file.
+        order: The arms from left to right; those without a run are left out.
+        key: Which of an entry's numbers is shown.
+        label: What the axis is called.
+
+    Returns:
+        A matplotlib figure.
+    """
+    figure = new_figure(figsize=(9, 3.6))
+    axes = figure.subplots()
+    arms = [name for name in order if any(run["arm"] == name for run in runs)]
+    for seed in sorted({run["seed"] for run in runs}):
+        found = {run["arm"]: number(run[key]) for run in runs if run["seed"] == seed}
+        shown = [k for k, arm in enumerate(arms) if arm in found]
+        values = [found[arms[k]] for k in shown]
+        axes.plot(shown, values, color="#b8bcc4", linewidth=1, zorder=1)
+        axes.scatter(shown, values, color=[COLORS[arms[k]] for k in shown], s=42, zorder=2)
+        axes.annotate(
+            f"seed {seed}",
+            (shown[-1], values[-1]),
+            xytext=(10, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+            color="#5c6370",
+        )
+    axes.set(ylabel=label, xlim=(-0.4, len(arms) - 0.4))
+    axes.set_xticks(range(len(arms)), arms)
+    tidy(axes)
+    return figure
+
+
+def tidy(axes: Any) -> None:
+    """No frame above and at the right, and faint horizontal lines."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#e3e5e9", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def number(value: float | None) -> float:
+    """What a results file holds, with its None as not a number."""
+    return math.nan if value is None else value

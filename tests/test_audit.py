@@ -1,0 +1,362 @@
+"""Audits from end to end: what they write, resume and restore."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import re
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import numpy as np
+import pytest
+import torch
+
+from hybrid_predict import AuditConfig, ConfigError, audit, plan_audit
+from hybrid_predict.auditing import AuditOutcome
+from hybrid_predict.auditing.config import ARMS
+from hybrid_predict.auditing.results import make_results
+from hybrid_predict.evidence import FULL, HYBRID, SHORT
+from hybrid_predict.report.audit import write_audit_page
+from hybrid_predict.runtime import Observer
+from lightning_models import Net, loader
+
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
+
+STEPS = 18
+
+
+class Task:
+    """Counts its calls, and what the arms were given."""
+
+    def __init__(self, model: type[Net] = Net, **options: Any) -> None:
+        self.model = model
+        self.options = {"max_steps": STEPS, "accelerator": "cpu", "log_every_n_steps": 4, **options}
+        self.calls: list[tuple[str, int]] = []
+        self.first_weights: list[float] = []
+        self.orders: list[list[float]] = []
+
+    def __call__(self, arm: Any) -> Any:
+        self.calls.append((arm.name, arm.seed))
+        model = self.model()
+        self.first_weights.append(float(model.net[0].weight.detach().sum()))
+        self.orders.append([random.random(), float(np.random.rand()), float(torch.rand(()))])
+        return arm.trainer(**self.options), model, (loader(), loader(2))
+
+
+def config(**options: Any) -> AuditConfig:
+    return AuditConfig(**{"mlflow": False, "seeds": 2, **options})
+
+
+def everything(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).parts[0] for path in folder.rglob("*"))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Task, Path]:
+    """An audit of two seeds with MLflow."""
+    pytest.importorskip("mlflow")
+    folder = tmp_path_factory.mktemp("audit with space")
+    task = Task()
+    return audit(task, config(mlflow=True), folder), task, folder
+
+
+def test_arms_are_trained_seed_by_seed_from_the_same_random_states(finished):
+    _, task, _ = finished
+    assert task.calls == [(name, seed) for seed in (0, 1) for name in ARMS]
+    for found in (task.first_weights, task.orders):
+        assert found[0] == found[1] == found[2]
+        assert found[3] == found[4] == found[5]
+        assert found[0] != found[3]
+
+
+def test_what_is_written(finished):
+    result, _, folder = finished
+    names = {"mlartifacts", "mlflow.db", "report.html", "results.json", "runs"}
+    assert set(everything(folder)) == names
+    kept = sorted(path.name for path in (folder / "runs").iterdir())
+    assert kept == sorted(f"{name}-seed{seed}.json" for name in ARMS for seed in (0, 1))
+    results = json.loads((folder / "results.json").read_text())
+    assert results == result.results
+    assert set(results) == {
+        "schema", "partial", "planned_runs", "seeds", "environment", "config", "hybrid_config",
+        "depends_on", "notes", "runs", "summary", "paired", "verdict",
+    }  # fmt: skip
+    assert (results["schema"], results["partial"], results["planned_runs"]) == (1, False, 6)
+    assert results["seeds"] == [0, 1]
+    assert {"cpu", "cpu_count", "gpu", "torch", "lightning"} <= results["environment"].keys()
+    assert results["verdict"]["outcome"] == result.outcome.value == "undecided"
+
+
+def test_counts_of_every_arm(finished):
+    result, _, _ = finished
+    expected = {FULL: (18, 18), SHORT: (12, 12), HYBRID: (12, 18)}
+    for run in result.results["runs"]:
+        assert (run["full_steps"], run["equivalent_steps"]) == expected[run["arm"]]
+        assert run["cost"] == (run["ledger"] or run)["full_steps" if not run["ledger"] else "cost"]
+        assert (run["ledger"] is None) == (run["arm"] != HYBRID)
+        assert run["seconds"] > 0
+        assert math.isfinite(run["metric"])
+        assert not run["diverged"]
+    assert result.verdict.saving == pytest.approx(1 / 3)
+
+
+def test_metric_is_that_of_the_final_weights(finished, tmp_path):
+    result, _, _ = finished
+    L.seed_everything(1, verbose=False)
+    model = Net()
+    torch.rand(())  # as the task does
+    options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = L.Trainer(max_steps=STEPS, default_root_dir=tmp_path, accelerator="cpu", **options)
+    trainer.fit(model, loader(), loader(2))
+    trainer.validate(model, loader(2), verbose=False)
+    (run,) = (r for r in result.results["runs"] if (r["arm"], r["seed"]) == (FULL, 1))
+    assert run["metric"] == pytest.approx(float(trainer.callback_metrics["val_loss"]))
+
+
+def test_report_holds_the_verdict_and_loads_nothing(finished):
+    result, _, folder = finished
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert result.verdict.headline[1:] in page
+    assert "hybrid - 0.8 full - 0.2 short" in page
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
+    assert "Partial results" not in page
+
+
+def test_mlflow_has_one_parent_also_after_more_seeds(finished):
+    _, _, folder = finished
+    task = Task()
+    result = audit(task, config(mlflow=True, seeds=3), folder)
+    assert task.calls == [(name, 2) for name in ARMS]
+    assert len(result.results["runs"]) == 9
+    with sqlite3.connect(folder / "mlflow.db") as connection:
+
+        def ask(query: str) -> Any:
+            return connection.execute(query).fetchall()
+
+        ((parent, status),) = ask("select run_uuid, status from runs where name = 'audit'")
+        nested = ask("select value from tags where key = 'mlflow.parentRunId'")
+        metrics = {key for (key,) in ask("select distinct key from metrics")}
+        tags = dict(ask(f"select key, value from tags where run_uuid = '{parent}'"))
+    connection.close()
+    assert (status, nested) == ("FINISHED", [(parent,)] * 9)
+    assert {"audit/metric", "audit/cost", "hybrid/metric", "saving", "train_loss_step"} <= metrics
+    assert tags["conclusion"] == result.verdict.headline
+
+
+def test_audit_with_nothing_left_to_train_asks_no_other_store(finished, monkeypatch):
+    """MLflow would make a database in the current directory."""
+
+    def refused(*args: Any) -> None:
+        raise AssertionError("asked MLflow's default store")
+
+    monkeypatch.setattr("mlflow.flush_async_logging", refused)
+    _, _, folder = finished
+    task = Task()
+    assert audit(task, config(mlflow=True), folder).results["runs"]
+    assert task.calls == []
+
+
+def test_finished_arms_are_not_trained_again_and_seeds_and_judging_may_change(tmp_path):
+    first = Task()
+    before = audit(first, config(), tmp_path)
+    again = Task()
+    after = audit(again, config(retain=0.5, alpha=0.1, margin=0.2), tmp_path)
+    assert (len(first.calls), again.calls) == (6, [])
+    assert after.results["runs"] == before.results["runs"]
+    assert after.verdict.line == 0.2 != before.verdict.line
+    fewer = audit(again, config(seeds=1), tmp_path)
+    assert [run["seed"] for run in fewer.results["runs"]] == [0, 0, 0]
+    (tmp_path / "runs" / "short-seed1.json").unlink()
+    audit(again, config(), tmp_path)
+    assert again.calls == [(SHORT, 1)]
+
+
+@pytest.mark.parametrize(
+    ("options", "source", "said"),
+    [
+        ({"speedup": 2.0}, {}, "other speedup. Choose another folder"),
+        ({"hybrid": {"patience": 5}}, {}, "other hybrid"),
+        ({"metric": "train_loss"}, {}, "other metric"),
+        ({}, {"file": "b"}, "other file"),
+    ],
+)
+def test_arms_of_another_audit_are_refused(tmp_path, options, source, said):
+    audit(Task(), config(seeds=1), tmp_path, source={"file": "a"})
+    task = Task()
+    for call in (audit, plan_audit):
+        with pytest.raises(ConfigError) as raised:
+            call(task, config(**options), tmp_path, source={"file": "a", **source})
+        assert said in str(raised.value).replace("'", "")
+        assert raised.value.argument == str(tmp_path)
+    assert task.calls == []
+
+
+def test_unreadable_arm_is_told(tmp_path):
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / "full-seed0.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"can be read, got 'full-seed0.json'. Choose"):
+        audit(Task(), config(), tmp_path)
+
+
+def test_folder_that_cannot_be_made_is_told():
+    with pytest.raises(ConfigError, match="folder: expected a folder that can be made"):
+        audit(Task(), config(), f"{__file__}/below")
+
+
+def settings() -> list[Any]:
+    return [
+        random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(),
+        torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype(),
+        torch.get_num_threads(), torch.backends.cudnn.benchmark,
+        {k: v for k, v in os.environ.items() if k.startswith(("PL_", "CUBLAS"))},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", [audit, plan_audit])
+def test_random_states_and_settings_are_those_of_before(tmp_path, call):
+    class Messy(Task):
+        def __call__(self, arm: Any) -> Any:
+            torch.backends.cudnn.benchmark = True
+            torch.set_num_threads(2)
+            return super().__call__(arm)
+
+    before = settings()
+    call(Messy(deterministic=True), config(seeds=1), tmp_path)
+    assert settings() == before
+
+
+class Diverging(Net):
+    def training_step(self, batch: Any, batch_idx: int) -> Any:
+        loss = super().training_step(batch, batch_idx)
+        return loss * float("nan") if self.trainer.max_steps == STEPS else loss
+
+
+def test_diverged_run_is_recorded(tmp_path):
+    result = audit(Task(Diverging), config(seeds=1), tmp_path)
+    found = {run["arm"]: (run["metric"] is None, run["diverged"]) for run in result.results["runs"]}
+    assert found[FULL] == (True, True)
+    assert found[SHORT] == (False, False)
+    assert "the full arm diverged on 1 of 1 seeds" in result.verdict.text
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "1 diverged" in page
+
+
+class Interrupting(Observer):
+    """Presses Ctrl-C in the fifth run."""
+
+    started = 0
+
+    def run_started(self, arm: str, seed: int, full_steps: int) -> None:
+        self.started += 1
+
+    def stepped(self, full_steps: int, loss: float) -> None:
+        if self.started == 5:
+            raise KeyboardInterrupt
+
+
+def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
+    handler = signal.getsignal(signal.SIGINT)
+    result = audit(Task(), config(), tmp_path, observer=Interrupting())
+    assert signal.getsignal(signal.SIGINT) is handler
+    assert result.partial
+    assert len(result.results["runs"]) == 4
+    assert result.verdict.seeds == 1
+    assert "Partial results" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    task = Task()
+    assert not audit(task, config(), tmp_path).partial
+    assert task.calls == [(SHORT, 1), (HYBRID, 1)]
+    assert "Partial results" not in (tmp_path / "report.html").read_text(encoding="utf-8")
+
+
+def test_error_of_the_model_keeps_what_is_done_and_comes_out(tmp_path):
+    class Broken(Task):
+        def __call__(self, arm: Any) -> Any:
+            if arm.name == HYBRID:
+                raise OSError("the disk is gone")
+            return super().__call__(arm)
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        audit(Broken(), config(), tmp_path)
+    assert json.loads((tmp_path / "results.json").read_text())["partial"]
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+def test_epochs_are_rounded_up_and_that_is_noted(tmp_path):
+    result = audit(Task(max_steps=-1, max_epochs=2), config(seeds=1), tmp_path)
+    runs = {run["arm"]: run for run in result.results["runs"]}
+    assert runs[SHORT]["full_steps"] == 32
+    assert runs[SHORT]["lengths"] == {"max_epochs": 2}
+    assert runs[HYBRID]["full_steps"] in (21, 22)
+    assert any("32 full steps instead of 21" in note for note in result.results["notes"])
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"max_steps": 60}, {FULL: 60, SHORT: 40, HYBRID: 40}),
+        ({"max_steps": 6}, {FULL: 6, SHORT: 4, HYBRID: 4}),
+        ({"max_steps": -1, "max_epochs": 4}, {FULL: 64, SHORT: 48, HYBRID: 43}),
+        ({"accumulate_grad_batches": 4, "max_steps": 30}, {FULL: 30, SHORT: 20, HYBRID: 20}),
+    ],
+    ids=str,
+)
+def test_plan_learns_the_length_from_a_few_steps(tmp_path, options, steps):
+    task = Task(**options)
+    plan = plan_audit(task, config(seeds=5), tmp_path / "none")
+    assert task.calls == [(FULL, 0)]
+    assert plan.full_steps == steps
+    assert (plan.runs, plan.done) == (15, 0)
+    assert plan.seconds == pytest.approx(5 * sum(steps.values()) * plan.seconds_per_step)
+    assert list(tmp_path.iterdir()) == []
+    assert "15 runs: 3 arms, 5 seeds; 0 done." in str(plan)
+    assert "Validation is not included" in str(plan)
+
+
+def test_plan_counts_finished_arms_and_changes_nothing(tmp_path):
+    audit(Task(), config(seeds=1), tmp_path)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    plan = plan_audit(Task(), config(seeds=2), tmp_path)
+    assert (plan.runs, plan.done) == (6, 3)
+    assert plan.seconds == pytest.approx((18 + 12 + 12) * plan.seconds_per_step)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def made_up(hybrid: float, seeds: int, mode: str = "min") -> Any:
+    """Results of runs that nobody trained."""
+    sign = 1 if mode == "min" else -1
+    base = {FULL: (1.0, 18), SHORT: (1.2, 12), HYBRID: (hybrid, 12)}
+    runs = [
+        {
+            "arm": arm, "seed": k, "full_steps": steps, "cost": float(steps), "seconds": 1.0,
+            "equivalent_steps": 18, "total_steps": 18, "threads": 1, "diverged": False,
+            "metric": sign * (value + 0.001 * k * len(arm)), "ledger": None,
+        }
+        for k in range(seeds) for arm, (value, steps) in base.items()
+    ]  # fmt: skip
+    return make_results(config(seeds=5, mode=mode), {}, runs)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize(
+    ("hybrid", "outcome"), [(1.0, AuditOutcome.VERIFIED), (1.1, AuditOutcome.NO_SAVING)]
+)
+def test_outcome_of_five_seeds_reaches_results_and_report(tmp_path, hybrid, outcome, mode):
+    results, verdict = made_up(hybrid, 5, mode)
+    assert verdict.outcome is outcome
+    page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert verdict.headline[1:] in page
+    assert ("credited to forecasts, because" in page) == (outcome is AuditOutcome.VERIFIED)
+
+
+def test_seeds_that_miss_an_arm_are_left_out():
+    results, verdict = make_results(config(seeds=5), {}, made_up(1.0, 5)[0]["runs"][:-1])
+    assert (results["partial"], verdict.seeds) == (True, 4)
+    assert results["summary"][FULL]["metric"]["n"] == 5
+    assert results["paired"]["hybrid - full"]["n"] == 4

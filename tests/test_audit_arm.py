@@ -1,0 +1,225 @@
+"""What one arm of an audit builds and refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import (
+    EarlyStopping,
+    LambdaCallback,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    RichModelSummary,
+    Timer,
+    TQDMProgressBar,
+)
+
+from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
+from hybrid_predict.auditing.arm import AuditArm
+from hybrid_predict.auditing.config import ARMS, AuditConfig
+from hybrid_predict.auditing.meter import Meter
+from hybrid_predict.auditing.training import train_arm
+from hybrid_predict.evidence import FULL, HYBRID, SHORT
+from hybrid_predict.runtime import Observer
+from lightning_models import Net, loader
+
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
+
+
+def arm(name: str, folder: Any, **options: Any) -> AuditArm:
+    config = AuditConfig(**{"mlflow": False, **options})
+    return AuditArm(name, 0, config, folder, Meter(config.metric))
+
+
+@pytest.mark.parametrize(
+    ("options", "short", "plain"),
+    [
+        ({"max_steps": 60}, (40, None), (60, None)),
+        ({"max_steps": 50}, (34, None), (50, None)),
+        ({"max_epochs": 10}, (-1, 7), (-1, 10)),
+        ({"max_epochs": 3, "max_steps": -1}, (-1, 2), (-1, 3)),
+        ({"max_epochs": -1, "max_steps": 30}, (20, -1), (30, -1)),
+        ({"max_epochs": 4, "max_steps": 90}, (60, 3), (90, 4)),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("name", ARMS)
+def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain):
+    trainer = arm(name, tmp_path).trainer(**options, accelerator="cpu")
+    steps, epochs = short if name == SHORT else plain
+    assert trainer.max_steps == steps
+    if epochs is not None:
+        assert trainer.max_epochs == epochs
+    found = [c for c in trainer.callbacks if isinstance(c, HybridPredict)]
+    assert len(found) == (name == HYBRID)
+    assert str(tmp_path) == trainer.default_root_dir
+
+
+@pytest.mark.parametrize(
+    ("number", "speedup", "expected"), [(1800, 1.5, 1200), (33, 1.1, 30), (10, 3.0, 4), (1, 9.0, 1)]
+)
+def test_scaled_numbers_are_rounded_up_in_the_short_arm_only(tmp_path, number, speedup, expected):
+    assert arm(SHORT, tmp_path, speedup=speedup).scaled(number) == expected
+    for name in (FULL, HYBRID):
+        assert arm(name, tmp_path, speedup=speedup).scaled(number) == number
+
+
+@pytest.mark.parametrize("number", [0, -1, 2.5, True, "30"])
+def test_only_positive_integers_can_be_scaled(tmp_path, number):
+    with pytest.raises(ConfigError, match="scaled: expected a positive integer"):
+        arm(SHORT, tmp_path).scaled(number)
+
+
+def test_forecasts_come_first_and_what_draws_on_the_terminal_is_left_out(tmp_path):
+    given = [LearningRateMonitor(), TQDMProgressBar(), RichModelSummary()]
+    trainer = arm(HYBRID, tmp_path, speedup=2.0).trainer(max_steps=9, callbacks=given)
+    kinds = [type(c) for c in trainer.callbacks]
+    assert kinds == [HybridPredict, LearningRateMonitor, LambdaCallback, LambdaCallback]
+    assert trainer.callbacks[0].config.speedup == 2.0
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [({}, False), ({"enable_checkpointing": True}, True), ({"callbacks": ModelCheckpoint()}, True)],
+    ids=str,
+)
+def test_checkpoints_are_saved_only_if_asked_for(tmp_path, options, expected):
+    trainer = arm(FULL, tmp_path).trainer(max_steps=9, **options)
+    assert bool(trainer.checkpoint_callbacks) == expected
+
+
+def test_further_configuration_reaches_the_callback(tmp_path):
+    trainer = arm(HYBRID, tmp_path, hybrid={"patience": 7}).trainer(max_steps=9)
+    assert trainer.callbacks[0].config.patience == 7
+
+
+@pytest.mark.parametrize("name", ARMS)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "max_steps or max_epochs"),
+        ({"max_steps": -1, "max_epochs": -1}, "max_steps or max_epochs"),
+        ({"max_steps": 0}, "max_steps: expected a positive integer"),
+        ({"max_epochs": 2.5}, "max_epochs: expected a positive integer"),
+        ({"max_steps": 9, "max_time": "00:01:00:00"}, "max_time: expected nothing"),
+        ({"max_steps": 9, "fast_dev_run": True}, "fast_dev_run: expected nothing"),
+        ({"max_steps": 9, "callbacks": EarlyStopping("val_loss")}, "no EarlyStopping"),
+        ({"max_steps": 9, "callbacks": [Timer("00:01:00:00")]}, "no Timer"),
+        ({"max_steps": 9, "callbacks": [HybridPredict()]}, "no HybridPredict"),
+        ({"max_steps": 9, "accelerator": "abacus"}, "Trainer: expected options it accepts"),
+        ({"max_steps": 9, "max_stepps": 9}, "Trainer: expected options it accepts"),
+    ],
+    ids=str,
+)
+def test_trainers_that_cannot_be_audited_are_refused(tmp_path, name, options, said):
+    with pytest.raises(ConfigError, match=said):
+        arm(name, tmp_path).trainer(**options)
+
+
+class Spy(Net):
+    """Notes that training has begun."""
+
+    def training_step(self, *args: Any) -> Any:
+        raise AssertionError("training has begun")
+
+
+class Manual(Spy):
+    automatic_optimization = False
+
+
+class Stopping(Spy):
+    def configure_callbacks(self) -> Any:
+        return EarlyStopping("val_loss")
+
+
+class Unvalidated(Spy):
+    validation_step = L.LightningModule.validation_step
+
+
+def loaders() -> Any:
+    return loader(), loader(2)
+
+
+MADE = {
+    "nothing": lambda a: None,
+    "a pair": lambda a: (a.trainer(max_steps=6), Spy()),
+    "another Trainer": lambda a: (a.trainer(max_steps=6), a.trainer(max_steps=6))
+    and (L.Trainer(max_steps=6, logger=False), Spy(), loaders()),
+    "a Trainer of one's own": lambda a: (L.Trainer(max_steps=6, logger=False), Spy(), loaders()),
+    "no Trainer": lambda a: (None, Spy(), loaders()),
+    "a plain module": lambda a: (a.trainer(max_steps=6), torch.nn.Linear(2, 2), loaders()),
+    "a single loader": lambda a: (a.trainer(max_steps=6), Spy(), loader()),
+    "manual optimization": lambda a: (a.trainer(max_steps=6), Manual(), loaders()),
+    "early stopping by the model": lambda a: (a.trainer(max_steps=6), Stopping(), loaders()),
+    "no validation loader": lambda a: (a.trainer(max_steps=6), Spy(), (loader(), None)),
+    "no validation step": lambda a: (a.trainer(max_steps=6), Unvalidated(), loaders()),
+    "validation switched off": lambda a: (
+        a.trainer(max_steps=6, limit_val_batches=0), Spy(), loaders(),
+    ),
+}  # fmt: skip
+
+SAID = {
+    "nothing": "make_run: expected a tuple of three",
+    "a pair": "make_run: expected a tuple of three",
+    "another Trainer": "arm.trainer.* made, got 'another one'",
+    "a Trainer of one's own": "arm.trainer was not called",
+    "no Trainer": "arm.trainer was not called",
+    "a plain module": "make_run: expected a LightningModule, got 'Linear'",
+    "a single loader": "a pair of training and validation loader",
+    "manual optimization": "expected automatic optimization",
+    "early stopping by the model": "no EarlyStopping",
+    "no validation loader": "metric: expected 'val_loss' from a validation",
+    "no validation step": "metric: expected 'val_loss' from a validation",
+    "validation switched off": "metric: expected 'val_loss' from a validation",
+}
+
+
+@pytest.mark.filterwarnings("ignore:You defined a .validation_step.")
+@pytest.mark.filterwarnings("ignore:You passed in a .val_dataloader.")
+@pytest.mark.filterwarnings("ignore:The following callbacks returned in")
+@pytest.mark.parametrize("made", MADE)
+def test_runs_that_cannot_be_audited_are_refused_before_training(tmp_path, made):
+    config = AuditConfig(mlflow=False)
+    with pytest.raises((ConfigError, UnsupportedSetupError), match=SAID[made]):
+        train_arm(MADE[made], config, FULL, 0, tmp_path, Observer())
+
+
+@pytest.mark.parametrize("sanity", [2, 0])
+def test_missing_metric_is_told_with_those_that_are_logged(tmp_path, sanity):
+    """Before training if Lightning's sanity check runs, else after it."""
+    model = Spy() if sanity else Net()
+
+    def make_run(arm):
+        return arm.trainer(max_steps=6, num_sanity_val_steps=sanity), model, loaders()
+
+    with pytest.raises(ConfigError, match=r"got 'val_los'. The validation logs val_loss\."):
+        train_arm(make_run, AuditConfig(metric="val_los"), FULL, 0, tmp_path, Observer())
+
+
+def test_run_of_unknown_length_is_refused_before_training(tmp_path):
+    class Endless(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter(torch.randn(64, 8))
+
+    data = torch.utils.data.DataLoader(Endless(), batch_size=8)
+
+    def make_run(arm):
+        return arm.trainer(max_epochs=2), Spy("none"), (data, loader(2))
+
+    with pytest.raises(UnsupportedSetupError, match="a known number of steps"):
+        train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+
+
+def test_plain_run_that_ends_early_is_refused(tmp_path):
+    class Tired(Net):
+        def on_train_batch_start(self, batch, batch_idx):
+            return -1 if batch_idx > 2 else None
+
+    def make_run(arm):
+        return arm.trainer(max_epochs=2), Tired("none"), loaders()
+
+    with pytest.raises(UnsupportedSetupError, match="a run of 32 full steps, got 6"):
+        train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())

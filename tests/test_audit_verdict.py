@@ -1,0 +1,163 @@
+"""The verdict of an audit over hand-made numbers."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from hybrid_predict import ConfigError
+from hybrid_predict.auditing.config import AuditConfig
+from hybrid_predict.auditing.verdict import AuditOutcome, PairedSeed, bounds, judge_audit
+
+VERIFIED, NO_SAVING, UNDECIDED = AuditOutcome
+
+NOISE = (-0.01, -0.005, 0.0, 0.005, 0.01)
+
+
+def seeds(full=1.0, short=1.2, hybrid=1.0, cost=1200.0, noise=NOISE):
+    """Arms at the given metrics; only the hybrid arm scatters."""
+    return [PairedSeed(full, short, hybrid + e, 1800, cost) for e in noise]
+
+
+CASES = {
+    "equal to full": (seeds(), {}, VERIFIED, "verified saving 33 % at equal quality"),
+    "better than full": (seeds(hybrid=0.9), {}, VERIFIED, "difference -0.1 ± 0.0079, n = 5"),
+    "keeps 85 %": (seeds(hybrid=1.03), {}, VERIFIED, "difference +0.03"),
+    "keeps 80 %": (seeds(hybrid=1.04), {}, UNDECIDED, "tell whether"),
+    "keeps 75 %": (seeds(hybrid=1.05), {}, NO_SAVING, "inferior"),
+    "keeps 75 % of 70 %": (seeds(hybrid=1.05), {"retain": 0.7}, VERIFIED, "verified"),
+    "as bad as short": (seeds(hybrid=1.2), {}, NO_SAVING, "inferior"),
+    "within the margin": (seeds(hybrid=1.05), {"margin": 0.1}, VERIFIED, "verified"),
+    "beyond the margin": (seeds(hybrid=1.05), {"margin": 0.03}, NO_SAVING, "inferior"),
+    "at the margin": (seeds(hybrid=1.05), {"margin": 0.05}, UNDECIDED, "tell whether"),
+    "short within the margin": (seeds(), {"margin": 0.3}, NO_SAVING, "simply be shortened"),
+    "short better than full": (seeds(short=0.9), {}, NO_SAVING, "simply be shortened"),
+    "no gain over short": (
+        [PairedSeed(1.0, 1.06 + 10 * e, 1.05 + e, 1800, 1200) for e in NOISE],
+        {"margin": 0.1},
+        UNDECIDED,
+        "nothing is credited to forecasts",
+    ),
+    "short and full alike": (
+        [PairedSeed(1.0, 1.01 + 5 * e, 1.0 - 5 * e, 1800, 1200) for e in NOISE],
+        {},
+        UNDECIDED,
+        "cannot be told apart",
+    ),
+    "all the same": (seeds(short=1.0, noise=[0.0] * 5), {}, UNDECIDED, "cannot be told apart"),
+    "nothing saved": (seeds(cost=1790.0), {}, NO_SAVING, "handed over"),
+    "a hundredth saved": (seeds(cost=1782.0), {}, VERIFIED, "saving 1 %"),
+    "costlier than full": (seeds(cost=1900.0), {}, NO_SAVING, "handed over"),
+    "hybrid diverged": (seeds(hybrid=math.nan), {}, NO_SAVING, "hybrid arm diverged on 5 of 5"),
+    "hybrid infinite": (seeds(hybrid=math.inf), {}, NO_SAVING, "hybrid arm diverged"),
+    "full diverged": (seeds(full=math.nan, hybrid=math.nan), {}, UNDECIDED, "full arm diverged"),
+    "short diverged": (seeds(short=math.nan), {}, UNDECIDED, "short arm diverged"),
+    "4 seeds": (seeds(noise=NOISE[:4]), {}, UNDECIDED, "4 seeds of at least 5"),
+    "1 seed": (seeds(noise=NOISE[:1]), {}, UNDECIDED, "1 seed of at least 5"),
+    "no seed": ([], {}, UNDECIDED, "nothing to compare yet"),
+    "no variance": (seeds(noise=[0.0] * 5), {}, VERIFIED, "difference +0 ± 0, n = 5"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_outcome(name):
+    paired, options, outcome, said = CASES[name]
+    verdict = judge_audit(paired, AuditConfig(**options))
+    assert verdict.outcome is outcome
+    assert said in verdict.headline
+    assert verdict.seeds == len(paired)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_more_is_better_turns_every_sign(name):
+    paired, options, outcome, _ = CASES[name]
+    turned = [replace(s, full=-s.full, short=-s.short, hybrid=-s.hybrid) for s in paired]
+    verdict = judge_audit(turned, AuditConfig(**options, mode="max"))
+    assert verdict.outcome is outcome
+    straight = judge_audit(paired, AuditConfig(**options))
+    assert verdict.contrast == straight.contrast
+    assert verdict.line == straight.line
+
+
+def test_reported_difference_has_the_sign_of_the_metric():
+    verdict = judge_audit(seeds(0.9, 0.7, 0.91), AuditConfig(mode="max"))
+    assert "difference +0.01 ±" in verdict.headline
+
+
+@pytest.mark.parametrize("paired", [seeds(noise=NOISE[:3]), seeds(hybrid=math.nan, noise=(0, 0))])
+def test_few_seeds_are_a_hint_that_says_what_was_seen(paired):
+    verdict = judge_audit(paired, AuditConfig())
+    assert verdict.outcome is UNDECIDED
+    assert verdict.text.startswith(f"A hint from {len(paired)} seeds")
+    assert ("diverged" if math.isnan(paired[0].hybrid) else "saving 33 %") in verdict.text
+
+
+@pytest.mark.parametrize("alpha", [0.01, 0.05, 0.3])
+@pytest.mark.parametrize("margin", [None, 0.03])
+def test_tests_are_those_of_scipy(alpha, margin):
+    """Bounds and decision agree with scipy's one-sided t tests, written as ratios of effects."""
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        full, short, hybrid = (rng.normal([[1.0], [1.1], [1.015]], 0.02, (3, 6))).tolist()
+        paired = [PairedSeed(*arms, 1800, 1200) for arms in zip(full, short, hybrid, strict=True)]
+        config = AuditConfig(alpha=alpha, margin=margin, retain=0.7)
+        verdict = judge_audit(paired, config)
+        f, s, h = map(np.array, (full, short, hybrid))
+        against = f + margin if margin else 0.7 * f + 0.3 * s
+        less = stats.ttest_rel(h, against, alternative="less").pvalue < alpha
+        more = stats.ttest_rel(h, against, alternative="greater").pvalue < alpha
+        better = stats.ttest_rel(h, s, alternative="less").pvalue < alpha
+        spare = stats.ttest_1samp(s - f, margin or 0.0, alternative="less").pvalue < alpha
+        expected = VERIFIED if less and better else UNDECIDED
+        assert verdict.outcome is (NO_SAVING if more or spare else expected)
+        assert (verdict.contrast.upper < 0) == less
+        low, high = stats.ttest_rel(h, against).confidence_interval(1 - 2 * alpha)
+        assert (verdict.contrast.lower, verdict.contrast.upper) == pytest.approx((low, high))
+
+
+def test_bounds_by_hand():
+    found = bounds([1.0, 2.0, 3.0, 4.0, 5.0], 0.05)
+    reach = 2.1318468 * math.sqrt(2.5 / 5)
+    assert (found.mean, found.n, found.sd) == (3.0, 5, math.sqrt(2.5))
+    assert (found.lower, found.upper) == pytest.approx((3 - reach, 3 + reach))
+    assert bounds([2.0] * 5, 0.05).lower == bounds([2.0] * 5, 0.05).upper == 2.0
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, ("hybrid - 0.8 full - 0.2 short", "95 % bounds", "4 degrees", "level 0.05")),
+        ({"margin": 0.1, "alpha": 0.1}, ("hybrid - full - 0.1", "90 % bounds", "level 0.1")),
+    ],
+)
+def test_explanation_states_test_level_and_bounds(options, said):
+    verdict = judge_audit(seeds(), AuditConfig(**options))
+    numbers = (verdict.contrast.lower, verdict.contrast.upper, verdict.gain.lower)
+    for part in (*said, *(f"{value:+.3g}" for value in numbers)):
+        assert part in verdict.text
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("metric", ""), ("metric", None), ("mode", "lower"), ("seeds", 0), ("seeds", 2.0),
+        ("seeds", True), ("speedup", 1.0), ("speedup", math.inf), ("margin", 0.0),
+        ("margin", math.nan), ("retain", 0.0), ("retain", 1.1), ("alpha", 0.5), ("alpha", 0),
+        ("hybrid", {"speedup": 2.0}), ("hybrid", {"perod": 2}), ("hybrid", 3),
+        ("scaled", "model.steps"), ("scaled", (3,)), ("experiment", ""), ("mlflow", 1),
+    ],
+)  # fmt: skip
+def test_bad_configuration_is_refused_by_name(argument, value):
+    with pytest.raises(ConfigError) as raised:
+        AuditConfig(**{argument: value})
+    assert raised.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    "hybrid", [{"period": 0}, {"predictors": {"hidden": "oracle"}}, {"horizon": "far"}]
+)
+def test_bad_configuration_of_forecasts_is_refused_at_once(hybrid):
+    with pytest.raises(ConfigError, match=next(iter(hybrid))):
+        AuditConfig(hybrid=hybrid)

@@ -1,0 +1,222 @@
+"""What the benchmark trains, keeps and shows."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from hybrid_predict.bench import run as running
+from hybrid_predict.bench import step_cost
+from hybrid_predict.bench.arms import ARMS, PLAIN
+from hybrid_predict.bench.memory import Memory
+from hybrid_predict.bench.plan import SUITES, Plan, select
+from hybrid_predict.bench.run import Store, run_plan
+from hybrid_predict.bench.train import train
+from hybrid_predict.cli import main
+from hybrid_predict.tasks import TASKS
+from hybrid_predict.tasks.base import linear_schedule
+
+EVERYTHING = tuple(ARMS)
+
+
+def tiny(arm, setting="default-decay", task="inr"):
+    """The cell of one arm of a tiny suite, with the setting's rates, and its task."""
+    plan = Plan(replace(SUITES["smoke"], tasks=(task,), arms={setting: (arm,)}))
+    made = Plan(replace(plan.suite, arms={setting: ()}))
+    rates = made.rates(task, setting, "short", {})
+    return plan._cell(task, setting, arm, 0, rates, setting != "default-constant"), plan.task(task)
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("setting", ["default-decay", "default-constant"])
+def test_plain_arm_is_an_ordinary_loop(setting):
+    cell, task = tiny("plain", setting)
+    model, batches, recipe = task.model(0), task.batches(0), task.recipe
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=recipe.learning_rate, betas=recipe.betas,
+        weight_decay=recipe.weight_decay, fused=True,
+    )  # fmt: skip
+    factor = linear_schedule(task.steps, recipe.warmup_fraction)
+    for step in range(task.steps):
+        if setting == "default-decay":
+            optimizer.param_groups[0]["lr"] = recipe.learning_rate * factor(step)
+        optimizer.zero_grad()
+        task.loss(model, next(batches)).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.gradient_clip)
+        optimizer.step()
+    assert train(cell, task)["loss"] == pytest.approx(task.final_loss(model), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", EVERYTHING)
+def test_every_arm_trains_what_it_promises(name):
+    cell, task = tiny(name)
+    first = train(cell, task)
+    assert first["full_steps"] == cell.budget == round(task.steps * ARMS[name].share)
+    assert first["cost"] == first["full_steps"]
+    assert math.isfinite(first["loss"])
+    assert first["loss"] < task.final_loss(task.model(0))
+    assert (first["forecasts"] is None) == (ARMS[name].forecasts is None)
+    again = train(cell, task)
+    timeless = {**first, "seconds": again["seconds"]}
+    assert again == timeless
+
+
+def test_arms_differ_from_the_short_one():
+    def longer(name):
+        cell, task = tiny(name)
+        return train(replace(cell, steps=60), replace(task, steps=60))["loss"]
+
+    same = {"short", "rate-x-gain", "hidden-x-gain"}  # the gain comes in through the plan
+    others = [name for name in EVERYTHING if name not in same | set(PLAIN)]
+    losses = {name: longer(name) for name in ("short", *others)}
+    # Factors of the controls come in through the plan as well.
+    controls = {name for name in others if name.startswith("hidden-x")}
+    assert all(losses[name] == losses["short"] for name in controls)
+    distinct = {round(losses[name], 9) for name in losses if name not in controls}
+    assert len(distinct) == len(losses) - len(controls)
+
+
+def test_rates_reach_the_hidden_matrices():
+    cell, task = tiny("short")
+    losses = [train(replace(cell, hidden=hidden), task)["loss"] for hidden in (1.0, 4.0)]
+    assert losses[0] != losses[1]
+
+
+def test_a_run_that_diverges_ends_early_and_has_no_loss():
+    cell, task = tiny("plain", "default-constant")
+    found = train(replace(cell, rate=1e18, steps=400), replace(task, steps=400))
+    assert found["loss"] is None
+    assert found["full_steps"] <= 400
+    json.dumps(found, allow_nan=False)
+
+
+def test_memory_counts_held_tensors_once():
+    memory = Memory()
+    held = torch.zeros(1000)
+    held.requires_grad_()
+    held.grad = torch.zeros(1000)
+    view = held.detach()[10:]
+    assert memory.used() == 8000
+    del held, view
+    assert memory.used() == 0
+
+
+def test_hybrid_holds_the_documented_memory_more():
+    found = {name: train(*tiny(name))["memory"] for name in ("short", "hybrid")}
+    assert found["hybrid"] > found["short"] > 0
+
+
+def test_run_plan_resumes_and_gives_paired_results(tmp_path, monkeypatch):
+    plan = Plan(select(SUITES["smoke"], tasks=["inr"], arms=["hybrid"], seeds=1))
+    seen = []
+    done = run_plan(plan, Store(tmp_path), 2, lambda row, number: seen.append(number))
+    assert seen == list(range(1, len(plan) + 1))
+    assert {cell.arm for cell in done} == {*PLAIN, "hybrid"}
+    assert done[next(c for c in done if c.arm == "short")]["loss"] == pytest.approx(
+        train(*tiny("short"))["loss"], rel=1e-6
+    )
+
+    def forbidden(*_):
+        raise AssertionError("a finished run was trained again")
+
+    monkeypatch.setattr(running, "train", forbidden)
+    assert run_plan(plan, Store(tmp_path)) == done
+
+
+def test_step_cost_measures_both_ways():
+    found = step_cost.measure(TASKS["inr"].tiny(), blocks=2, length=2)
+    assert found["plain_ms"] > 0
+    assert found["ratio"] > 0
+    assert found["memory"]["hybrid"] > found["memory"]["plain"]
+    assert "waits" not in found
+
+
+ARGUMENTS = ["--suite", "smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bench")
+    assert main(["bench", "run", *ARGUMENTS, str(folder)]) == 0
+    return folder / "results.json"
+
+
+def test_results_file_holds_everything(results):
+    found = json.loads(results.read_text())
+    assert found["cells"] == {"planned": 5, "done": 5}
+    assert found["tasks"]["inr"]["steps"] == TASKS["inr"].tiny().steps
+    assert found["environment"]["torch"] == torch.__version__
+    assert found["steps"]["inr"]["threads"] == 1
+    assert {row["arm"] for row in found["runs"]} == {*PLAIN, "hybrid"}
+
+
+def test_table_prints_and_fills_pages(results, tmp_path, capsys):
+    assert main(["bench", "table", str(results)]) == 0
+    printed = capsys.readouterr().out
+    assert "| task |" in printed
+    page = tmp_path / "page.md"
+    untouched = "<!-- results: demo -->\nold\n<!-- end -->\n"
+    page.write_text(f"<!-- results: bench smoke arms -->\nold\n<!-- end -->\n{untouched}")
+    assert main(["bench", "table", str(results), "--write", str(page)]) == 0
+    filled = page.read_text()
+    assert filled.endswith(untouched)
+    assert "| arm |" in filled
+    assert main(["bench", "table", str(results), "--write", str(page)]) == 0
+    assert page.read_text() == filled
+
+
+def test_plot_draws(results, tmp_path):
+    picture = tmp_path / "bench.svg"
+    assert main(["bench", "plot", str(results), "--output", str(picture)]) == 0
+    assert "hybrid" in picture.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["run", "--suite", "nope"], "--suite"),
+        (["run", "--suite", "smoke", "--tasks", "nope"], "tasks"),
+        (["run", "--suite", "smoke", "--jobs", "0"], "jobs"),
+        (["table", "missing.json"], "missing.json"),
+        (["plot", "pyproject.toml"], "pyproject.toml"),
+        (["table", "{results}", "--write", "pyproject.toml"], "bench smoke arms"),
+        (["table", "{results}", "--write", "missing.md"], "missing.md"),
+    ],
+)
+def test_bad_usage_is_one_line(arguments, complaint, results, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[project]")
+    assert main(["bench", *(a.format(results=results) for a in arguments)]) == 2
+    message = capsys.readouterr().err
+    assert complaint in message
+    assert message.count("\n") == 1
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+def test_gpu_suite_without_a_device_is_refused(tmp_path, capsys):
+    assert main(["bench", "run", "--suite", "gpu", "--output-dir", str(tmp_path)]) == 2
+    assert "CUDA" in capsys.readouterr().err
+
+
+def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
+    kept = running.Store.add
+
+    def stop_at_the_third(store, cell, row):
+        if len(store.done) == 2:
+            raise KeyboardInterrupt
+        kept(store, cell, row)
+
+    monkeypatch.setattr(running.Store, "add", stop_at_the_third)
+    assert main(["bench", "run", *ARGUMENTS, str(tmp_path)]) == 130
+    found = json.loads((tmp_path / "results.json").read_text())
+    assert found["cells"]["done"] == 2
+    assert "2 of 5 runs" in capsys.readouterr().out

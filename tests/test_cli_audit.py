@@ -1,0 +1,280 @@
+"""``hybrid-predict audit``: YAML files, exit statuses, and what is printed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from hybrid_predict import AuditConfig, cli, plan_audit
+from hybrid_predict.auditing import AuditOutcome, AuditResult
+from hybrid_predict.auditing.verdict import AuditVerdict
+from hybrid_predict.auditing.yaml_file import read_audit
+from hybrid_predict.cli import audit as command
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The number of training batches"),
+    pytest.mark.filterwarnings("ignore:.*configure_optimizers. will be overridden"),
+]
+
+MODULE = '''
+import json
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+import lightning as L
+
+class Line(L.LightningModule):
+    """Notes the lengths that it was given, one line per training."""
+
+    def __init__(self, total_steps: int = 18, out: str = "seen.txt"):
+        super().__init__()
+        self.total_steps, self.out = total_steps, out
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 1))
+
+    def loss(self, batch):
+        return (self.net(batch[0]) - batch[0].sum(1, keepdim=True)).square().mean()
+
+    def on_train_start(self):
+        found = self.lr_schedulers()
+        seen = [self.total_steps, self.trainer.max_steps, getattr(found, "T_max", None)]
+        with open(self.out, "a") as file:
+            print(json.dumps(seen), file=file)
+
+    def training_step(self, batch, batch_idx):
+        return self.loss(batch)
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", self.loss(batch))
+
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+class Data(L.LightningDataModule):
+    def loader(self):
+        return DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8)
+
+    train_dataloader = val_dataloader = loader
+'''
+
+FILE: dict[str, Any] = {
+    "seed_everything": 7,
+    "model": {"class_path": "lines.Line", "init_args": {"total_steps": 18}},
+    "data": {"class_path": "lines.Data"},
+    "trainer": {"max_steps": 18, "accelerator": "cpu"},
+    "optimizer": {"class_path": "torch.optim.AdamW", "init_args": {"lr": 0.01}},
+    "lr_scheduler": {
+        "class_path": "torch.optim.lr_scheduler.CosineAnnealingLR", "init_args": {"T_max": 9},
+    },
+    "audit": {
+        "metric": "val_loss", "seeds": 1, "hybrid": {"patience": 5}, "mlflow": False,
+        "scaled": ["model.init_args.total_steps", "lr_scheduler.init_args.T_max"],
+    },
+}  # fmt: skip
+
+
+@pytest.fixture
+def work(tmp_path, monkeypatch):
+    """A folder with the user's module in it, as current directory."""
+    (tmp_path / "lines.py").write_text(MODULE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["hybrid-predict", "audit", "file.yaml"])
+    monkeypatch.delitem(sys.modules, "lines", raising=False)
+    yield tmp_path
+    sys.modules.pop("lines", None)
+
+
+def write(content: Any) -> str:
+    text = content if isinstance(content, str) else yaml.safe_dump(content)
+    Path("file.yaml").write_text(text)
+    return "file.yaml"
+
+
+def seen() -> list[Any]:
+    return [json.loads(line) for line in Path("seen.txt").read_text().splitlines()]
+
+
+def test_audit_of_a_file(work, capsys):
+    path, before = list(sys.path), list(sys.argv)
+    assert cli.main(["audit", write(FILE)]) == 3
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert (sys.path, sys.argv) == (path, before)
+    assert seen() == [[18, 18, 9], [12, 12, 6], [18, 18, 9]]
+    folder = work / "hybrid-predict-audit"
+    results = json.loads((folder / "results.json").read_text())
+    assert results["hybrid_config"]["patience"] == 5
+    assert [run["full_steps"] for run in results["runs"]] == [18, 12, 12]
+    assert results["depends_on"]["file"]["trainer"] == FILE["trainer"]
+    for said in (
+        "3 runs",
+        "1/3  full, seed 0",
+        "hint from 1 seed",
+        "hybrid-predict-audit/report.html",
+    ):
+        assert said in out
+    assert cli.main(["audit", "file.yaml", "--seeds", "2"]) == 3
+    assert len(seen()) == 6
+    changed = {**FILE, "trainer": {"max_steps": 12, "accelerator": "cpu"}}
+    assert cli.main(["audit", write(changed)]) == 2
+    assert "arms with other file" in capsys.readouterr().err
+
+
+def test_file_makes_the_models_that_its_seed_makes(work):
+    make_run, config, source = read_audit(write(FILE))
+    assert config == AuditConfig(**FILE["audit"])
+    assert set(source["file"]) == {"model", "data", "trainer", "optimizer", "lr_scheduler"}
+    assert not Path("seen.txt").exists()
+    assert callable(make_run)
+
+
+def test_plan_trains_a_few_steps_and_writes_nothing(work, capsys):
+    assert cli.main(["audit", write(FILE), "--plan", "--seeds", "4"]) == 0
+    assert "12 runs: 3 arms, 4 seeds; 0 done." in capsys.readouterr().out
+    assert not (work / "hybrid-predict-audit").exists()
+    assert seen() == [[18, 18, 9]]
+
+
+def test_ctrl_c_exits_with_130(work, monkeypatch, capsys):
+    def stop(self: Any, full_steps: int, loss: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command.Screen, "stepped", stop)
+    assert cli.main(["audit", write(FILE)]) == 130
+    assert "Stopped after 0 of 3 runs." in capsys.readouterr().out
+    assert (work / "hybrid-predict-audit" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [(AuditOutcome.VERIFIED, 0), (AuditOutcome.NO_SAVING, 1), (AuditOutcome.UNDECIDED, 3)],
+)
+def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsys):
+    verdict = AuditVerdict(outcome, "told", "why")
+    results = {"partial": False, "summary": {}, "runs": [], "verdict": verdict.to_dict()}
+    result = AuditResult(verdict, results, work)
+    monkeypatch.setattr(command, "audit", lambda *args, **options: result)
+    assert cli.main(["audit", write(FILE)]) == status
+    assert "told\nwhy" in capsys.readouterr().out
+
+
+def test_failure_of_the_model_is_shown_and_is_not_taken_for_an_outcome(work, capsys):
+    bad = MODULE.replace("return self.loss(batch)", "raise ValueError('the model is broken')")
+    (work / "lines.py").write_text(bad)
+    assert cli.main(["audit", write(FILE)]) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "the model is broken" in err
+
+
+def without(*keys: str) -> dict[str, Any]:
+    return {k: v for k, v in FILE.items() if k not in keys}
+
+
+def with_audit(**options: Any) -> dict[str, Any]:
+    return {**FILE, "audit": {**FILE["audit"], **options}}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("a: [", "expected YAML, got"),
+        ("just text", "sections model and trainer"),
+        (without("model"), "a section model"),
+        (without("trainer"), "a section trainer"),
+        ({**FILE, "model": {"class_path": "lines.Circle"}}, "Circle"),
+        ({**FILE, "model": {"class_path": "nowhere.Line"}}, "nowhere"),
+        ({**FILE, "model": {"class_path": "lines.Line", "init_args": {"size": 3}}}, "size"),
+        ({**FILE, "trainer": {"max_stepps": 3}}, "max_stepps"),
+        ({**FILE, "trainer": {"accelerator": "cpu"}}, "max_steps or max_epochs"),
+        (with_audit(seeds="many"), "seeds"),
+        (with_audit(seeds=0), "seeds: expected an integer, at least 1, got 0"),
+        (with_audit(speedup=1.0), "speedup: expected a finite number above 1"),
+        (with_audit(retian=0.9), "retian"),
+        (with_audit(hybrid={"perod": 3}), "perod"),
+        (with_audit(scaled=["model.init_args.steps"]), "audit.scaled"),
+        (with_audit(scaled=["model.init_args.out"]), "to be a positive integer, got 'seen.txt'"),
+        (
+            {**FILE, "trainer": {
+                "max_steps": 9, "callbacks": [{
+                    "class_path": "lightning.pytorch.callbacks.EarlyStopping",
+                    "init_args": {"monitor": "val_loss"},
+                }],
+            }},
+            "no EarlyStopping",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_bad_file_is_told_in_one_line(work, capsys, content, said):
+    assert cli.main(["audit", write(content)]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert said in err
+    assert not Path("seen.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "file"),
+        (["nowhere.yaml"], "nowhere.yaml"),
+        (["file.yaml", "--seeds", "0"], "seeds: expected an integer, at least 1"),
+        (["file.yaml", "--seeds", "x"], "an integer, got 'x'"),
+        (["file.yaml", "--output-dir", __file__], "a folder that can be written to"),
+        (["file.yaml", "--bogus"], "--bogus"),
+    ],
+)
+def test_bad_usage_is_told_in_one_line(work, capsys, arguments, said):
+    write(FILE)
+    assert cli.main(["audit", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"), [("lightning", "lightning"), ("rich", "cli"), ("mlflow", "mlflow")]
+)
+def test_missing_extra_is_told_in_one_line(work, monkeypatch, capsys, module, extra):
+    monkeypatch.setitem(sys.modules, module, None)
+    assert cli.main(["audit", write(with_audit(mlflow=True))]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert f'pip install "hybrid-predict[{extra}]"' in err
+
+
+def test_help_names_the_exit_statuses(capsys):
+    assert cli.main(["audit", "--help"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "3 not enough seeds to tell" in printed
+    assert "--plan" in printed
+
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+@pytest.fixture
+def examples(monkeypatch):
+    """The folder of the examples as current directory."""
+    monkeypatch.chdir(EXAMPLES)
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    yield
+    sys.modules.pop("digits", None)
+
+
+def test_example_file_can_be_audited(examples, capsys):
+    assert cli.main(["audit", "audit.yaml", "--plan"]) == 0
+    assert "full 600, short 400, hybrid 400" in capsys.readouterr().out
+
+
+def test_example_in_python_is_the_same(examples):
+    spec = importlib.util.spec_from_file_location("example", "audit.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    plan = plan_audit(example.make_run, AuditConfig())
+    assert dict(plan.full_steps) == {"full": 600, "short": 400, "hybrid": 400}
