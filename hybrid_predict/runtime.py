@@ -36,7 +36,7 @@ class Observer:
         """A run has done so many full steps; called at some of them."""
 
     def run_finished(self, run: Mapping[str, Any]) -> None:
-        """A run is done, now or in an earlier session; its entry of the results file."""
+        """A run is done, now or before an interruption; its entry of the results file."""
 
 
 @contextmanager

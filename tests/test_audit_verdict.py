@@ -161,3 +161,16 @@ def test_bad_configuration_is_refused_by_name(argument, value):
 def test_bad_configuration_of_forecasts_is_refused_at_once(hybrid):
     with pytest.raises(ConfigError, match=next(iter(hybrid))):
         AuditConfig(hybrid=hybrid)
+
+
+@pytest.mark.parametrize("margin", [None, 0.02])
+@pytest.mark.parametrize(("loss", "least", "most"), [(0.02, 0.02, 0.07), (0.0, 0.9, 1.0)])
+def test_wrong_and_right_verdicts_come_as_often_as_the_level_says(margin, loss, least, most):
+    """At the line of inferiority a saving is verified as often as alpha says, at no loss mostly."""
+    rng, rounds = np.random.default_rng(0), 1000
+    verified = 0
+    for _ in range(rounds):
+        arms = rng.normal([[1.0], [1.1], [1.0 + loss]], 0.005, (3, 6)).T
+        paired = [PairedSeed(*map(float, row), 1800, 1200) for row in arms]
+        verified += judge_audit(paired, AuditConfig(margin=margin)).outcome is VERIFIED
+    assert least <= verified / rounds <= most
