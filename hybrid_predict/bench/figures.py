@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hybrid_predict.bench.arms import PLAIN
-from hybrid_predict.bench.plan import number
+from hybrid_predict.bench.plan import SETTINGS, number
 from hybrid_predict.evidence import EXACT, Speedup, speedup, spread
 
 Runs = dict[int, Mapping[str, Any]]
@@ -77,7 +77,8 @@ class Summary:
 
     def __init__(self, results: Mapping[str, Any]) -> None:
         self.tasks: list[str] = list(results["tasks"])
-        self.settings: dict[str, list[str]] = dict(results["arms"])
+        arms: Mapping[str, list[str]] = results["arms"]
+        self.settings: dict[str, list[str]] = {s: arms[s] for s in SETTINGS if s in arms}
         self._runs: dict[tuple[str, str, str], Runs] = {}
         for row in results["runs"]:
             key = row["task"], row["setting"], row["arm"]

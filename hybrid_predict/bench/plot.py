@@ -41,6 +41,9 @@ def plot(results: Mapping[str, Any]) -> Figure:
         _losses(grid[0, k], summary, task, setting)
         _speedups(grid[1, k], summary, task, setting, arms)
         grid[1, k].set_yticks(range(len(arms)), titles if k == 0 else [""] * len(arms))
+    reach = [axes.get_xlim() for axes in grid[1]]
+    for axes in grid[1]:
+        axes.set_xlim(min(low for low, _ in reach), max(high for _, high in reach))
     figure.suptitle(f"Suite {results['suite']}, {SETTINGS[setting].title}")
     return figure
 

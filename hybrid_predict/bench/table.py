@@ -87,7 +87,7 @@ def losses_table(summary: Summary) -> str:
                     f"`{task}`", setting, ARMS[arm].title, rate, f"{found.cost:,.0f}",
                     f"{mean}{sd}{lost}", f"{found.seconds:.1f}",
                     NONE if found.overhead is None else f"{found.overhead:.2f}",
-                    NONE if memory is None else f"{memory / 2**20:,.0f}",
+                    NONE if memory is None else f"{memory / 2**20:,.1f}",
                 ])  # fmt: skip
     titles = ["task", "setting", "arm", "rate (x hidden)", "cost", "final loss, mean ± sd",
               "seconds", "seconds per step / `short`", "memory, MiB"]  # fmt: skip
