@@ -295,6 +295,7 @@ def test_epochs_are_rounded_up_and_that_is_noted(tmp_path):
     assert runs[SHORT]["lengths"] == {"max_epochs": 2}
     assert runs[HYBRID]["full_steps"] in (21, 22)
     assert any("32 full steps instead of 21" in note for note in result.results["notes"])
+    assert any("times as long as the full arm" in note for note in result.results["notes"])
 
 
 @pytest.mark.parametrize(

@@ -100,6 +100,8 @@ class Screen(Observer):
             show(f"\nStopped after {len(results['runs'])} of {results['planned_runs']} runs.")
         self._show_table(*table)
         show(f"\n[bold]{conclusion['headline']}[/bold]\n{conclusion['text']}\n")
+        for note in results.get("notes", ()):
+            show(f"{note}\n")
         show(f"Report:   {folder / 'report.html'}", soft_wrap=True)
         show(f"Results:  {folder / 'results.json'}", soft_wrap=True)
         if mlflow:
