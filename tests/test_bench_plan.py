@@ -10,11 +10,14 @@ from hybrid_predict.bench.arms import ARMS, PLAIN
 from hybrid_predict.bench.figures import Summary
 from hybrid_predict.bench.plan import (
     MULTIPLIERS,
+    SETTINGS,
     SUITES,
+    TUNING,
     TUNING_SEED,
     Plan,
     Suite,
     best,
+    recipe_digest,
     select,
     to_row,
 )
@@ -23,7 +26,7 @@ from hybrid_predict.bench.table import blocks
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.tasks import TASKS
 
-BEST_RATE, BEST_MULTIPLIER = 0.016, 2.0
+BEST_RATE, BEST_MULTIPLIER = 0.008, 2.0
 
 
 def invented(cell, gain=1.3):
@@ -32,6 +35,7 @@ def invented(cell, gain=1.3):
     off = abs(math.log(cell.rate / BEST_RATE)) + abs(math.log(cell.hidden / BEST_MULTIPLIER))
     loss = 10 - math.log(worth) + off + 0.01 * (cell.seed % 7)
     numbers = {"seconds": 2.0 * cell.budget, "memory": 1000, "forecasts": None}
+    numbers["code"] = "one"
     return to_row(cell, {"loss": loss, "full_steps": cell.budget, "cost": cell.budget, **numbers})
 
 
@@ -78,12 +82,15 @@ def test_tuned_settings_take_the_best_of_their_grid(core):
 
 
 def test_grids_use_no_seed_of_a_comparison(core):
-    _, done = core
-    tuning = [cell for cell in done if cell.setting == "tuning"]
+    plan, done = core
+    tuning = [cell for cell in done if cell.setting == TUNING]
     assert {cell.seed for cell in tuning} == {TUNING_SEED}
-    assert TUNING_SEED not in {cell.seed for cell in done if cell.setting != "tuning"}
-    grid = [c for c in tuning if c.task == "cnn" and c.arm == "plain"]
-    assert len(grid) == len(TASKS["cnn"].recipe.rates) * len(MULTIPLIERS)
+    for arm in PLAIN:
+        grid = [c for c in tuning if c.task == "cnn" and c.arm == arm]
+        assert len(grid) == len(TASKS["cnn"].recipe.rates) * len(MULTIPLIERS)
+        assert {c.budget for c in grid} == {round(TASKS["cnn"].steps * ARMS[arm].share)}
+    results = compiled(plan, done)
+    assert all(TUNING_SEED not in Summary(results).runs("cnn", s, "muon") for s in SETTINGS)
 
 
 def test_controls_and_peers_get_their_multiples(core):
@@ -105,7 +112,7 @@ def test_rate_times_gain_uses_the_measured_speedup():
 def test_every_arm_but_the_plain_ones_spends_what_a_hybrid_run_does(core):
     _, done = core
     for cell in done:
-        if cell.setting != "tuning" and cell.arm not in ("plain", "plain-half", "plain-double"):
+        if cell.setting != TUNING and cell.arm not in ("plain", "plain-half", "plain-double"):
             assert cell.budget == round(cell.steps / 1.5)
 
 
@@ -127,6 +134,8 @@ def test_diverged_runs_are_never_chosen():
         ({"settings": ["nope"]}, "settings"),
         ({"arms": ["nope"]}, "arms"),
         ({"seeds": 0}, "seeds"),
+        ({"tasks": ["cnn", "cnn"]}, "tasks"),
+        ({"arms": ["rate-x-gain"]}, "hybrid beside rate-x-gain"),
     ],
 )
 def test_unknown_names_are_refused(change, argument):
@@ -139,6 +148,58 @@ def test_a_changed_recipe_is_another_cell(monkeypatch):
     before = Plan(suite).ready({})
     monkeypatch.setitem(TASKS, "inr", replace(TASKS["inr"], batch_size=64))
     assert not set(before) & set(Plan(suite).ready({}))
+
+
+def test_a_grid_with_another_rate_keeps_the_runs_it_shares(monkeypatch):
+    suite = Suite(("inr",), {"tuned": ()}, 1)
+    before = Plan(suite).ready({})
+    recipe = replace(TASKS["inr"].recipe, rates=(*TASKS["inr"].recipe.rates, 0.064))
+    monkeypatch.setitem(TASKS, "inr", replace(TASKS["inr"], recipe=recipe))
+    assert set(before) < set(Plan(suite).ready({}))
+
+
+@pytest.mark.parametrize(
+    "change", [{"build": ARMS["muon"].build}, {"around": ARMS["ema"].around}, {"scheduled": False}]
+)
+def test_an_arm_that_trains_otherwise_is_another_cell(change):
+    arm = ARMS["short"]
+    assert recipe_digest(TASKS["inr"], arm) != recipe_digest(TASKS["inr"], replace(arm, **change))
+
+
+def test_plain_arms_are_tuned_at_their_own_budget():
+    def outcome(cell):
+        """The longer the run, the smaller its best rate."""
+        best_rate = {"plain-half": 0.032, "short": 0.016, "plain": 0.008, "plain-double": 0.004}
+        off = abs(math.log(cell.rate / best_rate.get(cell.arm, 0.008)))
+        return {**invented(cell), "loss": off}
+
+    plan = Plan(select(SUITES["core"], tasks=["inr"], settings=["tuned"], seeds=1))
+    done = finished(plan, outcome)
+    rates = {arm: plan.rates("inr", "tuned", arm, done).base for arm in (*PLAIN, "hybrid", "snoo")}
+    assert rates == {"plain-half": 0.032, "short": 0.016, "plain": 0.008, "plain-double": 0.004,
+                     "hybrid": 0.008, "snoo": 0.016}  # fmt: skip
+
+
+def test_a_run_that_diverged_early_is_charged_its_budget():
+    plan = Plan(select(SUITES["core"], tasks=["cnn"], settings=["tuned"], arms=["hybrid"], seeds=2))
+
+    def outcome(cell):
+        lost = cell.arm in ("hybrid", "plain-double")
+        gone = {"loss": None, "full_steps": 50, "cost": 50}
+        return {**invented(cell), **(gone if lost and cell.seed < 2 else {})}
+
+    summary = Summary(compiled(plan, finished(plan, outcome)))
+    found = summary.figures("cnn", "tuned", "hybrid").speedup
+    assert (found.bound, found.value) == ("≤", pytest.approx(0.75, rel=0.01))
+    steps = TASKS["cnn"].steps
+    assert summary.budgets("cnn", "tuned") == [steps / 2, round(steps / 1.5), steps, 2 * steps]
+
+
+def test_runs_of_several_states_of_the_code_are_told(core):
+    plan, done = core
+    mixed = {cell: {**row, "code": f"state {k % 2}"} for k, (cell, row) in enumerate(done.items())}
+    assert "2 states of the code" in blocks(compiled(plan, mixed))["bench core source"]()
+    assert "states of the code" not in blocks(compiled(plan, done))["bench core source"]()
 
 
 def test_store_keeps_rows_and_survives_a_torn_line(tmp_path, caplog):
@@ -217,5 +278,5 @@ def test_an_unfinished_suite_says_so(core):
     plan, done = core
     some = dict(list(done.items())[:100])
     made = {name: make() for name, make in blocks(compiled(plan, some)).items()}
-    assert "100 of 465 runs" in made["bench core source"].replace(",", "")
+    assert f"100 of {len(plan)} runs" in made["bench core source"].replace(",", "")
     assert "n/a" in made["bench core settings"]

@@ -50,21 +50,29 @@ def test_history_keeps_the_contract_of_predictors(name):
         )
 
 
+def moved(update, delta):
+    """An update, and the forecast before it."""
+    steps = zip(update, delta.directions, delta.factors, strict=True)
+    return [u + factor * direction.numpy() for u, direction, factor in steps]
+
+
 @every_placebo
 @every_inner
-def test_history_is_that_of_the_inner_predictor(placebo, inner):
+def test_history_and_length_are_those_of_the_inner_predictor_in_its_own_loop(placebo, inner):
     predictor = PREDICTOR_CASES[inner].predictor
-    histories = [History(p, "torch") for p in (placebo(predictor), predictor)]
-    for k, arrays in enumerate(contract.steps(count=6)):
-        delta = histories[0].delta(2.0)
-        for history in histories:
+    wrong, right = (History(p, "torch") for p in (placebo(predictor), predictor))
+    for update in contract.steps(count=20):
+        for history in (wrong, right):
+            delta = history.delta(2.0)
             copies = tuple(d.clone() for d in delta.directions)
-            applied = WeightDelta(delta.names, copies, delta.factors) if k % 2 else None
-            history.observe(arrays, applied)
-    left, right = (h.state.state_dict() for h in histories)
-    assert left["count"] == right["count"] == 6
-    assert contract.same(left["average"], right["average"])
-    assert contract.same(histories[0].state.direction, histories[1].state.direction)
+            applied = WeightDelta(delta.names, copies, delta.factors)
+            history.observe(moved(update, applied), applied)
+    for left, own in zip(wrong.state.average, right.state.average, strict=True):
+        assert np.allclose(left, own, rtol=1e-3, atol=1e-5)
+    pairs = zip(wrong.forecast(2.0), right.forecast(2.0), strict=True)
+    lengths = [(np.linalg.norm(left), np.linalg.norm(own)) for left, own in pairs]
+    assert all(left == pytest.approx(own, rel=1e-2) for left, own in lengths)
+    assert all(own > 0 for _, own in lengths)
 
 
 @every_inner
@@ -90,7 +98,7 @@ def random_forecasts(count, **options):
 
 def test_random_forecasts_are_as_likely_right_as_wrong():
     count = 100
-    displacement, found = random_forecasts(count)
+    displacement, found = random_forecasts(count, hold=1)
     for k, x in enumerate(displacement):
         cosines = np.array([cosine(forecast[k], x) for forecast in found])
         spread = 1 / np.sqrt(x.size)
@@ -100,10 +108,12 @@ def test_random_forecasts_are_as_likely_right_as_wrong():
         assert np.mean(entries**4) == pytest.approx(3.0, abs=0.6)
 
 
-def test_random_direction_is_new_after_every_observation():
-    _, found = random_forecasts(10)
-    for left, right in pairwise(found):
-        assert all(abs(cosine(x, y)) < 0.15 for x, y in zip(left, right, strict=True))
+@pytest.mark.parametrize("hold", [1, 4])
+def test_random_direction_is_held_for_so_many_observations(hold):
+    _, found = random_forecasts(12, hold=hold)
+    for k, (left, right) in enumerate(pairwise(found), 2):  # the k-th observation is between them
+        for x, y in zip(left, right, strict=True):
+            assert abs(cosine(x, y)) < 0.15 if k % hold == 0 else cosine(x, y) > 0.999
 
 
 def test_random_directions_follow_from_the_seed_alone():
@@ -113,9 +123,10 @@ def test_random_directions_follow_from_the_seed_alone():
         assert abs(cosine(left[0], different[0])) < 0.15
 
 
-def test_negative_seed_is_refused():
-    with pytest.raises(ConfigError, match=r"^seed: expected an integer, at least 0"):
-        RandomForecast(seed=-1)
+@pytest.mark.parametrize(("argument", "least"), [("seed", 0), ("hold", 1)])
+def test_bad_arguments_are_refused(argument, least):
+    with pytest.raises(ConfigError, match=rf"^{argument}: expected an integer, at least {least}"):
+        RandomForecast(**{argument: least - 1})
 
 
 @every_placebo

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from torch import Tensor, nn
@@ -142,6 +143,22 @@ class Arm:
     tunes: str = "base"
     factors: tuple[float, ...] = field(default=(1.0,))
     after: str | None = None
+
+    def describe(self) -> dict[str, Any]:
+        """How it trains, but for its rates and forecasts, as plain data."""
+        return {
+            "build": _described(self.build),
+            "around": _described(self.around),
+            "share": self.share,
+            "scheduled": self.scheduled,
+        }
+
+
+def _described(function: Callable[..., Any]) -> str:
+    """A function's name with its bound and its default arguments."""
+    bound = function.keywords if isinstance(function, partial) else {}
+    inner = function.func if isinstance(function, partial) else function
+    return f"{inner.__qualname__}{signature(inner)} {sorted(bound.items())}"
 
 
 _MUON = (0.5, 1.0, 2.0, 4.0, 8.0)

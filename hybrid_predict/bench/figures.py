@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from hybrid_predict.bench.arms import PLAIN
-from hybrid_predict.bench.plan import SETTINGS, number
+from hybrid_predict.bench.plan import SETTINGS, TUNING_SEED, as_cell, number
 from hybrid_predict.evidence import EXACT, Speedup, speedup, spread
 
 Runs = dict[int, Mapping[str, Any]]
@@ -80,7 +80,10 @@ class Summary:
         arms: Mapping[str, list[str]] = results["arms"]
         self.settings: dict[str, list[str]] = {s: arms[s] for s in SETTINGS if s in arms}
         self._runs: dict[tuple[str, str, str], Runs] = {}
+        self._speedups: dict[tuple[str, str, str], Speedup | None] = {}
         for row in results["runs"]:
+            if row["seed"] == TUNING_SEED:
+                continue
             key = row["task"], row["setting"], row["arm"]
             self._runs.setdefault(key, {})[row["seed"]] = row
 
@@ -100,9 +103,9 @@ class Summary:
         return sorted(set.intersection(*sets))
 
     def budgets(self, task: str, setting: str) -> list[int]:
-        """Full steps of the plain arms."""
+        """Full steps that the plain arms were given."""
         firsts = [next(iter(self.runs(task, setting, arm).values())) for arm in PLAIN]
-        return [row["full_steps"] for row in firsts]
+        return [as_cell(row).budget for row in firsts]
 
     def figures(self, task: str, setting: str, arm: str) -> Figures | None:
         """What the arm did there; None if it has no runs."""
@@ -147,6 +150,12 @@ class Summary:
         return statistics.median(ratios) if ratios else None
 
     def _speedup(self, task: str, setting: str, arm: str) -> Speedup | None:
+        key = task, setting, arm
+        if key not in self._speedups:  # the bootstrap is worth keeping
+            self._speedups[key] = self._measured(*key)
+        return self._speedups[key]
+
+    def _measured(self, task: str, setting: str, arm: str) -> Speedup | None:
         seeds = self.seeds(task, setting, arm)
         if not seeds:
             return None
@@ -155,7 +164,8 @@ class Summary:
             self.budgets(task, setting),
             self.plain(task, setting, seeds),
             [number(row["loss"]) for row in rows],
-            [row["cost"] for row in rows],
+            # A run that diverged early has not saved the rest of its steps.
+            [max(row["cost"], as_cell(row).budget) for row in rows],
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -12,11 +12,13 @@ from typing import Any
 from hybrid_predict.bench.arms import ARMS, PLAIN, SPEEDUP, Arm, Rates
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.evidence import equivalent_plain_steps
+from hybrid_predict.evidence import speedup
+from hybrid_predict.horizons import make_horizon
+from hybrid_predict.predictors import make_predictor
 from hybrid_predict.tasks import TASKS, Task
 
-TUNING_SEED = 1000
-"""Grids are run with this seed alone, which no comparison uses."""
+TUNING, TUNING_SEED = "tuning", 1000
+"""Name in place of a setting, and the one seed, of grids; no comparison uses that seed."""
 
 MULTIPLIERS = (1.0, 2.0, 3.0, 4.0)
 """What ``tuned-by-kind`` tries for the hidden matrices, times every rate of the grid."""
@@ -94,7 +96,7 @@ class Cell:
 
     Args:
         task: Name of the task.
-        setting: Name of the setting; ``tuning`` in a grid.
+        setting: Name of the setting; :data:`TUNING` in a grid that settings share.
         arm: Name of the arm.
         seed: Decides initial weights and batches.
         rate: Learning rate.
@@ -147,25 +149,16 @@ class Plan:
     """
 
     def __init__(self, suite: Suite) -> None:
-        arms = [arm for chosen in suite.arms.values() for arm in chosen]
-        for argument, names, known in (
-            ("tasks", suite.tasks, TASKS),
-            ("settings", suite.arms, SETTINGS),
-            ("arms", arms, ARMS),
-        ):
-            if unknown := [name for name in names if name not in known]:
-                raise ConfigError(argument, f"names out of {', '.join(known)}", unknown[0])
-        if suite.seeds < 1:
-            raise ConfigError("seeds", "an integer, at least 1", suite.seeds)
+        _check(suite)
         self.suite = suite
         self.tasks: dict[str, Task] = {name: self.task(name) for name in suite.tasks}
         self._digests: dict[tuple[str, str], str] = {}
 
     def __len__(self) -> int:
         """Number of cells, grids included."""
-        grids = {s: SETTINGS[s].multipliers for s in self.suite.arms}
-        widest = max(grids.values(), key=len)
-        count = sum(len(task.recipe.rates) * len(widest) for task in self.tasks.values())
+        widest = max(len(SETTINGS[setting].multipliers) for setting in self.suite.arms)
+        rates = sum(len(task.recipe.rates) for task in self.tasks.values())
+        count = rates * widest * len(PLAIN)
         for setting in self.suite.arms:
             for arm in self.arms(setting):
                 tried = len(ARMS[arm].factors)
@@ -192,7 +185,8 @@ class Plan:
     def _cells(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
         for task in self.tasks:
             for setting in self.suite.arms:
-                yield from self._grid(task, setting)
+                for arm in PLAIN:
+                    yield from self._grid(task, setting, arm)
         for task in self.tasks:
             for setting in self.suite.arms:
                 yield from self._factors(task, setting, done)
@@ -201,10 +195,10 @@ class Plan:
                 for setting in self.suite.arms:
                     yield from self._comparison(task, setting, seed, done)
 
-    def _grid(self, task: str, setting: str) -> list[Cell]:
-        """Plain runs over the grid of rates; none for the tutorial's rate."""
+    def _grid(self, task: str, setting: str, arm: str) -> list[Cell]:
+        """A plain arm over the grid of rates, at its own budget; none for the tutorial's rate."""
         return [
-            self._cell(task, "tuning", "plain", TUNING_SEED, Rates(rate, multiplier), True)
+            self._cell(task, TUNING, arm, TUNING_SEED, Rates(rate, multiplier), True)
             for multiplier in SETTINGS[setting].multipliers
             for rate in self.tasks[task].recipe.rates
         ]
@@ -232,19 +226,22 @@ class Plan:
 
     def _tried(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> list[Cell]:
         """An arm's own grid around the setting's rates, once these are known."""
-        rates, chosen = self._setting_rates(task, setting, done), ARMS[arm]
+        rates, chosen = self._base_rates(task, setting, arm, done), ARMS[arm]
         if rates is None:
             return []
-        return [
-            self._cell(
-                task, "tuning", arm, TUNING_SEED, rates.times(chosen.tunes, factor),
-                SETTINGS[setting].decay,
-            )
-            for factor in chosen.factors
-        ]  # fmt: skip
+        multiples = [rates.times(chosen.tunes, factor) for factor in chosen.factors]
+        decay = SETTINGS[setting].decay
+        return [self._cell(task, setting, arm, TUNING_SEED, r, decay) for r in multiples]
 
-    def _setting_rates(self, task: str, setting: str, done: Mapping[Cell, Row]) -> Rates | None:
-        grid = self._grid(task, setting)
+    def _base_rates(
+        self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]
+    ) -> Rates | None:
+        """The setting's rates for an arm: of the plain run that its user would have tuned.
+
+        With forecasts that is the run of T full steps, without them the one as long as the arm.
+        """
+        tuned = arm if arm in PLAIN else "short" if ARMS[arm].forecasts is None else "plain"
+        grid = self._grid(task, setting, tuned)
         return best(grid, done) if grid else Rates(self.tasks[task].recipe.learning_rate)
 
     def rates(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> Rates | None:
@@ -253,32 +250,45 @@ class Plan:
         if len(chosen.factors) > 1:
             tried = self._tried(task, setting, arm, done)
             return best(tried, done) if tried else None
-        rates = self._setting_rates(task, setting, done)
-        factor = self._gain(task, setting, done) if chosen.after else chosen.factors[0]
+        rates = self._base_rates(task, setting, arm, done)
+        factor = (
+            self._gain(task, setting, chosen.after, done) if chosen.after else chosen.factors[0]
+        )
         if rates is None or factor is None:
             return None
         return rates.times(chosen.tunes, factor)
 
-    def _gain(self, task: str, setting: str, done: Mapping[Cell, Row]) -> float | None:
-        """The measured speedup of the hybrid arm over all seeds, to two digits."""
-        means: dict[str, list[float]] = {}
-        rates = self._setting_rates(task, setting, done)
-        for arm in (*PLAIN, "hybrid"):
-            rows = []
-            for seed in range(self.suite.seeds if rates is not None else 0):
-                assert rates is not None
-                rows.append(done.get(self._cell(
-                    task, setting, arm, seed, rates, SETTINGS[setting].decay)))  # fmt: skip
-            if not rows or None in rows:
+    def _gain(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> float | None:
+        """The measured speedup of an arm over all seeds, to two digits."""
+        rows: list[list[Row]] = []
+        for name in (*PLAIN, arm):
+            if (rates := self.rates(task, setting, name, done)) is None:
                 return None
-            known = [row for row in rows if row is not None]
-            means[arm] = [
-                math.fsum(number(row["loss"]) for row in known) / len(known),
-                math.fsum(row["cost"] for row in known) / len(known),
+            cells = [
+                self._cell(task, setting, name, seed, rates, SETTINGS[setting].decay)
+                for seed in range(self.suite.seeds)
             ]
-        losses, steps = zip(*(means[arm] for arm in PLAIN), strict=True)
-        reached = equivalent_plain_steps(steps, losses, means["hybrid"][0])
-        return round(reached.steps / means["hybrid"][1], 2)
+            if any(cell not in done for cell in cells):
+                return None
+            rows.append([done[cell] for cell in cells])
+        losses = [[number(row["loss"]) for row in runs] for runs in rows]
+        steps, costs = [runs[0]["cost"] for runs in rows[:-1]], [row["cost"] for row in rows[-1]]
+        return round(speedup(steps, losses[:-1], losses[-1], costs, resamples=1).value, 2)
+
+
+def _check(suite: Suite) -> None:
+    named = [("tasks", suite.tasks, TASKS), ("settings", suite.arms, SETTINGS)]
+    for argument, names, known in [*named, *(("arms", a, ARMS) for a in suite.arms.values())]:
+        if unknown := [name for name in names if name not in known]:
+            raise ConfigError(argument, f"names out of {', '.join(known)}", unknown[0])
+        if len(set(names)) < len(names):
+            raise ConfigError(argument, "every name once", list(names))
+    for setting, arms in suite.arms.items():
+        for arm in arms:
+            if (needed := ARMS[arm].after) is not None and needed not in arms:
+                raise ConfigError("arms", f"{needed} beside {arm} in {setting}", list(arms))
+    if suite.seeds < 1:
+        raise ConfigError("seeds", "an integer, at least 1", suite.seeds)
 
 
 def best(cells: Sequence[Cell], done: Mapping[Cell, Row]) -> Rates | None:
@@ -294,9 +304,15 @@ def number(loss: float | None) -> float:
 
 
 def recipe_digest(task: Task, arm: Arm) -> str:
-    """Twelve hexadecimal digits over the task and the arm's configuration of forecasts."""
-    config = None if arm.forecasts is None else hybrid_config(arm, task.steps).to_dict()
-    plain = {"task": task.to_dict(), "share": arm.share, "forecasts": config}
+    """Twelve hexadecimal digits over the task and how the arm trains, rates left out."""
+    described = task.to_dict()
+    for name in ("learning_rate", "rates"):  # a cell names the rate that it uses
+        described["recipe"].pop(name)
+    plain = {"task": described, "arm": arm.describe()}
+    if arm.forecasts is not None:
+        config = hybrid_config(arm, task.steps)
+        rules = [*map(make_predictor, config.predictors.values()), make_horizon(config.horizon)]
+        plain["forecasts"] = [config.to_dict(), repr(rules)]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import multiprocessing
 import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+import hybrid_predict
 from hybrid_predict.bench.plan import Cell, Plan, Row, as_cell, to_row
 from hybrid_predict.bench.step_cost import measure
 from hybrid_predict.bench.train import train
@@ -21,6 +24,11 @@ from hybrid_predict.runtime import threads
 
 RUNS, RESULTS = "runs.jsonl", "results.json"
 """Files in the output folder: finished runs line by line, and everything together."""
+
+FIELDS = frozenset(
+    ("schema", "suite", "seeds", "arms", "cells", "environment", "code", "tasks", "steps", "runs")
+)
+"""What a results file holds."""
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +103,7 @@ def run_plan(
                     return plan.chosen(store.done)
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     cell = running.pop(future)
-                    row = to_row(cell, future.result())
+                    row = to_row(cell, {**future.result(), "code": code_digest()})
                     store.add(cell, row)
                     if on_row is not None:
                         on_row(row, len(plan.chosen(store.done)))
@@ -103,6 +111,16 @@ def run_plan(
             for future in running:
                 future.cancel()
             raise
+
+
+@lru_cache(maxsize=1)
+def code_digest() -> str:
+    """Twelve hexadecimal digits over the package's source and the version of torch."""
+    digest = hashlib.sha256(torch.__version__.encode())
+    root = Path(hybrid_predict.__file__).parent
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
 
 
 def check_device(plan: Plan) -> None:
@@ -149,6 +167,7 @@ def compile_results(
         "arms": {name: list(plan.arms(name)) for name in plan.suite.arms},
         "cells": {"planned": len(plan), "done": len(done)},
         "environment": dict(environment),
+        "code": sorted({row["code"] for row in done.values()}),
         "tasks": {name: task.to_dict() for name, task in plan.tasks.items()},
         "steps": dict(steps),
         "runs": [dict(row) for row in done.values()],

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from hybrid_predict.bench.memory import Memory
+from hybrid_predict.bench.train import warm
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.tasks import Task
@@ -101,7 +102,7 @@ class _Loop:
 
 
 def _memory(task: Task, forecasts: bool) -> int:
-    next(task.batches(0))  # loads the data, which is nobody's cost
+    warm(task)
     memory = Memory()
     loop = _Loop(task, forecasts=forecasts)
     loop.run(12)

@@ -35,13 +35,15 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
 def source(results: Mapping[str, Any]) -> str:
     """Where the numbers come from: suite, seeds, cells and machine."""
     env, cells, seeds = results["environment"], results["cells"], results["seeds"]
+    codes = len(results["code"])
+    mixed = f" The runs come from {codes} states of the code." if codes > 1 else ""
     hint = "" if seeds >= FEW_SEEDS else " So few seeds make every difference a hint."
     filled = "all" if cells["done"] == cells["planned"] else f"{cells['done']:,} of"
     return (
         f"Suite `{results['suite']}`, {seeds} paired seed{'s' * (seeds != 1)}, {filled} "
         f"{cells['planned']:,} runs done; torch {env['torch']}, Python {env['python']}, "
         f"{env['cpu_count']} CPU cores, one thread per run. In brackets: 95 % bootstrap intervals "
-        f"over seeds.{hint}"
+        f"over seeds.{hint}{mixed}"
     )
 
 

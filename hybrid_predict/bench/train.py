@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict.bench.arms import ARMS
@@ -16,7 +17,13 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.tasks import Task
 from hybrid_predict.tasks.base import linear_schedule
 
-_CHECK_EVERY = 50
+_CHECK_EVERY, _NORM_BATCHES = 50, 32
+
+
+def warm(task: Task) -> None:
+    """Load the task's data, and what its model starts from: nobody's cost."""
+    task.model(0)
+    next(task.batches(0))
 
 
 def train(cell: Cell, task: Task) -> dict[str, Any]:
@@ -31,7 +38,7 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
         pass counting 1/3), ``seconds`` of training, ``memory`` (bytes, see `Memory`) and
         ``forecasts`` (how many were made, None in an arm without them).
     """
-    next(task.batches(cell.seed))  # loads the data, which is nobody's cost
+    warm(task)
     memory = Memory()
     run = _Run(cell, task)
     started = perf_counter()
@@ -89,15 +96,33 @@ class _Run:
                 for scheduler in self._schedulers:
                     scheduler.step()
             if self.full_steps % _CHECK_EVERY == 0:
-                self.finite = math.isfinite(float(loss.detach()))
+                self.finite = self._weights_are_finite()
         if self.engine is not None:
             self.engine.detach()
 
+    def _weights_are_finite(self) -> bool:
+        return all(bool(p.isfinite().all()) for p in self.model.parameters())
+
     def show_final_weights(self) -> None:
         """Put the weights that count into the model, where others were trained."""
-        for part in (self._stepper, *self._optimizers):
-            if hasattr(part, "eval"):
-                part.eval()
+        parts = [p for p in (self._stepper, *self._optimizers) if hasattr(p, "eval")]
+        for part in parts:
+            part.eval()
+        if parts:
+            self._refresh_batch_norm()
+
+    @torch.no_grad()
+    def _refresh_batch_norm(self) -> None:
+        """Statistics of the weights that count, over the batches that would come next."""
+        norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
+        momenta = [norm.momentum for norm in norms]
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # a plain average
+        for _ in range(_NORM_BATCHES if norms else 0):
+            self._task.loss(self.model, next(self._batches))
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
     @property
     def _done(self) -> bool:

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.bench import table
+from hybrid_predict.bench.arms import ARMS
 from hybrid_predict.bench.plan import SETTINGS, SUITES, Plan, Row, Suite, select
 from hybrid_predict.bench.run import (
+    FIELDS,
     RESULTS,
     Store,
     check_device,
@@ -20,7 +22,7 @@ from hybrid_predict.bench.run import (
 from hybrid_predict.cli.options import INTERRUPTED, PROGRAM, integer, need, output_folder
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.blocks import fill, names
-from hybrid_predict.runtime import environment, finite, write_json
+from hybrid_predict.runtime import environment, finite, locked, write_json
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -88,19 +90,25 @@ def _run(options: Any) -> int:
     plan, folder = Plan(suite), output_folder(options.output_dir)
     need("The benchmark", ("cli", "bench"))
     check_device(plan)
+    with locked(folder):
+        return _run_in(folder, plan, options)
+
+
+def _run_in(folder: Path, plan: Plan, options: Any) -> int:
     store = Store(folder)
     print(f"{PROGRAM} bench: suite {options.suite}, {len(plan)} runs, kept in {folder}", flush=True)
-    stopped = False
+    path, stopped = folder / RESULTS, False
+    steps = _load(str(path))["steps"] if path.exists() else {}
     try:
         with _Bar(len(plan), len(plan.chosen(store.done))) as bar:
             run_plan(plan, store, options.jobs, bar.finished)
         steps = measure_steps(plan)
     except KeyboardInterrupt:
-        stopped, steps = True, {}
+        stopped = True
     results = finite(
         compile_results(options.suite, plan, plan.chosen(store.done), environment(), steps)
     )
-    path = write_json(results, folder / RESULTS)
+    write_json(results, path)
     for name, make in table.blocks(results).items():
         print(f"\n{name}\n\n{make()}")
     print(f"\nResults: {path}")
@@ -159,7 +167,12 @@ def _plot_options(add: Any) -> None:
 def _plot(options: Any) -> int:
     from hybrid_predict.bench.plot import plot
 
-    plot(_load(options.file)).savefig(options.output, dpi=120)
+    figure = plot(_load(options.file))
+    try:
+        figure.savefig(options.output, dpi=120)
+    except (OSError, ValueError) as error:
+        expected = "a file name that a figure can be written to"
+        raise ConfigError("--output", expected, options.output, str(error)) from error
     print(f"Figure: {options.output}")
     return 0
 
@@ -173,11 +186,15 @@ def _load(name: str) -> dict[str, Any]:
     expected = "a results file written by bench run"
     try:
         results: dict[str, Any] = json.loads(Path(name).read_text("utf-8"))
-        found = results["suite"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        missing = FIELDS - results.keys()
+    except (OSError, ValueError, AttributeError) as error:
         raise ConfigError("FILE", expected, name, f"{type(error).__name__}: {error}") from error
-    if not set(results["arms"]) <= set(SETTINGS):
-        raise ConfigError("FILE", expected, found, "It was written by another version.")
+    if missing:
+        raise ConfigError("FILE", expected, name, f"It lacks {', '.join(sorted(missing))}.")
+    arms = {arm for chosen in results["arms"].values() for arm in chosen}
+    if unknown := (results["arms"].keys() - SETTINGS.keys()) | (arms - ARMS.keys()):
+        remedy = f"It was written by another version: it has {', '.join(sorted(unknown))}."
+        raise ConfigError("FILE", expected, name, remedy)
     return results
 
 
@@ -220,7 +237,7 @@ class _Bar:
 
 _ACTIONS: Mapping[str, Any] = {
     "run": (
-        "Run a suite, or what is left of it. Suites: core takes one to two hours on 2 cores, full "
+        "Run a suite, or what is left of it. Suites: core takes up to two hours on 2 cores, full "
         "takes days, smoke a minute or two, gpu needs a CUDA device.",
         _run_options,
         _run,

@@ -18,7 +18,12 @@ from hybrid_predict.predictors import AbstractPredictor, PredictorState, Spectra
 
 @dataclass(frozen=True)
 class _Redirected(AbstractPredictor):
-    """A predictor with the history of another."""
+    """A predictor that forecasts as far as another would, but elsewhere.
+
+    A wrong direction does not build up in the average displacement as a right one does, which would
+    make its forecasts shorter. Hence ``inner`` sees the displacement as if its own forecast had
+    been applied in place of the wrong one.
+    """
 
     inner: AbstractPredictor = field(default_factory=SpectralPredictor)
 
@@ -35,7 +40,12 @@ class _Redirected(AbstractPredictor):
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
     ) -> None:
-        """Add one full step to the history of ``inner``."""
+        """Add one full step to the history of ``inner``, its own forecast put in place."""
+        if applied is not None:
+            own = WeightDelta(state.names, tuple(state.direction), applied.factors)
+            wrong = zip(displacement, own.directions, applied.directions, own.factors, strict=True)
+            displacement = [d + factor * (right - turned) for d, right, turned, factor in wrong]
+            applied = own
         self.inner.observe(state, displacement, applied, backend)
 
 
@@ -45,30 +55,36 @@ class RandomForecast(_Redirected):
 
     .. math:: \hat d = \|d\| \, \frac{r}{\|r\|}, \qquad r \sim \mathcal N(0, I)
 
-    The direction is new after every observation. It follows from the seed and the number of
+    The direction is held for ``hold`` observations. It follows from the seed and the number of
     observations alone, so that forecasts are pure and a resumed run makes the same ones. Torch
     tensors only.
 
     Args:
         inner: The predictor that gives the lengths and keeps the history.
         seed: Of the random directions, at least 0.
+        hold: Observations between two directions, at least 1; by default as many as
+            `SpectralPredictor` keeps one.
 
     Raises:
-        ConfigError: If ``seed`` is negative.
+        ConfigError: If ``seed`` or ``hold`` is out of range.
     """
 
     seed: int = 0
+    hold: int = 16
 
     def __post_init__(self) -> None:
-        if not isinstance(self.seed, int) or self.seed < 0:
-            raise ConfigError("seed", "an integer, at least 0", self.seed)
+        for name, least in (("seed", 0), ("hold", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(name, f"an integer, at least {least}", value)
 
     def forecast(
         self, state: PredictorState, horizons: Sequence[float], *, closed_loop: bool = True
     ) -> WeightDelta:
         """The forecast of ``inner``, turned at random."""
         delta = self.inner.forecast(state, horizons, closed_loop=closed_loop)
-        mixed = np.random.SeedSequence([self.seed, state.count]).generate_state(1, np.uint64)
+        entropy = [self.seed, state.count // self.hold]
+        mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
         generators = {
             device: torch.Generator(device).manual_seed(int(mixed[0]))
             for device in {d.device for d in delta.directions}
