@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import copyreg
+from typing import Any
+
 
 class HybridPredictError(Exception):
     """Base class of all errors raised by ``hybrid_predict``."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let errors leave a worker process: their constructors take other arguments than a text.
+
+        Returns:
+            What makes the error anew around its text and attributes, for ``pickle``.
+        """
+        return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
 def _message(argument: str, expected: str, got: object, remedy: str) -> str:

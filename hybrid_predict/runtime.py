@@ -1,4 +1,4 @@
-"""What the commands share that train: observers, quiet, Ctrl-C, the machine they ran on, JSON."""
+"""What the commands share that train: observers, quiet, locks, Ctrl-C, the machine, JSON."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import signal
+import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from hybrid_predict.errors import ConfigError
 
 _CHATTY_LOGGERS = (
     "alembic",
@@ -67,13 +70,66 @@ def threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
+    """Make a folder, and make sure that it can be written to before training begins.
+
+    Args:
+        folder: Where it is to be; ``~`` is the home folder.
+        argument: What the user calls it.
+
+    Raises:
+        ConfigError: If that is not possible.
+    """
+    place = Path(folder).expanduser()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            return place
+    except OSError as error:
+        remedy = f"The system says: {error.strerror}."
+        raise ConfigError(
+            argument, "a folder that can be written to", str(folder), remedy
+        ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a folder to this process inside the block; the system lets go of it after a crash.
+
+    Args:
+        folder: Exists; the empty file ``.lock`` stays in it.
+
+    Raises:
+        ConfigError: If another process, or another block of this one, has the folder.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        remedy = "Wait for the end of that run, or choose another folder."
+        raise ConfigError(
+            "folder", "one that no other run is writing to", str(folder), remedy
+        ) from error
+    except (OSError, NotImplementedError) as error:
+        remedy = f"The system says: {error}."
+        raise ConfigError("folder", "one that can be locked", str(folder), remedy) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 @contextmanager
 def interruptible() -> Iterator[None]:
     """Let Ctrl-C out as itself; Lightning leaves the process instead, deaf to further ones."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
-    except SystemExit:
+    except SystemExit as end:
+        if not isinstance(end.__context__, KeyboardInterrupt):  # the model's own
+            raise
         signal.signal(signal.SIGINT, handler)
         raise KeyboardInterrupt from None
 

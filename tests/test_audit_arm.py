@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import (
     EarlyStopping,
+    GradientAccumulationScheduler,
     LambdaCallback,
     LearningRateMonitor,
     ModelCheckpoint,
@@ -21,7 +22,7 @@ from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
 from hybrid_predict.auditing.arm import AuditArm
 from hybrid_predict.auditing.config import ARMS, AuditConfig
 from hybrid_predict.auditing.meter import Meter
-from hybrid_predict.auditing.training import train_arm
+from hybrid_predict.auditing.training import train_arm, try_steps
 from hybrid_predict.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runtime import Observer
 from lightning_models import Net, loader
@@ -109,6 +110,10 @@ def test_further_configuration_reaches_the_callback(tmp_path):
         ({"max_steps": 9, "callbacks": EarlyStopping("val_loss")}, "no EarlyStopping"),
         ({"max_steps": 9, "callbacks": [Timer("00:01:00:00")]}, "no Timer"),
         ({"max_steps": 9, "callbacks": [HybridPredict()]}, "no HybridPredict"),
+        (
+            {"max_steps": 9, "callbacks": GradientAccumulationScheduler({0: 2})},
+            "no GradientAccumulationScheduler",
+        ),
         ({"max_steps": 9, "accelerator": "abacus"}, "Trainer: expected options it accepts"),
         ({"max_steps": 9, "max_stepps": 9}, "Trainer: expected options it accepts"),
     ],
@@ -213,13 +218,149 @@ def test_run_of_unknown_length_is_refused_before_training(tmp_path):
         train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
 
 
-def test_plain_run_that_ends_early_is_refused(tmp_path):
+@pytest.mark.parametrize("name", ARMS)
+def test_run_that_ends_early_is_refused(tmp_path, name):
+    """A hybrid run that a callback ends would be taken for a saving."""
+
     class Tired(Net):
-        def on_train_batch_start(self, batch, batch_idx):
-            return -1 if batch_idx > 2 else None
+        def on_train_batch_end(self, *args):
+            self.trainer.should_stop |= self.batches == 6
 
     def make_run(arm):
-        return arm.trainer(max_epochs=2), Tired("none"), loaders()
+        return arm.trainer(max_steps=30), Tired("none"), loaders()
 
-    with pytest.raises(UnsupportedSetupError, match="a run of 32 full steps, got 6"):
+    due = 20 if name == SHORT else 30
+    with pytest.raises(UnsupportedSetupError, match=f"a run of {due} equivalent steps, got"):
+        train_arm(make_run, AuditConfig(), name, 0, tmp_path, Observer())
+
+
+@pytest.mark.parametrize("length", [{"max_epochs": 1}, {"max_epochs": 4}, {"max_steps": 1}])
+def test_length_that_rounding_spoils_is_refused_before_training(tmp_path, length):
+    def make_run(arm):
+        return arm.trainer(**length), Spy("none"), loaders()
+
+    with pytest.raises(ConfigError, match=r"shortened to .*Set max_steps instead") as raised:
         train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    assert raised.value.argument in length
+
+
+@pytest.mark.filterwarnings("ignore:Total length of")
+@pytest.mark.parametrize("nothing", ["loader", "limit"])
+@pytest.mark.parametrize("how", ["audit", "plan"])
+def test_run_without_batches_is_refused(tmp_path, nothing, how):
+    options = {"limit_train_batches": 0} if nothing == "limit" else {}
+    empty = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(0, 8)))
+
+    def make_run(arm):
+        data = (empty if nothing == "loader" else loader(), loader(2))
+        return arm.trainer(max_steps=6, **options), Spy("none"), data
+
+    with pytest.raises(UnsupportedSetupError, match="expected batches to train on, got 'none'"):
+        if how == "plan":
+            try_steps(make_run, AuditConfig(), 6, tmp_path)
+        else:
+            train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+
+
+class Several(Net):
+    """Logs by loader, so that Lightning's sanity check ends without any metric."""
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        self.log("val_loss", self.loss(batch))
+
+
+class Silent(Net):
+    """Logs nothing in the sanity check."""
+
+    def validation_step(self, batch, batch_idx):
+        if not self.trainer.sanity_checking:
+            super().validation_step(batch, batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "validations"),
+    [
+        (Several, "val_loss/dataloader_idx_1", [loader(2), loader(2)]),
+        (Silent, "val_loss", loader(2)),
+    ],
+)
+def test_metric_that_the_sanity_check_does_not_log_is_waited_for(
+    tmp_path, kind, metric, validations
+):
+    def make_run(arm):
+        return arm.trainer(max_steps=6), kind("none"), (loader(), validations)
+
+    run, _ = train_arm(make_run, AuditConfig(metric=metric), FULL, 0, tmp_path, Observer())
+    assert run["metric"] > 0
+    with pytest.raises(ConfigError, match="The validation logs val_loss"):
+        train_arm(make_run, AuditConfig(metric="val"), FULL, 0, tmp_path, Observer())
+
+
+class Split(L.LightningDataModule):
+    """Draws anew in every setup what is validated on."""
+
+    def __init__(self):
+        super().__init__()
+        self.draws: list[float] = []
+        self.validated: list[float] = []
+
+    def setup(self, stage):
+        self.draws.append(float(torch.rand(())))
+
+    def train_dataloader(self):
+        return loader()
+
+    def val_dataloader(self):
+        data = torch.full((32, 8), self.draws[-1])
+        return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data), batch_size=16)
+
+
+class Noting(Net):
+    """Its metric tells the data and the random states of the last validation."""
+
+    def validation_step(self, batch, batch_idx):
+        self.log("val_loss", batch[0].mean())
+        self.log("noise", torch.rand(()))
+
+
+@pytest.mark.parametrize("metric", ["val_loss", "noise"])
+def test_last_validation_is_on_the_runs_own_data_from_the_same_states(tmp_path, metric):
+    found, data = {}, {}
+    for name in ARMS:
+        data[name] = Split()
+
+        def make_run(arm):
+            torch.rand(1 + ARMS.index(arm.name))  # whatever training draws differs between arms
+            return arm.trainer(max_steps=18), Noting("none"), data[arm.name]
+
+        found[name] = train_arm(make_run, AuditConfig(metric=metric), name, 0, tmp_path, Observer())
+    metrics = {name: run["metric"] for name, (run, _) in found.items()}
+    if metric == "val_loss":
+        assert metrics == pytest.approx({name: data[name].draws[0] for name in ARMS}, rel=1e-5)
+    else:
+        assert len(set(metrics.values())) == 1
+
+
+@pytest.mark.parametrize("broken", ["metric", "weights"])
+def test_metric_that_is_not_finite_is_told_from_weights_that_are_not(tmp_path, broken):
+    class Broken(Net):
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", torch.tensor(float("nan")))
+
+    model = Broken("none") if broken == "metric" else Net("none", nan_at={3})
+
+    def make_run(arm):
+        return arm.trainer(max_steps=6), model, loaders()
+
+    run, _ = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    assert run["metric"] is None
+    assert run["failure"] == ("metric not finite" if broken == "metric" else "diverged")
+
+
+@pytest.mark.parametrize(("schedule", "rate"), [("cosine", 0.0), ("none", 1.0), ("plateau", None)])
+def test_last_learning_rate_is_recorded_unless_it_follows_a_metric(tmp_path, schedule, rate):
+    def make_run(arm):
+        return arm.trainer(max_steps=6), Net(schedule), loaders()
+
+    run, _ = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    assert run["rates"] == ([] if rate is None else [pytest.approx(rate, abs=1e-6)])

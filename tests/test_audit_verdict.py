@@ -18,7 +18,13 @@ NOISE = (-0.01, -0.005, 0.0, 0.005, 0.01)
 
 def seeds(full=1.0, short=1.2, hybrid=1.0, cost=1200.0, noise=NOISE):
     """Arms at the given metrics; only the hybrid arm scatters."""
-    return [PairedSeed(full, short, hybrid + e, 1800, cost) for e in noise]
+    return [PairedSeed(full, short, hybrid + e, 1800, 1200, cost) for e in noise]
+
+
+def plain(cost):
+    """A hybrid arm that took plain steps only, of a loss that is linear in their logarithm."""
+    loss = 1.0 + 0.2 * math.log(1800 / cost) / math.log(1.5)
+    return seeds(hybrid=loss, cost=cost)
 
 
 CASES = {
@@ -35,25 +41,56 @@ CASES = {
     "short within the margin": (seeds(), {"margin": 0.3}, NO_SAVING, "simply be shortened"),
     "short better than full": (seeds(short=0.9), {}, NO_SAVING, "simply be shortened"),
     "no gain over short": (
-        [PairedSeed(1.0, 1.06 + 10 * e, 1.05 + e, 1800, 1200) for e in NOISE],
+        [PairedSeed(1.0, 1.06 + 10 * e, 1.05 + e, 1800, 1200, 1200) for e in NOISE],
         {"margin": 0.1},
         UNDECIDED,
         "nothing is credited to forecasts",
     ),
     "short and full alike": (
-        [PairedSeed(1.0, 1.01 + 5 * e, 1.0 - 5 * e, 1800, 1200) for e in NOISE],
+        [PairedSeed(1.0, 1.01 + 5 * e, 1.0 - 5 * e, 1800, 1200, 1200) for e in NOISE],
         {},
         UNDECIDED,
         "cannot be told apart",
     ),
     "all the same": (seeds(short=1.0, noise=[0.0] * 5), {}, UNDECIDED, "cannot be told apart"),
     "nothing saved": (seeds(cost=1790.0), {}, NO_SAVING, "handed over"),
-    "a hundredth saved": (seeds(cost=1782.0), {}, VERIFIED, "saving 1 %"),
+    "a hundredth saved": (
+        seeds(cost=1782.0, noise=[e / 100 for e in NOISE]),
+        {},
+        VERIFIED,
+        "saving 1 %",
+    ),
+    "a plain run of 95 %": (plain(1710.0), {}, NO_SAVING, "inferior"),
+    "a plain run of 95 % within the margin": (
+        plain(1710.0),
+        {"margin": 0.1},
+        NO_SAVING,
+        "same cost is as good as the full arm",
+    ),
+    "no gain over plain training at 80 %": (
+        [PairedSeed(1.0, 1.12 + 10 * e, 1.05 + e, 1800, 1200, 1440) for e in NOISE],
+        {"margin": 0.1},
+        UNDECIDED,
+        "better than plain training of the same cost",
+    ),
+    "equal to full at 80 %": (seeds(cost=1440.0), {}, VERIFIED, "verified saving 20 %"),
+    "keeps 75 % at 80 %": (
+        seeds(hybrid=1.03, cost=1440.0, noise=[e / 10 for e in NOISE]),
+        {},
+        NO_SAVING,
+        "inferior",
+    ),
     "costlier than full": (seeds(cost=1900.0), {}, NO_SAVING, "handed over"),
     "hybrid diverged": (seeds(hybrid=math.nan), {}, NO_SAVING, "hybrid arm diverged on 5 of 5"),
     "hybrid infinite": (seeds(hybrid=math.inf), {}, NO_SAVING, "hybrid arm diverged"),
     "full diverged": (seeds(full=math.nan, hybrid=math.nan), {}, UNDECIDED, "full arm diverged"),
     "short diverged": (seeds(short=math.nan), {}, UNDECIDED, "short arm diverged"),
+    "full unmeasured": (
+        [replace(s, unmeasured=frozenset({"full"})) for s in seeds(full=math.nan)],
+        {},
+        UNDECIDED,
+        "the full arm's metric is not finite on 5 of 5 seeds",
+    ),
     "4 seeds": (seeds(noise=NOISE[:4]), {}, UNDECIDED, "4 seeds of at least 5"),
     "1 seed": (seeds(noise=NOISE[:1]), {}, UNDECIDED, "1 seed of at least 5"),
     "no seed": ([], {}, UNDECIDED, "nothing to compare yet"),
@@ -101,7 +138,9 @@ def test_tests_are_those_of_scipy(alpha, margin):
     rng = np.random.default_rng(0)
     for _ in range(40):
         full, short, hybrid = (rng.normal([[1.0], [1.1], [1.015]], 0.02, (3, 6))).tolist()
-        paired = [PairedSeed(*arms, 1800, 1200) for arms in zip(full, short, hybrid, strict=True)]
+        paired = [
+            PairedSeed(*arms, 1800, 1200, 1200) for arms in zip(full, short, hybrid, strict=True)
+        ]
         config = AuditConfig(alpha=alpha, margin=margin, retain=0.7)
         verdict = judge_audit(paired, config)
         f, s, h = map(np.array, (full, short, hybrid))
@@ -117,6 +156,31 @@ def test_tests_are_those_of_scipy(alpha, margin):
         assert (verdict.contrast.lower, verdict.contrast.upper) == pytest.approx((low, high))
 
 
+@pytest.mark.parametrize(
+    ("cost", "way", "control"),
+    [(1000, 0.0, 1.2), (1200, 0.0, 1.2), (math.sqrt(1200 * 1800), 0.5, 1.1), (1800, 1.0, 1.0),
+     (2000, 1.0, 1.0)],
+)  # fmt: skip
+def test_control_is_plain_training_of_the_hybrid_arms_cost(cost, way, control):
+    paired = seeds(cost=cost)
+    assert paired[0].way == pytest.approx(way)
+    assert paired[0].control == pytest.approx(control)
+    verdict = judge_audit(paired, AuditConfig())
+    assert verdict.way == pytest.approx(way)
+    assert verdict.worth.mean == pytest.approx(control - 1.0)
+    assert verdict.gain.mean == pytest.approx(control - 1.0)
+    assert ("which costs the same" in verdict.text) == (way == 0.0)
+    assert (f"{cost:,.0f} full steps, which is taken to end" in verdict.text) == (way > 0)
+
+
+def test_metric_that_is_not_finite_has_another_remedy_than_weights_that_are_not():
+    diverged = judge_audit(seeds(full=math.nan), AuditConfig())
+    bad = [replace(s, unmeasured=frozenset({"full"})) for s in seeds(full=math.nan)]
+    unmeasured = judge_audit(bad, AuditConfig())
+    assert "Lower the learning rate" in diverged.text
+    assert "how validation computes the metric" in unmeasured.text
+
+
 def test_bounds_by_hand():
     found = bounds([1.0, 2.0, 3.0, 4.0, 5.0], 0.05)
     reach = 2.1318468 * math.sqrt(2.5 / 5)
@@ -128,7 +192,7 @@ def test_bounds_by_hand():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, ("hybrid - 0.8 full - 0.2 short", "95 % bounds", "4 degrees", "level 0.05")),
+        ({}, ("hybrid - 0.8 full - 0.2 control", "95 % bounds", "4 degrees", "level 0.05")),
         ({"margin": 0.1, "alpha": 0.1}, ("hybrid - full - 0.1", "90 % bounds", "level 0.1")),
     ],
 )
@@ -171,6 +235,6 @@ def test_wrong_and_right_verdicts_come_as_often_as_the_level_says(margin, loss, 
     verified = 0
     for _ in range(rounds):
         arms = rng.normal([[1.0], [1.1], [1.0 + loss]], 0.005, (3, 6)).T
-        paired = [PairedSeed(*map(float, row), 1800, 1200) for row in arms]
+        paired = [PairedSeed(*map(float, row), 1800, 1200, 1200) for row in arms]
         verified += judge_audit(paired, AuditConfig(margin=margin)).outcome is VERIFIED
     assert least <= verified / rounds <= most

@@ -14,7 +14,7 @@ import yaml
 from hybrid_predict import AuditConfig, cli, plan_audit
 from hybrid_predict.auditing import AuditOutcome, AuditResult
 from hybrid_predict.auditing.verdict import AuditVerdict
-from hybrid_predict.auditing.yaml_file import read_audit
+from hybrid_predict.auditing.yaml_file import importable, read_audit
 from hybrid_predict.cli import audit as command
 
 pytestmark = [
@@ -125,7 +125,8 @@ def test_audit_of_a_file(work, capsys):
 
 
 def test_file_makes_the_models_that_its_seed_makes(work):
-    make_run, config, source = read_audit(write(FILE))
+    with importable():
+        make_run, config, source = read_audit(write(FILE))
     assert config == AuditConfig(**FILE["audit"])
     assert set(source["file"]) == {"model", "data", "trainer", "optimizer", "lr_scheduler"}
     assert not Path("seen.txt").exists()
@@ -169,6 +170,34 @@ def test_failure_of_the_model_is_shown_and_is_not_taken_for_an_outcome(work, cap
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert "the model is broken" in err
+
+
+@pytest.mark.parametrize(
+    ("place", "end", "said"),
+    [
+        ("super().__init__()\n", "sys.exit()", "SystemExit()"),
+        ("super().__init__()\n", "sys.exit('bye')", "SystemExit('bye')"),
+        ("return self.loss(batch)\n", "sys.exit(0)", "SystemExit(0)"),
+    ],
+)
+@pytest.mark.parametrize("plan", [[], ["--plan"]])
+def test_model_that_leaves_the_process_is_not_taken_for_an_outcome(
+    work, capsys, place, end, said, plan
+):
+    bad = MODULE.replace(place, f"import sys; {end}\n", 1)
+    (work / "lines.py").write_text(bad)
+    assert cli.main(["audit", write(FILE), *plan]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"hybrid-predict: error: the model's own code ended with {said}."
+
+
+def test_modules_of_the_current_directory_can_be_imported_while_training(work):
+    (work / "helper.py").write_text("rate = 1e-2")
+    place = "    def configure_optimizers(self):\n"
+    (work / "lines.py").write_text(MODULE.replace(place, place + "        import helper\n"))
+    own = {**without("optimizer", "lr_scheduler"), "audit": {"seeds": 1, "mlflow": False}}
+    assert cli.main(["audit", write(own)]) == 3
+    sys.modules.pop("helper")
 
 
 def without(*keys: str) -> dict[str, Any]:

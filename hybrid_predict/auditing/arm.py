@@ -22,6 +22,9 @@ MakeRun = Callable[["AuditArm"], Any]
 
 _LENGTHS = ("max_steps", "max_epochs")
 
+ROUNDING = 1.1
+"""How many times as long as it should be the short arm may get by rounding up."""
+
 
 class AuditArm:
     """One arm of one seed; ``make_run`` is called with it.
@@ -186,19 +189,46 @@ def shortened(number: int, speedup: float) -> int:
     return math.ceil(number / speedup - 1e-9)
 
 
+def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
+    """Full steps of the short arm.
+
+    Args:
+        total: Full steps of the full arm.
+        lengths: Its ``max_steps`` and ``max_epochs``, as far as given.
+        speedup: Equivalent steps per full step of the hybrid arm.
+
+    Returns:
+        Their number, at least ``total / speedup``.
+
+    Raises:
+        ConfigError: If rounding makes them so many more that the short arm is no control.
+    """
+    # Whichever of steps and epochs ends the full arm ends the short arm too.
+    name = "max_steps" if lengths.get("max_steps") == total else "max_epochs"
+    length = lengths[name]
+    rounded = shortened(length, speedup)
+    if rounded > ROUNDING * length / speedup:
+        what = f"{length} shortened to {rounded}, not {length / speedup:.3g}"
+        remedy = "Set max_steps instead, to more steps, or train for more epochs."
+        raise ConfigError(name, "a length that can be divided by the speedup", what, remedy)
+    return math.ceil(total * rounded / length - 1e-9)
+
+
 def refuse_callbacks(callbacks: list[Any]) -> None:
     """Raise if one of the user's callbacks ends runs early or forecasts on its own.
 
     Raises:
         ConfigError: If there is such a callback.
     """
-    from lightning.pytorch.callbacks import EarlyStopping, Timer
+    from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, Timer
 
     from hybrid_predict.integrations.lightning import HybridPredict
 
     remedies: dict[type, str] = {
         EarlyStopping: "Leave it out: arms that end by themselves cannot be compared.",
         Timer: "Leave it out, and max_time too: how many steps an arm takes has to be known.",
+        GradientAccumulationScheduler: "Set accumulate_grad_batches in arm.trainer(...) instead: "
+        "how many steps an arm takes has to be known.",
         HybridPredict: "Leave it out: the audit adds it to the hybrid arm.",
     }
     for callback in callbacks:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.auditing.arm import MakeRun, shortened
+from hybrid_predict.auditing.arm import MakeRun, short_steps
 from hybrid_predict.auditing.config import ARMS, AuditConfig
 from hybrid_predict.auditing.run import conditions
 from hybrid_predict.auditing.store import RunStore
@@ -86,10 +86,11 @@ def plan_audit(
     with quiet(), tempfile.TemporaryDirectory() as place:
         tried = try_steps(make_run, config, TRIED_STEPS, Path(place))
     total, lengths = tried["total_steps"], tried["lengths"]
-    steps = {FULL: total, SHORT: total, HYBRID: math.ceil(total / config.speedup)}
-    # Whichever of steps and epochs ends the full arm ends the short arm too.
-    length = total if lengths.get("max_steps") == total else lengths["max_epochs"]
-    steps[SHORT] = math.ceil(total * shortened(length, config.speedup) / length - 1e-9)
+    steps = {
+        FULL: total,
+        SHORT: short_steps(total, lengths, config.speedup),
+        HYBRID: math.ceil(total / config.speedup),
+    }
     left = [name for seed in range(config.seeds) for name in ARMS if (name, seed) not in done]
     return AuditPlan(
         seeds=config.seeds,

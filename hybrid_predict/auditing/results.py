@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybrid_predict.auditing.config import ARMS, AuditConfig
+from hybrid_predict.auditing.meter import NOT_FINITE
 from hybrid_predict.auditing.verdict import AuditVerdict, PairedSeed, judge_audit, percent
 from hybrid_predict.evidence import FULL, HYBRID, SHORT, spread
 from hybrid_predict.runtime import environment, finite
 
-SCHEMA = 1
+SCHEMA = 2
 
 Runs = Sequence[Mapping[str, Any]]
 
@@ -67,14 +69,16 @@ def paired_seeds(runs: Runs) -> list[PairedSeed]:
             short=_metric(arms[SHORT]),
             hybrid=_metric(arms[HYBRID]),
             full_steps=arms[FULL]["full_steps"],
+            short_steps=arms[SHORT]["full_steps"],
             cost=arms[HYBRID]["cost"],
+            unmeasured=frozenset(n for n in ARMS if arms[n]["failure"] == NOT_FINITE),
         )
         for arms in by_seed(runs).values()
     ]
 
 
 def _metric(run: Mapping[str, Any]) -> float:
-    return math.nan if run["diverged"] else float(run["metric"])
+    return math.nan if run["failure"] else float(run["metric"])
 
 
 def _summary(runs: Runs) -> dict[str, Any]:
@@ -85,9 +89,9 @@ def _summary(runs: Runs) -> dict[str, Any]:
             continue
         means = ("full_steps", "equivalent_steps", "cost", "seconds")
         summary[name] = {
-            "metric": spread([run["metric"] for run in mine if not run["diverged"]]),
+            "metric": spread([run["metric"] for run in mine if not run["failure"]]),
             **{key: statistics.fmean(run[key] for run in mine) for key in means},
-            "diverged": sum(run["diverged"] for run in mine),
+            "failures": Counter(run["failure"] for run in mine if run["failure"]),
         }
     return summary
 
@@ -101,7 +105,7 @@ def _paired(runs: Runs) -> dict[str, Any]:
             [
                 arms[left]["metric"] - arms[right]["metric"]
                 for arms in complete
-                if not (arms[left]["diverged"] or arms[right]["diverged"])
+                if not (arms[left]["failure"] or arms[right]["failure"])
             ]
         )
         for left, right in pairs

@@ -13,14 +13,13 @@ import torch
 
 from hybrid_predict.auditing.arm import MakeRun
 from hybrid_predict.auditing.config import ARMS, AuditConfig
-from hybrid_predict.auditing.results import make_results
+from hybrid_predict.auditing.results import SCHEMA, make_results
 from hybrid_predict.auditing.store import RunStore
 from hybrid_predict.auditing.training import train_arm
 from hybrid_predict.auditing.verdict import AuditOutcome, AuditVerdict
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.audit import write_audit_page
 from hybrid_predict.report.history import RunHistory
-from hybrid_predict.runtime import Observer, quiet, write_json
+from hybrid_predict.runtime import Observer, locked, quiet, writable_folder, write_json
 from hybrid_predict.tracking import Tracking
 
 RESULTS, REPORT = "results.json", "report.html"
@@ -84,14 +83,14 @@ def audit(
         The verdict and the results; ``partial`` is true after Ctrl-C.
 
     Raises:
-        ConfigError: If the runs cannot be audited as they are set up, or the folder holds arms of
-            another audit.
+        ConfigError: If the runs cannot be audited as they are set up, the folder holds arms of
+            another audit, or another process audits there.
         UnsupportedSetupError: If forecasts cannot work with them.
         MissingExtraError: If Lightning, matplotlib or MLflow is not installed.
     """
-    place = _made(folder)
-    session = _Session(make_run, config, place, observer or Observer(), source or {})
-    with quiet():
+    place = writable_folder(folder)
+    with locked(place), quiet():
+        session = _Session(make_run, config, place, observer or Observer(), source or {})
         try:
             session.train()
         except KeyboardInterrupt:
@@ -105,21 +104,12 @@ def audit(
     return session.result
 
 
-def _made(folder: str | Path) -> Path:
-    place = Path(folder).expanduser()
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = f"The system says: {error.strerror}."
-        raise ConfigError("folder", "a folder that can be made", str(folder), reason) from error
-    return place
-
-
 def conditions(config: AuditConfig, source: Mapping[str, Any]) -> dict[str, Any]:
     """What finished arms depend on, as plain data."""
     return {
         **config.training(),
         **source,
+        "schema": SCHEMA,
         "hybrid_predict": version("hybrid-predict"),
         "torch": torch.__version__,
         "lightning": version("lightning"),
@@ -141,8 +131,7 @@ class _Session:
         self._config = config
         self._folder = folder
         self._observer = observer
-        self._depends_on = conditions(config, source)
-        self._store = RunStore(folder, self._depends_on)
+        self._store = RunStore(folder, conditions(config, source))
         self._found = self._store.load()
         self._tracking = self._track() if config.mlflow else None
         self.result: AuditResult | None = None
@@ -150,8 +139,7 @@ class _Session:
     def _track(self) -> Tracking:
         params = {k: str(v) for k, v in self._config.to_dict().items()}
         name, key = self._config.experiment, self._store.digest
-        with quiet():
-            return Tracking(self._folder, name, "audit", params, key)
+        return Tracking(self._folder, name, "audit", params, key)
 
     def train(self) -> None:
         """Train what is missing, seed by seed, so that a slow hour meets all arms alike."""
@@ -170,7 +158,14 @@ class _Session:
         logger = tracking.logger(f"{name}, seed {seed}", tags) if tracking else None
         place = self._folder / "lightning" / f"{name}-seed{seed}"
         run, history = train_arm(
-            self._make_run, self._config, name, seed, place, self._observer, logger
+            self._make_run,
+            self._config,
+            name,
+            seed,
+            place,
+            self._observer,
+            logger,
+            self._store.check,
         )
         self._store.save(run, history)
         if tracking is not None and logger is not None:
@@ -179,7 +174,7 @@ class _Session:
 
     def _write_results(self) -> Path:
         runs = [self._found[key][0] for key in self._order() if key in self._found]
-        results, verdict = make_results(self._config, self._depends_on, runs)
+        results, verdict = make_results(self._config, self._store.depends_on, runs)
         self.result = AuditResult(verdict, results, self._folder)
         return write_json(results, self._folder / RESULTS)
 

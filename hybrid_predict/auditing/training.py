@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from hybrid_predict.auditing.arm import AuditArm, MakeRun
+from hybrid_predict.auditing.arm import AuditArm, MakeRun, short_steps
 from hybrid_predict.auditing.config import AuditConfig
-from hybrid_predict.auditing.meter import EnoughError, Meter, missing_metric, no_validation
+from hybrid_predict.auditing.meter import EnoughError, Meter
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.evidence import FULL, HYBRID
 from hybrid_predict.report.history import RunHistory
@@ -57,6 +57,7 @@ def train_arm(
     folder: Path,
     observer: Observer,
     logger: Any = None,
+    check: Callable[[Mapping[str, Any]], None] = lambda start: None,
 ) -> tuple[dict[str, Any], RunHistory | None]:
     """Train one arm from one seed.
 
@@ -68,6 +69,7 @@ def train_arm(
         folder: Where the Trainer may write.
         observer: Is told what happens.
         logger: The Trainer's logger, or None.
+        check: Is given what is known of the run's entry before training, and may raise.
 
     Returns:
         The run's entry of the results file, and the hybrid run's history.
@@ -78,44 +80,46 @@ def train_arm(
         KeyboardInterrupt: If the user ended the run.
     """
 
-    def started(total_steps: int) -> None:
-        planned = total_steps if name != HYBRID else math.ceil(total_steps / config.speedup)
+    def started() -> None:
+        total = meter.total_steps
+        if name == FULL:
+            short_steps(total, arm.lengths, config.speedup)
+        check(_start(arm, meter))
+        planned = total if name != HYBRID else math.ceil(total / config.speedup)
         observer.run_started(name, seed, planned)
 
-    meter = Meter(config.metric, started, observer.stepped)
+    meter = Meter(config.metric, seed, started, observer.stepped)
     arm = AuditArm(name, seed, config, folder, meter, logger)
     with preserved():
-        trainer, model, data = _seeded(arm, make_run)
-        with interruptible():
-            trainer.fit(model, **data)
-            steps = int(trainer.global_step)
-            _complete(arm, steps, meter.total_steps)
-            value = _final(trainer, model, data, config.metric)
-    return _entry(arm, meter, steps, value), arm.hybrid.history if arm.hybrid else None
+        _fit(arm, make_run, meter)
+    return _entry(arm, meter), arm.hybrid.history if arm.hybrid else None
 
 
-def _complete(arm: AuditArm, steps: int, due: int) -> None:
-    """Raise if a plain run ended before its time."""
-    if steps < due and arm.hybrid is None:
-        remedy = "Leave out what ends it early."
-        raise UnsupportedSetupError("Trainer", f"a run of {due} full steps", steps, remedy)
-
-
-def _entry(arm: AuditArm, meter: Meter, steps: int, value: float | None) -> dict[str, Any]:
-    """The run's entry of the results file."""
-    ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
+def _start(arm: AuditArm, meter: Meter) -> dict[str, Any]:
+    """What is known of the run's entry before training."""
     return {
         "arm": arm.name,
         "seed": arm.seed,
+        "total_steps": meter.total_steps,
+        "lengths": arm.lengths,
+        "shapes": meter.shapes,
+        "weights": meter.weights,
+    }
+
+
+def _entry(arm: AuditArm, meter: Meter) -> dict[str, Any]:
+    """The run's entry of the results file."""
+    ledger, steps = arm.hybrid.ledger.summary() if arm.hybrid else None, meter.equivalent_steps
+    return {
+        **_start(arm, meter),
         "full_steps": ledger["full_steps"] if ledger else steps,
         "equivalent_steps": steps,
         "cost": ledger["cost"] if ledger else float(steps),
-        "total_steps": meter.total_steps,
-        "lengths": arm.lengths,
         "seconds": meter.seconds,
         "threads": torch.get_num_threads(),
-        "metric": value,
-        "diverged": value is None,
+        "rates": meter.rates,
+        "metric": meter.value,
+        "failure": meter.failure,
         "ledger": ledger,
     }
 
@@ -135,13 +139,8 @@ def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) 
     """
     meter = Meter(config.metric, limit=steps)
     arm = AuditArm(FULL, 0, config, folder, meter)
-    with preserved():
-        trainer, model, data = _seeded(arm, make_run)
-        try:
-            with interruptible():
-                trainer.fit(model, **data)
-        except EnoughError:
-            pass
+    with preserved(), suppress(EnoughError):
+        _fit(arm, make_run, meter)
     first = len(meter.marks) // 3
     start = meter.marks[first - 1] if first else 0.0
     seconds = (meter.marks[-1] - start) / (len(meter.marks) - first)
@@ -152,23 +151,14 @@ def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) 
     }
 
 
-def _seeded(arm: AuditArm, make_run: MakeRun) -> tuple[Any, Any, dict[str, Any]]:
-    """What ``make_run`` builds from the arm's seed."""
+def _fit(arm: AuditArm, make_run: MakeRun, meter: Meter) -> None:
+    """Train what ``make_run`` builds from the arm's seed."""
     import lightning.pytorch as pl
 
     pl.seed_everything(arm.seed, workers=True, verbose=False)
-    return arm.unpack(make_run(arm))
-
-
-def _final(trainer: Any, model: Any, data: Mapping[str, Any], metric: str) -> float | None:
-    """The metric of the final weights; None if the run diverged."""
-    if not all(bool(p.isfinite().all()) for p in model.parameters() if p.is_floating_point()):
-        return None
-    source = {"dataloaders" if k == "val_dataloaders" else k: v for k, v in data.items()}
-    source.pop("train_dataloaders", None)
-    if not trainer.validate(model, verbose=False, **source):
-        raise no_validation(metric)
-    if metric not in trainer.callback_metrics:
-        raise missing_metric(metric, trainer)
-    value = float(trainer.callback_metrics[metric])
-    return value if math.isfinite(value) else None
+    trainer, model, data = arm.unpack(make_run(arm))
+    with interruptible():
+        trainer.fit(model, **data)
+    if not meter.total_steps:  # Lightning does not start to train on nothing
+        remedy = "Give training data of at least one batch, and leave limit_train_batches out."
+        raise UnsupportedSetupError("Trainer", "batches to train on", "none", remedy)

@@ -1,9 +1,16 @@
 r"""Whether the hybrid arm saves steps at equal quality: a paired, one-sided non-inferiority test.
 
 Signs are turned so that less is better. With f, s and h for the final metric of the full, the
-short and the hybrid arm, every seed i gives a contrast
+short and the hybrid arm after N, S and K full steps, the control is plain training of the hybrid
+arm's cost K. Where K is at most S, that is the short arm. A hybrid arm that rejects forecasts, or
+hands over to plain training, costs more; then the control lies between the short and the full arm,
+on a line in the logarithm of the steps:
 
-    c_i = h_i - \theta f_i - (1 - \theta) s_i    (``retain`` = \theta, the default), or
+    p_i = s_i + w_i (f_i - s_i),    w_i = \log(K_i / S_i) / \log(N_i / S_i) within 0 and 1.
+
+Every seed i gives a contrast
+
+    c_i = h_i - \theta f_i - (1 - \theta) p_i    (``retain`` = \theta, the default), or
     c_i = h_i - f_i - m                          (``margin`` = m).
 
 Over n seeds its mean has the one-sided confidence bounds
@@ -11,14 +18,14 @@ Over n seeds its mean has the one-sided confidence bounds
     \bar c \pm t_{1 - \alpha, n - 1} \operatorname{sd}(c) / \sqrt n.
 
 The hybrid arm is *non-inferior* if the upper bound is below 0 and *inferior* if the lower bound is
-above 0. Written as h - f < (1 - \theta)(s - f), the default says that the hybrid arm keeps at least
+above 0. Written as h - f < (1 - \theta)(p - f), the default says that the hybrid arm keeps at least
 the share \theta of what the steps that it saves are worth: the retention-of-effect hypothesis of
 trials with a reference, a placebo and a new treatment (Pigeot, Schäfer, Röhmel and Hauschke,
 "Assessing non-inferiority of a new treatment in a three-arm clinical trial including a placebo",
 2003), here for paired observations.
 
 A comparison that cannot tell good from bad would find everything equal. So the hybrid arm must also
-be better than the short arm, which costs the same: the lower bound of the mean of s_i - h_i must be
+be better than the control, which costs the same: the lower bound of the mean of p_i - h_i must be
 above 0 (assay sensitivity). Both have to hold, so each is tested at the full level (intersection-
 union test; Berger, "Multiparameter hypothesis testing and acceptance sampling", 1982).
 """
@@ -31,6 +38,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from hybrid_predict.auditing.config import ARMS, AuditConfig
 from hybrid_predict.evidence import FEW_SEEDS, HYBRID
@@ -52,18 +61,33 @@ class PairedSeed:
     """What one seed's three arms ended with.
 
     Args:
-        full: Final metric of the full arm; not finite if it diverged.
+        full: Final metric of the full arm; not finite if it diverged or could not be measured.
         short: The same of the short arm.
         hybrid: The same of the hybrid arm.
         full_steps: Full steps of the full arm.
+        short_steps: Full steps of the short arm, fewer than those.
         cost: What the hybrid arm paid, in full steps; a forward-only pass counts 1/3.
+        unmeasured: The arms whose metric is not finite though their weights are.
     """
 
     full: float
     short: float
     hybrid: float
     full_steps: float
+    short_steps: float
     cost: float
+    unmeasured: frozenset[str] = frozenset()
+
+    @property
+    def way(self) -> float:
+        """How far the hybrid arm's cost is on the way from the short to the full arm, 0 to 1."""
+        ends = [math.log(self.short_steps), math.log(self.full_steps)]
+        return float(np.interp(math.log(self.cost), ends, [0.0, 1.0]))
+
+    @property
+    def control(self) -> float:
+        """What plain training of the hybrid arm's cost would have ended with."""
+        return self.short + self.way * (self.full - self.short)
 
 
 @dataclass(frozen=True)
@@ -104,10 +128,11 @@ class AuditVerdict:
         seeds: Number of seeds with all three arms.
         saving: Share of the full arm's full steps that the hybrid arm did not pay for.
         line: Difference from the full arm, less being better, below which the hybrid arm has to
-            stay: the margin, or (1 - retain) times the mean difference of short and full.
+            stay: the margin, or (1 - retain) times the mean difference of control and full.
+        way: How far, from 0 to 1, the control is on the way from the short to the full arm.
         contrast: Of c_i, which decides.
-        gain: Of short - hybrid, which shows that the comparison can tell arms apart.
-        worth: Of short - full, what the saved steps are worth.
+        gain: Of control - hybrid, which shows that the comparison can tell arms apart.
+        worth: Of control - full, what the saved steps are worth.
     """
 
     outcome: AuditOutcome
@@ -116,6 +141,7 @@ class AuditVerdict:
     seeds: int = 0
     saving: float | None = None
     line: float | None = None
+    way: float | None = None
     contrast: Bounds | None = None
     gain: Bounds | None = None
     worth: Bounds | None = None
@@ -174,14 +200,18 @@ def _unstable(seeds: Sequence[PairedSeed], saving: float) -> AuditVerdict | None
     """The verdict if an arm diverged; the plain arms first, for they say that the task is so."""
     n = len(seeds)
     for arm in ARMS:
-        count = sum(not math.isfinite(getattr(s, arm)) for s in seeds)
-        if not count:
+        bad = [s for s in seeds if not math.isfinite(getattr(s, arm))]
+        if not bad:
             continue
-        what = f"the {arm} arm diverged on {count} of {n} seeds"
-        if arm == HYBRID:
-            text = "The full and the short arm did not, so forecasts are to blame."
-            return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text, n, saving)
+        diverged = sum(arm not in s.unmeasured for s in bad)
+        what = f"the {arm} arm diverged on {diverged} of {n} seeds"
         text = "Lower the learning rate or clip gradients until plain training is stable."
+        if not diverged:
+            what = f"the {arm} arm's metric is not finite on {len(bad)} of {n} seeds"
+            text = "The weights are finite: mend how validation computes the metric."
+        if arm == HYBRID:
+            text = "The full and the short arm have no such seed, so forecasts are to blame."
+            return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text, n, saving)
         return AuditVerdict(AuditOutcome.UNDECIDED, f"no comparison: {what}", text, n, saving)
     return None
 
@@ -190,8 +220,9 @@ def _compare(seeds: Sequence[PairedSeed], saving: float, config: AuditConfig) ->
     """The verdict on arms that all ended with a finite metric."""
     n, sign = len(seeds), 1.0 if config.mode == "min" else -1.0
     lost = [sign * (s.hybrid - s.full) for s in seeds]
-    worth = [sign * (s.short - s.full) for s in seeds]
-    gain = [sign * (s.short - s.hybrid) for s in seeds]
+    worth = [sign * (s.control - s.full) for s in seeds]
+    gain = [sign * (s.control - s.hybrid) for s in seeds]
+    way = statistics.fmean(s.way for s in seeds)
     if config.margin is None:
         given_up = 1.0 - config.retain
         line = given_up * statistics.fmean(worth)
@@ -202,19 +233,33 @@ def _compare(seeds: Sequence[PairedSeed], saving: float, config: AuditConfig) ->
     difference = signed(sign * statistics.fmean(lost))
     if n < 2:
         headline = f"saving {percent(saving)} at a difference of {difference}"
-        return AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line)
+        return AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
     lots = (contrast, gain, worth)
     tested = _Tested(*(bounds(values, config.alpha) for values in lots))
-    outcome, headline = _decide(tested, saving, config)
+    control = _control(seeds, way)
+    outcome, headline = _decide(tested, saving, config, control)
     if outcome is AuditOutcome.VERIFIED:
         spread = f"{difference} ± {statistics.stdev(lost):.2g}, n = {n}"
         headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
-    return AuditVerdict(
-        outcome, headline, _explain(tested, saving, config), n, saving, line, *tested
+    text = _explain(tested, saving, config, control)
+    return AuditVerdict(outcome, headline, text, n, saving, line, way, *tested)
+
+
+def _control(seeds: Sequence[PairedSeed], way: float) -> tuple[str, str]:
+    """What the control is called, and what it is."""
+    if way < LEAST_SAVING:
+        return "the short arm", "the short arm, which costs the same"
+    cost = statistics.fmean(s.cost for s in seeds)
+    return "plain training of the same cost", (
+        f"plain training of the same cost, {cost:,.0f} full steps, which is taken to end "
+        f"{percent(way)} of the way from the short to the full arm (linear in the logarithm of the "
+        "steps)"
     )
 
 
-def _decide(tested: _Tested, saving: float, config: AuditConfig) -> tuple[AuditOutcome, str]:
+def _decide(
+    tested: _Tested, saving: float, config: AuditConfig, control: tuple[str, str]
+) -> tuple[AuditOutcome, str]:
     """The outcome and, unless it is verified, the headline."""
     contrast, gain, worth = tested
     none, open_ = AuditOutcome.NO_SAVING, AuditOutcome.UNDECIDED
@@ -226,7 +271,7 @@ def _decide(tested: _Tested, saving: float, config: AuditConfig) -> tuple[AuditO
     if worth.upper < (config.margin or 0.0):
         equal = "better than" if config.margin is None else "as good as"
         return none, (
-            f"no saving by forecasts: the short arm is {equal} the full arm, so the run can simply "
+            f"no saving by forecasts: {control[0]} is {equal} the full arm, so the run can simply "
             "be shortened"
         )
     if contrast.lower > 0:
@@ -235,38 +280,39 @@ def _decide(tested: _Tested, saving: float, config: AuditConfig) -> tuple[AuditO
         if gain.lower > 0:
             return AuditOutcome.VERIFIED, ""
         return open_, (
-            "not enough seeds to tell: the hybrid arm is not shown to be better than the short "
-            "arm, so nothing is credited to forecasts"
+            "not enough seeds to tell: the hybrid arm is not shown to be better than "
+            f"{control[0]}, so nothing is credited to forecasts"
         )
     if worth.lower <= 0:
         return open_, (
-            "not enough seeds to tell: the short and the full arm cannot be told apart, so what "
-            "the saved steps are worth is unknown"
+            f"not enough seeds to tell: {control[0]} and the full arm cannot be told apart, so "
+            "what the saved steps are worth is unknown"
         )
     return open_, "not enough seeds to tell whether the hybrid arm is inferior to the full arm"
 
 
-def _explain(tested: _Tested, saving: float, config: AuditConfig) -> str:
+def _explain(tested: _Tested, saving: float, config: AuditConfig, control: tuple[str, str]) -> str:
     """The tests and their bounds, in sentences."""
     contrast, gain, worth = tested
     level, theta = percent(1.0 - config.alpha), f"{config.retain:g}"
     if config.margin is None:
         asked = (
-            f"keep at least {percent(config.retain)} of what the saved steps are worth (short - "
+            f"keep at least {percent(config.retain)} of what the saved steps are worth (control - "
             f"full: {signed(worth.mean)} ± {worth.sd:.2g})"
         )
-        formula = f"hybrid - {theta} full - {1.0 - config.retain:g} short"
+        formula = f"hybrid - {theta} full - {1.0 - config.retain:g} control"
     else:
         asked = f"lose less than the margin of {config.margin:g}"
         formula = f"hybrid - full - {config.margin:g}"
     met, apart = contrast.upper < 0, gain.lower > 0
     turned = "" if config.mode == "min" else ", signs turned so that less is better"
     return (
-        f"The hybrid arm paid for {percent(saving)} fewer full steps than the full arm. It has to "
+        f"The hybrid arm paid for {percent(saving)} fewer full steps than the full arm. Its "
+        f"control is {control[1]}. It has to "
         f"{asked}: the upper bound of the mean of {formula} over seeds has to be below 0{turned}. "
         f"The mean is {signed(contrast.mean)}, its one-sided {level} bounds are "
         f"{signed(contrast.lower)} and {signed(contrast.upper)}: {'met' if met else 'not met'}. It "
-        "also has to be better than the short arm, which costs the same: short - hybrid is "
+        "also has to be better than the control: control - hybrid is "
         f"{signed(gain.mean)} with the lower bound {signed(gain.lower)}, which has to be above 0: "
         f"{'met' if apart else 'not met'}. Paired t tests with {contrast.n - 1} degrees of "
         f"freedom, each at level {config.alpha:g}; ± is the standard deviation over seeds."

@@ -23,7 +23,8 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     Args:
         file: Sections ``model``, ``data`` and ``trainer`` as for ``LightningCLI``, optionally
             ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of
-            :class:`AuditConfig`. Classes are found from the current directory too.
+            :class:`AuditConfig`. Inside :func:`importable`, classes are found from the current
+            directory too.
 
     Returns:
         ``make_run``, the configuration, and what of the file finished arms depend on, for
@@ -104,7 +105,7 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
             options: Mapping[str, Any] = {**self.config_init.get("trainer", {}), **kwargs}
             return arm.trainer(**options)
 
-    with _importable(), warnings.catch_warnings():
+    with _without_arguments(), warnings.catch_warnings():
         # Lightning uses what newer versions of its parser call deprecated.
         message = "(?s).*(JsonargparseDeprecationWarning|was deprecated in v4)"
         warnings.filterwarnings("ignore", message, DeprecationWarning)
@@ -125,13 +126,22 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
 
 
 @contextmanager
-def _importable() -> Iterator[None]:
-    """Let classes be found from the current directory, and Lightning see no arguments."""
-    here, arguments = os.getcwd(), sys.argv
-    sys.path.insert(0, here)
+def importable() -> Iterator[None]:
+    """Let modules be found from the current directory, whenever the user's code imports them."""
+    before = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+@contextmanager
+def _without_arguments() -> Iterator[None]:
+    """Let Lightning see no arguments of the command line."""
+    arguments = sys.argv
     sys.argv = arguments[:1]
     try:
         yield
     finally:
         sys.argv = arguments
-        sys.path.remove(here)

@@ -31,10 +31,11 @@ def main(argv: list[str] | None = None) -> int:
         well.
     """
     try:
-        arguments = _parser().parse_args(argv)
+        try:
+            arguments = _parser().parse_args(argv)
+        except SystemExit as end:  # --help and --version
+            return int(end.code or 0)
         return COMMANDS[arguments.command].run(arguments[arguments.command])
-    except SystemExit as end:  # --help and --version
-        return int(end.code or 0)
     except (ArgumentError, HybridPredictError) as error:
         print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_USAGE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -76,21 +77,32 @@ def run(options: Any) -> int:
         training failed, 130 after Ctrl-C.
     """
     need("The audit", ("cli", "lightning"))
-    from hybrid_predict.auditing.yaml_file import read_audit
+    from hybrid_predict.auditing.yaml_file import importable
 
+    # Statuses that the user's own code ends with would be taken for outcomes.
     try:
-        make_run, config, source = read_audit(options.file)
-        chosen: dict[str, Any] = {} if options.seeds is None else {"seeds": options.seeds}
-        config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
-        if options.plan:
-            print(plan_audit(make_run, config, options.output_dir, source=source))
-            return 0
-        return _audit(make_run, config, source, options.output_dir)
+        with importable():
+            return _run(options)
     except HybridPredictError:
         raise
-    except Exception:  # of the user's own code; its default status would say "no saving"
+    except SystemExit as end:
+        print(f"{PROGRAM}: error: the model's own code ended with {end!r}.", file=sys.stderr)
+        return BAD_USAGE
+    except Exception:
         traceback.print_exc()
         return BAD_USAGE
+
+
+def _run(options: Any) -> int:
+    from hybrid_predict.auditing.yaml_file import read_audit
+
+    make_run, config, source = read_audit(options.file)
+    chosen: dict[str, Any] = {} if options.seeds is None else {"seeds": options.seeds}
+    config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
+    if options.plan:
+        print(plan_audit(make_run, config, options.output_dir, source=source))
+        return 0
+    return _audit(make_run, config, source, options.output_dir)
 
 
 def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], output: str) -> int:
@@ -100,7 +112,7 @@ def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], outpu
     need("The audit", ["mlflow"] if config.mlflow else [])
 
     def outcome(run: Any) -> str:
-        return "diverged" if run["diverged"] else f"{config.metric} {run['metric']:.5g}"
+        return run["failure"] or f"{config.metric} {run['metric']:.5g}"
 
     with Screen(lengths, outcome) as screen:
         result = audit(make_run, config, folder, observer=screen, source=source)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
-from hybrid_predict.errors import ConfigError, MissingExtraError
+from hybrid_predict.errors import MissingExtraError
+from hybrid_predict.runtime import writable_folder
 
 PROGRAM = "hybrid-predict"
 BAD_USAGE, INTERRUPTED = 2, 130
@@ -40,21 +40,12 @@ def number(text: str) -> float:
 
 
 def output_folder(name: str) -> Path:
-    """Make the folder, and make sure that it can be written to before training begins.
+    """The folder of ``--output-dir``, made and known to be writable before training begins.
 
     Raises:
-        ConfigError: If it cannot.
+        ConfigError: If it cannot be written to.
     """
-    folder = Path(name).expanduser()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        reason = f"The system says: {error.strerror}."
-        raise ConfigError(
-            "--output-dir", "a folder that can be written to", name, reason
-        ) from error
+    return writable_folder(name, "--output-dir")
 
 
 def need(feature: str, extras: Iterable[str]) -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.report.figure import new_figure, run_figure
 from hybrid_predict.report.history import RunHistory
-from hybrid_predict.report.shared import COLORS, data_uri, paired_figure, render, tidy
+from hybrid_predict.report.shared import COLORS, data_uri, mean_and_sd, paired_figure, render, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,8 +55,8 @@ def audit_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per arm, as text: for the page and the terminal."""
     rows = []
     for name, summary in results["summary"].items():
-        metric = _mean_and_sd(summary["metric"])
-        diverged = summary["diverged"]
+        metrics = [mean_and_sd(summary["metric"])]
+        metrics += [f"{count} {failure}" for failure, count in summary["failures"].items()]
         rows.append(
             {
                 "arm": name,
@@ -65,20 +64,10 @@ def audit_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
                 "equivalent_steps": f"{summary['equivalent_steps']:,.0f}",
                 "cost": f"{summary['cost']:,.1f}",
                 "seconds": f"{summary['seconds']:,.1f}",
-                "metric": metric + (f", {diverged} diverged" if diverged else ""),
+                "metric": ", ".join(metrics),
             }
         )
     return rows
-
-
-def _mean_and_sd(spread: Mapping[str, Any]) -> str:
-    if spread["mean"] is None:
-        return "none"
-    if not spread["sd"]:
-        return f"{spread['mean']:.5g}"
-    # As many digits of the mean as two of the deviation.
-    places = max(0, 1 - math.floor(math.log10(spread["sd"])))
-    return f"{spread['mean']:,.{places}f} ± {spread['sd']:.2g}"
 
 
 def difference_figure(results: Mapping[str, Any]) -> Figure:
@@ -98,7 +87,7 @@ def difference_figure(results: Mapping[str, Any]) -> Figure:
     line = sign * verdict["line"]
     figure = new_figure(figsize=(9, 2.9))
     axes = figure.subplots()
-    values = {(r["arm"], r["seed"]): r["metric"] for r in results["runs"] if not r["diverged"]}
+    values = {(r["arm"], r["seed"]): r["metric"] for r in results["runs"] if not r["failure"]}
     for height, arm in enumerate(("short", "hybrid")):
         differences = [
             value - values["full", seed]

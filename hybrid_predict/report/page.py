@@ -73,7 +73,7 @@ def table_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
                 "full_steps": f"{summary['full_steps']:,.0f}",
                 "equivalent_steps": f"{summary['equivalent_steps']:,.0f}",
                 "seconds": f"{summary['seconds']:,.1f}",
-                "val_loss": mean_and_sd(summary["val_loss"]),
+                "val_loss": mean_and_sd(summary["val_loss"], places=4),
                 "plain_steps": f"{plain:,.0f}" if isinstance(plain, float) else plain or "",
             }
         )

@@ -54,12 +54,22 @@ def data_uri(figure: Figure) -> str:
     return "data:image/svg+xml;base64," + base64.b64encode(drawing.getvalue()).decode("ascii")
 
 
-def mean_and_sd(spread: Mapping[str, Any], sign: str = "") -> str:
-    """A mean with its standard deviation, if there is one."""
-    if spread["mean"] is None:
+def mean_and_sd(spread: Mapping[str, Any], places: int | None = None) -> str:
+    """A mean with its standard deviation, if there is one.
+
+    Args:
+        spread: As :func:`hybrid_predict.evidence.spread` makes it.
+        places: Digits behind the point; None for as many as show two of the deviation.
+    """
+    mean, sd = spread["mean"], spread["sd"]
+    if mean is None:
         return "not finite" if spread["n"] else "none"
-    mean = format(spread["mean"], f"{sign}.4f")
-    return mean if spread["sd"] is None else f"{mean} ± {spread['sd']:.4f}"
+    if places is None:
+        if not sd:
+            return f"{mean:.5g}"
+        places = max(0, 1 - math.floor(math.log10(sd)))
+    shown = f"{mean:,.{places}f}"
+    return shown if sd is None else f"{shown} ± {sd:,.{places}f}"
 
 
 def paired_figure(

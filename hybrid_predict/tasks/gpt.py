@@ -151,7 +151,7 @@ GPT_SMALL = ByteGPTTask(
     layers=3,
     heads=2,
     width=64,
-    recipe=Recipe(learning_rate=1e-3, rates=(0.001, 0.002, 0.004, 0.008), weight_decay=0.1),
+    recipe=Recipe(learning_rate=1e-3, rates=(0.001, 0.002, 0.004, 0.008, 0.016), weight_decay=0.1),
 )
 
 GPT_LARGE = ByteGPTTask(

@@ -1,0 +1,36 @@
+"""What the tests of audits train."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+from hybrid_predict import AuditConfig
+from lightning_models import Net, loader
+
+STEPS = 18
+
+
+class Task:
+    """Counts its calls, and what the arms were given."""
+
+    def __init__(self, model: type[Net] = Net, **options: Any) -> None:
+        self.model = model
+        self.options = {"max_steps": STEPS, "accelerator": "cpu", "log_every_n_steps": 4, **options}
+        self.calls: list[tuple[str, int]] = []
+        self.first_weights: list[float] = []
+        self.orders: list[list[float]] = []
+
+    def __call__(self, arm: Any) -> Any:
+        self.calls.append((arm.name, arm.seed))
+        model = self.model()
+        self.first_weights.append(float(model.net[0].weight.detach().sum()))
+        self.orders.append([random.random(), float(np.random.rand()), float(torch.rand(()))])
+        return arm.trainer(**self.options), model, (loader(), loader(2))
+
+
+def config(**options: Any) -> AuditConfig:
+    return AuditConfig(**{"mlflow": False, "seeds": 2, **options})
