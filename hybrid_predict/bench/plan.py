@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -277,8 +277,12 @@ class Plan:
 
 
 def _check(suite: Suite) -> None:
-    named = [("tasks", suite.tasks, TASKS), ("settings", suite.arms, SETTINGS)]
-    for argument, names, known in [*named, *(("arms", a, ARMS) for a in suite.arms.values())]:
+    named: list[tuple[str, Collection[str], Collection[str]]] = [
+        ("tasks", suite.tasks, TASKS),
+        ("settings", suite.arms, SETTINGS),
+        *(("arms", arms, ARMS) for arms in suite.arms.values()),
+    ]
+    for argument, names, known in named:
         if unknown := [name for name in names if name not in known]:
             raise ConfigError(argument, f"names out of {', '.join(known)}", unknown[0])
         if len(set(names)) < len(names):
@@ -308,7 +312,7 @@ def recipe_digest(task: Task, arm: Arm) -> str:
     described = task.to_dict()
     for name in ("learning_rate", "rates"):  # a cell names the rate that it uses
         described["recipe"].pop(name)
-    plain = {"task": described, "arm": arm.describe()}
+    plain: dict[str, Any] = {"task": described, "arm": arm.describe()}
     if arm.forecasts is not None:
         config = hybrid_config(arm, task.steps)
         rules = [*map(make_predictor, config.predictors.values()), make_horizon(config.horizon)]
