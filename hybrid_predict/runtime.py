@@ -26,7 +26,12 @@ _CHATTY_LOGGERS = (
     "lightning.pytorch.utilities.rank_zero",
     "mlflow.store.db.utils",
 )
-_ADVICE = ("does not have many workers", "GPU available but not used", "isinstance\\(treespec")
+_ADVICE = (
+    "does not have many workers",
+    "GPU available but not used",
+    "isinstance\\(treespec",
+    "smaller than the logging interval",
+)
 
 
 class Observer:

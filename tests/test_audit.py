@@ -263,7 +263,7 @@ def test_plan_learns_the_length_from_a_few_steps(tmp_path, options, steps):
     assert plan.seconds == pytest.approx(5 * sum(steps.values()) * plan.seconds_per_step)
     assert list(tmp_path.iterdir()) == []
     assert "15 runs: 3 arms, 5 seeds; 0 done." in str(plan)
-    assert "Validation is not included" in str(plan)
+    assert "Validation, forecasts, start-up and reports are not included" in str(plan)
 
 
 def test_plan_counts_finished_arms_and_changes_nothing(tmp_path):
@@ -307,3 +307,9 @@ def test_seeds_that_miss_an_arm_are_left_out():
     assert (results["partial"], verdict.seeds) == (True, 4)
     assert results["summary"][FULL]["metric"]["n"] == 5
     assert results["paired"]["hybrid - full"]["n"] == 4
+
+
+def test_an_audit_refused_before_training_leaves_no_report(tmp_path):
+    with pytest.raises(ConfigError, match="no_such_metric"):
+        audit(Task(), config(metric="no_such_metric"), tmp_path)
+    assert not {"results.json", "report.html"} & {path.name for path in tmp_path.iterdir()}

@@ -35,6 +35,11 @@ def arm(name: str, folder: Any, **options: Any) -> AuditArm:
     return AuditArm(name, 0, config, folder, Meter(config.metric))
 
 
+def keys(value):
+    """A test's name that is the same in every process: objects print their address."""
+    return "+".join(value) if isinstance(value, dict) else str(value)
+
+
 @pytest.mark.parametrize(
     ("options", "short", "plain"),
     [
@@ -45,7 +50,7 @@ def arm(name: str, folder: Any, **options: Any) -> AuditArm:
         ({"max_epochs": -1, "max_steps": 30}, (20, -1), (30, -1)),
         ({"max_epochs": 4, "max_steps": 90}, (60, 3), (90, 4)),
     ],
-    ids=str,
+    ids=keys,
 )
 @pytest.mark.parametrize("name", ARMS)
 def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain):
@@ -85,7 +90,7 @@ def test_forecasts_come_first_and_what_draws_on_the_terminal_is_left_out(tmp_pat
 @pytest.mark.parametrize(
     ("options", "expected"),
     [({}, False), ({"enable_checkpointing": True}, True), ({"callbacks": ModelCheckpoint()}, True)],
-    ids=str,
+    ids=keys,
 )
 def test_checkpoints_are_saved_only_if_asked_for(tmp_path, options, expected):
     trainer = arm(FULL, tmp_path).trainer(max_steps=9, **options)
@@ -117,7 +122,7 @@ def test_further_configuration_reaches_the_callback(tmp_path):
         ({"max_steps": 9, "accelerator": "abacus"}, "Trainer: expected options it accepts"),
         ({"max_steps": 9, "max_stepps": 9}, "Trainer: expected options it accepts"),
     ],
-    ids=str,
+    ids=keys,
 )
 def test_trainers_that_cannot_be_audited_are_refused(tmp_path, name, options, said):
     with pytest.raises(ConfigError, match=said):

@@ -152,7 +152,7 @@ def test_ctrl_c_exits_with_130(work, monkeypatch, capsys):
 
 @pytest.mark.parametrize(
     ("outcome", "status"),
-    [(AuditOutcome.VERIFIED, 0), (AuditOutcome.NO_SAVING, 1), (AuditOutcome.UNDECIDED, 3)],
+    [(AuditOutcome.VERIFIED, 0), (AuditOutcome.NO_SAVING, 4), (AuditOutcome.UNDECIDED, 3)],
 )
 def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsys):
     verdict = AuditVerdict(outcome, "told", "why")

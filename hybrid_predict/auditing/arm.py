@@ -175,7 +175,7 @@ class AuditArm:
                 raise ConfigError(name, "nothing", options[name], remedy)
         given = {n: options[n] for n in _LENGTHS if options.get(n) not in (None, -1)}
         if not given:
-            remedy = "Set one of them in arm.trainer(...), as for plain training."
+            remedy = "Set one of them in the file's trainer section, or in arm.trainer(...)."
             raise ConfigError("Trainer", "max_steps or max_epochs", "neither", remedy)
         for name, value in given.items():
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:

@@ -50,7 +50,8 @@ class AuditPlan:
                 f"{self.done} done.",
                 f"Full steps per run: {steps}.",
                 f"About {_duration(self.seconds)} of training to come, at "
-                f"{1e3 * self.seconds_per_step:.3g} ms per full step. Validation is not included.",
+                f"{1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, forecasts, "
+                "start-up and reports are not included; on small models they take longer.",
             )
         )
 

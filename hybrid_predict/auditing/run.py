@@ -90,18 +90,18 @@ def audit(
     """
     place = writable_folder(folder)
     with locked(place), quiet():
-        session = _Session(make_run, config, place, observer or Observer(), source or {})
+        running = _Running(make_run, config, place, observer or Observer(), source or {})
         try:
-            session.train()
+            running.train()
         except KeyboardInterrupt:
-            session.finish("KILLED")
+            running.finish("KILLED")
         except BaseException:
-            session.finish("FAILED")
+            running.finish("FAILED")
             raise
         else:
-            session.finish("FINISHED")
-    assert session.result is not None
-    return session.result
+            running.finish("FINISHED")
+    assert running.result is not None
+    return running.result
 
 
 def conditions(config: AuditConfig, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def conditions(config: AuditConfig, source: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
-class _Session:
+class _Running:
     """One call of :func:`audit`."""
 
     def __init__(
@@ -180,6 +180,10 @@ class _Session:
 
     def finish(self, status: str) -> None:
         """Write results and report of what is done, and end the MLflow run."""
+        if status == "FAILED" and not self._found:  # a report on nothing would hide the error
+            if self._tracking is not None:
+                self._tracking.finish({}, {}, [], status)
+            return
         with ExitStack() as last:
             files: list[Path] = []
             if self._tracking is not None:

@@ -44,7 +44,10 @@ def plot(results: Mapping[str, Any]) -> Figure:
     reach = [axes.get_xlim() for axes in grid[1]]
     for axes in grid[1]:
         axes.set_xlim(min(low for low, _ in reach), max(high for _, high in reach))
-    figure.suptitle(f"Suite {results['suite']}, {SETTINGS[setting].title}")
+    seeds = results["seeds"]
+    figure.suptitle(
+        f"Suite {results['suite']}, {SETTINGS[setting].title}, {seeds} seed{'s' * (seeds != 1)}"
+    )
     return figure
 
 
@@ -83,8 +86,8 @@ def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[
         axes.plot([low or value, high or value], [row, row], color=color, linewidth=2)
         axes.plot([value], [row], color=color, marker="o")
         if found.speedup.bound:
-            axes.annotate(found.speedup.bound, (value, row), xytext=(0, 4),
-                          textcoords="offset points", ha="center")  # fmt: skip
+            axes.annotate(found.speedup.bound, (value, row), xytext=(7, 0),
+                          textcoords="offset points", va="center")  # fmt: skip
     axes.set(xlabel="equivalent plain steps / cost", ylim=(len(arms) - 0.5, -0.5))
     _tidy(axes)
 

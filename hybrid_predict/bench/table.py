@@ -37,6 +37,8 @@ def source(results: Mapping[str, Any]) -> str:
     env, cells, seeds = results["environment"], results["cells"], results["seeds"]
     codes = len(results["code"])
     mixed = f" The runs come from {codes} states of the code." if codes > 1 else ""
+    if results["suite"] == "smoke":
+        mixed += " Runs of a few steps: they show that everything runs, and nothing else."
     hint = "" if seeds >= FEW_SEEDS else " So few seeds make every difference a hint."
     filled = "all" if cells["done"] == cells["planned"] else f"{cells['done']:,} of"
     return (

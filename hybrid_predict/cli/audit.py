@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 HELP = "Find out whether forecasting saves steps on your own model."
 
-STATUS = {AuditOutcome.VERIFIED: 0, AuditOutcome.NO_SAVING: 1, AuditOutcome.UNDECIDED: 3}
-"""Exit statuses by outcome."""
+STATUS = {AuditOutcome.VERIFIED: 0, AuditOutcome.NO_SAVING: 4, AuditOutcome.UNDECIDED: 3}
+"""Exit statuses by outcome; 1 is what Python itself ends with when something is broken."""
 
 
 def parser(formatter: Any) -> ArgumentParser:
@@ -44,7 +44,7 @@ def parser(formatter: Any) -> ArgumentParser:
         description="Trains your own Lightning model in full, with a shortened schedule, and with "
         "forecasts, from the same seeds, and tests whether forecasting saves steps at equal "
         "quality. An audit that was stopped goes on where it was. Exit status: 0 verified saving, "
-        "1 no saving, 3 not enough seeds to tell, 2 bad usage or failed training, 130 interrupted.",
+        "4 no saving, 3 not enough seeds to tell, 2 bad usage or failed training, 130 interrupted.",
         exit_on_error=False,
         formatter_class=formatter,
     )
@@ -73,7 +73,7 @@ def run(options: Any) -> int:
         options: What was parsed.
 
     Returns:
-        0 for a verified saving, 1 for none, 3 if there are not enough seeds to tell, 2 if the
+        0 for a verified saving, 4 for none, 3 if there are not enough seeds to tell, 2 if the
         training failed, 130 after Ctrl-C.
     """
     need("The audit", ("cli", "lightning"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.bench import table
 from hybrid_predict.bench.arms import ARMS
-from hybrid_predict.bench.plan import SETTINGS, SUITES, Plan, Row, Suite, select
+from hybrid_predict.bench.plan import SETTINGS, SUITES, TUNING_SEED, Plan, Row, Suite, select
 from hybrid_predict.bench.run import (
     FIELDS,
     RESULTS,
@@ -227,10 +227,12 @@ class _Bar:
     def finished(self, row: Row, done: int) -> None:
         """Leave one line behind."""
         loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
+        own = " (grid)" if row["seed"] == TUNING_SEED else ""
         self._progress.update(self._task, completed=done)
         self._console.print(
-            f"{done}/{self._total}  {row['task']}, {row['setting']}, {row['arm']}, seed "
-            f"{row['seed']}: {row['full_steps']:,} full steps in {row['seconds']:.1f} s, {loss}",
+            f"{done}/{self._total}  {row['task']}, {row['setting']}, {row['arm']}, rate "
+            f"{row['rate']:g} x {row['hidden']:g}, seed {row['seed']}{own}: "
+            f"{row['full_steps']:,} full steps in {row['seconds']:.1f} s, {loss}",
             soft_wrap=True,
         )
 
