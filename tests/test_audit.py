@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from audit_task import STEPS, Task, config
-from hybrid_predict import audit, plan_audit
+from hybrid_predict import ConfigError, audit, plan_audit
 from hybrid_predict.auditing import AuditOutcome
 from hybrid_predict.auditing.config import ARMS
 from hybrid_predict.auditing.results import make_results
