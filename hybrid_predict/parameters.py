@@ -308,6 +308,14 @@ def classify(model: nn.Module) -> dict[int, str]:
     return kinds
 
 
+def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """The hidden matrices, and the other parameters, of those that want a gradient."""
+    kinds = classify(model)
+    wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
+    return hidden, [p for p in wanted if kinds[id(p)] != "hidden"]
+
+
 def _frozen_apart(model: nn.Module) -> set[str]:
     """Names of the model's children in which nothing is trained, while something else is."""
     trained = {

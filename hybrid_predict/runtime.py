@@ -12,7 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -145,12 +145,20 @@ def environment() -> dict[str, Any]:
         "hybrid_predict": version("hybrid-predict"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "lightning": version("lightning"),
+        "lightning": _lightning(),
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def _lightning() -> str | None:
+    """Lightning's version, None where it is not installed: the benchmark runs without it."""
+    try:
+        return version("lightning")
+    except PackageNotFoundError:
+        return None
 
 
 def _cpu() -> str:

@@ -4,10 +4,12 @@ import copy
 import json
 import math
 from dataclasses import replace
+from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
 
+from hybrid_predict import runtime
 from hybrid_predict.bench import run as running
 from hybrid_predict.bench import step_cost
 from hybrid_predict.bench import train as training
@@ -245,3 +247,13 @@ def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["cells"]["done"] == 2
     assert "2 of 5 runs" in capsys.readouterr().out
+
+
+def test_results_do_not_need_lightning(monkeypatch):
+    def without_lightning(name):
+        if name == "lightning":
+            raise PackageNotFoundError(name)
+        return "1"
+
+    monkeypatch.setattr(runtime, "version", without_lightning)
+    assert runtime.environment()["lightning"] is None

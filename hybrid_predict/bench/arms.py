@@ -18,7 +18,7 @@ from hybrid_predict.bench.peers.muon import Muon
 from hybrid_predict.bench.peers.outer import lookahead, snoo
 from hybrid_predict.bench.peers.placebo import NegatedForecast, RandomForecast
 from hybrid_predict.bench.peers.schedule_free import schedule_free
-from hybrid_predict.parameters import classify
+from hybrid_predict.parameters import hidden_and_rest
 from hybrid_predict.tasks import Recipe
 
 SPEEDUP = 1.5
@@ -53,7 +53,7 @@ def adamw(
 ) -> list[Optimizer]:
     """AdamW, the hidden matrices in a group of their own."""
     betas = (beta1 or recipe.betas[0], recipe.betas[1])
-    hidden, rest = by_kind(model)
+    hidden, rest = hidden_and_rest(model)
     groups = [
         {"params": members, "lr": rate}
         for members, rate in ((rest, rates.base), (hidden, rates.base * rates.hidden))
@@ -64,7 +64,7 @@ def adamw(
 
 def muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """Muon for the hidden matrices, AdamW for the rest."""
-    hidden, rest = by_kind(model)
+    hidden, rest = hidden_and_rest(model)
     own = Muon(
         hidden,
         lr=rates.base * rates.hidden,
@@ -106,13 +106,6 @@ def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[O
 def trainable(model: nn.Module) -> list[Tensor]:
     """The parameters that want a gradient."""
     return [p for p in model.parameters() if p.requires_grad]
-
-
-def by_kind(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """The hidden matrices, and the other parameters that want a gradient."""
-    kinds = classify(model)
-    hidden = [p for p in trainable(model) if kinds[id(p)] == "hidden"]
-    return hidden, [p for p in trainable(model) if kinds[id(p)] != "hidden"]
 
 
 @dataclass(frozen=True, kw_only=True)

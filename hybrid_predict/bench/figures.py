@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from hybrid_predict.bench.arms import PLAIN
@@ -29,7 +29,7 @@ class Figures:
         hidden: What it was multiplied by for the hidden matrices.
         seconds: Mean seconds of training.
         overhead: Seconds per full step over those of ``short``, median of the ratios of each seed.
-        memory: Median peak memory in bytes, None where it was not measured.
+        memory: Median memory in bytes.
         speedup: Speedup at equal quality; None where the plain arms are not done.
     """
 
@@ -41,12 +41,8 @@ class Figures:
     hidden: float
     seconds: float
     overhead: float | None
-    memory: float | None
+    memory: float
     speedup: Speedup | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,6 @@ class Summary:
             return None
         rows = list(by_seed.values())
         finite = [row["loss"] for row in rows if row["loss"] is not None]
-        memory = [row["memory"] for row in rows if row["memory"] is not None]
         return Figures(
             loss=spread(finite),
             diverged=len(rows) - len(finite),
@@ -124,7 +119,7 @@ class Summary:
             hidden=rows[0]["hidden"],
             seconds=statistics.fmean(row["seconds"] for row in rows),
             overhead=self._overhead(task, setting, by_seed),
-            memory=statistics.median(memory) if memory else None,
+            memory=statistics.median(row["memory"] for row in rows),
             speedup=self._speedup(task, setting, arm),
         )
 
@@ -167,16 +162,3 @@ class Summary:
             # A run that diverged early has not saved the rest of its steps.
             [max(row["cost"], as_cell(row).budget) for row in rows],
         )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as plain data: by setting, arm and task, and over tasks."""
-        found: dict[str, Any] = {}
-        for setting, arms in self.settings.items():
-            for arm in arms:
-                own = {task: self.figures(task, setting, arm) for task in self.tasks}
-                total = self.overall(setting, arm)
-                found.setdefault(setting, {})[arm] = {
-                    "tasks": {task: f.to_dict() for task, f in own.items() if f is not None},
-                    "overall": None if total is None else asdict(total),
-                }
-        return found

@@ -190,10 +190,16 @@ class Plan:
         for task in self.tasks:
             for setting in self.suite.arms:
                 yield from self._factors(task, setting, done)
+        compared = [
+            (task, setting, arm, rates)
+            for task in self.tasks
+            for setting in self.suite.arms
+            for arm in self.arms(setting)
+            if (rates := self.rates(task, setting, arm, done)) is not None
+        ]
         for seed in range(self.suite.seeds):
-            for task in self.tasks:
-                for setting in self.suite.arms:
-                    yield from self._comparison(task, setting, seed, done)
+            for task, setting, arm, rates in compared:
+                yield self._cell(task, setting, arm, seed, rates, SETTINGS[setting].decay)
 
     def _grid(self, task: str, setting: str, arm: str) -> list[Cell]:
         """A plain arm over the grid of rates, at its own budget; none for the tutorial's rate."""
@@ -207,13 +213,6 @@ class Plan:
         for arm in self.arms(setting):
             if len(ARMS[arm].factors) > 1:
                 yield from self._tried(task, setting, arm, done)
-
-    def _comparison(
-        self, task: str, setting: str, seed: int, done: Mapping[Cell, Row]
-    ) -> Iterator[Cell]:
-        for arm in self.arms(setting):
-            if (rates := self.rates(task, setting, arm, done)) is not None:
-                yield self._cell(task, setting, arm, seed, rates, SETTINGS[setting].decay)
 
     def _cell(
         self, task: str, setting: str, arm: str, seed: int, rates: Rates, decay: bool

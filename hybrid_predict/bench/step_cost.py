@@ -87,12 +87,7 @@ class _Loop:
         """One full step."""
         if forecasts:
             self.engine.before_step()
-        loss = self._task.loss(self.model, next(self._batches))
-        self._optimizer.zero_grad()
-        loss.backward()
-        if self._task.recipe.gradient_clip is not None:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self._task.recipe.gradient_clip)
-        self._optimizer.step()
+        loss = self._task.full_step(self.model, next(self._batches), self._optimizer)
         if forecasts:
             self.engine.after_step(loss)
 

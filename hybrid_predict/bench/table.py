@@ -82,7 +82,7 @@ def losses_table(summary: Summary) -> str:
             for arm in arms:
                 if (found := summary.figures(task, setting, arm)) is None:
                     continue
-                loss, memory = found.loss, found.memory
+                loss = found.loss
                 mean = NONE if loss["mean"] is None else f"{loss['mean']:.4f}"
                 sd = "" if loss["sd"] is None else f" ± {loss['sd']:.4f}"
                 lost = f" ({found.diverged} diverged)" if found.diverged else ""
@@ -91,7 +91,7 @@ def losses_table(summary: Summary) -> str:
                     f"`{task}`", setting, ARMS[arm].title, rate, f"{found.cost:,.0f}",
                     f"{mean}{sd}{lost}", f"{found.seconds:.1f}",
                     NONE if found.overhead is None else f"{found.overhead:.2f}",
-                    NONE if memory is None else f"{memory / 2**20:,.1f}",
+                    f"{found.memory / 2**20:,.1f}",
                 ])  # fmt: skip
     titles = ["task", "setting", "arm", "rate (x hidden)", "cost", "final loss, mean ± sd",
               "seconds", "seconds per step / `short`", "memory, MiB"]  # fmt: skip

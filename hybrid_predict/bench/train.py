@@ -82,14 +82,7 @@ class _Run:
         while self.finite and not self._done:
             if self.engine is not None:
                 self.engine.before_step()
-            loss = self._task.loss(self.model, next(self._batches))
-            self._stepper.zero_grad()
-            loss.backward()
-            if self._task.recipe.gradient_clip is not None:
-                torch.nn.utils.clip_grad_norm_(
-                    self.model.parameters(), self._task.recipe.gradient_clip
-                )
-            self._stepper.step()
+            loss = self._task.full_step(self.model, next(self._batches), self._stepper)
             ticks = 1 if self.engine is None else self.engine.after_step(loss).ticks
             self.full_steps += 1
             for _ in range(ticks):

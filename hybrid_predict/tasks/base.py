@@ -77,6 +77,22 @@ class Task(ABC):
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
         """Training loss of a batch, 0-dim, with its autograd history."""
 
+    def full_step(self, model: nn.Module, batch: Any, optimizer: Any) -> Tensor:
+        """Forward, backward, clipping and update; the loss, before the update.
+
+        Args:
+            model: The model.
+            batch: A batch of :meth:`batches`.
+            optimizer: What has ``zero_grad()`` and ``step()``.
+        """
+        loss = self.loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        if self.recipe.gradient_clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), self.recipe.gradient_clip)
+        optimizer.step()
+        return loss
+
     @abstractmethod
     def evaluate(self, model: nn.Module) -> float:
         """The metric of a model in evaluation mode."""

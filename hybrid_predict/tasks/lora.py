@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -72,10 +71,7 @@ def base_state(task: ByteGPTTask) -> dict[str, Tensor]:
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     batches = task.batches(0)
     for _ in range(task.steps):
-        optimizer.zero_grad()
-        task.loss(model, next(batches)).backward()
-        nn.utils.clip_grad_norm_(model.parameters(), recipe.gradient_clip or math.inf)
-        optimizer.step()
+        task.full_step(model, next(batches), optimizer)
         schedule.step()
     return {name: value.clone() for name, value in model.state_dict().items()}
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.parameters import classify
+from hybrid_predict.parameters import hidden_and_rest
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.runtime import interruptible
 from hybrid_predict.tasks.base import linear_schedule
@@ -203,9 +203,7 @@ def _groups(model: nn.Module, rate: float, hidden_factor: float) -> list[dict[st
     """One group of all parameters, or the hidden matrices in a group of their own."""
     if hidden_factor == 1.0:
         return [{"params": list(model.parameters())}]
-    kinds = classify(model)
-    hidden = [p for p in model.parameters() if kinds[id(p)] == "hidden"]
-    rest = [p for p in model.parameters() if kinds[id(p)] != "hidden"]
+    hidden, rest = hidden_and_rest(model)
     return [{"params": rest}, {"params": hidden, "lr": hidden_factor * rate}]
 
 
