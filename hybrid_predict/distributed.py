@@ -147,6 +147,15 @@ def unwrapped(model: Any) -> Any:
     return model.module if wrapped else model
 
 
+def is_tensor_parallel(model: nn.Module) -> bool:
+    """Whether layers compute on sharded parameters, instead of gathering them as FSDP2 does."""
+    return not _fsdp2_modules(model) and any(is_sharded(p) for p in model.parameters())
+
+
+def _fsdp2_modules(model: nn.Module) -> list[Any]:
+    return [m for m in model.modules() if "FSDPModule" in [c.__name__ for c in type(m).__mro__]]
+
+
 class Resharder:
     """Frees the whole copies of parameters that FSDP2 keeps after a forward pass without backward.
 
@@ -157,9 +166,7 @@ class Resharder:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        names = [[cls.__name__ for cls in type(m).__mro__] for m in model.modules()]
-        pairs = zip(model.modules(), names, strict=True)
-        self._modules: list[Any] = [m for m, own in pairs if "FSDPModule" in own]
+        self._modules = _fsdp2_modules(model)
 
     def __call__(self) -> None:
         """Call after every write into parameters outside a forward or backward pass."""
