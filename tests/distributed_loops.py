@@ -30,6 +30,8 @@ from hybrid_predict import (
     UnsupportedSetupError,
 )
 from hybrid_predict import distributed as ranks
+from hybrid_predict.backends import ShardedBackend
+from hybrid_predict.gradients import GradientProbe
 
 STEPS, SPOILED = 24, 12
 
@@ -148,7 +150,8 @@ def ddp(**options: Any) -> Callable[[Net], Any]:
 
 
 def sharded(net: Net) -> Net:
-    for child in net.children():
+    """Some layers in groups of their own, the others in that of the root, which stay whole."""
+    for child in (net.first, net.branch):
         fully_shard(child)
     return fully_shard(net)
 
@@ -187,6 +190,28 @@ def reductions(wrap: Callable[[Net], Any]) -> Callable[[Path], list[int]]:
         finally:
             ranks._all_reduced = original
         return found
+
+    return check
+
+
+def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dict[str, Any]]:
+    """Norms, products and flattened spectra over the ranks, of gradients and parameters."""
+
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(wrap, **options)
+        loop.loss().backward()
+        parameters = list(loop.model.parameters())
+        backend = ShardedBackend(parameters)
+        parts = [ranks.local(p) for p in parameters]
+        grads = [ranks.local_gradient(p) for p in parameters]
+        flat = backend.flatten_spectrum([torch.empty_like(x) for x in parts], parts, 5)
+        total = GradientProbe(parameters).total_norm()
+        return {
+            "total": ranks.combine(total[None], total.new_zeros(0))[0],
+            "norms": backend.norms(grads),
+            "dots": backend.dots(grads, parts),
+            "flat": [ranks.whole(x, p).clone() for x, p in zip(flat, parameters, strict=True)],
+        }
 
     return check
 
@@ -334,6 +359,9 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "tensor parallelism": trained(tensor_parallel, shared=True),
     "ddp, shadow": trained(ddp(), make_config(shadow=True)),
     "fsdp2, shadow": trained(sharded, make_config(shadow=True)),
+    "ddp, measured": measured(ddp()),
+    "fsdp2, measured": measured(sharded),
+    "tensor parallelism, measured": measured(tensor_parallel, shared=True),
     "ddp, reductions": reductions(ddp()),
     "fsdp2, reductions": reductions(sharded),
     "ddp, spoiled loss": spoiled(ddp(), float("nan")),

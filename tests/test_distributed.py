@@ -13,7 +13,7 @@ from torch import distributed as dist
 
 from distributed_lightning import FAR
 from distributed_lightning import RankLoader as Loader
-from distributed_loops import STEPS, Loop, make_config, outcome
+from distributed_loops import STEPS, Loop, make_config, measured, outcome
 from hybrid_predict import HybridPredict, Phase, Verdict
 from lightning_models import fit
 from loops import same_bits
@@ -96,6 +96,14 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
         for statistic in ("loss", "alignment", "residual"):
             expected = getattr(theirs, statistic)
             assert getattr(ours, statistic) == pytest.approx(expected, abs=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "tensor parallelism"])
+def test_norms_products_and_spectra_are_those_of_whole_tensors(results: Results, kind: str) -> None:
+    single = measured(lambda net: net)(Path())
+    for found in results[f"{kind}, measured"]:
+        for name, expected in single.items():
+            torch.testing.assert_close(found[name], expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
