@@ -74,7 +74,7 @@ def run(
     net = model(nan_at=nan_at if ranks.rank() else ())
     trainer, _ = fit(
         callbacks, net, train=RankLoader(10), seed=kwargs.pop("seed", 0) + ranks.rank(),
-        max_steps=36, devices=2, strategy=make(), logger=spy, limit_val_batches=0, **kwargs
+        max_steps=36, devices=2, strategy=make(), logger=spy, **kwargs
     )  # fmt: skip
     seconds = ("seconds", "overhead")
     ledger = callback.ledger.summary()
