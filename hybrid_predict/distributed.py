@@ -127,11 +127,8 @@ def refuse(model: nn.Module) -> None:
                 remedy = _REFUSED[cls.__name__]
                 raise UnsupportedSetupError("model", expected, cls.__name__, remedy)
     for name, p in model.named_parameters():
-        odd = [
-            str(x)
-            for x in (p.placements if is_sharded(p) else ())
-            if type(x).__name__ not in ("Shard", "Replicate")
-        ]
+        placements = getattr(p, "placements", ()) if is_sharded(p) else ()
+        odd = [str(x) for x in placements if type(x).__name__ not in ("Shard", "Replicate")]
         if odd:
             raise UnsupportedSetupError(
                 "model",

@@ -72,7 +72,7 @@ class GradientProbe:
         """Euclidean norm of all gradients, a 0-dim tensor; not finite if any entry is not."""
         norms = [norm for _, norm in self._measured.values()]
         if roots := distributed.roots(self._held):
-            norms = torch._foreach_mul(norms, roots)
+            norms = list(torch._foreach_mul(norms, roots))
         return torch.linalg.vector_norm(torch.stack(norms)).float()
 
     def products(

@@ -95,13 +95,12 @@ class Window:
     def _measure(self) -> Tensor:
         unknown, tiny = float("nan"), torch.finfo(torch.float32).tiny
         total = torch.linalg.vector_norm(torch.stack(self.norms)) if self.norms else None
-        norms = [self._scalar(x, unknown) for x in (total, *(self.residual or (None, None)))]
-        loss = self._scalar(self.loss, 0.0)
-        known = self._scalar(0.0 if self.loss is None else 1.0, 0.0)
-        sums = [loss, known, 1.0 - self._finite().float()]
+        lengths = [self._scalar(x, unknown) for x in (total, *(self.residual or (None, None)))]
+        losses = [self._scalar(self.loss, 0.0), self._scalar(float(self.loss is not None), 0.0)]
+        counts = [*losses, 1.0 - self._finite().float()]
         norms, sums = distributed.combine(
-            torch.cat([torch.stack(norms), *self.row_norms, *self.row_lengths]),
-            torch.cat([torch.stack(sums), *self.row_products]),
+            torch.cat([torch.stack(lengths), *self.row_norms, *self.row_lengths]),
+            torch.cat([torch.stack(counts), *self.row_products]),
         )
         total, remainder, forecast = norms[:3]
         loss, known, spoiled = sums[:3]

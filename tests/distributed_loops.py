@@ -23,6 +23,7 @@ from torch.distributed.tensor.parallel import (
 from torch.nn.parallel import DistributedDataParallel
 
 from hybrid_predict import (
+    FixedHorizon,
     HybridConfig,
     HybridEngine,
     SpectralPredictor,
@@ -40,6 +41,16 @@ def make_config(**changes: Any) -> HybridConfig:
     spectral = SpectralPredictor(decay=0.8, refresh_every=3)
     defaults = {"total_steps": 45, "predictors": {"hidden": spectral, "vector": "momentum"}}
     return HybridConfig(**{**defaults, **changes})
+
+
+LONG = {
+    "predictors": {"hidden": "linear"},
+    "horizon": FixedHorizon(updates=9.0),
+    "policy": "implied",
+    "period": 2,
+    "speedup": 1.2,
+}
+"""Long forecasts that the optimizer's moments follow."""
 
 
 class Net(nn.Module):
@@ -359,6 +370,8 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "tensor parallelism": trained(tensor_parallel, shared=True),
     "ddp, shadow": trained(ddp(), make_config(shadow=True)),
     "fsdp2, shadow": trained(sharded, make_config(shadow=True)),
+    "ddp, late": trained(ddp(), make_config(lag=3)),
+    "fsdp2, long": trained(sharded, make_config(**LONG)),
     "ddp, measured": measured(ddp()),
     "fsdp2, measured": measured(sharded),
     "tensor parallelism, measured": measured(tensor_parallel, shared=True),
