@@ -16,7 +16,18 @@ STATE_VERSION = 1
 logger = distributed.rank_zero_logger(__name__)
 
 _ENTRIES = frozenset(
-    ["version", "names", "bound", "lag", "clock", "ledger", "forecaster", "verifier", "scorer"]
+    {
+        "version",
+        "names",
+        "bound",
+        "lag",
+        "ranks",
+        "clock",
+        "ledger",
+        "forecaster",
+        "verifier",
+        "scorer",
+    }
 )
 
 
@@ -65,7 +76,7 @@ def note_changes(state: dict[str, Any], total: int, ledger: SavingsLedger) -> No
         change = f"from {state['clock']['total']} to {total} equivalent steps"
         ledger.record(step, f"the run's length changed {change}")
         logger.info("Resumed with the run's length changed %s.", change)
-    before, now = state.get("ranks", 1), distributed.size()
+    before, now = state["ranks"], distributed.size()
     if before != now:
         ledger.record(step, f"the number of ranks changed from {before} to {now}")
         logger.warning(
