@@ -7,12 +7,27 @@ from typing import Any
 
 from torch import Tensor
 
+from hybrid_predict import distributed
 from hybrid_predict.errors import CheckpointError
+from hybrid_predict.ledger import SavingsLedger
 
 STATE_VERSION = 1
 
+logger = distributed.rank_zero_logger(__name__)
+
 _ENTRIES = frozenset(
-    ["version", "names", "bound", "lag", "clock", "ledger", "forecaster", "verifier", "scorer"]
+    {
+        "version",
+        "names",
+        "bound",
+        "lag",
+        "ranks",
+        "clock",
+        "ledger",
+        "forecaster",
+        "verifier",
+        "scorer",
+    }
 )
 
 
@@ -45,6 +60,30 @@ def check_state(state: dict[str, Any], names: Sequence[str]) -> None:
         raise CheckpointError(
             f"state: expected parameters of this model, got {unknown[:3]}. "
             "The checkpoint belongs to another model."
+        )
+
+
+def note_changes(state: dict[str, Any], total: int, ledger: SavingsLedger) -> None:
+    """Tell what a resumed run does not have in common with the saved one.
+
+    Args:
+        state: The saved state.
+        total: Length of the resumed run in equivalent steps.
+        ledger: Where it is noted.
+    """
+    step = state["clock"]["full_steps"]
+    if state["clock"]["total"] != total:
+        change = f"from {state['clock']['total']} to {total} equivalent steps"
+        ledger.record(step, f"the run's length changed {change}")
+        logger.info("Resumed with the run's length changed %s.", change)
+    before, now = state["ranks"], distributed.size()
+    if before != now:
+        ledger.record(step, f"the number of ranks changed from {before} to {now}")
+        logger.warning(
+            "Resumed on %d ranks instead of %d: training goes on with the forecast history, but "
+            "not bit for bit.",
+            now,
+            before,
         )
 
 

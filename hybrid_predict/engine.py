@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import weakref
 from collections.abc import Iterator, Sequence
@@ -14,7 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.checkpoint import STATE_VERSION, check_state, detached
+from hybrid_predict import distributed
+from hybrid_predict.checkpoint import STATE_VERSION, check_state, detached, note_changes
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.forecaster import Forecaster
@@ -31,7 +31,7 @@ from hybrid_predict.window import StepRecord, Window, as_scalar
 
 LEARNING = (Phase.WARMUP, Phase.PREDICT, Phase.CORRECT)
 
-logger = logging.getLogger(__name__)
+logger = distributed.rank_zero_logger(__name__)
 
 
 class HybridEngine:
@@ -48,7 +48,7 @@ class HybridEngine:
 
     Raises:
         ConfigError: If an argument is out of range.
-        UnsupportedSetupError: If an optimizer cannot work with forecasts.
+        UnsupportedSetupError: If optimizer, sharding or ranks cannot work with forecasts.
 
     Example:
         >>> import torch
@@ -73,6 +73,7 @@ class HybridEngine:
         config: HybridConfig,
     ) -> None:
         _check(model, config)
+        model = distributed.unwrapped(model)
         if not isinstance(optimizer, OptimizerWrapper):
             optimizer = OptimizerWrapper(optimizer)
         self.optimizer = optimizer
@@ -94,6 +95,8 @@ class HybridEngine:
         self._window: Window | None = None
         handles: list[Any] = []
         if config.enabled:
+            shapes = [tuple(p.shape) for p in self.mapper.parameters]
+            distributed.check_same(self.mapper.names, shapes, self.config)
             handles = self.optimizer.attach(weakref.ref(self))
             handles.append(model.register_state_dict_post_hook(BaseWeightsHook(self.mapper)))
         self._release = weakref.finalize(self, _let_go, self.mapper, handles, self._profile)
@@ -162,7 +165,7 @@ class HybridEngine:
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
         self._window = None
-        flops = self._profile.stop()
+        flops = distributed.total(self._profile.stop())
         self.ledger.flops_per_step = self.ledger.flops_per_step or flops
         reading = None
         if self._watching:
@@ -221,7 +224,7 @@ class HybridEngine:
         if window is None or not self._watching or index not in window.moving:
             return
         window.updated.add(index)
-        if window.applied:
+        if window.applied and distributed.size() == 1:
             self._rollback.undo(window.good(), (index,))
         if len(window.updated) == len(self.optimizer.optimizers):
             self.mapper.settle()
@@ -236,7 +239,7 @@ class HybridEngine:
         if config.shadow:
             window.horizon = mean
             if mean > 0 and not self._scorer.is_open:
-                self._scorer.open(delta, round(mean))
+                self._scorer.open(delta, round(mean), self._forecaster.roots)
         elif not mean > 0:
             window.refused = IDLE
         elif self._loss_rises(window, evaluate):
@@ -264,12 +267,13 @@ class HybridEngine:
         chosen = [self.mapper.parameters[k] for k in self._forecaster.positions]
         if not (rows := [i for i, p in enumerate(chosen) if p in probe]):
             return
-        norms, alignments = probe.alignments(
+        norms, lengths, products = probe.products(
             [chosen[i] for i in rows], [window.delta.directions[i] for i in rows]
         )
         window.rows += rows
         window.row_norms.append(norms)
-        window.row_alignments.append(alignments)
+        window.row_lengths.append(lengths)
+        window.row_products.append(products)
 
     def _reconcile(self, window: Window, index: int) -> None:
         if window.horizon < self.config.long_horizon or self.config.policy == "keep":
@@ -346,6 +350,7 @@ class HybridEngine:
             "names": list(self.mapper.names),
             "bound": self._bound,
             "lag": self.config.lag,
+            "ranks": distributed.size(),
             "clock": self.clock.state_dict(),
             "ledger": self.ledger.summary(),
             "forecaster": self._forecaster.state_dict(),
@@ -374,10 +379,7 @@ class HybridEngine:
         self._verifier.lag = state["lag"]
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
-        if state["clock"]["total"] != self.clock.total:
-            change = f"from {state['clock']['total']} to {self.clock.total} equivalent steps"
-            self.ledger.record(self.clock.full_steps, f"the run's length changed {change}")
-            logger.info("Resumed with the run's length changed %s.", change)
+        note_changes(state, self.clock.total, self.ledger)
         self._verifier.load_state_dict(state["verifier"])
         self._scorer.load_state_dict(state["scorer"], self.mapper.values(forecaster.positions))
 

@@ -7,7 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hybrid_predict.backends import TorchBackend
+from hybrid_predict import distributed
+from hybrid_predict.backends import ShardedBackend, TorchBackend
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.horizons import make_horizon
@@ -24,12 +25,12 @@ class Forecaster:
     """
 
     def __init__(self, mapper: ParameterMapper, config: HybridConfig) -> None:
-        self._backend = TorchBackend()
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
         self.positions = mapper.select(predictors)
         self.kinds = [mapper.kinds[k] for k in self.positions]
         self._state = self._rule.init(self.kinds)
+        self._parameters = [mapper.parameters[k] for k in self.positions]
         self._groups = []
         for kind, predictor in predictors.items():
             members = [i for i, own in enumerate(self.kinds) if own == kind]
@@ -37,7 +38,16 @@ class Forecaster:
                 continue
             names = [mapper.names[self.positions[i]] for i in members]
             like = mapper.values([self.positions[i] for i in members])
-            self._groups.append((predictor, predictor.init(names, like, self._backend), members))
+            chosen = self._chosen(members)
+            sharded = any(distributed.is_sharded(p) for p in chosen)
+            backend = ShardedBackend(chosen) if sharded else TorchBackend()
+            state = predictor.init(names, like, backend)
+            self._groups.append((predictor, state, members, backend))
+
+    @property
+    def roots(self) -> list[float] | None:
+        """What ``distributed.roots`` gives for the forecast parameters."""
+        return distributed.roots(self._parameters)
 
     @property
     def horizons(self) -> list[float]:
@@ -48,7 +58,7 @@ class Forecaster:
         """The forecast of all kinds together, in the order of ``positions``."""
         horizons = self.horizons
         parts: dict[int, tuple[str, Tensor, float]] = {}
-        for predictor, state, members in self._groups:
+        for predictor, state, members, _ in self._groups:
             delta = predictor.forecast(
                 state, [horizons[i] for i in members], closed_loop=closed_loop
             )
@@ -60,7 +70,7 @@ class Forecaster:
 
     def observe(self, displacement: Sequence[Tensor], applied: WeightDelta | None) -> None:
         """Show every predictor its part of a displacement, which may be overwritten."""
-        for predictor, state, members in self._groups:
+        for predictor, state, members, backend in self._groups:
             part = None
             if applied is not None:
                 part = WeightDelta(
@@ -68,7 +78,7 @@ class Forecaster:
                     tuple(applied.directions[i] for i in members),
                     tuple(applied.factors[i] for i in members),
                 )
-            predictor.observe(state, [displacement[i] for i in members], part, self._backend)
+            predictor.observe(state, [displacement[i] for i in members], part, backend)
 
     def update(self, rows: Sequence[int], alignments: Sequence[float]) -> None:
         """Adapt the horizons of these rows of ``positions`` to the alignments measured."""
@@ -82,10 +92,14 @@ class Forecaster:
         self._state = self._rule.reject(self._state, self.kinds)
 
     def state_dict(self) -> dict[str, Any]:
-        """Histories and horizons."""
+        """Histories and horizons; where parameters are sharded, every rank has to call it.
+
+        Then the first rank gets whole histories on the host, and the others none.
+        """
+        groups = [(state.state_dict(), self._chosen(m)) for _, state, m, _ in self._groups]
         return {
             "horizons": list(self._state),
-            "histories": [state.state_dict() for _, state, _ in self._groups],
+            "histories": [distributed.collected(history, like) for history, like in groups],
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -100,6 +114,15 @@ class Forecaster:
                 f"state: expected histories of {len(self._groups)} predictors, got "
                 f"{len(histories)}. Resume with the configuration of the saved run."
             )
-        for (_, state, _), history in zip(self._groups, histories, strict=True):
-            state.load_state_dict(history, self._backend)
+        for (_, state, members, backend), history in zip(self._groups, histories, strict=True):
+            if history is None:
+                raise CheckpointError(
+                    "state: expected what rank 0 got from state_dict(), got another rank's. Where "
+                    "parameters are sharded, save that of rank 0 and load it on every rank."
+                )
+            own = distributed.spread(history, self._chosen(members))
+            state.load_state_dict(own, backend)
         self._state = [float(x) for x in saved["horizons"]]
+
+    def _chosen(self, members: Sequence[int]) -> list[Tensor]:
+        return [self._parameters[i] for i in members]

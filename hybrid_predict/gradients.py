@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybrid_predict import distributed
 from hybrid_predict.backends import TorchBackend
 
 
@@ -22,7 +23,6 @@ class GradientInfo:
         total_norm: Euclidean norm over all parameters, as applied (after clipping).
         finite: Whether loss and gradients were finite.
         residual: Length of the residual relative to the forecast's; nan if none was scored.
-        norms: Gradient norm per forecast parameter.
         alignments: Alignment per forecast parameter; empty if not measured at this step.
     """
 
@@ -30,7 +30,6 @@ class GradientInfo:
     total_norm: float
     finite: bool
     residual: float
-    norms: tuple[float, ...] = ()
     alignments: tuple[float, ...] = ()
 
     @property
@@ -42,16 +41,19 @@ class GradientInfo:
 class GradientProbe:
     """Measures the gradients of one optimizer in a few fused calls, without waiting for the device.
 
+    Where several ranks train together, it measures this rank's part for ``distributed.combine``.
+
     Args:
         parameters: The optimizer's parameters; those without gradient are passed over.
     """
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         held = [p for p in parameters if p.grad is not None]
-        grads = [_dense(p.grad) for p in held if p.grad is not None]
+        grads = [_dense(p) for p in held]
         # Half precision must not bound the norm: 16-bit floats end at 65504.
         half = any(g.dtype in (torch.float16, torch.bfloat16) for g in grads)
         norms = torch._foreach_norm(grads, 2, torch.float32 if half else None) if grads else []
+        self._held = held
         columns = zip(held, grads, norms, strict=True)
         self._measured = {id(p): (grad, norm) for p, grad, norm in columns}
 
@@ -68,13 +70,18 @@ class GradientProbe:
 
     def total_norm(self) -> Tensor:
         """Euclidean norm of all gradients, a 0-dim tensor; not finite if any entry is not."""
-        norms = torch.stack([norm for _, norm in self._measured.values()])
-        return torch.linalg.vector_norm(norms).float()
+        norms = [norm for _, norm in self._measured.values()]
+        if roots := distributed.roots(self._held):
+            norms = list(torch._foreach_mul(norms, roots))
+        return torch.linalg.vector_norm(torch.stack(norms)).float()
 
-    def alignments(
+    def products(
         self, parameters: Sequence[Tensor], directions: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        r"""Gradient norms and alignments :math:`-\langle g, d\rangle / (|g| |d|)`, each shape (K,).
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        r"""Norms |g| and |d| and products :math:`\langle g, d\rangle`, each of shape (K,).
+
+        Elements that several ranks hold count as often; the alignment
+        :math:`-\langle g, d\rangle / (|g| |d|)` is the same.
 
         Args:
             parameters: K > 0 forecast parameters that have gradients.
@@ -84,13 +91,12 @@ class GradientProbe:
         grads, columns = zip(*(self._measured[id(p)] for p in parameters), strict=True)
         shaped = [g.reshape(d.shape) for g, d in zip(grads, directions, strict=True)]
         norms = torch.stack(columns).float()
-        lengths = norms * backend.norms(directions)
-        tiny = torch.finfo(torch.float32).tiny
-        return norms, -backend.dots(shaped, directions) / lengths.clamp_min(tiny)
+        return norms, backend.norms(directions), backend.dots(shaped, directions)
 
 
-def _dense(gradient: Tensor) -> Tensor:
-    return gradient.coalesce().to_dense() if gradient.is_sparse else gradient.detach()
+def _dense(parameter: Tensor) -> Tensor:
+    gradient = distributed.local_gradient(parameter)
+    return gradient.coalesce().to_dense() if gradient.is_sparse else gradient
 
 
 class LateReader:

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.config import POLICIES
+from hybrid_predict.distributed import local
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.parameters import restore_unless
 
@@ -18,6 +19,7 @@ _REFUSED = {
     "LBFGS": "it runs the model several times inside one step",
     "ScheduleFree": "it keeps a second set of weights that a forecast would contradict",
     "Lookahead": "it keeps a second set of weights that a forecast would contradict",
+    "ZeroRedundancyOptimizer": "it keeps its state where an undone step cannot reach it",
     "SAM": "it moves the weights itself between two backward passes",
 }
 
@@ -41,7 +43,7 @@ class OptimizerWrapper:
     Raises:
         ConfigError: If there is no torch optimizer among them.
         UnsupportedSetupError: If an optimizer cannot work with forecasts (LBFGS, Schedule-Free,
-            Lookahead, SAM).
+            Lookahead, SAM, ZeroRedundancyOptimizer).
     """
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
@@ -124,14 +126,15 @@ class OptimizerWrapper:
     def _restore_on_device(
         self, current: dict[str, Any], kept: Mapping[str, Any], good: Tensor
     ) -> None:
-        for name, value in current.items():
-            if not isinstance(value, Tensor):
+        for name, entry in current.items():
+            if not isinstance(entry, Tensor):
                 continue
+            value = local(entry)
             before = kept[name] if name in kept else torch.zeros_like(value)
             if value.device == good.device:
                 restore_unless(good, value, before)
             elif value.dim() == 0:
-                self._late[id(value)] = (value, value - before)
+                self._late[id(entry)] = (value, value - before)
 
     def reconcile(
         self, displacement: Mapping[int, Tensor], horizon: float, policy: str, index: int = 0
@@ -177,10 +180,10 @@ def _imply_moment(state: dict[str, Any], group: dict[str, Any], velocity: Tensor
     if "exp_avg" in state and "exp_avg_sq" in state:
         beta1, beta2 = (float(b) for b in group["betas"])
         step = float(state["step"])
-        scale = (state["exp_avg_sq"] / (1.0 - beta2**step)).sqrt_().add_(group["eps"])
-        state["exp_avg"].copy_(velocity * scale * (1.0 - beta1**step))
+        scale = (local(state["exp_avg_sq"]) / (1.0 - beta2**step)).sqrt_().add_(group["eps"])
+        local(state["exp_avg"]).copy_(velocity * scale * (1.0 - beta1**step))
     elif isinstance(state.get("momentum_buffer"), Tensor):
-        state["momentum_buffer"].copy_(velocity)
+        local(state["momentum_buffer"]).copy_(velocity)
 
 
 class _StateCopy:
@@ -218,7 +221,8 @@ class _StateCopy:
 
     def _arrange(self, state: Mapping[Any, Any], parameters: Sequence[Tensor]) -> None:
         self._layout = [(p, dict(state.get(p, {}))) for p in parameters]
-        live = {id(v): v for _, e in self._layout for v in e.values() if isinstance(v, Tensor)}
+        entries = [v for _, e in self._layout for v in e.values() if isinstance(v, Tensor)]
+        live = {id(v): local(v) for v in entries}
         self._copies = {key: torch.empty_like(value) for key, value in live.items()}
         self._pairs = []
         for device in {v.device for v in live.values()}:
@@ -235,7 +239,7 @@ def _restore_exactly(state: Any, p: Tensor, kept: Mapping[str, Any]) -> None:
         del current[name]
     for name, value in kept.items():
         if isinstance(value, Tensor) and isinstance(current.get(name), Tensor):
-            current[name].copy_(value)
+            local(current[name]).copy_(value)
         else:
             current[name] = value.clone() if isinstance(value, Tensor) else value
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hybrid_predict import distributed
 from hybrid_predict.backends import TorchBackend
 from hybrid_predict.errors import ConfigError
 
@@ -57,6 +58,7 @@ class ParameterMapper:
 
     Parameters come from the optimizers' groups, each once, tied weights included; frozen ones are
     left out, and so are those that :meth:`leave_out` names because they never had a gradient.
+    Of a sharded parameter everything here is this rank's part.
 
     Args:
         model: The model that the parameters belong to; its module types give the kinds.
@@ -65,6 +67,7 @@ class ParameterMapper:
 
     Raises:
         ConfigError: If no parameter can be trained, or an override matches nothing.
+        UnsupportedSetupError: If parameters are sharded in a way that cannot be forecast.
     """
 
     def __init__(
@@ -73,6 +76,10 @@ class ParameterMapper:
         parameters: Iterable[Tensor],
         overrides: Mapping[str, str] | None = None,
     ) -> None:
+        distributed.refuse(model)
+        # What FSDP2 keeps whole would hide the parameters that the optimizers hold.
+        self._written = distributed.Resharder(model)
+        self._written()
         unique = list({id(p): p for p in parameters if p.requires_grad}.values())
         if not unique:
             raise ConfigError(
@@ -131,7 +138,7 @@ class ParameterMapper:
     def values(self, positions: Sequence[int] | None = None) -> list[Tensor]:
         """The parameters without their autograd history, aliasing the model's storage."""
         chosen = self.parameters if positions is None else [self.parameters[k] for k in positions]
-        return [p.detach() for p in chosen]
+        return [distributed.local(p) for p in chosen]
 
     def displacement(self, positions: Sequence[int]) -> list[Tensor]:
         """Current weights minus snapshotted base weights; overwrites the snapshot."""
@@ -152,12 +159,14 @@ class ParameterMapper:
         """
         positions = self._positions(delta)
         self._backend.add_scaled(self.values(positions), delta.directions, delta.factors)
+        self._written()
         self._delta = delta
 
     def rollback(self) -> None:
         """Put every parameter back to the snapshotted base weights, bit for bit."""
         if self._delta is not None:
             self._backend.copy(self.values(), self._base)
+            self._written()
             self._delta = None
 
     def restore(self, good: Tensor | bool, parameters: Iterable[Tensor]) -> None:
@@ -165,7 +174,9 @@ class ParameterMapper:
         wanted = {id(p) for p in parameters}
         for p, base in zip(self.parameters, self._base, strict=True):
             if id(p) in wanted:
-                restore_unless(good, p.detach(), base)
+                restore_unless(good, distributed.local(p), base)
+        if wanted:
+            self._written()
 
     def settle(self) -> None:
         """Accept where the parameters are: after a full step they are the base weights."""
@@ -199,12 +210,17 @@ class ParameterMapper:
         """Copies of the base weights for the entries of a state dict that alias displaced ones."""
         if self._delta is None:
             return {}
-        bases = {p.data_ptr(): b for p, b in zip(self.parameters, self._base, strict=True)}
-        entries = {name: v for name, v in state.items() if isinstance(v, Tensor)}
+        live = [p.data_ptr() for p in self.values()]
+        bases = dict(zip(live, self._base, strict=True))
+        entries = [
+            (name, value, distributed.local(value))
+            for name, value in state.items()
+            if isinstance(value, Tensor)
+        ]
         return {
-            name: bases[v.data_ptr()].clone()
-            for name, v in entries.items()
-            if v.data_ptr() in bases and v.shape == bases[v.data_ptr()].shape
+            name: distributed.like(bases[own.data_ptr()].clone(), value)
+            for name, value, own in entries
+            if own.data_ptr() in bases and own.shape == bases[own.data_ptr()].shape
         }
 
     def displacement_by_id(self, delta: WeightDelta) -> dict[int, Tensor]:
@@ -219,8 +235,8 @@ class ParameterMapper:
             k = self._index.get(name)
             if k is None:
                 raise ConfigError("delta", "names of mapped parameters", name)
-            if direction.shape != self.parameters[k].shape:
-                shape = tuple(self.parameters[k].shape)
+            shape = tuple(distributed.local(self.parameters[k]).shape)
+            if direction.shape != shape:
                 raise ConfigError("delta", f"shape {shape} for {name}", tuple(direction.shape))
             positions.append(k)
         return positions

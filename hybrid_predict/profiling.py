@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from hybrid_predict.distributed import is_tensor_parallel
+
 
 class FlopProfile:
     """Counts between :meth:`start` and :meth:`stop`; operations torch does not know count zero."""
@@ -14,8 +16,12 @@ class FlopProfile:
         self._mode: Any = None
 
     def start(self, model: nn.Module) -> None:
-        """Start counting, unless the model has compiled parts, which cannot be counted."""
-        if any(hasattr(module, "_orig_mod") for module in model.modules()):
+        """Start counting, unless the model has parts that cannot be counted.
+
+        Those are compiled parts, and tensor parallelism, where every rank would count all.
+        """
+        compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
+        if compiled or is_tensor_parallel(model):
             return
         from torch.utils.flop_counter import FlopCounterMode
 

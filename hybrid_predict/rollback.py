@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from hybrid_predict import distributed
 from hybrid_predict.optimizer import OptimizerWrapper
 from hybrid_predict.parameters import ParameterMapper, named_buffers, restore_unless
 from hybrid_predict.window import Window
@@ -87,7 +88,7 @@ class Rollback:
         self._optimizer.snapshot(index)
         # Parameters that got no gradient before are not mapped; they are at base weights still.
         self._strays[index] = [
-            (p.detach(), p.detach().clone())
+            (distributed.local(p), distributed.local(p).clone())
             for p in self._optimizer.parameters(index)
             if p.grad is not None and p not in self._mapper
         ]
@@ -119,8 +120,9 @@ class Rollback:
         """
         late = window.loss is None and loss is not None
         window.loss = window.loss if loss is None else loss
-        # What came after an update may show that it has to be undone as well.
-        if window.applied and window.updated and (late or len(window.updated) > 1):
+        # What came after an update, or from another rank, may show that it has to be undone.
+        late = late or len(window.updated) > 1 or distributed.size() > 1
+        if window.applied and window.updated and late:
             self.undo(window.good(), tuple(sorted(window.updated)))
         if window.applied:
             # What no gradient reached was neither verified nor corrected.

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hybrid_predict import distributed
 from hybrid_predict.backends import TorchBackend
 from hybrid_predict.gradients import GradientInfo
 from hybrid_predict.parameters import ParameterMapper, WeightDelta, named_buffers
@@ -136,13 +137,13 @@ def loss_rises(
         tolerance: Largest accepted rise as a fraction of the loss's magnitude.
     """
     with shielded(model):
-        before = evaluate()
+        before = distributed.mean(evaluate())
     if before is None:
         return False
     mapper.apply(delta)
     try:
         with shielded(model):
-            after = evaluate()
+            after = distributed.mean(evaluate())
     finally:
         mapper.rollback()
     rise = float("inf") if after is None else float(after) - float(before)
@@ -162,6 +163,7 @@ class ResidualScorer:
         self._backend = TorchBackend()
         self._sum: list[Tensor] = []
         self._length = torch.zeros(())
+        self._roots: Sequence[float] | None = None
         self._left = 0
 
     @property
@@ -169,36 +171,57 @@ class ResidualScorer:
         """Whether a forecast waits for its score."""
         return self._left > 0
 
-    def open(self, delta: WeightDelta, steps: int) -> None:
-        """Start scoring a forecast over the coming full steps."""
+    def open(self, delta: WeightDelta, steps: int, roots: Sequence[float] | None = None) -> None:
+        """Start scoring a forecast over the coming full steps.
+
+        Args:
+            delta: The forecast.
+            steps: How many of them.
+            roots: Of ``distributed.roots`` for its tensors.
+        """
         zeros = self._backend.zeros(delta.directions)
         negative = [-f for f in delta.factors]
         self._sum = self._backend.add_scaled(zeros, delta.directions, negative)
-        self._length = torch.linalg.vector_norm(self._backend.norms(self._sum))
+        self._roots = roots
+        self._length = self._norm()
         self._left = max(1, steps)
 
-    def add(self, displacement: Sequence[Tensor]) -> Tensor | None:
-        """Add one forecast-free step; the score as a 0-dim tensor when it was the last."""
+    def add(self, displacement: Sequence[Tensor]) -> tuple[Tensor, Tensor] | None:
+        """Add one forecast-free step; if it was the last the two norms of the score, 0-dim."""
         if not self.is_open:
             return None
         self._sum = self._backend.add_scaled(self._sum, displacement, [1.0] * len(self._sum))
         self._left -= 1
         if self._left:
             return None
-        residual = torch.linalg.vector_norm(self._backend.norms(self._sum))
+        remainder = self._norm()
         self._sum = []
-        return residual / self._length.clamp_min(torch.finfo(torch.float32).tiny)
+        return remainder, self._length
+
+    def _norm(self) -> Tensor:
+        norms = self._backend.norms(self._sum)
+        if self._roots is not None:
+            norms = torch.stack(torch._foreach_mul(list(norms), self._roots))
+        return torch.linalg.vector_norm(norms)
 
     def drop(self) -> None:
         """Forget an open score, because a forecast was applied after all."""
         self._sum, self._left = [], 0
 
     def state_dict(self) -> dict[str, Any]:
-        """The open score, if any."""
-        return {"left": self._left, "length": self._length, "sum": list(self._sum)}
+        """The open score, if any; with several ranks, which have parts of it, it is given up."""
+        kept = distributed.size() == 1
+        return {
+            "left": self._left if kept else 0,
+            "length": self._length,
+            "sum": list(self._sum) if kept else [],
+        }
 
     def load_state_dict(self, state: dict[str, Any], like: Sequence[Tensor]) -> None:
         """Continue an open score, on the devices of the tensors ``like``."""
+        self.drop()
+        if distributed.size() > 1:
+            return
         self._left = int(state["left"])
         self._sum = [s.to(x.device).clone() for s, x in zip(state["sum"], like, strict=False)]
         self._length = state["length"].to(like[0].device) if like else state["length"]

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
+from hybrid_predict.distributed import rank_zero_logger
 from hybrid_predict.forecaster import Forecaster
 from hybrid_predict.gradients import GradientInfo, LateReader
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.verification import LossTrend, Verdict, judge
 from hybrid_predict.window import StepRecord, Window, unpack
 
-logger = logging.getLogger(__name__)
+logger = rank_zero_logger(__name__)
 
 IDLE = "every horizon is 0"
 """Why a forecast of length zero is rejected; unlike the others no reason to shorten horizons."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hybrid_predict import distributed
 from hybrid_predict.gradients import GradientInfo
 from hybrid_predict.parameters import WeightDelta
 from hybrid_predict.phases import Phase
@@ -62,28 +63,51 @@ class Window:
     norms: list[Tensor] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
     row_norms: list[Tensor] = field(default_factory=list)
-    row_alignments: list[Tensor] = field(default_factory=list)
+    row_lengths: list[Tensor] = field(default_factory=list)
+    row_products: list[Tensor] = field(default_factory=list)
     loss: Tensor | float | None = None
-    residual: Tensor | None = None
+    residual: tuple[Tensor, Tensor] | None = None
     hook_seconds: float = 0.0
     opened_at: float = 0.0
+    _measured: Tensor | None = None
 
     def good(self) -> Tensor:
-        """Whether loss and gradients are finite, a 0-dim bool on the gradients' device."""
-        finite = torch.isfinite(torch.stack([*self.norms, self._scalar(self.loss, 0.0)]))
-        return finite.all()
+        """Whether loss and gradients are finite on every rank, a 0-dim bool on their device.
+
+        With several ranks nothing may be measured after this call.
+        """
+        if distributed.size() > 1:
+            return self.measurements()[2] > 0
+        return self._finite()
 
     def measurements(self) -> Tensor:
-        """Everything that was measured, packed into one flat tensor; see :func:`unpack`."""
-        unknown = float("nan")
+        """Everything that was measured, packed into one flat tensor; see :func:`unpack`.
+
+        With several ranks it is what they have measured together; the first call reduces it.
+        """
+        if self._measured is None:
+            self._measured = self._measure()
+        return self._measured
+
+    def _finite(self) -> Tensor:
+        return torch.isfinite(torch.stack([*self.norms, self._scalar(self.loss, 0.0)])).all()
+
+    def _measure(self) -> Tensor:
+        unknown, tiny = float("nan"), torch.finfo(torch.float32).tiny
         total = torch.linalg.vector_norm(torch.stack(self.norms)) if self.norms else None
-        head = [
-            self._scalar(self.loss, unknown),
-            self._scalar(total, unknown),
-            self.good().float(),
-            self._scalar(self.residual, unknown),
-        ]
-        return torch.cat([torch.stack(head), *self.row_norms, *self.row_alignments])
+        lengths = [self._scalar(x, unknown) for x in (total, *(self.residual or (None, None)))]
+        losses = [self._scalar(self.loss, 0.0), self._scalar(float(self.loss is not None), 0.0)]
+        counts = [*losses, 1.0 - self._finite().float()]
+        norms, sums = distributed.combine(
+            torch.cat([torch.stack(lengths), *self.row_norms, *self.row_lengths]),
+            torch.cat([torch.stack(counts), *self.row_products]),
+        )
+        total, remainder, forecast = norms[:3]
+        loss, known, spoiled = sums[:3]
+        row_norms, row_lengths = norms[3:].view(2, -1)
+        head = [loss / known, total, (spoiled == 0).float(), remainder / forecast.clamp_min(tiny)]
+        alignments = -sums[3:] / (row_norms * row_lengths).clamp_min(tiny)
+        return torch.cat([torch.stack(head), alignments])
 
     def _scalar(self, value: Tensor | float | None, default: float) -> Tensor:
         """A 0-dim 32-bit tensor on the gradients' device; only foreign tensors are copied."""
@@ -107,21 +131,15 @@ class Window:
 
 def unpack(values: list[float], rows: list[int]) -> GradientInfo:
     """The inverse of :meth:`Window.measurements`, on the host, rows back in order."""
-    loss, total, good, residual, *rest = values
+    loss, total, good, residual, *alignments = values
     order = sorted(range(len(rows)), key=rows.__getitem__)
-    norms, alignments = rest[: len(rows)], rest[len(rows) :]
-    return GradientInfo(
-        loss,
-        total,
-        bool(good),
-        residual,
-        tuple(norms[k] for k in order),
-        tuple(alignments[k] for k in order),
-    )
+    ordered = tuple(alignments[k] for k in order)
+    return GradientInfo(loss, total, bool(good), residual, ordered)
 
 
 def as_scalar(loss: object) -> Tensor | float | None:
     """A loss without its autograd history: a tensor's mean, a number, or None."""
     if isinstance(loss, Tensor):
-        return loss.detach().float().mean()
+        mean = loss.detach().float().mean()
+        return distributed.whole(distributed.local(mean), mean)
     return float(loss) if isinstance(loss, (int, float)) else None

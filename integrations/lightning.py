@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from hybrid_predict import distributed
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import (
@@ -26,7 +27,12 @@ from hybrid_predict.window import StepRecord
 try:
     import lightning.pytorch as pl
     from lightning.pytorch.callbacks import Callback
-    from lightning.pytorch.strategies import SingleDeviceStrategy
+    from lightning.pytorch.strategies import (
+        DDPStrategy,
+        DeepSpeedStrategy,
+        ModelParallelStrategy,
+        SingleDeviceStrategy,
+    )
     from lightning.pytorch.trainer.states import TrainerFn
     from lightning.pytorch.utilities import rank_zero_warn
 except ImportError as error:
@@ -37,6 +43,8 @@ from hybrid_predict.integrations.lightning_shield import training_loss
 from hybrid_predict.integrations.mlflow import log_metrics, log_summary
 
 KEY = "hybrid_predict"
+
+_STRATEGIES = (SingleDeviceStrategy, DDPStrategy, ModelParallelStrategy)
 
 
 class HybridPredict(Callback):
@@ -203,7 +211,7 @@ class HybridPredict(Callback):
             "start": self._start,
             "clock": clock.state_dict() if clock is not None else None,
             "history": self.history.state_dict(),
-            "random": random_states(),
+            "random": distributed.gather(random_states()),
         }
 
     def on_load_checkpoint(
@@ -243,7 +251,9 @@ class HybridPredict(Callback):
         self.history.load_state_dict(saved["history"])
         if saved["clock"] is not None:
             clock.load_state_dict(saved["clock"])
-        set_random_states(saved["random"])
+        states = saved["random"]
+        if len(states) == distributed.size():
+            set_random_states(states[distributed.rank()])
         loop = trainer.fit_loop
         progress = loop.epoch_loop.batch_progress
         if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
@@ -262,7 +272,8 @@ class HybridPredict(Callback):
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         self._unlogged = (record, position)
-        if trainer.loggers and every and (position + 1) % every == 0:
+        due = every and (position + 1) % every == 0
+        if due and trainer.loggers and trainer.is_global_zero:
             self._log_row(trainer)
 
     def _log_row(self, trainer: pl.Trainer) -> None:
@@ -318,10 +329,11 @@ def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
             "Set automatic_optimization=True.",
         ),
         (
-            not isinstance(trainer.strategy, SingleDeviceStrategy),
-            "a single device",
+            not isinstance(trainer.strategy, _STRATEGIES)
+            or isinstance(trainer.strategy, DeepSpeedStrategy),
+            "a single device, DDP, or ModelParallelStrategy with fully_shard (FSDP2)",
             type(trainer.strategy).__name__,
-            "Set Trainer(devices=1, strategy='auto').",
+            "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model.",
         ),
         (
             getattr(trainer.precision_plugin, "scaler", None) is not None,

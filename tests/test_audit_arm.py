@@ -163,6 +163,9 @@ MADE = {
     "a plain module": lambda a: (a.trainer(max_steps=6), torch.nn.Linear(2, 2), loaders()),
     "a single loader": lambda a: (a.trainer(max_steps=6), Spy(), loader()),
     "manual optimization": lambda a: (a.trainer(max_steps=6), Manual(), loaders()),
+    "two devices": lambda a: (
+        a.trainer(max_steps=6, accelerator="cpu", devices=2), Net(), loaders()
+    ),
     "early stopping by the model": lambda a: (a.trainer(max_steps=6), Stopping(), loaders()),
     "no validation loader": lambda a: (a.trainer(max_steps=6), Spy(), (loader(), None)),
     "no validation step": lambda a: (a.trainer(max_steps=6), Unvalidated(), loaders()),
@@ -180,6 +183,7 @@ SAID = {
     "a plain module": "make_run: expected a LightningModule, got 'Linear'",
     "a single loader": "a pair of training and validation loader",
     "manual optimization": "expected automatic optimization",
+    "two devices": "expected a single device",
     "early stopping by the model": "no EarlyStopping",
     "no validation loader": "metric: expected 'val_loss' from a validation",
     "no validation step": "metric: expected 'val_loss' from a validation",

@@ -100,7 +100,7 @@ def test_examples_in_docstrings_run(example):
 
 
 LAYERS = (
-    ("config", "errors"),
+    ("config", "errors", "distributed"),
     ("backends",),
     ("parameters", "gradients", "optimizer"),
     ("predictors", "horizons", "verification"),

@@ -170,9 +170,8 @@ def test_gradients_are_measured_without_those_that_are_missing():
     a.grad = torch.tensor([3.0, 4.0])
     probe = GradientProbe([a, b])
     assert probe.total_norm().item() == pytest.approx(5.0)
-    norms, alignments = probe.alignments([a], [torch.tensor([-6.0, -8.0])])
-    assert norms.tolist() == pytest.approx([5.0])
-    assert alignments.tolist() == pytest.approx([1.0])
+    measured = probe.products([a], [torch.tensor([-6.0, -8.0])])
+    assert [m.tolist() for m in measured] == [[5.0], [10.0], [-50.0]]
 
 
 def test_sparse_gradients_are_measured_as_dense_ones():

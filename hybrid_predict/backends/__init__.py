@@ -2,9 +2,10 @@
 
 from hybrid_predict.backends.base import AbstractBackend
 from hybrid_predict.backends.numpy import NumpyBackend
+from hybrid_predict.backends.sharded import ShardedBackend
 from hybrid_predict.backends.torch import TorchBackend
 
 BACKENDS: dict[str, type[AbstractBackend]] = {"torch": TorchBackend, "numpy": NumpyBackend}
 """Every registered backend by name; tests run over all of them."""
 
-__all__ = ["BACKENDS", "AbstractBackend", "NumpyBackend", "TorchBackend"]
+__all__ = ["BACKENDS", "AbstractBackend", "NumpyBackend", "ShardedBackend", "TorchBackend"]

@@ -12,7 +12,11 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.strategies import SingleDeviceStrategy
+from lightning.pytorch.strategies import (
+    DeepSpeedStrategy,
+    FSDPStrategy,
+    SingleDeviceStrategy,
+)
 from torch import Tensor, nn
 
 from hybrid_predict import (
@@ -226,6 +230,8 @@ def test_setups_that_cannot_work_are_refused(
     ("strategy", "scaler", "words"),
     [
         (object(), None, "single device"),
+        (FSDPStrategy(), None, "ModelParallelStrategy"),
+        (DeepSpeedStrategy.__new__(DeepSpeedStrategy), None, "DeepSpeedStrategy"),
         (SingleDeviceStrategy(), object(), "without gradient scaler"),
     ],
 )

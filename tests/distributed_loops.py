@@ -1,0 +1,388 @@
+"""What two ranks do in plain loops; run by ``ranks.launch``, judged in ``test_distributed``."""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from hybrid_predict import (
+    FixedHorizon,
+    HybridConfig,
+    HybridEngine,
+    SpectralPredictor,
+    StepRecord,
+    UnsupportedSetupError,
+)
+from hybrid_predict import distributed as ranks
+from hybrid_predict.backends import ShardedBackend
+from hybrid_predict.gradients import GradientProbe
+
+STEPS, SPOILED = 24, 12
+
+
+def make_config(**changes: Any) -> HybridConfig:
+    spectral = SpectralPredictor(decay=0.8, refresh_every=3)
+    defaults = {"total_steps": 45, "predictors": {"hidden": spectral, "vector": "momentum"}}
+    return HybridConfig(**{**defaults, **changes})
+
+
+LONG = {
+    "predictors": {"hidden": "linear"},
+    "horizon": FixedHorizon(updates=9.0),
+    "policy": "implied",
+    "period": 2,
+    "speedup": 1.2,
+}
+"""Long forecasts that the optimizer's moments follow."""
+
+
+class Net(nn.Module):
+    """A net with an odd number of rows, and a branch that only some batches use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle = nn.Linear(8, 16), nn.Linear(16, 15)
+        self.branch, self.last = nn.Linear(15, 15), nn.Linear(15, 1)
+
+    def forward(self, x: Tensor, branch: bool = True) -> Tensor:
+        x = torch.tanh(self.middle(torch.tanh(self.first(x))))
+        return self.last(torch.tanh(self.branch(x)) if branch else x)
+
+
+def build() -> Net:
+    torch.manual_seed(3)
+    return Net()
+
+
+def batch(step: int, shared: bool = False) -> Tensor:
+    """This rank's part of a batch; without a group, or if it is shared, all of it."""
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+    return x if shared else x[ranks.rank() :: ranks.size()]
+
+
+class Loop:
+    """A model in a plain loop."""
+
+    def __init__(
+        self,
+        wrap: Callable[[Net], Any] = lambda net: net,
+        config: HybridConfig | None = None,
+        window: int = 1,
+        skips: Callable[[int], bool] = lambda step: False,
+        shared: bool = False,
+    ) -> None:
+        self.model = wrap(build())
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        self.engine = HybridEngine(self.model, self.optimizer, config or make_config())
+        self.window, self.skips, self.shared, self.taken = window, skips, shared, 0
+
+    def loss(self) -> Tensor:
+        x = batch(self.taken, self.shared)
+        self.taken += 1
+        branch = not self.skips(self.taken)
+        return (self.model(x, branch) - x.sum(1, keepdim=True).sin()).square().mean()
+
+    def step(self, spoil: float = 0.0) -> StepRecord:
+        self.engine.before_step(lambda: float(self.loss()))
+        for k in range(self.window):
+            waits = k + 1 < self.window and isinstance(self.model, DistributedDataParallel)
+            with self.model.no_sync() if waits else nullcontext():
+                loss = self.loss() / self.window + spoil
+                loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return self.engine.after_step(loss * self.window)
+
+    def train(self, steps: int = STEPS) -> list[StepRecord]:
+        return [self.step() for _ in range(steps)]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The live parameters, whole."""
+        named = ranks.unwrapped(self.model).named_parameters()
+        return {n: ranks.whole(ranks.local(p), p).clone() for n, p in named}
+
+    def state(self) -> dict[str, Tensor]:
+        """This rank's part of weights and optimizer state."""
+        entries = {}
+        for k, p in enumerate(self.model.parameters()):
+            entries[f"{k}"] = ranks.local(p).clone()
+            for name, value in self.optimizer.state[p].items():
+                entries[f"{k}.{name}"] = ranks.local(value).clone()
+        return entries
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        for p in self.model.parameters():
+            self.optimizer.state[p] = {}
+        for k, p in enumerate(self.model.parameters()):
+            for name, value in state.items():
+                own, _, entry = name.partition(".")
+                if own == str(k) and entry == "step":
+                    self.optimizer.state[p]["step"] = value.clone()
+                elif own == str(k) and entry:
+                    self.optimizer.state[p][entry] = ranks.like(value.clone(), p)
+                elif own == str(k):
+                    ranks.local(p).copy_(value)
+
+
+def counts(loop: Loop) -> dict[str, Any]:
+    """The ledger without host seconds, which are each rank's own."""
+    return {k: v for k, v in loop.engine.ledger.summary().items() if "seconds" not in k
+            and k != "overhead_fraction"}  # fmt: skip
+
+
+def outcome(loop: Loop, records: list[StepRecord]) -> dict[str, Any]:
+    return {
+        "weights": loop.weights(),
+        "records": records,
+        "ledger": counts(loop),
+        "horizons": loop.engine.horizons,
+    }
+
+
+def ddp(**options: Any) -> Callable[[Net], Any]:
+    return lambda net: DistributedDataParallel(net, **options)
+
+
+def sharded(net: Net) -> Net:
+    """Some layers in groups of their own, the others in that of the root, which stay whole."""
+    for child in (net.first, net.branch):
+        fully_shard(child)
+    return fully_shard(net)
+
+
+def tensor_parallel(net: Net) -> Net:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    plan = {"first": ColwiseParallel(), "middle": RowwiseParallel()}
+    return parallelize_module(net, mesh, plan)
+
+
+def trained(*args: Any, **options: Any) -> Callable[[Path], dict[str, Any]]:
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(*args, **options)
+        return outcome(loop, loop.train())
+
+    return check
+
+
+def reductions(wrap: Callable[[Net], Any]) -> Callable[[Path], list[int]]:
+    """How often our code reduces in each full step."""
+
+    def check(folder: Path) -> list[int]:
+        loop, found = Loop(wrap), []
+        calls, original = [0], ranks._all_reduced
+
+        def counted(*args: Any) -> Tensor:
+            calls[0] += 1
+            return original(*args)
+
+        ranks._all_reduced = counted
+        try:
+            for _ in range(10):
+                calls[0] = 0
+                loop.step()
+                found.append(calls[0])
+        finally:
+            ranks._all_reduced = original
+        return found
+
+    return check
+
+
+def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dict[str, Any]]:
+    """Norms, products and flattened spectra over the ranks, of gradients and parameters."""
+
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(wrap, **options)
+        loop.loss().backward()
+        parameters = list(loop.model.parameters())
+        backend = ShardedBackend(parameters)
+        parts = [ranks.local(p) for p in parameters]
+        grads = [ranks.local_gradient(p) for p in parameters]
+        flat = backend.flatten_spectrum([torch.empty_like(x) for x in parts], parts, 5)
+        total = GradientProbe(parameters).total_norm()
+        return {
+            "total": ranks.combine(total[None], total.new_zeros(0))[0],
+            "norms": backend.norms(grads),
+            "dots": backend.dots(grads, parts),
+            "flat": [ranks.whole(x, p).clone() for x, p in zip(flat, parameters, strict=True)],
+        }
+
+    return check
+
+
+def spoiled(wrap: Callable[[Net], Any], factor: float) -> Callable[[Path], dict[str, Any]]:
+    """A loss that is not finite on the last rank alone."""
+
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(wrap)
+        loop.train(SPOILED)
+        before = loop.state()
+        record = loop.step(spoil=factor if ranks.rank() == ranks.size() - 1 else 0.0)
+        after = loop.state()
+        same = all(torch.equal(before[k], after[k]) for k in before)
+        return {"same": same, **outcome(loop, [record, *loop.train(3)])}
+
+    return check
+
+
+def saved_inside(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, bool]]:
+    """Whether a save inside a full step gets base weights, and the forward pass the forecast."""
+
+    def check(folder: Path) -> dict[str, bool]:
+        loop = Loop(wrap)
+        loop.train(SPOILED)
+        base = loop.weights()
+        with torch.no_grad():
+            loop.loss()  # leaves whole copies behind
+        loop.engine.before_step()
+        options = StateDictOptions(full_state_dict=True)
+        saved = get_model_state_dict(loop.model, options=options)
+        net = build()
+        moved = loop.weights()
+        net.load_state_dict(moved)
+        x = batch(99)
+        with torch.no_grad():
+            seen, expected = loop.model(x), net(x)
+        loop.engine.detach()
+        return {
+            "moved": not torch.equal(moved["middle.weight"], base["middle.weight"]),
+            "saves base weights": all(torch.equal(saved[k], base[k]) for k in saved),
+            "sees the forecast": torch.allclose(seen, expected, atol=1e-6),
+            "ends at base weights": all(torch.equal(v, base[k]) for k, v in loop.weights().items()),
+        }
+
+    return check
+
+
+def resumed(folder: Path) -> dict[str, Any]:
+    """FSDP2: the state of rank 0 continues on every rank."""
+    loop = Loop(sharded)
+    loop.train(SPOILED)
+    engine = [loop.engine.state_dict()]
+    states = {"engine": engine[0], "parts": copy.deepcopy(loop.state()), "whole": loop.weights()}
+    torch.save(states, folder / f"fsdp2-{ranks.rank()}.pt")
+    dist.barrier()
+    again = Loop(sharded)
+    again.load(torch.load(folder / f"fsdp2-{ranks.rank()}.pt")["parts"])
+    again.engine.load_state_dict(torch.load(folder / "fsdp2-0.pt")["engine"])
+    again.taken = loop.taken
+    left, right = outcome(loop, loop.train(8)), outcome(again, again.train(8))
+    refusal = ""
+    try:
+        again.engine.load_state_dict(torch.load(folder / "fsdp2-1.pt")["engine"])
+    except Exception as error:
+        refusal = str(error)
+    return {"left": left, "right": right, "refusal": refusal}
+
+
+def refused(folder: Path) -> dict[str, str]:
+    """What set-ups that cannot work are told, on this rank."""
+
+    class DeepSpeedEngine(nn.Linear):
+        pass
+
+    def both(net: Net) -> Net:
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+        parallelize_module(net, mesh["tensor"], {"first": ColwiseParallel()})
+        return fully_shard(net, mesh=mesh["data"])
+
+    def fsdp1(net: Net) -> Any:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        return FullyShardedDataParallel(net, device_id=torch.device("cpu"))
+
+    told = {}
+    setups: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
+        "fsdp1": (fsdp1, {}),
+        "deepspeed": (lambda net: DeepSpeedEngine(2, 2), {}),
+        "fully_shard over tensor parallelism": (both, {}),
+        "another configuration": (ddp(), {"speedup": 1.5 + ranks.rank()}),
+    }
+    for name, (wrap, changes) in setups.items():
+        try:
+            Loop(wrap, make_config(**changes))
+            told[name] = ""
+        except UnsupportedSetupError as error:
+            told[name] = str(error)
+    return told
+
+
+def logged(folder: Path) -> dict[str, Any]:
+    """What is logged when forecasts do not pay and the engine hands over."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("hybrid_predict").addHandler(handler)
+    loop = Loop(ddp(), make_config(loss_tolerance=0.0, loss_check_every=1, patience=3))
+    records = loop.train()
+    logging.getLogger("hybrid_predict").removeHandler(handler)
+    return {"heard": heard, **outcome(loop, records)}
+
+
+def alone(folder: Path) -> dict[str, Any]:
+    """The last check, as it takes the group apart: the saved run goes on with one rank."""
+    heard: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
+    own = folder / f"alone-{dist.get_rank()}"
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
+    logging.getLogger("hybrid_predict").addHandler(handler)
+    saved = torch.load(folder / "fsdp2-0.pt")
+    loop = Loop(sharded)
+    with torch.no_grad():
+        for name, p in loop.model.named_parameters():
+            ranks.local(p).copy_(saved["whole"][name])
+    loop.engine.load_state_dict(saved["engine"])
+    again = loop.engine.state_dict()["forecaster"]
+    return {
+        "history": [saved["engine"]["forecaster"], again],
+        "heard": heard,
+        **outcome(loop, loop.train(8)),
+    }
+
+
+CHECKS: dict[str, Callable[[Path], Any]] = {
+    "ddp": trained(ddp()),
+    "ddp, static graph": trained(ddp(static_graph=True)),
+    "ddp, unused parameters": trained(
+        ddp(find_unused_parameters=True), skips=lambda step: step % 3 == 2
+    ),
+    "ddp, accumulation": trained(ddp(), window=2),
+    "fsdp2": trained(sharded),
+    "tensor parallelism": trained(tensor_parallel, shared=True),
+    "ddp, shadow": trained(ddp(), make_config(shadow=True)),
+    "fsdp2, shadow": trained(sharded, make_config(shadow=True)),
+    "ddp, late": trained(ddp(), make_config(lag=3)),
+    "fsdp2, long": trained(sharded, make_config(**LONG)),
+    "ddp, measured": measured(ddp()),
+    "fsdp2, measured": measured(sharded),
+    "tensor parallelism, measured": measured(tensor_parallel, shared=True),
+    "ddp, reductions": reductions(ddp()),
+    "fsdp2, reductions": reductions(sharded),
+    "ddp, spoiled loss": spoiled(ddp(), float("nan")),
+    "fsdp2, spoiled loss": spoiled(sharded, float("inf")),
+    "ddp, saved inside": saved_inside(ddp()),
+    "fsdp2, saved inside": saved_inside(sharded),
+    "fsdp2, resumed": resumed,
+    "refused": refused,
+    "logged": logged,
+    "alone": alone,
+}
