@@ -60,7 +60,7 @@ class HybridConfig:
     predictors: Mapping[str, Any] = field(default_factory=lambda: {"hidden": "spectral"})
     horizon: Any = "alignment"
     kinds: Mapping[str, str] = field(default_factory=dict)
-    warmup_fraction: float = 0.03
+    warmup_fraction: float = 0.0
     cooldown_fraction: float = 0.05
     period: int = 1
     correct_steps: int = 0

@@ -88,7 +88,7 @@ class HybridEngine:
         self._model = model
         self._bound = False
         self._scorer = ResidualScorer()
-        self._forecaster = Forecaster(self.mapper, self.config)
+        self._forecaster = Forecaster(self.mapper, self.optimizer, self.config)
         self._verifier = Verifier(lag, self.ledger)
         self._rollback = Rollback(model, self.mapper, self.optimizer)
         self._profile = FlopProfile()
@@ -224,6 +224,8 @@ class HybridEngine:
         if window is None or not self._watching or index not in window.moving:
             return
         window.updated.add(index)
+        if self._bound and window.phase in LEARNING:
+            self._forecaster.observe_update(index, window.delta if window.applied else None)
         if window.applied and distributed.size() == 1:
             self._rollback.undo(window.good(), (index,))
         if len(window.updated) == len(self.optimizer.optimizers):
@@ -305,7 +307,7 @@ class HybridEngine:
         silent = [k for k, p in enumerate(parameters) if id(p) not in window.with_gradient]
         if window.updated and len(silent) < len(parameters):
             self.mapper.leave_out(silent)
-            self._forecaster = Forecaster(self.mapper, self.config)
+            self._forecaster = Forecaster(self.mapper, self.optimizer, self.config)
             self._bound = True
             if not self._forecaster.positions:
                 self._hand_over("no parameter is of a kind that has a predictor")
@@ -371,7 +373,7 @@ class HybridEngine:
         check_state(state, self.mapper.names)
         kept = set(state["names"])
         self.mapper.leave_out(k for k, name in enumerate(self.mapper.names) if name not in kept)
-        forecaster = Forecaster(self.mapper, self.config)
+        forecaster = Forecaster(self.mapper, self.optimizer, self.config)
         forecaster.load_state_dict(state["forecaster"])
         self._forecaster = forecaster
         self._bound = bool(state["bound"])

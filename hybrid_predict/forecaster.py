@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hybrid_predict import distributed
-from hybrid_predict.backends import ShardedBackend, TorchBackend
+from hybrid_predict.backends import AbstractBackend, ShardedBackend, TorchBackend
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
+from hybrid_predict.gradients import dense_gradient
 from hybrid_predict.horizons import make_horizon
+from hybrid_predict.optimizer import OptimizerWrapper
 from hybrid_predict.parameters import ParameterMapper, WeightDelta
 from hybrid_predict.predictors import make_predictor
 
@@ -21,21 +24,29 @@ class Forecaster:
 
     Args:
         mapper: The model's parameters.
+        optimizer: Who updates them.
         config: Which predictor serves which kind, and the horizon rule.
     """
 
-    def __init__(self, mapper: ParameterMapper, config: HybridConfig) -> None:
+    def __init__(
+        self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
+    ) -> None:
+        self._mapper, self._optimizer = mapper, optimizer
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
         self.positions = mapper.select(predictors)
         self.kinds = [mapper.kinds[k] for k in self.positions]
         self._state = self._rule.init(self.kinds)
         self._parameters = [mapper.parameters[k] for k in self.positions]
+        self._owners = optimizer.owners(self._parameters)
         self._groups = []
-        for kind, predictor in predictors.items():
-            members = [i for i, own in enumerate(self.kinds) if own == kind]
+        parts = [(kind, k) for kind in predictors for k in range(len(optimizer.optimizers))]
+        columns = list(zip(self.kinds, self._owners, strict=True))
+        for part in parts:
+            members = [i for i, own in enumerate(columns) if own == part]
             if not members:
                 continue
+            predictor = predictors[part[0]]
             names = [mapper.names[self.positions[i]] for i in members]
             like = mapper.values([self.positions[i] for i in members])
             chosen = self._chosen(members)
@@ -69,16 +80,35 @@ class Forecaster:
         return WeightDelta(tuple(names), tuple(directions), tuple(factors))
 
     def observe(self, displacement: Sequence[Tensor], applied: WeightDelta | None) -> None:
-        """Show every predictor its part of a displacement, which may be overwritten."""
+        """Show every predictor its part of a displacement, which may be overwritten.
+
+        Those that replace the update have seen it in :meth:`observe_update` already.
+        """
         for predictor, state, members, backend in self._groups:
-            part = None
-            if applied is not None:
-                part = WeightDelta(
-                    state.names,
-                    tuple(applied.directions[i] for i in members),
-                    tuple(applied.factors[i] for i in members),
-                )
-            predictor.observe(state, [displacement[i] for i in members], part, backend)
+            if not predictor.replaces_update:
+                part = _part(applied, members)
+                predictor.observe(state, [displacement[i] for i in members], part, backend)
+
+    def observe_update(self, index: int, applied: WeightDelta | None) -> None:
+        """Show an optimizer's updates to the predictors that replace them, and take those back.
+
+        Args:
+            index: Which optimizer has just updated.
+            applied: The forecast before it, None without one.
+        """
+        for predictor, state, members, backend in self._groups:
+            if not predictor.replaces_update or self._owners[members[0]] != index:
+                continue
+            part = _part(applied, members)
+            decay = self._optimizer.weight_decay(index)
+            chosen = self._chosen(members)
+            positions = [self.positions[i] for i in members]
+            updates = self._mapper.updates(positions, part)
+            gradients = [_descended(p, decay[id(p)][1]) for p in chosen]
+            if part is not None:
+                self._mapper.take_back(part, [decay[id(p)][0] for p in chosen])
+            _drop_unless_finite(updates, gradients, backend)
+            predictor.observe(state, updates, None, backend, gradients)
 
     def update(self, rows: Sequence[int], alignments: Sequence[float]) -> None:
         """Adapt the horizons of these rows of ``positions`` to the alignments measured."""
@@ -126,3 +156,33 @@ class Forecaster:
 
     def _chosen(self, members: Sequence[int]) -> list[Tensor]:
         return [self._parameters[i] for i in members]
+
+
+def _part(delta: WeightDelta | None, members: Sequence[int]) -> WeightDelta | None:
+    """The forecast of some of the parameters."""
+    if delta is None:
+        return None
+    columns = (delta.names, delta.directions, delta.factors)
+    names, directions, factors = (tuple(column[i] for i in members) for column in columns)
+    return WeightDelta(names, directions, factors)
+
+
+def _descended(p: Tensor, decay: float) -> Tensor:
+    """The gradient that an optimizer goes down, its weight decay included."""
+    value = distributed.local(p)
+    if p.grad is None:
+        return torch.zeros_like(value)
+    gradient = dense_gradient(p)
+    return gradient.add(value, alpha=decay) if decay else gradient
+
+
+def _drop_unless_finite(
+    updates: list[Tensor], gradients: list[Tensor], backend: AbstractBackend[Tensor]
+) -> None:
+    """Replace pairs of which one is not finite by zeros, so that no history is spoiled."""
+    finite = (backend.norms(updates) + backend.norms(gradients)).isfinite()
+    if finite.device.type == "cpu" and bool(finite.all()):
+        return
+    for tensors in (updates, gradients):
+        for k, tensor in enumerate(tensors):
+            tensors[k] = torch.where(finite[k], tensor, torch.zeros_like(tensor))

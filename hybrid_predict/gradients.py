@@ -49,7 +49,7 @@ class GradientProbe:
 
     def __init__(self, parameters: Sequence[Tensor]) -> None:
         held = [p for p in parameters if p.grad is not None]
-        grads = [_dense(p) for p in held]
+        grads = [dense_gradient(p) for p in held]
         # Half precision must not bound the norm: 16-bit floats end at 65504.
         half = any(g.dtype in (torch.float16, torch.bfloat16) for g in grads)
         norms = torch._foreach_norm(grads, 2, torch.float32 if half else None) if grads else []
@@ -94,7 +94,8 @@ class GradientProbe:
         return norms, backend.norms(directions), backend.dots(shaped, directions)
 
 
-def _dense(parameter: Tensor) -> Tensor:
+def dense_gradient(parameter: Tensor) -> Tensor:
+    """This rank's part of a parameter's gradient, dense, without autograd history."""
     gradient = distributed.local_gradient(parameter)
     return gradient.coalesce().to_dense() if gradient.is_sparse else gradient
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +22,10 @@ _REFUSED = {
     "ZeroRedundancyOptimizer": "it keeps its state where an undone step cannot reach it",
     "SAM": "it moves the weights itself between two backward passes",
 }
+
+
+_DECOUPLED = ("AdamW", "Muon", "Adafactor")
+"""Optimizers whose weight decay leaves the gradient alone, unless their groups say otherwise."""
 
 
 class UpdateListener(Protocol):
@@ -76,6 +80,27 @@ class OptimizerWrapper:
             unique = {id(p): p for members in groups for p in members}
             self._listed[index] = (layout, tuple(unique.values()))
         return self._listed[index][1]
+
+    def owners(self, parameters: Iterable[Tensor]) -> list[int]:
+        """Which optimizer each of these parameters belongs to."""
+        known = {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
+        return [known[id(p)] for p in parameters]
+
+    def weight_decay(self, index: int) -> dict[int, tuple[float, float]]:
+        """What weight decay does to each parameter of an optimizer, by ``id``.
+
+        Returns:
+            The fraction that an update takes off the weights themselves, and the multiple of them
+            that it adds to the gradient; at most one of both is not zero.
+        """
+        optimizer = self.optimizers[index]
+        found = {}
+        for group in optimizer.param_groups:
+            decay = float(group.get("weight_decay", 0.0))
+            apart = group.get("decoupled_weight_decay", type(optimizer).__name__ in _DECOUPLED)
+            both = (decay * float(group["lr"]), 0.0) if apart else (0.0, decay)
+            found.update({id(p): both for p in group["params"]})
+        return found
 
     def learning_rates(self) -> list[float]:
         """The learning rate of every group, in order."""

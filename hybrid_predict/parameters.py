@@ -145,6 +145,33 @@ class ParameterMapper:
         before = [self._base[k] for k in positions]
         return self._backend.difference(before, self.values(positions))
 
+    def updates(self, positions: Sequence[int], delta: WeightDelta | None) -> list[Tensor]:
+        """The optimizer's own updates since the forecast point, as new tensors.
+
+        Args:
+            positions: Of the parameters asked for.
+            delta: The forecast that was applied to all of them, None without one.
+        """
+        moved = [p - self._base[k] for p, k in zip(self.values(positions), positions, strict=True)]
+        if delta is None:
+            return moved
+        return self._backend.add_scaled(moved, delta.directions, [-f for f in delta.factors])
+
+    def take_back(self, delta: WeightDelta, shrink: Sequence[float]) -> None:
+        """Put parameters at the forecast point again, less weight decay.
+
+        Args:
+            delta: The forecast that was applied to them.
+            shrink: What weight decay takes off each of them, as a fraction.
+        """
+        positions = self._positions(delta)
+        values = self._backend.copy(self.values(positions), [self._base[k] for k in positions])
+        self._backend.add_scaled(values, delta.directions, delta.factors)
+        for value, fraction in zip(values, shrink, strict=True):
+            if fraction:
+                value.mul_(1.0 - fraction)
+        self._written()
+
     def snapshot(self) -> None:
         """Remember the current weights as the base weights."""
         if not self._base:

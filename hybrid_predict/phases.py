@@ -53,7 +53,8 @@ class Clock:
         self.total = total
         self._period = config.period
         self._cycle = config.period + config.correct_steps
-        self._warmup = max(1, math.ceil(config.warmup_fraction * total))
+        # The first full step shows which parameters have gradients, the second gives a history.
+        self._warmup = max(2, math.ceil(config.warmup_fraction * total))
         self._cooldown = math.ceil(config.cooldown_fraction * total)
         plain = self._warmup + self._cooldown
         self._extra, self.credit, self._capped = _plan(config, plain, self._cycle)

@@ -42,7 +42,7 @@ def averaged_length(h: float, closed_loop: bool, weight: float) -> float:
 PREDICTOR_CASES = {
     "linear": PredictorCase(LinearPredictor(decay=DECAY), lambda h, closed, weight: h),
     "momentum": PredictorCase(MomentumPredictor(decay=DECAY), averaged_length),
-    "spectral": PredictorCase(SpectralPredictor(decay=DECAY, refresh_every=1), averaged_length),
+    "spectral": PredictorCase(SpectralPredictor(decay=DECAY), lambda h, closed, weight: h),
 }
 
 

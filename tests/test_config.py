@@ -31,7 +31,7 @@ BAD = {
     "predictors": [["spectral"], "spectral", {"bias": "linear"}, None],
     "kinds": [{"*": "matrix"}, ["hidden"], None],
     "warmup_fraction": [-0.1, 1.1, NAN, "0"],
-    "cooldown_fraction": [-0.1, 1.1, NAN, 0.99],
+    "cooldown_fraction": [-0.1, 1.1, NAN],
     "period": [0, 1.0, "1", True],
     "correct_steps": [-1, 0.5],
     "policy": ["reset", None, 1],

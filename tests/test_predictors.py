@@ -36,7 +36,9 @@ class History:
 
     def observe(self, arrays, applied=None):
         displacement = [self.load(x) for x in arrays]
-        self.predictor.observe(self.state, displacement, applied, self.case.backend)
+        downhill = [self.load(-np.asarray(x)) for x in arrays]
+        gradient = downhill if self.predictor.replaces_update else None
+        self.predictor.observe(self.state, displacement, applied, self.case.backend, gradient)
 
     def delta(self, horizon, closed_loop=True):
         horizons = [horizon] * len(self.state.names)

@@ -52,6 +52,13 @@ class AbstractBackend(ABC, Generic[Array]):
         """Inner product of each pair of arrays, shape (K,), at least 32-bit."""
 
     @abstractmethod
+    def rescale(self, target: Sequence[Array], lengths: Array) -> list[Array]:
+        """Target[k] := lengths[k] * target[k] / |target[k]|, lengths of shape (K,).
+
+        Negative lengths turn arrays around. A zero array stays zero.
+        """
+
+    @abstractmethod
     def flatten_spectrum(
         self, target: Sequence[Array], source: Sequence[Array], iterations: int
     ) -> list[Array]:

@@ -52,6 +52,12 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         pairs = zip(left, right, strict=True)
         return np.array([(x.astype(np.float64) * y).sum() for x, y in pairs])
 
+    def rescale(self, target: Sequence[NDFloat], lengths: NDFloat) -> list[NDFloat]:
+        """Target[k] := lengths[k] * target[k] / |target[k]|; see the base."""
+        norms = [np.linalg.norm(x.astype(np.float64)) for x in target]
+        triples = zip(target, lengths, norms, strict=True)
+        return [(x * (float(s) / (n or 1.0))).astype(x.dtype) for x, s, n in triples]
+
     def flatten_spectrum(
         self, target: Sequence[NDFloat], source: Sequence[NDFloat], iterations: int
     ) -> list[NDFloat]:

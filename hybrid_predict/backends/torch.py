@@ -81,6 +81,14 @@ class TorchBackend(AbstractBackend[Tensor]):
             [torch.dot(x.reshape(-1).float(), y.reshape(-1).float()) for x, y in pairs]
         )
 
+    def rescale(self, target: Sequence[Tensor], lengths: Tensor) -> list[Tensor]:
+        """Target[k] := lengths[k] * target[k] / |target[k]|; see the base."""
+        if target:
+            tiny = torch.finfo(torch.float32).tiny
+            scales = lengths / self.norms(target).clamp_min(tiny)
+            torch._foreach_mul_(list(target), list(scales.unbind()))
+        return list(target)
+
     def flatten_spectrum(
         self, target: Sequence[Tensor], source: Sequence[Tensor], iterations: int
     ) -> list[Tensor]:

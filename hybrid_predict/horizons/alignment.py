@@ -34,10 +34,10 @@ class AlignmentHorizon(AbstractHorizon):
         Hypergradient descent: Baydin et al. (2018), https://arxiv.org/abs/1703.04782
     """
 
-    floors: Mapping[str, float] = field(default_factory=lambda: {"hidden": 7 / 3})
+    floors: Mapping[str, float] = field(default_factory=lambda: {"hidden": 1.0})
     longest: float = 31.0
-    rate: float = 0.3
-    target: float = 0.0
+    rate: float = 0.1
+    target: float = 0.03
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.longest) and self.longest > 0):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hybrid_predict.backends import AbstractBackend
 from hybrid_predict.errors import CheckpointError
@@ -18,10 +18,10 @@ class PredictorState:
 
     Args:
         names: Names of the K parameters.
-        average: One array per parameter, shaped like it: the averaged movement.
+        average: One array per parameter, shaped like it: what the predictor averages.
         direction: Where forecasts point; the same list as ``average`` unless the predictor keeps
             another.
-        count: Displacements observed so far.
+        count: Full steps observed so far.
     """
 
     names: tuple[str, ...]
@@ -72,11 +72,15 @@ class PredictorState:
 
 
 class AbstractPredictor(ABC):
-    """Forecasts a displacement from the displacements seen so far.
+    """Forecasts a displacement from the gradients and displacements seen so far.
 
     Subclasses are final, frozen dataclasses of hyperparameters; all history lives in the
     :class:`PredictorState` that :meth:`init` makes.
     """
+
+    replaces_update: ClassVar[bool] = False
+    """Whether forecasts are made of gradients, so that the optimizer's update at the forecast point
+    would count the same gradients twice; it is then taken back, weight decay excepted."""
 
     @abstractmethod
     def init(
@@ -91,15 +95,18 @@ class AbstractPredictor(ABC):
         displacement: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
+        gradient: Sequence[Any] | None = None,
     ) -> None:
         """Add one full step to the history.
 
         Args:
             state: The history, changed in place.
-            displacement: Base weights after minus before the step, one array per parameter; may be
-                overwritten.
-            applied: The part of it that was a forecast, None without one.
+            displacement: Base weights after minus before the step, one array per parameter; if
+                :attr:`replaces_update`, the optimizer's own update. May be overwritten.
+            applied: The part of it that was a forecast, None without one or if it is left out.
             backend: Kernels for these arrays.
+            gradient: If :attr:`replaces_update`, the gradients that the update was made of, one
+                array per parameter; None otherwise.
         """
 
     @abstractmethod

@@ -52,6 +52,7 @@ class LinearPredictor(AbstractPredictor):
         displacement: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
+        gradient: Sequence[Any] | None = None,
     ) -> None:
         """Add the optimizer's update, which is the displacement less the applied forecast."""
         update = list(displacement)

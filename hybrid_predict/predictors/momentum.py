@@ -48,6 +48,7 @@ class MomentumPredictor(AbstractPredictor):
         displacement: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
+        gradient: Sequence[Any] | None = None,
     ) -> None:
         """Move the average towards the displacement."""
         state.average = state.direction = backend.average(state.average, displacement, self.decay)

@@ -1,30 +1,32 @@
-"""Forecast along the averaged displacement with its spectrum flattened."""
+"""Forecast along the averaged gradient with its spectrum flattened."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from hybrid_predict.backends import AbstractBackend
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.parameters import WeightDelta
-from hybrid_predict.predictors.base import AbstractPredictor, PredictorState, momentum_factors
+from hybrid_predict.predictors.base import AbstractPredictor, PredictorState
 from hybrid_predict.predictors.momentum import check_decay
 
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralPredictor(AbstractPredictor):
-    r"""Forecast as long as the averaged displacement, equally along all its singular directions.
+    r"""Forecast as long as h of the optimizer's own updates, equally along all singular directions.
 
     .. math::
-        m \leftarrow \gamma m + (1 - \gamma)(\theta^+ - \theta), \qquad
-        \hat\Delta = \beta \, \|m\|_F \, \frac{O}{\|O\|_F}, \quad
-        m = U \Sigma V^\top,\; O \approx U V^\top
+        m \leftarrow \gamma m + (1 - \gamma) g, \qquad
+        \gamma m + (1 - \gamma) g = U \Sigma V^\top, \qquad
+        \hat\Delta = -h \, \|u\|_F \, \frac{O}{\|O\|_F}, \quad O \approx U V^\top
 
-    The optimizer already covers the large singular directions; the small, persistent ones are where
-    the trajectory is slow and can be foreseen. Convolutions are read as matrices of shape
-    (output channels, rest); vectors are forecast along m itself.
+    with g the gradient and u the optimizer's update of the last full step. An element-wise
+    optimizer moves mostly along a few large singular directions; the small, persistent ones are
+    where the trajectory is slow and can be foreseen. Since u is made of the same gradients, a
+    forecast takes its place (:attr:`replaces_update`). Convolutions are read as matrices of shape
+    (output channels, rest); vectors are forecast along the averaged gradient itself.
 
     Args:
         decay: :math:`\gamma` in [0, 1), dimensionless.
@@ -38,8 +40,10 @@ class SpectralPredictor(AbstractPredictor):
         Orthogonalised momentum: Jordan et al., Muon (2024), https://kellerjordan.github.io/posts/muon
     """
 
+    replaces_update: ClassVar[bool] = True
+
     decay: float = 0.95
-    refresh_every: int = 16
+    refresh_every: int = 1
     iterations: int = 5
 
     def __post_init__(self) -> None:
@@ -60,18 +64,24 @@ class SpectralPredictor(AbstractPredictor):
         displacement: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
+        gradient: Sequence[Any] | None = None,
     ) -> None:
-        """Move the average towards the displacement; flatten it again when that is due."""
-        state.average = backend.average(state.average, displacement, self.decay)
+        """Move the average towards the gradient, flatten it when due, as long as the update."""
+        assert gradient is not None
+        lengths = backend.norms(displacement)
+        state.average = backend.average(state.average, gradient, self.decay)
         if state.count % self.refresh_every == 0:
-            state.direction = backend.flatten_spectrum(
-                state.direction, state.average, self.iterations
+            ahead = backend.average(
+                backend.copy(state.direction, state.average), gradient, self.decay
             )
+            ahead = backend.flatten_spectrum(ahead, ahead, self.iterations)
+            state.direction = backend.rescale(ahead, -lengths)
+        else:
+            state.direction = backend.rescale(state.direction, lengths)
         state.count += 1
 
     def forecast(
         self, state: PredictorState, horizons: Sequence[float], *, closed_loop: bool = True
     ) -> WeightDelta:
-        """The flattened average, times the factor of the horizon."""
-        factors = momentum_factors(horizons, closed_loop)
-        return WeightDelta(state.names, tuple(state.direction), factors)
+        """The direction, times the horizon."""
+        return WeightDelta(state.names, tuple(state.direction), tuple(horizons))

@@ -20,9 +20,8 @@ from hybrid_predict.predictors import AbstractPredictor, PredictorState, Spectra
 class _Redirected(AbstractPredictor):
     """A predictor that forecasts as far as another would, but elsewhere.
 
-    A wrong direction does not build up in the average displacement as a right one does, which would
-    make its forecasts shorter. Hence ``inner`` sees the displacement as if its own forecast had
-    been applied in place of the wrong one.
+    It has the lengths that ``inner`` finds, and whether the optimizer's update is taken back; what
+    ``inner`` learns, it learns at the wrong point.
     """
 
     inner: AbstractPredictor = field(default_factory=SpectralPredictor)
@@ -33,20 +32,21 @@ class _Redirected(AbstractPredictor):
         """An empty history of ``inner``."""
         return self.inner.init(names, like, backend)
 
+    @property
+    def replaces_update(self) -> bool:  # type: ignore[override]
+        """As ``inner`` does."""
+        return self.inner.replaces_update
+
     def observe(
         self,
         state: PredictorState,
         displacement: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
+        gradient: Sequence[Any] | None = None,
     ) -> None:
-        """Add one full step to the history of ``inner``, its own forecast put in place."""
-        if applied is not None:
-            own = WeightDelta(state.names, tuple(state.direction), applied.factors)
-            wrong = zip(displacement, own.directions, applied.directions, own.factors, strict=True)
-            displacement = [d + factor * (right - turned) for d, right, turned, factor in wrong]
-            applied = own
-        self.inner.observe(state, displacement, applied, backend)
+        """Add one full step to the history of ``inner``."""
+        self.inner.observe(state, displacement, applied, backend, gradient)
 
 
 @dataclass(frozen=True)
