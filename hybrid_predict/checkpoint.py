@@ -9,10 +9,21 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 _ENTRIES = frozenset(
-    ["version", "names", "bound", "lag", "clock", "ledger", "forecaster", "verifier", "scorer"]
+    [
+        "version",
+        "names",
+        "bound",
+        "lag",
+        "clock",
+        "ledger",
+        "forecaster",
+        "verifier",
+        "scorer",
+        "rounding",
+    ]
 )
 
 

@@ -351,6 +351,7 @@ class HybridEngine:
             "forecaster": self._forecaster.state_dict(),
             "verifier": self._verifier.state_dict(),
             "scorer": self._scorer.state_dict(),
+            "rounding": self.mapper.rounding.state_dict(),
         }
         return detached(state)
 
@@ -380,6 +381,7 @@ class HybridEngine:
             logger.info("Resumed with the run's length changed %s.", change)
         self._verifier.load_state_dict(state["verifier"])
         self._scorer.load_state_dict(state["scorer"], self.mapper.values(forecaster.positions))
+        self.mapper.rounding.load_state_dict(state["rounding"])
 
 
 def _check(model: object, config: object) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hybrid_predict.backends import TorchBackend
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.rounding import RoundingCarry
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _EMBEDDING_WORDS = ("embed", "pos", "token")
@@ -97,6 +98,7 @@ class ParameterMapper:
             for name, p in zip(self.names, unique, strict=True)
         )
         _check_overrides(self.names, overrides or {})
+        self.rounding = RoundingCarry()
         self._backend = TorchBackend()
         self._base: list[Tensor] = []
         self._delta: WeightDelta | None = None
@@ -140,6 +142,7 @@ class ParameterMapper:
 
     def snapshot(self) -> None:
         """Remember the current weights as the base weights."""
+        self.rounding.commit()
         if not self._base:
             self._base = [torch.empty_like(p) for p in self.values()]
         self._base = self._backend.copy(self._base, self.values())
@@ -151,21 +154,24 @@ class ParameterMapper:
             ConfigError: If the forecast names an unknown parameter or has a wrong shape.
         """
         positions = self._positions(delta)
-        self._backend.add_scaled(self.values(positions), delta.directions, delta.factors)
+        values = self.values(positions)
+        self.rounding.add(delta.names, values, delta.directions, delta.factors)
         self._delta = delta
 
     def rollback(self) -> None:
         """Put every parameter back to the snapshotted base weights, bit for bit."""
         if self._delta is not None:
             self._backend.copy(self.values(), self._base)
+            self.rounding.drop()
             self._delta = None
 
     def restore(self, good: Tensor | bool, parameters: Iterable[Tensor]) -> None:
         """Put these parameters back to their base weights where ``good`` is false."""
         wanted = {id(p) for p in parameters}
-        for p, base in zip(self.parameters, self._base, strict=True):
+        for name, p, base in zip(self.names, self.parameters, self._base, strict=True):
             if id(p) in wanted:
                 restore_unless(good, p.detach(), base)
+                self.rounding.restore(good, name)
 
     def settle(self) -> None:
         """Accept where the parameters are: after a full step they are the base weights."""
