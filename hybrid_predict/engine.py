@@ -200,7 +200,7 @@ class HybridEngine:
         window, started = self._window, perf_counter()
         if window is None or not self._watching:
             return
-        probe = GradientProbe(self.optimizer.parameters(index))
+        probe = self.optimizer.probe(index)
         if not len(probe):
             return  # the optimizer will not move anything, so the forecast stays unverified
         window.moving.add(index)

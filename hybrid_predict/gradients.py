@@ -44,9 +44,11 @@ class GradientProbe:
 
     Args:
         parameters: The optimizer's parameters; those without gradient are passed over.
+        scale: What a gradient scaler has multiplied the gradients with, 0-dim; None if nothing.
     """
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, parameters: Sequence[Tensor], scale: Tensor | None = None) -> None:
+        self._scale = 1.0 if scale is None else scale
         held = [p for p in parameters if p.grad is not None]
         grads = [_dense(p.grad) for p in held if p.grad is not None]
         # Half precision must not bound the norm: 16-bit floats end at 65504.
@@ -69,7 +71,7 @@ class GradientProbe:
     def total_norm(self) -> Tensor:
         """Euclidean norm of all gradients, a 0-dim tensor; not finite if any entry is not."""
         norms = torch.stack([norm for _, norm in self._measured.values()])
-        return torch.linalg.vector_norm(norms).float()
+        return (torch.linalg.vector_norm(norms) / self._scale).float()
 
     def alignments(
         self, parameters: Sequence[Tensor], directions: Sequence[Tensor]
@@ -86,7 +88,7 @@ class GradientProbe:
         norms = torch.stack(columns).float()
         lengths = norms * backend.norms(directions)
         tiny = torch.finfo(torch.float32).tiny
-        return norms, -backend.dots(shaped, directions) / lengths.clamp_min(tiny)
+        return norms / self._scale, -backend.dots(shaped, directions) / lengths.clamp_min(tiny)
 
 
 def _dense(gradient: Tensor) -> Tensor:

@@ -323,12 +323,6 @@ def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
             type(trainer.strategy).__name__,
             "Set Trainer(devices=1, strategy='auto').",
         ),
-        (
-            getattr(trainer.precision_plugin, "scaler", None) is not None,
-            "a precision without gradient scaler",
-            trainer.precision,
-            "Set Trainer(precision='bf16-mixed') or 32.",
-        ),
     ]
     for unsupported, expected, got, remedy in found:
         if unsupported:
