@@ -13,10 +13,8 @@ from torch import Tensor, nn
 
 from hybrid_predict.backends import TorchBackend
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.kinds import classify
 from hybrid_predict.rounding import RoundingCarry
-
-_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-_EMBEDDING_WORDS = ("embed", "pos", "token")
 
 
 @dataclass(frozen=True)
@@ -271,74 +269,6 @@ def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
         target.copy_(torch.where(good, target, kept))
     elif not good:
         target.copy_(kept)
-
-
-def classify(model: nn.Module) -> dict[int, str]:
-    """The kind of every parameter of a model, by ``id``, from module types and shapes.
-
-    Weights of two or more dimensions are ``hidden`` matrices, convolutions and attention
-    projections included, except embedding tables, learned positions and the head. The head is a
-    linear layer that maps back onto an embedding's vocabulary, or else the last matrix. Children of
-    the model that are frozen as a whole, such as a teacher, are left out.
-    """
-    kinds: dict[int, str] = {}
-    vocabularies = {
-        (m.num_embeddings, m.embedding_dim) for m in model.modules() if isinstance(m, _EMBEDDINGS)
-    }
-    matrices: list[tuple[int, tuple[int, ...]]] = []
-    apart = _frozen_apart(model)
-    for module_name, module in model.named_modules():
-        if module_name.split(".")[0] in apart:
-            continue
-        for name, p in module.named_parameters(recurse=False):
-            if id(p) in kinds:
-                continue
-            leaf = f"{module_name}.{name}".lower().rsplit(".", 2)[-2:]
-            if isinstance(module, _EMBEDDINGS):
-                kinds[id(p)] = "embedding"
-            elif sum(size > 1 for size in p.shape) < 2:
-                kinds[id(p)] = "vector"
-                if isinstance(module, nn.Linear) and p.dim() == 2:
-                    matrices.append((id(p), tuple(p.shape)))
-            elif not _is_layer(module) and any(
-                w in part for part in leaf for w in _EMBEDDING_WORDS
-            ):
-                kinds[id(p)] = "embedding"
-            else:
-                kinds[id(p)] = "hidden"
-                matrices.append((id(p), tuple(p.shape)))
-    if len(matrices) > 1 and not _tied_head(model):
-        # Inner matrices may happen to have a vocabulary's shape; a head comes after them.
-        matching = [key for key, shape in matrices if shape in vocabularies]
-        kinds[matching[-1] if matching else matrices[-1][0]] = "head"
-    return kinds
-
-
-def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """The hidden matrices, and the other parameters, of those that want a gradient."""
-    kinds = classify(model)
-    wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-    hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
-    return hidden, [p for p in wanted if kinds[id(p)] != "hidden"]
-
-
-def _frozen_apart(model: nn.Module) -> set[str]:
-    """Names of the model's children in which nothing is trained, while something else is."""
-    trained = {
-        name: any(p.requires_grad for p in child.parameters())
-        for name, child in model.named_children()
-    }
-    return {name for name, any_trained in trained.items() if not any_trained}
-
-
-def _is_layer(module: nn.Module) -> bool:
-    layers = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)
-    return isinstance(module, layers)
-
-
-def _tied_head(model: nn.Module) -> bool:
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, _EMBEDDINGS)}
-    return any(id(m.weight) in tables for m in model.modules() if isinstance(m, nn.Linear))
 
 
 def _override(name: str, kind: str, overrides: Mapping[str, str] | None) -> str:
