@@ -208,9 +208,10 @@ class HybridEngine:
         window.with_gradient |= probe.reached
         if isinstance(loss, Tensor):
             window.loss = as_scalar(loss)
-        if window.sampled:
+        first = index not in window.updated  # later updates of this step start elsewhere
+        if window.sampled and first:
             self._measure(window, probe)
-        if window.applied:
+        if window.applied and first:
             self._rollback.before_update(index)
             self._reconcile(window, index)
         window.hook_seconds += perf_counter() - started

@@ -25,8 +25,6 @@ def classify(model: nn.Module) -> dict[int, str]:
     whole belongs to the network if it holds a single matrix (a frozen head), or if its first
     matrix takes the last trained one's outputs, flattened or not (a frozen head of several
     layers); otherwise it is a network of its own, such as a teacher.
-
-    Complex parameters are ``vector``, whatever their shape.
     """
     kinds: dict[int, str] = {}
     matrices: list[_Matrix] = []
@@ -39,7 +37,7 @@ def classify(model: nn.Module) -> dict[int, str]:
             matrix = _Matrix(id(p), tuple(p.shape), p.requires_grad, module_name.split(".")[0])
             if isinstance(module, _EMBEDDINGS):
                 kinds[id(p)] = "embedding"
-            elif p.is_complex() or sum(size > 1 for size in p.shape) < 2:
+            elif sum(size > 1 for size in p.shape) < 2:
                 kinds[id(p)] = "vector"
                 if isinstance(module, nn.Linear) and p.dim() == 2:
                     matrices.append(matrix)

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from hybrid_predict.backends import TorchBackend
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.kinds import classify
 from hybrid_predict.rounding import RoundingCarry
 
@@ -64,6 +65,7 @@ class ParameterMapper:
 
     Raises:
         ConfigError: If no parameter can be trained, or an override matches nothing.
+        UnsupportedSetupError: If a lazy module has not seen its first input yet.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ParameterMapper:
         parameters: Iterable[Tensor],
         overrides: Mapping[str, str] | None = None,
     ) -> None:
+        _check_initialised(model)
         unique = list({id(p): p for p in parameters if p.requires_grad}.values())
         if not unique:
             raise ConfigError(
@@ -113,9 +116,12 @@ class ParameterMapper:
         return self._delta is not None
 
     def select(self, kinds: Iterable[str]) -> list[int]:
-        """Positions of the parameters of the given kinds."""
+        """Positions of the parameters of the given kinds; complex and empty ones are left out."""
         wanted = set(kinds)
-        return [k for k, kind in enumerate(self.kinds) if kind in wanted]
+        columns = enumerate(zip(self.parameters, self.kinds, strict=True))
+        return [
+            k for k, (p, kind) in columns if kind in wanted and p.numel() and not p.is_complex()
+        ]
 
     def leave_out(self, positions: Iterable[int]) -> None:
         """Forget the parameters at these positions, for those that never get a gradient."""
@@ -269,6 +275,17 @@ def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
         target.copy_(torch.where(good, target, kept))
     elif not good:
         target.copy_(kept)
+
+
+def _check_initialised(model: nn.Module) -> None:
+    lazy = [name for name, p in model.named_parameters() if is_lazy(p)]
+    if lazy:
+        raise UnsupportedSetupError(
+            "model",
+            "initialised parameters",
+            f"the uninitialised {lazy[0]!r}",
+            "Run one batch through the model before training starts.",
+        )
 
 
 def _override(name: str, kind: str, overrides: Mapping[str, str] | None) -> str:

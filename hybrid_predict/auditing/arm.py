@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.auditing.config import AuditConfig
 from hybrid_predict.auditing.meter import Meter
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.evidence import HYBRID, SHORT
 
 if TYPE_CHECKING:
@@ -162,6 +162,11 @@ class AuditArm:
             remedy = "Return trainer, model, data."
             raise ConfigError("make_run", "a LightningModule", type(model).__name__, remedy)
         refuse(trainer, model)
+        if not model.automatic_optimization:
+            remedy = "The arms of an audit cannot be shortened alike without it."
+            raise UnsupportedSetupError(
+                "model", "automatic optimization", "manual optimization", remedy
+            )
         return trainer, model, _data(data)
 
     def _look_again(self, trainer: Any, module: Any) -> None:

@@ -204,7 +204,6 @@ def test_loss_check_runs_shielded_and_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "trainer_kwargs", "words"),
     [
-        ("manual", {}, "manual optimization"),
         ("lbfgs", {}, "LBFGS"),
         ("plain", {"max_steps": -1, "max_epochs": -1, "max_time": "00:00:00:10"}, "max_steps"),
     ],
@@ -213,8 +212,6 @@ def test_setups_that_cannot_work_are_refused(
     make: str, trainer_kwargs: dict[str, Any], words: str
 ) -> None:
     model = Net("none")
-    if make == "manual":
-        model.automatic_optimization = False
     if make == "lbfgs":
         model.configure_optimizers = lambda: torch.optim.LBFGS(model.parameters())  # type: ignore[method-assign]
     with pytest.raises(UnsupportedSetupError, match=words):
