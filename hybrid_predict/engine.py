@@ -208,10 +208,9 @@ class HybridEngine:
         window.with_gradient |= probe.reached
         if isinstance(loss, Tensor):
             window.loss = as_scalar(loss)
-        first = index not in window.updated  # later updates of this step start elsewhere
-        if window.sampled and first:
+        if window.sampled and index not in window.updated:
             self._measure(window, probe)
-        if window.applied and first:
+        if window.applied and index not in window.updated:
             self._rollback.before_update(index)
             self._reconcile(window, index)
         window.hook_seconds += perf_counter() - started

@@ -276,7 +276,8 @@ class HybridPredict(Callback):
         if trainer.progress_bar_callback is not None:
             # A tensor on the host stays there; a plain number would be sent to the device.
             saved = torch.tensor(ledger.saved_steps_fraction)
-            pl_module.log("saved", saved, prog_bar=True, logger=False)
+            # A training step that fetches its batches itself gives Lightning no batch to size up.
+            pl_module.log("saved", saved, prog_bar=True, logger=False, batch_size=1)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         self._unlogged = (record, position)

@@ -318,7 +318,7 @@ def takes_iterator(folder: Path) -> None:
     with pytest.warns(UserWarning, match="dataloader_iter"):
         by_steps = train(TakesIterator("cosine"), max_steps=36).sound()
         assert same_rates(lambda: TakesIterator("cosine"), by_steps, max_steps=36)
-        by_epochs = train(TakesIterator("cosine"), **EPOCHS).sound()
+        by_epochs = train(TakesIterator("cosine"), enable_progress_bar=True, **EPOCHS).sound()
         assert same_rates(lambda: TakesIterator("cosine"), by_epochs, **EPOCHS)
     assert by_epochs.trainer.current_epoch == 6
     assert by_epochs.model.batches == 24
@@ -350,6 +350,16 @@ def passes_over(folder: Path) -> None:
     with pytest.warns(UserWarning, match="returned `None`"):
         run = train(Passes("cosine")).sound(full_steps=25)
     assert run.ledger.rejected == 2
+
+
+@TABLE.row(
+    "two `HybridPredict` callbacks",
+    "`callbacks=[HybridPredict(), HybridPredict()]`",
+    outcome="UnsupportedSetupError",
+    note="keep one of them",
+)
+def twice(folder: Path) -> None:
+    refuses(UnsupportedSetupError, "one HybridPredict callback", callbacks=[HybridPredict()])
 
 
 @TABLE.row(

@@ -23,6 +23,9 @@ def trains(precision: str, dtype: torch.dtype, folder: Path) -> None:
     subject = Subject(mlp(), optimizer=lambda p: torch.optim.AdamW(p, lr=1e-2, eps=1e-4))
     run = train(subject, precision=precision).sound()
     assert {p.dtype for p in run.model.parameters()} == {dtype}
+    assert run.plugin.engine is not None
+    carried = run.plugin.engine.mapper.rounding.state_dict()
+    assert carried.keys() == (run.plugin.engine.horizons.keys() if dtype.itemsize == 2 else set())
 
 
 for _precision, _dtype, _note in (
