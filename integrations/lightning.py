@@ -181,7 +181,7 @@ class HybridPredict(Callback):
         if self._missed is not None:
             self._missed.jumped_from = clock.global_step if record.ticks > 1 else None
             clock.advance(record.ticks, engine.clock.equivalent_steps, batch_idx)
-            # Where epochs are too short to skip all that is due, the clock ends before they do.
+            # Where epochs hold more batches than can be skipped, the clock ends before they do.
             trainer.should_stop |= engine.done and clock.owes_batches
         self.history.add(record, engine.clock.equivalent_steps)
         self._report(trainer, pl_module, record)

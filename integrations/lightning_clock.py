@@ -36,9 +36,10 @@ class TrainerClock:
         self._trainer = trainer
         self._epochs = -1 if epochs is None else epochs
         self.skip_data = self._choose(skip_data)
-        self.owes_batches = False
         self.global_step = self._start = trainer.global_step
         self._first_batch = trainer.fit_loop.epoch_loop.batch_progress.total.ready
+        # Where all batches are kept, the run's epochs outlast its clock.
+        self.owes_batches = self.skip_data == "none" and self._by_epochs < self._by_steps
         self._scheduler_steps: dict[int, int] = {}
 
     @property
@@ -48,8 +49,9 @@ class TrainerClock:
         Raises:
             UnsupportedSetupError: If epochs matter and differ in their number of updates.
         """
+        now = {self._trainer.accumulate_grad_batches}
         changing = any(
-            isinstance(c, GradientAccumulationScheduler) and len(set(c.scheduling.values())) > 1
+            isinstance(c, GradientAccumulationScheduler) and set(c.scheduling.values()) != now
             for c in self._trainer.callbacks  # type: ignore[attr-defined]
         )
         if changing and (math.isfinite(self._by_epochs) or self.skip_data != "none"):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -20,11 +21,13 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from compatibility.rows import Table
-from compatibility.subject import STEPS, Run, refuses, same_rates, train
+from compatibility.subject import STEPS, Run, Subject, refuses, same_rates, train
 from hybrid_predict import HybridConfig, HybridPredict, UnsupportedSetupError
+from hybrid_predict.gradients import GradientProbe
 from lightning_models import Net, SeededLoader, loader
 
 TABLE = Table("loop")
@@ -51,11 +54,6 @@ WITH_ARGUMENTS: list[tuple[str, int, dict[str, Any], str]] = [
         {"max_epochs": 9, "limit_train_batches": 10, "accumulate_grad_batches": 3},
         "one forecast per window, hidden between its batches",
     ),
-    ("`gradient_clip_val`, by norm", 36, {"gradient_clip_val": 0.1}, "measured as clipped"),
-    (
-        "`gradient_clip_val`, by value", 36,
-        {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"}, "measured as clipped",
-    ),
     ("`overfit_batches`", 36, {"max_epochs": 12, "overfit_batches": 3}, ""),
     ("`limit_train_batches`", 36, {"max_epochs": 6, "limit_train_batches": 6}, ""),
     ("`limit_val_batches`", 36, {**EPOCHS, "limit_val_batches": 0}, ""),
@@ -74,9 +72,55 @@ WITH_ARGUMENTS: list[tuple[str, int, dict[str, Any], str]] = [
 ]  # fmt: skip
 
 for _name, _steps, _kwargs, _note in WITH_ARGUMENTS:
-    TABLE.add(
-        _name, f"`Trainer({_name.split('`')[1]}=...)`", partial(trains, _steps, _kwargs), note=_note
-    )
+    _shown = {k: v for k, v in _kwargs.items() if k in _name or k not in EPOCHS}
+    _arguments = ", ".join(f"{k}={v!r}" for k, v in _shown.items())
+    TABLE.add(_name, f"`Trainer({_arguments})`", partial(trains, _steps, _kwargs), note=_note)
+
+
+def clipped(kwargs: dict[str, Any], bound: Callable[[int], float], folder: Path) -> None:
+    norms: list[float] = []
+    measure = GradientProbe.total_norm
+
+    def measured(probe: GradientProbe) -> Tensor:
+        norms.append(float(measure(probe)))
+        return measure(probe)
+
+    with patch.object(GradientProbe, "total_norm", measured):
+        run = trains(36, kwargs, folder)
+    most = bound(sum(p.numel() for p in run.model.parameters()))
+    assert len(norms) == 24
+    assert all(0 < norm <= most * 1.01 for norm in norms)
+
+
+TABLE.add(
+    "`gradient_clip_val`, by norm", "`Trainer(gradient_clip_val=0.1)`",
+    partial(clipped, {"gradient_clip_val": 0.1}, lambda n: 0.1), note="measured as clipped",
+)  # fmt: skip
+TABLE.add(
+    "`gradient_clip_val`, by value",
+    '`Trainer(gradient_clip_val=0.01, gradient_clip_algorithm="value")`',
+    partial(
+        clipped,
+        {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+        lambda n: 0.01 * n**0.5,
+    ),
+    note="measured as clipped",
+)
+
+
+@TABLE.row(
+    '`max_epochs`, `HybridPredict(skip_data="none")`',
+    '`HybridPredict(skip_data="none")`',
+    note="no batch is skipped, so the run ends after fewer epochs, with its clock",
+    proof="integrations/test_lightning_clock.py::test_skip_data_decides_which_batches_are_seen",
+)
+def keeps_batches(folder: Path) -> None:
+    def make() -> Subject:
+        return Subject(scheduler=lambda o, n: OneCycleLR(o, 1e-2, total_steps=n))
+
+    run = train(make(), plugin=HybridPredict(skip_data="none"), **EPOCHS).sound()
+    assert same_rates(make, run, **EPOCHS)
+    assert run.trainer.current_epoch == 4
 
 
 class Silent(Net):

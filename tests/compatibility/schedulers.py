@@ -60,19 +60,25 @@ SCHEDULERS: dict[str, tuple[Callable[[Optimizer, int], Any], str]] = {
 }
 
 
-def follows(make: Callable[[Optimizer, int], Any], folder: Path) -> None:
+def follows(make: Callable[[Optimizer, int], Any], cycles: bool, folder: Path) -> None:
     def subject() -> Subject:
         return Subject(optimizer=sgd, scheduler=make)
 
     run = train(subject()).sound()
     assert same_rates(subject, run)
+    assert cycles == (len(set(run.model.momenta.values())) > 1)
     epochs = {"max_epochs": 6, "limit_train_batches": 6}
     run = train(subject(), **epochs).sound()
     assert same_rates(subject, run, **epochs)
 
 
 for _name, (_make, _note) in SCHEDULERS.items():
-    TABLE.add(f"`{_name}`", 'interval `"step"`', partial(follows, _make), note=_note)
+    TABLE.add(
+        f"`{_name}`",
+        'interval `"step"`',
+        partial(follows, _make, _note.startswith("momentum")),
+        note=_note,
+    )
 
 
 @TABLE.row(

@@ -65,6 +65,12 @@ class Subject(Net):
         super().__init__("none", interval, frequency)
         self.net = self.net if body is None else body
         self.make_optimizer, self.make_scheduler = optimizer, scheduler
+        self.momenta: dict[int, Any] = {}
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        group = self.trainer.optimizers[0].param_groups[0]
+        self.momenta[self.trainer.global_step] = group.get("momentum", group.get("betas"))
+        return super().training_step(batch, batch_idx)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer(list(self.parameters()))
@@ -199,6 +205,8 @@ def same_rates(make: Callable[[], Net], hybrid: Run, **kwargs: Any) -> bool:
     )
     _, plain = fit([], make(), **kwargs)
     assert len(set(plain.rates.values())) > 1
+    if isinstance(plain, Subject):
+        assert all(plain.momenta[step] == m for step, m in hybrid.model.momenta.items())
     return all(plain.rates[step] == rate for step, rate in hybrid.model.rates.items())
 
 

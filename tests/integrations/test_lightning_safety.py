@@ -224,11 +224,6 @@ def test_a_strategy_that_cannot_work_is_refused() -> None:
         HybridPredict().on_train_start(trainer, Net())  # type: ignore[arg-type]
 
 
-def test_a_second_callback_is_refused() -> None:
-    with pytest.raises(UnsupportedSetupError, match="one HybridPredict"):
-        fit([HybridPredict(), HybridPredict()], max_steps=10)
-
-
 def test_a_configuration_in_the_place_of_the_speedup_gets_a_hint() -> None:
     with pytest.raises(ConfigError, match="config="):
         HybridPredict(HybridConfig())  # type: ignore[arg-type]
@@ -277,8 +272,3 @@ def test_a_layer_frozen_on_the_way_stays_where_it_is() -> None:
     assert len(frozen) > 20
     model_end = frozen[-1]
     assert torch.equal(frozen[-2], model_end) or len({float(w.sum()) for w in frozen[1:]}) <= 2
-
-
-def test_fast_dev_run_passes() -> None:
-    trainer, _ = fit([HybridPredict()], fast_dev_run=True)
-    assert trainer.global_step == 1
