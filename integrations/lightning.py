@@ -47,6 +47,7 @@ class HybridPredict(Callback):
     clock, global step, schedulers and epochs tell equivalent steps, so a Trainer with
     ``max_steps=3000`` stops after about ``3000 / speedup`` full steps with its schedule complete.
     Validation, checkpoints and other callbacks see base weights; list this callback first.
+    With manual optimization one ``training_step`` is one full step, whatever it updates.
 
     Args:
         speedup: Equivalent steps per full step; None for the configuration's (1.5).

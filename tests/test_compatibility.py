@@ -6,17 +6,20 @@ import ast
 import inspect
 import shutil
 from pathlib import Path
+from typing import Any
 
+import lightning as L
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
 from torch.optim import lr_scheduler, swa_utils
 
 import hybrid_predict.errors
+from compatibility.loops import Tuned
 from compatibility.manual import Gan
 from compatibility.rows import GROUPS, NOT_APPLICABLE, WORKS, Row, all_rows
 from hybrid_predict import HybridPredict
-from lightning_models import SeededLoader, fit, same, weights
+from lightning_models import Net, SeededLoader, fit, loader, same, weights
 
 ROWS = all_rows()
 TESTS = Path(__file__).parent
@@ -90,3 +93,33 @@ def test_a_gan_resumes_bit_for_bit(tmp_path: Path) -> None:
         assert resumed.ledger.full_steps == plugin.ledger.full_steps == 24
         rates = [[o.param_groups[0]["lr"] for o in m.trainer.optimizers] for m in (model, again)]
         assert rates[0] == rates[1]
+
+
+def tuned(
+    folder: Path, *savers: ModelCheckpoint, **more: Any
+) -> tuple[L.Trainer, Net, HybridPredict]:
+    """A run of 12 equivalent steps per epoch that first looks for a learning rate."""
+    finder = LearningRateFinder(num_training_steps=8, early_stop_threshold=None)
+    plugin, model = HybridPredict(), Tuned()
+    trainer, _ = fit([plugin, finder, *savers], model, max_epochs=2, default_root_dir=folder,
+                     limit_train_batches=12, **more)  # fmt: skip
+    return trainer, model, plugin
+
+
+def test_a_tuner_in_a_second_fit_does_not_bring_the_first_clock_back(tmp_path: Path) -> None:
+    trainer, model, plugin = tuned(tmp_path)
+    assert (plugin.ledger.full_steps, plugin.ledger.equivalent_steps) == (16, 24)
+    trainer.fit_loop.max_epochs = 5
+    trainer.fit(model, val_dataloaders=loader(2))
+    assert trainer.global_step == 60
+    assert (plugin.ledger.full_steps, plugin.ledger.equivalent_steps) == (24, 36)
+
+
+def test_a_tuner_in_a_resumed_run_keeps_the_saved_clock(tmp_path: Path) -> None:
+    saver = ModelCheckpoint(tmp_path / "run", every_n_epochs=1)
+    fit([HybridPredict(), saver], Tuned(), max_epochs=1, limit_train_batches=12)
+    path = saver.best_model_path
+    with pytest.warns(UserWarning, match="not empty"):
+        trainer, _, plugin = tuned(tmp_path, ModelCheckpoint(tmp_path / "run"), ckpt_path=path)
+    assert trainer.global_step == plugin.ledger.equivalent_steps == 24
+    assert any("length changed" in event["reason"] for event in plugin.ledger.events)
