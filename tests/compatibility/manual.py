@@ -98,7 +98,7 @@ for _name, _kwargs in {"max_steps": {"max_steps": 72}, "max_epochs": EPOCHS}.ite
         "`automatic_optimization = False`, a GAN with two optimizers",
         partial(gan, _kwargs),
         note="one `training_step` is one full step; global step counts every update, as always; "
-        "schedulers stepped in every `training_step` follow the clock; the last network alone has "
+        "schedulers that it steps follow the clock; the last network alone has "
         "a head",
         proof="test_compatibility.py::test_a_gan_resumes_bit_for_bit",
     )
@@ -133,6 +133,57 @@ def critic_steps(folder: Path) -> None:
 )
 def critic_steps_by_steps(folder: Path) -> None:
     refuses(UnsupportedSetupError, "2 optimizer steps in each, got 6.*max_epochs", Gan(5),
+            max_steps=60)  # fmt: skip
+
+
+class Slow(Gan):
+    """Steps its schedulers after every fourth update."""
+
+    def lr_schedulers(self) -> Any:
+        return super().lr_schedulers() if self.batches % 4 == 0 else []
+
+
+@TABLE.row(
+    "schedulers stepped every few steps, manual optimization",
+    "`if self.batches % 4 == 0: scheduler.step()`",
+    note="stepped as often in all as in the uncompressed run",
+)
+def slow(folder: Path) -> None:
+    plain, _ = fit([], Slow(), **EPOCHS)
+    run = train(Slow(), **EPOCHS).sound(36, global_step=72)
+    ends = [t.lr_scheduler_configs[0].scheduler.last_epoch for t in (plain, run.trainer)]
+    assert ends == [9, 9]
+
+
+class InTurn(Gan):
+    """Updates the generator in every third training step only."""
+
+    def _update(self, index: int, loss: Tensor) -> None:
+        if index == 1 or self.batches % 3 == 0:
+            super()._update(index, loss)
+
+
+@TABLE.row(
+    "optimizers stepped in turn, manual optimization",
+    "the generator is updated in every third `training_step`",
+    note="what a `training_step` does not update goes back to its base weights; what the first one "
+    "does not update is never forecast",
+)
+def in_turn(folder: Path) -> None:
+    run = train(InTurn(), **EPOCHS)
+    run.sound(36, global_step=run.trainer.global_step)
+    assert run.model.updates == [8, 24]
+    assert run.trainer.global_step > 36
+
+
+@TABLE.row(
+    "optimizers stepped in turn, `max_steps`",
+    "the generator is updated in every third `training_step`, `Trainer(max_steps=...)`",
+    outcome="UnsupportedSetupError",
+    note="`max_steps` counts every update, so the run's length is not known; set `max_epochs`",
+)
+def in_turn_by_steps(folder: Path) -> None:
+    refuses(UnsupportedSetupError, "2 optimizer steps in each, got 1.*max_epochs", InTurn(),
             max_steps=60)  # fmt: skip
 
 

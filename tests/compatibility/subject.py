@@ -109,15 +109,17 @@ class Witness(Callback):
         if self.base and (not self.watched or hook in self.watched):
             self.seen.setdefault(hook, []).append(self._is_base(module))
 
-    def _learn(self, module: nn.Module) -> None:
+    def _learn(self, module: nn.Module, optimizer: Optimizer) -> None:
         named = dict(module.named_parameters())
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
         # What no gradient reached is not updated, and where it stands is no base weight yet.
-        moved = {k for k, p in named.items() if p.grad is not None or k not in self.base}
+        updated = {k for k, p in named.items() if p.grad is not None and id(p) in own}
+        moved = updated | (named.keys() - self.base.keys())
         self.base |= {k: named[k].detach().clone() for k in moved}
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         for optimizer in trainer.optimizers:
-            optimizer.register_step_post_hook(lambda *_: self._learn(module))
+            optimizer.register_step_post_hook(lambda o, *_: self._learn(module, o))
 
     def on_before_backward(self, trainer: Any, module: L.LightningModule, loss: Any) -> None:
         self.moved += bool(self.base) and not self._is_base(module)
