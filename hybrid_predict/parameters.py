@@ -146,7 +146,6 @@ class ParameterMapper:
 
     def snapshot(self) -> None:
         """Remember the current weights as the base weights."""
-        self.rounding.commit()
         if not self._base:
             self._base = [torch.empty_like(p) for p in self.values()]
         self._base = self._backend.copy(self._base, self.values())

@@ -132,3 +132,4 @@ class Rollback:
             window.refused = "no update followed it"
             window.applied, window.horizon = False, 0.0
         self._mapper.settle()
+        self._mapper.rounding.commit()

@@ -23,7 +23,7 @@ class RoundingCarry:
 
     so the parameters moved by the sum of all forecasts, to within one rounding. Forecasts that are
     undone leave the carry as it was. Memory: one 32-bit buffer per forecast half-precision
-    parameter, two between a forecast and the next full step; none for other parameters.
+    parameter, two from a forecast to the end of its full step; none for other parameters.
 
     References:
         Compensated summation: Kahan (1965), https://doi.org/10.1145/363707.363723
@@ -74,8 +74,8 @@ class RoundingCarry:
             self._pending.pop(name, None)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The carry by parameter name; the caller copies it."""
-        return {**self._carry, **self._pending}
+        """What was carried at the last :meth:`commit`, by parameter name; the caller copies it."""
+        return dict(self._carry)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from a saved carry."""

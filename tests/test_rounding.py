@@ -34,6 +34,7 @@ def test_a_forecast_below_half_an_ulp_is_carried_until_it_counts(dtype: torch.dt
         mapper.snapshot()
         mapper.apply(forecast(length))
         mapper.settle()
+        mapper.rounding.commit()
         ends.append(float(layer.weight[0, 0].detach()))
         with torch.no_grad():
             swallowed += length
@@ -50,6 +51,7 @@ def test_other_parameters_carry_nothing(dtype: torch.dtype) -> None:
     mapper.snapshot()
     mapper.apply(forecast(0.1))
     mapper.settle()
+    mapper.rounding.commit()
     assert mapper.rounding.state_dict() == {}
 
 
@@ -69,10 +71,12 @@ def test_a_forecast_that_is_undone_leaves_the_carry_as_it_was(how: str) -> None:
         mapper.snapshot()
         mapper.apply(forecast(length))
         mapper.settle()
+        mapper.rounding.commit()
     mapper.snapshot()
     before, base = dict(mapper.rounding.state_dict()), weights(layer)
     mapper.apply(forecast(float("nan")))
     undo(mapper, how)
+    mapper.rounding.commit()
     assert same_bits(mapper.rounding.state_dict(), before)
     assert same_bits(weights(layer), base)
     torch.testing.assert_close(before["weight"], torch.full((4, 4), 0.003))
@@ -82,10 +86,13 @@ def test_a_forecast_hidden_and_shown_again_is_the_same() -> None:
     layer, mapper = ones(torch.bfloat16)
     mapper.snapshot()
     mapper.apply(forecast(0.03))
-    seen = weights(layer), dict(mapper.rounding.state_dict())
+    seen = weights(layer)
     with mapper.base_weights():
         assert torch.equal(layer.weight, torch.ones_like(layer.weight))
-    assert same_bits((weights(layer), dict(mapper.rounding.state_dict())), seen)
+    assert same_bits(weights(layer), seen)
+    mapper.rounding.commit()
+    (carry,) = mapper.rounding.state_dict().values()
+    torch.testing.assert_close(layer.weight.float() + carry, torch.full((4, 4), 1.03))
 
 
 def run(model: nn.Module, optimizer: Any, engine: HybridEngine, steps: range) -> None:
@@ -105,6 +112,15 @@ def make() -> tuple[nn.Module, Any, HybridEngine]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     config = HybridConfig(total_steps=60, horizon=FixedHorizon(updates=2.0))
     return model, optimizer, HybridEngine(model, optimizer, config)
+
+
+def test_inside_a_full_step_the_saved_carry_is_that_of_the_moment_before() -> None:
+    model, optimizer, engine = make()
+    run(model, optimizer, engine, range(20))
+    before = engine.state_dict()["rounding"]
+    engine.before_step()
+    assert engine.mapper.displaced
+    assert same_bits(engine.state_dict()["rounding"], before)
 
 
 def test_the_carry_is_part_of_the_saved_state() -> None:

@@ -13,13 +13,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from torch.optim import lr_scheduler
 
 from compatibility.rows import Table
-from compatibility.subject import Run, Subject, mlp, refuses, train
+from compatibility.subject import EPOCHS, Run, Subject, mlp, refuses, train
 from hybrid_predict import HybridConfig, HybridPredict, UnsupportedSetupError
 from lightning_models import Net, fit
 
 TABLE = Table("optimizer")
-
-EPOCHS: dict[str, Any] = {"max_epochs": 6, "limit_train_batches": 6}
 
 
 class Gan(Net):

@@ -74,7 +74,16 @@ class Table:
 
 def all_rows() -> list[Row]:
     """Every row, group by group."""
-    from compatibility import loops, manual, models, optimizers, precision, savers, schedulers
+    from compatibility import (
+        loaders,
+        loops,
+        manual,
+        models,
+        optimizers,
+        precision,
+        savers,
+        schedulers,
+    )
 
-    modules = (precision, optimizers, manual, loops, savers, models, schedulers)
+    modules = (precision, optimizers, manual, loops, loaders, savers, models, schedulers)
     return [row for module in modules for row in module.TABLE.rows]

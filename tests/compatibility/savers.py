@@ -24,13 +24,11 @@ from lightning.pytorch.callbacks import (
 from torch import Tensor
 
 from compatibility.rows import Table
-from compatibility.subject import Run, Subject, Witness, mlp, train
+from compatibility.subject import EPOCHS, Run, Subject, Witness, mlp, train
 from hybrid_predict import HybridPredict
 from lightning_models import Net, SeededLoader, fit, same, weights
 
 TABLE = Table("loop")
-
-EPOCHS: dict[str, Any] = {"max_epochs": 6, "limit_train_batches": 6}
 
 
 class Saved(Callback):

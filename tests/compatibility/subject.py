@@ -21,6 +21,9 @@ STEPS = 36
 
 LENGTHS = {"max_steps", "max_epochs"}
 
+EPOCHS: dict[str, Any] = {"max_epochs": 6, "limit_train_batches": 6}
+"""As long a run, bounded by epochs."""
+
 EVERY_KIND = HybridConfig(
     predictors={
         "hidden": "spectral",
