@@ -1,4 +1,7 @@
-"""Fills the results blocks of README.md and docs/results.md from the files in docs/results/.
+"""Fills the blocks of README.md and the pages in docs/.
+
+Numbers come from the files in docs/results/, the compatibility page from the rows in
+tests/compatibility/.
 
 Run with: python docs/render.py
 """
@@ -6,6 +9,8 @@ Run with: python docs/render.py
 from __future__ import annotations
 
 import json
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +19,11 @@ from hybrid_predict.report.blocks import fill, names
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = (ROOT / "README.md", ROOT / "docs" / "results.md")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "docs" / "results.md",
+    ROOT / "docs" / "compatibility.md",
+)
 ARMS = ("full", "short", "hybrid", "full, hidden x2")
 
 
@@ -145,7 +154,21 @@ def import_time() -> str:
     )
 
 
+def compatibility(group: str) -> str:
+    """One table of the compatibility page, or its ``summary``."""
+    # What is tested is what the page says, so the rows live with the tests.
+    tests = str(ROOT / "tests")
+    if tests not in sys.path:
+        sys.path.append(tests)
+    from compatibility import page
+
+    return page.summary() if group == "summary" else page.table(group)
+
+
+COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
+
 BLOCKS = {
+    **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     "demo headline": headline,
     "demo table": demo_table,
     "demo grid": grid_table,

@@ -11,7 +11,7 @@ from hybrid_predict import distributed
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.ledger import SavingsLedger
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 logger = distributed.rank_zero_logger(__name__)
 
@@ -27,6 +27,7 @@ _ENTRIES = frozenset(
         "forecaster",
         "verifier",
         "scorer",
+        "rounding",
     }
 )
 

@@ -72,7 +72,8 @@ class HybridEngine:
         optimizer: Optimizer | Sequence[Optimizer] | OptimizerWrapper,
         config: HybridConfig,
     ) -> None:
-        _check(model, config)
+        if not isinstance(config, HybridConfig):
+            raise ConfigError("config", "a HybridConfig", type(config).__name__)
         model = distributed.unwrapped(model)
         if not isinstance(optimizer, OptimizerWrapper):
             optimizer = OptimizerWrapper(optimizer)
@@ -203,7 +204,7 @@ class HybridEngine:
         window, started = self._window, perf_counter()
         if window is None or not self._watching:
             return
-        probe = GradientProbe(self.optimizer.parameters(index))
+        probe = self.optimizer.probe(index)
         if not len(probe):
             return  # the optimizer will not move anything, so the forecast stays unverified
         window.moving.add(index)
@@ -211,9 +212,9 @@ class HybridEngine:
         window.with_gradient |= probe.reached
         if isinstance(loss, Tensor):
             window.loss = as_scalar(loss)
-        if window.sampled:
+        if window.sampled and index not in window.updated:
             self._measure(window, probe)
-        if window.applied:
+        if window.applied and index not in window.updated:
             self._rollback.before_update(index)
             self._reconcile(window, index)
         window.hook_seconds += perf_counter() - started
@@ -223,8 +224,9 @@ class HybridEngine:
         window, started = self._window, perf_counter()
         if window is None or not self._watching or index not in window.moving:
             return
+        first = index not in window.updated
         window.updated.add(index)
-        if self._bound and window.phase in LEARNING:
+        if first and self._bound and window.phase in LEARNING:
             self._forecaster.observe_update(index, window.delta if window.applied else None)
         if window.applied and distributed.size() == 1:
             self._rollback.undo(window.good(), (index,))
@@ -358,6 +360,7 @@ class HybridEngine:
             "forecaster": self._forecaster.state_dict(),
             "verifier": self._verifier.state_dict(),
             "scorer": self._scorer.state_dict(),
+            "rounding": self.mapper.rounding.state_dict(),
         }
         return detached(state)
 
@@ -384,13 +387,7 @@ class HybridEngine:
         note_changes(state, self.clock.total, self.ledger)
         self._verifier.load_state_dict(state["verifier"])
         self._scorer.load_state_dict(state["scorer"], self.mapper.values(forecaster.positions))
-
-
-def _check(model: object, config: object) -> None:
-    if not isinstance(model, nn.Module):
-        raise ConfigError("model", "a torch.nn.Module", type(model).__name__)
-    if not isinstance(config, HybridConfig):
-        raise ConfigError("config", "a HybridConfig", type(config).__name__)
+        self.mapper.rounding.load_state_dict(state["rounding"])
 
 
 def _let_go(mapper: ParameterMapper, handles: list[Any], profile: FlopProfile) -> None:

@@ -103,10 +103,12 @@ class Forecaster:
             decay = self._optimizer.weight_decay(index)
             chosen = self._chosen(members)
             positions = [self.positions[i] for i in members]
-            updates = self._mapper.updates(positions, part)
+            points = self._mapper.points(positions, part)
+            pairs = zip(self._mapper.values(positions), points, strict=True)
+            updates = [_wide(value) - _wide(point) for value, point in pairs]
             gradients = [_descended(p, decay[id(p)][1]) for p in chosen]
             if part is not None:
-                self._mapper.take_back(part, [decay[id(p)][0] for p in chosen])
+                self._mapper.take_back(positions, points, [decay[id(p)][0] for p in chosen])
             _drop_unless_finite(updates, gradients, backend)
             predictor.observe(state, updates, None, backend, gradients)
 
@@ -171,9 +173,14 @@ def _descended(p: Tensor, decay: float) -> Tensor:
     """The gradient that an optimizer goes down, its weight decay included."""
     value = distributed.local(p)
     if p.grad is None:
-        return torch.zeros_like(value)
-    gradient = dense_gradient(p)
+        return torch.zeros_like(_wide(value))
+    gradient = _wide(dense_gradient(p)).reshape(value.shape)
     return gradient.add(value, alpha=decay) if decay else gradient
+
+
+def _wide(tensor: Tensor) -> Tensor:
+    """Half-precision tensors in 32 bits."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _drop_unless_finite(

@@ -45,9 +45,11 @@ class GradientProbe:
 
     Args:
         parameters: The optimizer's parameters; those without gradient are passed over.
+        scale: What a gradient scaler has multiplied the gradients with, 0-dim; None if nothing.
     """
 
-    def __init__(self, parameters: Sequence[Tensor]) -> None:
+    def __init__(self, parameters: Sequence[Tensor], scale: Tensor | None = None) -> None:
+        self._scale = 1.0 if scale is None else scale
         held = [p for p in parameters if p.grad is not None]
         grads = [dense_gradient(p) for p in held]
         # Half precision must not bound the norm: 16-bit floats end at 65504.
@@ -73,7 +75,7 @@ class GradientProbe:
         norms = [norm for _, norm in self._measured.values()]
         if roots := distributed.roots(self._held):
             norms = list(torch._foreach_mul(norms, roots))
-        return torch.linalg.vector_norm(torch.stack(norms)).float()
+        return (torch.linalg.vector_norm(torch.stack(norms)) / self._scale).float()
 
     def products(
         self, parameters: Sequence[Tensor], directions: Sequence[Tensor]
@@ -91,7 +93,8 @@ class GradientProbe:
         grads, columns = zip(*(self._measured[id(p)] for p in parameters), strict=True)
         shaped = [g.reshape(d.shape) for g, d in zip(grads, directions, strict=True)]
         norms = torch.stack(columns).float()
-        return norms, backend.norms(directions), backend.dots(shaped, directions)
+        dots = backend.dots(shaped, directions)
+        return norms / self._scale, backend.norms(directions), dots / self._scale
 
 
 def dense_gradient(parameter: Tensor) -> Tensor:

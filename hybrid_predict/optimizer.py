@@ -13,6 +13,7 @@ from torch.utils.hooks import RemovableHandle
 from hybrid_predict.config import POLICIES
 from hybrid_predict.distributed import local
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.gradients import GradientProbe
 from hybrid_predict.parameters import restore_unless
 
 _REFUSED = {
@@ -105,6 +106,14 @@ class OptimizerWrapper:
     def learning_rates(self) -> list[float]:
         """The learning rate of every group, in order."""
         return [float(g["lr"]) for o in self.optimizers for g in o.param_groups]
+
+    def probe(self, index: int) -> GradientProbe:
+        """Measures the gradients of one optimizer as its update will apply them.
+
+        A gradient scaler leaves the unscaling to fused optimizers; the measurement does it too.
+        """
+        scale = getattr(self.optimizers[index], "grad_scale", None)
+        return GradientProbe(self.parameters(index), scale)
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
         """Call the listener around every update, until the returned handles are removed.

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from hybrid_predict import distributed
 from hybrid_predict.backends import TorchBackend
-from hybrid_predict.errors import ConfigError
-
-_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-_EMBEDDING_WORDS = ("embed", "pos", "token")
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.kinds import classify
+from hybrid_predict.rounding import RoundingCarry
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,10 @@ class ParameterMapper:
         overrides: Glob pattern over names to kind; the first match wins over the classification.
 
     Raises:
-        ConfigError: If no parameter can be trained, or an override matches nothing.
-        UnsupportedSetupError: If parameters are sharded in a way that cannot be forecast.
+        ConfigError: If the model is none, no parameter can be trained, or an override matches
+            nothing.
+        UnsupportedSetupError: If parameters are sharded in a way that cannot be forecast, or a lazy
+            module has not seen its first input yet.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class ParameterMapper:
         parameters: Iterable[Tensor],
         overrides: Mapping[str, str] | None = None,
     ) -> None:
+        _check_initialised(model)
         distributed.refuse(model)
         # What FSDP2 keeps whole would hide the parameters that the optimizers hold.
         self._written = distributed.Resharder(model)
@@ -104,6 +107,7 @@ class ParameterMapper:
             for name, p in zip(self.names, unique, strict=True)
         )
         _check_overrides(self.names, overrides or {})
+        self.rounding = RoundingCarry()
         self._backend = TorchBackend()
         self._base: list[Tensor] = []
         self._delta: WeightDelta | None = None
@@ -120,9 +124,12 @@ class ParameterMapper:
         return self._delta is not None
 
     def select(self, kinds: Iterable[str]) -> list[int]:
-        """Positions of the parameters of the given kinds."""
+        """Positions of the parameters of the given kinds; complex and empty ones are left out."""
         wanted = set(kinds)
-        return [k for k, kind in enumerate(self.kinds) if kind in wanted]
+        columns = enumerate(zip(self.parameters, self.kinds, strict=True))
+        return [
+            k for k, (p, kind) in columns if kind in wanted and p.numel() and not p.is_complex()
+        ]
 
     def leave_out(self, positions: Iterable[int]) -> None:
         """Forget the parameters at these positions, for those that never get a gradient."""
@@ -145,28 +152,23 @@ class ParameterMapper:
         before = [self._base[k] for k in positions]
         return self._backend.difference(before, self.values(positions))
 
-    def updates(self, positions: Sequence[int], delta: WeightDelta | None) -> list[Tensor]:
-        """The optimizer's own updates since the forecast point, as new tensors.
+    def points(self, positions: Sequence[int], delta: WeightDelta | None) -> list[Tensor]:
+        """Where a full step took these parameters' gradients, as new tensors.
 
         Args:
             positions: Of the parameters asked for.
             delta: The forecast that was applied to all of them, None without one.
         """
-        moved = [p - self._base[k] for p, k in zip(self.values(positions), positions, strict=True)]
-        if delta is None:
-            return moved
-        return self._backend.add_scaled(moved, delta.directions, [-f for f in delta.factors])
+        found = [self._base[k].clone() for k in positions]
+        if delta is not None:
+            self.rounding.add(delta.names, found, delta.directions, delta.factors)
+        return found
 
-    def take_back(self, delta: WeightDelta, shrink: Sequence[float]) -> None:
-        """Put parameters at the forecast point again, less weight decay.
-
-        Args:
-            delta: The forecast that was applied to them.
-            shrink: What weight decay takes off each of them, as a fraction.
-        """
-        positions = self._positions(delta)
-        values = self._backend.copy(self.values(positions), [self._base[k] for k in positions])
-        self._backend.add_scaled(values, delta.directions, delta.factors)
+    def take_back(
+        self, positions: Sequence[int], points: Sequence[Tensor], shrink: Sequence[float]
+    ) -> None:
+        """Put parameters at the given points, less what weight decay takes off, a fraction each."""
+        values = self._backend.copy(self.values(positions), points)
         for value, fraction in zip(values, shrink, strict=True):
             if fraction:
                 value.mul_(1.0 - fraction)
@@ -185,7 +187,8 @@ class ParameterMapper:
             ConfigError: If the forecast names an unknown parameter or has a wrong shape.
         """
         positions = self._positions(delta)
-        self._backend.add_scaled(self.values(positions), delta.directions, delta.factors)
+        values = self.values(positions)
+        self.rounding.add(delta.names, values, delta.directions, delta.factors)
         self._written()
         self._delta = delta
 
@@ -194,14 +197,16 @@ class ParameterMapper:
         if self._delta is not None:
             self._backend.copy(self.values(), self._base)
             self._written()
+            self.rounding.drop()
             self._delta = None
 
     def restore(self, good: Tensor | bool, parameters: Iterable[Tensor]) -> None:
         """Put these parameters back to their base weights where ``good`` is false."""
         wanted = {id(p) for p in parameters}
-        for p, base in zip(self.parameters, self._base, strict=True):
+        for name, p, base in zip(self.names, self.parameters, self._base, strict=True):
             if id(p) in wanted:
                 restore_unless(good, distributed.local(p), base)
+                self.rounding.restore(good, name)
         if wanted:
             self._written()
 
@@ -310,72 +315,17 @@ def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
         target.copy_(kept)
 
 
-def classify(model: nn.Module) -> dict[int, str]:
-    """The kind of every parameter of a model, by ``id``, from module types and shapes.
-
-    Weights of two or more dimensions are ``hidden`` matrices, convolutions and attention
-    projections included, except embedding tables, learned positions and the head. The head is a
-    linear layer that maps back onto an embedding's vocabulary, or else the last matrix. Children of
-    the model that are frozen as a whole, such as a teacher, are left out.
-    """
-    kinds: dict[int, str] = {}
-    vocabularies = {
-        (m.num_embeddings, m.embedding_dim) for m in model.modules() if isinstance(m, _EMBEDDINGS)
-    }
-    matrices: list[tuple[int, tuple[int, ...]]] = []
-    apart = _frozen_apart(model)
-    for module_name, module in model.named_modules():
-        if module_name.split(".")[0] in apart:
-            continue
-        for name, p in module.named_parameters(recurse=False):
-            if id(p) in kinds:
-                continue
-            leaf = f"{module_name}.{name}".lower().rsplit(".", 2)[-2:]
-            if isinstance(module, _EMBEDDINGS):
-                kinds[id(p)] = "embedding"
-            elif sum(size > 1 for size in p.shape) < 2:
-                kinds[id(p)] = "vector"
-                if isinstance(module, nn.Linear) and p.dim() == 2:
-                    matrices.append((id(p), tuple(p.shape)))
-            elif not _is_layer(module) and any(
-                w in part for part in leaf for w in _EMBEDDING_WORDS
-            ):
-                kinds[id(p)] = "embedding"
-            else:
-                kinds[id(p)] = "hidden"
-                matrices.append((id(p), tuple(p.shape)))
-    if len(matrices) > 1 and not _tied_head(model):
-        # Inner matrices may happen to have a vocabulary's shape; a head comes after them.
-        matching = [key for key, shape in matrices if shape in vocabularies]
-        kinds[matching[-1] if matching else matrices[-1][0]] = "head"
-    return kinds
-
-
-def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """The hidden matrices, and the other parameters, of those that want a gradient."""
-    kinds = classify(model)
-    wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-    hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
-    return hidden, [p for p in wanted if kinds[id(p)] != "hidden"]
-
-
-def _frozen_apart(model: nn.Module) -> set[str]:
-    """Names of the model's children in which nothing is trained, while something else is."""
-    trained = {
-        name: any(p.requires_grad for p in child.parameters())
-        for name, child in model.named_children()
-    }
-    return {name for name, any_trained in trained.items() if not any_trained}
-
-
-def _is_layer(module: nn.Module) -> bool:
-    layers = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)
-    return isinstance(module, layers)
-
-
-def _tied_head(model: nn.Module) -> bool:
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, _EMBEDDINGS)}
-    return any(id(m.weight) in tables for m in model.modules() if isinstance(m, nn.Linear))
+def _check_initialised(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", "a torch.nn.Module", type(model).__name__)
+    lazy = [name for name, p in model.named_parameters() if is_lazy(p)]
+    if lazy:
+        raise UnsupportedSetupError(
+            "model",
+            "initialised parameters",
+            f"the uninitialised {lazy[0]!r}",
+            "Run one batch through the model before training starts.",
+        )
 
 
 def _override(name: str, kind: str, overrides: Mapping[str, str] | None) -> str:

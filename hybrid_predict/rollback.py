@@ -130,5 +130,8 @@ class Rollback:
             missed = [p for p in self._mapper.parameters if id(p) not in reached]
             self._mapper.restore(False, missed)
         if window.applied and not window.updated:
-            window.applied, window.delta, window.horizon = False, None, 0.0
+            # Where every forecast ends like this, base weights must get their chance again.
+            window.refused = "no update followed it"
+            window.applied, window.horizon = False, 0.0
         self._mapper.settle()
+        self._mapper.rounding.commit()

@@ -39,7 +39,8 @@ except ImportError as error:
     raise MissingExtraError("HybridPredict", "lightning") from error
 
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
-from hybrid_predict.integrations.lightning_shield import training_loss
+from hybrid_predict.integrations.lightning_manual import ManualClock
+from hybrid_predict.integrations.lightning_shield import refuse_loss_check, training_loss
 from hybrid_predict.integrations.mlflow import log_metrics, log_summary
 
 KEY = "hybrid_predict"
@@ -54,6 +55,7 @@ class HybridPredict(Callback):
     clock, global step, schedulers and epochs tell equivalent steps, so a Trainer with
     ``max_steps=3000`` stops after about ``3000 / speedup`` full steps with its schedule complete.
     Validation, checkpoints and other callbacks see base weights; list this callback first.
+    With manual optimization one ``training_step`` is one full step, whatever it updates.
 
     Args:
         speedup: Equivalent steps per full step; None for the configuration's (1.5).
@@ -100,7 +102,8 @@ class HybridPredict(Callback):
         self._trainer_clock: TrainerClock | None = None
         self._missed: MissedCheckpoints | None = None
         self._saved: dict[str, Any] | None = None
-        self._start = 0
+        self._real = False
+        self._epochs: int | None = None
         self._losses: list[Any] = []
         self._unlogged: tuple[StepRecord, int] | None = None
 
@@ -117,21 +120,31 @@ class HybridPredict(Callback):
         saved = self._saved["engine"]["ledger"] if self._saved else None
         return SavingsLedger.from_dict(saved) if saved else SavingsLedger()
 
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Forget the last run, and read the length of this one before callbacks change it."""
+        if stage == "fit":
+            self.engine, self._trainer_clock = None, None
+            self._epochs = trainer.max_epochs
+
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Bind to model, optimizer and clock; continue a resumed run."""
         if not self.config.enabled:
             return
         refuse(trainer, pl_module)
+        if self.config.loss_tolerance is not None:
+            refuse_loss_check(trainer, pl_module)
         saved, self._saved = self._saved, None
-        self._start = saved["start"] if saved else trainer.global_step
-        clock = TrainerClock(trainer, self.skip_data)
-        config = self._run_config(trainer, clock)
+        kind = TrainerClock if pl_module.automatic_optimization else ManualClock
+        clock = self._trainer_clock = kind(trainer, self.skip_data, self._epochs)
+        if saved is not None:
+            clock.load_state_dict(saved["clock"])
+        config = self._run_config(clock)
         self.history = RunHistory()
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
         if saved is not None:
-            self._continue(trainer, saved, clock)
-        if self._trainer_clock is not None:
-            clock.set_global_step(self._start + self.engine.clock.equivalent_steps)
+            self._continue(trainer, saved)
+        if not self._real:
+            clock.set_global_step(clock.global_step)
             self._missed = MissedCheckpoints(clock)
             trainer.callbacks.append(self._missed)  # type: ignore[attr-defined]
 
@@ -140,12 +153,14 @@ class HybridPredict(Callback):
     ) -> None:
         """Open a full step, or show its forecast again inside an accumulation window."""
         engine = self.engine
-        if engine is None:
+        if engine is None or engine.done:
             return
         if engine.in_step:
             engine.mapper.resume()
             return
         self._losses = []
+        assert self._trainer_clock is not None
+        self._trainer_clock.open()
         engine.before_step(lambda: training_loss(trainer, pl_module, batch, batch_idx))
 
     def on_train_batch_end(
@@ -161,19 +176,22 @@ class HybridPredict(Callback):
         if engine is None or not engine.in_step:
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        if loss is not None:
+        # The losses of several optimizers, as of a GAN, are no one quantity that should fall.
+        if loss is not None and len(trainer.optimizers) == 1:
             self._losses.append(loss)
         if trainer.fit_loop._should_accumulate():
             engine.mapper.suspend()
             return
         # Lightning divides each loss by the number of batches in the window.
         record = engine.after_step(sum(self._losses) if self._losses else None)
-        if self._trainer_clock is not None and self._missed is not None:
-            now = self._start + engine.clock.equivalent_steps
-            self._missed.jumped_from = now - record.ticks if record.ticks > 1 else None
-            self._trainer_clock.advance(engine.clock.equivalent_steps, now, batch_idx)
-            # Where epochs are too short to skip all that is due, the clock ends before they do.
-            trainer.should_stop |= engine.done and self._trainer_clock.owes_batches
+        clock = self._trainer_clock
+        assert clock is not None
+        clock.check(engine.clock.full_steps)
+        if self._missed is not None:
+            self._missed.jumped_from = clock.global_step if record.ticks > 1 else None
+            clock.advance(record.ticks, engine.clock.equivalent_steps, batch_idx)
+            # Where epochs hold more batches than can be skipped, the clock ends before they do.
+            trainer.should_stop |= engine.done and clock.owes_batches
         self.history.add(record, engine.clock.equivalent_steps)
         self._report(trainer, pl_module, record)
 
@@ -203,13 +221,14 @@ class HybridPredict(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Save what the run's future depends on, random states included."""
-        if self.engine is None:
+        if self.engine is None or self._trainer_clock is None:
+            if self._saved is not None:  # a tuner saves before training starts, and loads it again
+                checkpoint[KEY] = self._saved
             return
-        clock = self._trainer_clock
         checkpoint[KEY] = {
             "engine": self.engine.state_dict(),
-            "start": self._start,
-            "clock": clock.state_dict() if clock is not None else None,
+            "clock": self._trainer_clock.state_dict(),
+            "real": self._real,
             "history": self.history.state_dict(),
             "random": distributed.gather(random_states()),
         }
@@ -221,36 +240,36 @@ class HybridPredict(Callback):
         fitting = trainer.state.fn == TrainerFn.FITTING
         self._saved = checkpoint.get(KEY) if fitting else None
 
-    def _run_config(self, trainer: pl.Trainer, clock: TrainerClock) -> HybridConfig:
-        total = trainer.estimated_stepping_batches
-        if not isinstance(total, int) or total < 1:
-            raise UnsupportedSetupError(
-                "Trainer",
-                "a run whose number of optimizer updates is known",
-                total,
-                "Set Trainer(max_steps=...).",
-            )
+    def _is_real(self, clock: TrainerClock) -> bool:
         reason = "" if self.clock == "real" else clock.unavailable()
         if reason:
             rank_zero_warn(
                 f"HybridPredict falls back to clock='real', which compresses nothing: {reason}."
             )
-        real = self.clock == "real" or bool(reason)
-        self._trainer_clock = None if real else clock
-        speedup = 1.0 if real else self.config.speedup
-        return replace(self.config, speedup=speedup, total_steps=max(1, total - self._start))
+        return self.clock == "real" or bool(reason)
 
-    def _continue(self, trainer: pl.Trainer, saved: dict[str, Any], clock: TrainerClock) -> None:
+    def _run_config(self, clock: TrainerClock) -> HybridConfig:
+        length = clock.length
+        if not isinstance(length, int):
+            raise UnsupportedSetupError(
+                "Trainer",
+                "a run whose number of optimizer updates is known",
+                length,
+                "Set Trainer(max_steps=...).",
+            )
+        self._real = self._is_real(clock)
+        speedup = 1.0 if self._real else self.config.speedup
+        return replace(self.config, speedup=speedup, total_steps=max(1, length))
+
+    def _continue(self, trainer: pl.Trainer, saved: dict[str, Any]) -> None:
         assert self.engine is not None
-        if (saved["clock"] is None) != (self._trainer_clock is None):
+        if saved["real"] != self._real:
             raise CheckpointError(
                 "clock: expected a checkpoint of a run with the same clock. "
                 "Resume with the clock of the saved run."
             )
         self.engine.load_state_dict(saved["engine"])
         self.history.load_state_dict(saved["history"])
-        if saved["clock"] is not None:
-            clock.load_state_dict(saved["clock"])
         states = saved["random"]
         if len(states) == distributed.size():
             set_random_states(states[distributed.rank()])
@@ -268,7 +287,8 @@ class HybridPredict(Callback):
         if trainer.progress_bar_callback is not None:
             # A tensor on the host stays there; a plain number would be sent to the device.
             saved = torch.tensor(ledger.saved_steps_fraction)
-            pl_module.log("saved", saved, prog_bar=True, logger=False)
+            # A training step that fetches its batches itself gives Lightning no batch to size up.
+            pl_module.log("saved", saved, prog_bar=True, logger=False, batch_size=1)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         self._unlogged = (record, position)
@@ -323,23 +343,11 @@ def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
             "Keep one of them.",
         ),
         (
-            not pl_module.automatic_optimization,
-            "automatic optimization",
-            "manual optimization",
-            "Set automatic_optimization=True.",
-        ),
-        (
             not isinstance(trainer.strategy, _STRATEGIES)
             or isinstance(trainer.strategy, DeepSpeedStrategy),
             "a single device, DDP, or ModelParallelStrategy with fully_shard (FSDP2)",
             type(trainer.strategy).__name__,
             "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model.",
-        ),
-        (
-            getattr(trainer.precision_plugin, "scaler", None) is not None,
-            "a precision without gradient scaler",
-            trainer.precision,
-            "Set Trainer(precision='bf16-mixed') or 32.",
         ),
     ]
     for unsupported, expected, got, remedy in found:

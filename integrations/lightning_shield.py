@@ -13,6 +13,8 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from torch import Tensor
 from torchmetrics import Metric
 
+from hybrid_predict.errors import UnsupportedSetupError
+
 
 def training_loss(
     trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -27,6 +29,30 @@ def training_loss(
         output = trainer.strategy.training_step(*kwargs.values())
     loss = output["loss"] if isinstance(output, dict) else output
     return loss.detach().float() if isinstance(loss, Tensor) else None
+
+
+def refuse_loss_check(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    """Raise where a training step cannot be run once more without consequences.
+
+    Args:
+        trainer: The Trainer, at the start of training.
+        pl_module: What it is to train.
+
+    Raises:
+        UnsupportedSetupError: If the training step updates weights or fetches batches itself.
+    """
+    reason = ""
+    if not pl_module.automatic_optimization:
+        reason = "a training_step that steps optimizers itself"
+    elif hasattr(trainer.fit_loop._data_fetcher, "iterator_wrapper"):
+        reason = "a training_step that takes the loader's iterator"
+    if reason:
+        raise UnsupportedSetupError(
+            "loss_tolerance",
+            "a training_step that can be run for its loss alone",
+            reason,
+            "Set HybridConfig(loss_tolerance=None).",
+        )
 
 
 @contextmanager

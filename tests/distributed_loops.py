@@ -330,7 +330,9 @@ def logged(folder: Path) -> dict[str, Any]:
     handler = logging.Handler()
     handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("hybrid_predict").addHandler(handler)
-    loop = Loop(ddp(), make_config(loss_tolerance=0.0, loss_check_every=1, patience=3))
+    far = FixedHorizon(updates=1e4)
+    config = make_config(loss_tolerance=0.0, loss_check_every=1, patience=8, horizon=far)
+    loop = Loop(ddp(), config)
     records = loop.train()
     logging.getLogger("hybrid_predict").removeHandler(handler)
     return {"heard": heard, **outcome(loop, records)}

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
@@ -128,7 +129,9 @@ def fit(
     if any(isinstance(c, L.pytorch.callbacks.Checkpoint) for c in callbacks):
         quiet["enable_checkpointing"] = True
     trainer = L.Trainer(callbacks=callbacks, **{**quiet, **kwargs})
-    trainer.fit(model, train if train is not None else loader(), loader(2), ckpt_path=ckpt_path)
+    brings_its_own = is_overridden("train_dataloader", model)
+    train = train if train is not None or brings_its_own else loader()
+    trainer.fit(model, train, loader(2), ckpt_path=ckpt_path)
     return trainer, model
 
 

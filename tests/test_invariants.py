@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from cases import MODELS
-from hybrid_predict import ConfigError, HybridConfig, HybridEngine, UsageError
+from hybrid_predict import ConfigError, HybridConfig, HybridEngine, UsageError, Verdict
+from hybrid_predict.phases import Phase
 from loops import Bench, make_config, same_bits, weights
 
 FORECASTING = 6
@@ -207,13 +208,25 @@ def test_accumulated_step_with_interruptions_is_the_same_step():
     assert same_bits(*traces)
 
 
-def test_step_without_an_update_ends_at_base_weights_and_says_nothing_of_its_forecast(inside):
+def test_step_without_an_update_ends_at_base_weights_and_rejects_its_forecast(inside):
     bench, base = inside
-    forecasts = bench.engine.ledger.forecasts
     record = bench.engine.after_step(bench.loss())
     assert same_bits(weights(bench.model), base)
-    assert (record.verdict, record.horizon, record.ticks) == (None, 0, 1)
-    assert bench.engine.ledger.forecasts == forecasts
+    assert (record.verdict, record.horizon, record.ticks) == (Verdict.REJECTED, 0, 1)
+
+
+def test_updates_that_never_follow_a_forecast_hand_over():
+    bench = Bench(make_config(patience=4))
+    bench.train(5)
+    base = weights(bench.model)
+    # As in a loop that passes over every batch whose loss is not finite at the forecast point.
+    for left in range(3, -1, -1):
+        bench.engine.before_step()
+        assert not same_bits(weights(bench.model), base)
+        bench.engine.after_step(bench.loss())
+        assert (bench.engine.clock.phase is Phase.FULL) == (left == 0)
+    bench.engine.before_step()
+    assert same_bits(weights(bench.model), base)
 
 
 def test_optimizer_may_forget_gradients_before_the_step_is_closed(inside):

@@ -7,7 +7,8 @@ import torch
 from torch import nn
 
 from cases import OPTIMIZERS
-from hybrid_predict import ConfigError, OptimizerWrapper, UnsupportedSetupError
+from hybrid_predict import ConfigError, HybridEngine, OptimizerWrapper, UnsupportedSetupError
+from hybrid_predict.gradients import GradientProbe
 from loops import Bench, make_config, same_bits
 
 
@@ -198,3 +199,30 @@ def test_policy_is_for_long_forecasts_only(long_horizon, reconciles):
     bench.train(8)
     steps = {float(s["step"]) for s in bench.optimizer.state.values()}
     assert steps == {8.0 + 2.0 * bench.engine.ledger.forecasts if reconciles else 8.0}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_gradients_of_a_scaler_are_measured_as_if_unscaled(fused, monkeypatch):
+    heard = []
+    measure = GradientProbe.total_norm
+    monkeypatch.setattr(
+        GradientProbe,
+        "total_norm",
+        lambda self: heard.append(float(measure(self))) or measure(self),
+    )
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**12)
+    for scaled in (False, True):
+        torch.manual_seed(0)
+        net = nn.Linear(4, 4)
+        optimizer = torch.optim.Adam(net.parameters(), fused=fused)
+        engine = HybridEngine(net, optimizer, make_config())
+        for k in range(8):
+            engine.before_step()
+            loss = net(torch.full((8, 4), 1.0 + k)).square().mean()
+            (scaler.scale(loss) if scaled else loss).backward()
+            scaler.step(optimizer) if scaled else optimizer.step()
+            scaler.update() if scaled else None
+            optimizer.zero_grad()
+            engine.after_step(loss)
+    assert heard[8:] == pytest.approx(heard[:8])
+    assert len(heard) == 16

@@ -6,7 +6,7 @@ from torch import nn
 
 from cases import MODELS, TiedLM
 from hybrid_predict import ConfigError, ParameterMapper, WeightDelta
-from hybrid_predict.parameters import classify
+from hybrid_predict.kinds import classify
 from hybrid_predict.tasks.byte_gpt import ByteGPT, ByteGPTConfig
 from loops import Bench, make_config, same_bits, weights
 
@@ -82,6 +82,82 @@ def test_kinds_follow_module_types_and_shapes(name):
     found = {label: kinds[id(p)] for label, p in model.named_parameters()}
     assert {label: kind for label, kind in found.items() if kind != "vector"} == matrices
     assert len(kinds) == len(found)
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a trained low-rank term."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.down, self.up = nn.Linear(inputs, 2, bias=False), nn.Linear(2, outputs, bias=False)
+
+
+def parts(**children):
+    return nn.ModuleDict(children)
+
+
+def frozen(module):
+    return module.requires_grad_(False)
+
+
+def body():
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8))
+
+
+def lora_gpt(head):
+    return parts(embed=frozen(nn.Embedding(11, 8)), a=Adapted(8, 24), b=Adapted(8, 8), head=head)
+
+
+ADAPTERS = {f"{k}.{part}.weight": "hidden" for k in "ab" for part in ("down", "up")}
+BODY = {"body.0.weight": "hidden", "body.2.weight": "hidden"}
+
+PARTLY_FROZEN = {
+    "adapters, frozen head": (lambda: lora_gpt(frozen(nn.Linear(8, 11))), ADAPTERS),
+    "adapters, frozen head of no vocabulary": (lambda: lora_gpt(frozen(nn.Linear(8, 3))), ADAPTERS),
+    "adapters, trained head": (
+        lambda: lora_gpt(nn.Linear(8, 3)),
+        {**ADAPTERS, "head.weight": "head"},
+    ),
+    "adapters in a model of one child": (
+        lambda: parts(net=lora_gpt(frozen(nn.Linear(8, 11)))),
+        {f"net.{name}": kind for name, kind in ADAPTERS.items()},
+    ),
+    "adapters of every layer": (
+        lambda: parts(a=Adapted(8, 8), b=Adapted(8, 3)),
+        {**ADAPTERS, "b.up.weight": "head"},
+    ),
+    "frozen head": (lambda: parts(body=body(), head=frozen(nn.Linear(8, 3))), BODY),
+    "frozen head after a flattening": (
+        lambda: parts(body=body(), head=frozen(nn.Linear(32, 3))),
+        BODY,
+    ),
+    "frozen head of several layers": (
+        lambda: parts(body=body(), head=frozen(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)))),
+        BODY,
+    ),
+    "teacher": (
+        lambda: parts(body=body(), head=nn.Linear(8, 3), teacher=frozen(body())),
+        {**BODY, "head.weight": "head"},
+    ),
+    "frozen stem": (
+        lambda: parts(stem=frozen(body()), body=body(), head=nn.Linear(8, 3)),
+        {**BODY, "head.weight": "head"},
+    ),
+    "head alone": (
+        lambda: parts(net=nn.Sequential(*frozen(body()), nn.Linear(8, 3))),
+        {"net.3.weight": "head"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTLY_FROZEN)
+def test_the_head_is_sought_among_trained_matrices_unless_the_network_goes_on_frozen(name):
+    build, matrices = PARTLY_FROZEN[name]
+    model = build()
+    kinds = classify(model)
+    trained = {label: kinds[id(p)] for label, p in model.named_parameters() if p.requires_grad}
+    assert {label: kind for label, kind in trained.items() if kind != "vector"} == matrices
 
 
 def mapped(model, overrides=None):

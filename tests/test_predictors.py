@@ -208,12 +208,39 @@ def test_momentum_follows_geometric_decay_in_closed_form(backend):
 @everywhere
 def test_spectral_direction_is_refreshed_at_its_period_only(backend):
     history = History(SpectralPredictor(decay=DECAY, refresh_every=3), backend)
-    forecasts = []
+    directions = []
     for arrays in steps(count=7):
         history.observe(arrays)
-        forecasts.append(history.forecast(1.0))
-    renewed = [not same(a, b) for a, b in pairwise(forecasts)]
+        directions.append([x / np.linalg.norm(x) for x in history.forecast(1.0)])
+    renewed = [
+        not all(np.allclose(x, y) for x, y in zip(*pair, strict=True))
+        for pair in pairwise(directions)
+    ]
     assert renewed == [False, False, True, False, False, True]
+
+
+@everywhere
+def test_spectral_forecast_is_muon_s_step_at_the_length_of_the_update(backend):
+    history = History(SpectralPredictor(decay=DECAY), backend, {"matrix": (4, 3)})
+    average = np.zeros((4, 3))
+    for (gradient,), (update,) in zip(
+        steps(count=5, shapes={"matrix": (4, 3)}),
+        steps(seed=1, count=5, shapes={"matrix": (4, 3)}),
+        strict=True,
+    ):
+        history.predictor.observe(
+            history.state, [history.load(update)], None, history.case.backend,
+            [history.load(gradient)],
+        )  # fmt: skip
+        average = DECAY * average + (1 - DECAY) * gradient
+        left, _, right = np.linalg.svd(
+            DECAY * average + (1 - DECAY) * gradient, full_matrices=False
+        )
+        (found,) = history.forecast(2.0)
+        assert np.linalg.norm(found) == pytest.approx(2 * np.linalg.norm(update), rel=1e-5)
+        # Newton-Schulz leaves singular values between about 0.7 and 1.2 of each other.
+        cosine = -np.vdot(found, left @ right) / np.linalg.norm(found) / np.sqrt(3)
+        assert cosine > 0.95
 
 
 @pytest.mark.parametrize(

@@ -240,3 +240,34 @@ def test_buffers_that_change_are_restored_unless_good(as_flag, good):
     norm(torch.full((4, 3), NAN))
     keeper.restore(as_flag(good))
     assert same_bits(dict(norm.named_buffers()), before) is not good
+
+
+@pytest.mark.parametrize("spoiled", [0, 1, 2])
+def test_a_step_of_several_updates_of_one_optimizer_is_undone_as_a_whole(spoiled):
+    bench = Bench(make_config())
+    bench.train(6)
+    before = kept(bench)
+    bench.engine.before_step()
+    assert bench.engine.mapper.displaced
+    for k in range(3):
+        (bench.loss() * (NAN if k == spoiled else 1.0)).backward()
+        bench.optimizer.step()
+        bench.optimizer.zero_grad()
+    assert bench.engine.after_step().verdict is Verdict.REJECTED
+    assert same_bits(kept(bench), before)
+
+
+def test_a_step_of_several_updates_is_verified_by_the_first_gradient():
+    bench = Bench(make_config())
+    bench.train(6)
+    counted = []
+    forecaster = bench.engine._forecaster
+    update = forecaster.update
+    forecaster.update = lambda rows, values: counted.append(list(rows)) or update(rows, values)
+    bench.engine.before_step()
+    for _ in range(3):
+        bench.loss().backward()
+        bench.optimizer.step()
+        bench.optimizer.zero_grad()
+    bench.engine.after_step()
+    assert counted == [list(range(len(forecaster.positions)))]

@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from hybrid_predict import ConfigError
-from hybrid_predict.parameters import classify
+from hybrid_predict.kinds import classify
 from hybrid_predict.tasks import TASKS
 from hybrid_predict.tasks.autoencoder import AUTOENCODER
 from hybrid_predict.tasks.burgers import PINN, burgers_residual, physics_loss

@@ -165,6 +165,11 @@ class AuditArm:
         if (number := trainer.num_devices * trainer.num_nodes) > 1:
             remedy = "Set Trainer(devices=1) for the audit."
             raise UnsupportedSetupError("Trainer", "a single device", f"{number}", remedy)
+        if not model.automatic_optimization:
+            remedy = "The arms of an audit cannot be shortened alike without it."
+            raise UnsupportedSetupError(
+                "model", "automatic optimization", "manual optimization", remedy
+            )
         return trainer, model, _data(data)
 
     def _look_again(self, trainer: Any, module: Any) -> None:

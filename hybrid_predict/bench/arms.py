@@ -18,7 +18,7 @@ from hybrid_predict.bench.peers.muon import Muon
 from hybrid_predict.bench.peers.outer import lookahead, snoo
 from hybrid_predict.bench.peers.placebo import NegatedForecast, RandomForecast
 from hybrid_predict.bench.peers.schedule_free import schedule_free
-from hybrid_predict.parameters import hidden_and_rest
+from hybrid_predict.kinds import hidden_and_rest
 from hybrid_predict.tasks import Recipe
 
 SPEEDUP = 1.5

@@ -36,8 +36,8 @@ class AlignmentHorizon(AbstractHorizon):
 
     floors: Mapping[str, float] = field(default_factory=lambda: {"hidden": 1.0})
     longest: float = 31.0
-    rate: float = 0.1
-    target: float = 0.03
+    rate: float = 0.2
+    target: float = 0.015
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.longest) and self.longest > 0):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.parameters import hidden_and_rest
+from hybrid_predict.kinds import hidden_and_rest
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.runtime import interruptible
 from hybrid_predict.tasks.base import linear_schedule

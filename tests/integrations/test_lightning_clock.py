@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from hybrid_predict import HybridConfig, HybridPredict
-from lightning_models import SCHEDULES, Net, fit, loader
+from lightning_models import Net, fit, loader
 
 RUNS: dict[str, dict[str, Any]] = {
     "max_steps": {"max_steps": 120},
@@ -36,14 +36,6 @@ def test_run_ends_early_with_its_length_on_the_clock(run: str) -> None:
     assert trainer.current_epoch == plain.current_epoch or "max_steps" in RUNS[run]
     assert model.batches < plain_model.batches
     assert rates_at_equal_steps(plain_model, model)
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("run", ["max_steps", "max_epochs"])
-def test_rate_at_equal_equivalent_step_is_the_plain_runs(schedule: str, run: str) -> None:
-    _, plain = fit([], Net(schedule), **RUNS[run])
-    _, hybrid = fit([HybridPredict(speedup=1.5)], Net(schedule), **RUNS[run])
-    assert rates_at_equal_steps(plain, hybrid)
 
 
 @pytest.mark.parametrize("frequency", [2, 3, 5])
@@ -152,20 +144,6 @@ def test_missing_batches_are_passed_over() -> None:
 
 def gap(sample: Any) -> Any:
     return None if sample is None else [sample]
-
-
-def test_plateau_scheduler_is_stepped_by_validations_only() -> None:
-    callback = HybridPredict()
-    trainer, _ = fit([callback], Net("plateau"), max_epochs=6)
-    assert trainer.lr_scheduler_configs[0].scheduler.last_epoch == 6
-
-
-def test_early_stopping_stops() -> None:
-    stop = EarlyStopping("val_loss", patience=0, min_delta=1e9)
-    callback = HybridPredict()
-    trainer, _ = fit([callback, stop], max_epochs=6)
-    assert trainer.current_epoch == 2
-    assert trainer.global_step == callback.ledger.equivalent_steps == 32
 
 
 def test_real_clock_compresses_nothing() -> None:

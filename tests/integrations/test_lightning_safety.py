@@ -12,11 +12,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint, WeightAveraging
 from lightning.pytorch.loggers import CSVLogger
-from lightning.pytorch.strategies import (
-    DeepSpeedStrategy,
-    FSDPStrategy,
-    SingleDeviceStrategy,
-)
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 from torch import Tensor, nn
 
 from hybrid_predict import (
@@ -43,6 +39,9 @@ class Recorder(Callback):
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.base = weights(module.net)
         self.hook = module.net[0].register_forward_pre_hook(self._forward)
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        # After the engine's own hook, which may take the optimizer's update back.
         trainer.optimizers[0].register_step_post_hook(
             lambda *_: self.base.update(weights(module.net))
         )
@@ -209,7 +208,6 @@ def test_loss_check_runs_shielded_and_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "trainer_kwargs", "words"),
     [
-        ("manual", {}, "manual optimization"),
         ("lbfgs", {}, "LBFGS"),
         ("plain", {"max_steps": -1, "max_epochs": -1, "max_time": "00:00:00:10"}, "max_steps"),
     ],
@@ -218,8 +216,6 @@ def test_setups_that_cannot_work_are_refused(
     make: str, trainer_kwargs: dict[str, Any], words: str
 ) -> None:
     model = Net("none")
-    if make == "manual":
-        model.automatic_optimization = False
     if make == "lbfgs":
         model.configure_optimizers = lambda: torch.optim.LBFGS(model.parameters())  # type: ignore[method-assign]
     with pytest.raises(UnsupportedSetupError, match=words):
@@ -227,30 +223,17 @@ def test_setups_that_cannot_work_are_refused(
 
 
 @pytest.mark.parametrize(
-    ("strategy", "scaler", "words"),
+    ("strategy", "words"),
     [
-        (object(), None, "single device"),
-        (FSDPStrategy(), None, "ModelParallelStrategy"),
-        (DeepSpeedStrategy.__new__(DeepSpeedStrategy), None, "DeepSpeedStrategy"),
-        (SingleDeviceStrategy(), object(), "without gradient scaler"),
+        (object(), "single device"),
+        (FSDPStrategy(), "ModelParallelStrategy"),
+        (DeepSpeedStrategy.__new__(DeepSpeedStrategy), "DeepSpeedStrategy"),
     ],
 )
-def test_strategies_and_scalers_that_cannot_work_are_refused(
-    strategy: Any, scaler: Any, words: str
-) -> None:
-    trainer = SimpleNamespace(
-        strategy=strategy,
-        precision_plugin=SimpleNamespace(scaler=scaler),
-        precision="16-mixed",
-        callbacks=[],
-    )
+def test_strategies_that_cannot_work_are_refused(strategy: Any, words: str) -> None:
+    trainer = SimpleNamespace(strategy=strategy, callbacks=[])
     with pytest.raises(UnsupportedSetupError, match=words):
         HybridPredict().on_train_start(trainer, Net())  # type: ignore[arg-type]
-
-
-def test_a_second_callback_is_refused() -> None:
-    with pytest.raises(UnsupportedSetupError, match="one HybridPredict"):
-        fit([HybridPredict(), HybridPredict()], max_steps=10)
 
 
 def test_a_configuration_in_the_place_of_the_speedup_gets_a_hint() -> None:
@@ -301,8 +284,3 @@ def test_a_layer_frozen_on_the_way_stays_where_it_is() -> None:
     assert len(frozen) > 20
     model_end = frozen[-1]
     assert torch.equal(frozen[-2], model_end) or len({float(w.sum()) for w in frozen[1:]}) <= 2
-
-
-def test_fast_dev_run_passes() -> None:
-    trainer, _ = fit([HybridPredict()], fast_dev_run=True)
-    assert trainer.global_step == 1

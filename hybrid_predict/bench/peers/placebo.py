@@ -62,8 +62,7 @@ class RandomForecast(_Redirected):
     Args:
         inner: The predictor that gives the lengths and keeps the history.
         seed: Of the random directions, at least 0.
-        hold: Observations between two directions, at least 1; by default as many as
-            `SpectralPredictor` keeps one.
+        hold: Observations between two directions, at least 1.
 
     Raises:
         ConfigError: If ``seed`` or ``hold`` is out of range.

@@ -1,0 +1,117 @@
+"""Kinds of parameters: which are hidden matrices, embeddings, the head, or vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_EMBEDDING_WORDS = ("embed", "pos", "token")
+
+
+def classify(model: nn.Module) -> dict[int, str]:
+    """The kind of every parameter of a model, by ``id``, from module types and shapes.
+
+    Weights of two or more dimensions are ``hidden`` matrices, convolutions, attention projections
+    and low-rank adapters included, except embedding tables, learned positions and the head.
+
+    The head is one matrix: a linear layer that maps back onto an embedding's vocabulary, or else
+    the last matrix of the network. It is sought among the trained matrices, and among frozen ones
+    only behind the last trained one: where the network goes on frozen, what is trained are inner
+    matrices or adapters, and none of them is the head. A child of the model that is frozen as a
+    whole belongs to the network if it holds a single matrix (a frozen head), or if its first
+    matrix takes the last trained one's outputs, flattened or not (a frozen head of several
+    layers); otherwise it is a network of its own, such as a teacher.
+    """
+    kinds: dict[int, str] = {}
+    matrices: list[_Matrix] = []
+    for module_name, module in model.named_modules():
+        for name, p in module.named_parameters(recurse=False):
+            if id(p) in kinds:
+                continue
+            leaf = f"{module_name}.{name}".lower().rsplit(".", 2)[-2:]
+            named_so = any(w in part for part in leaf for w in _EMBEDDING_WORDS)
+            matrix = _Matrix(id(p), tuple(p.shape), p.requires_grad, module_name.split(".")[0])
+            if isinstance(module, _EMBEDDINGS):
+                kinds[id(p)] = "embedding"
+            elif sum(size > 1 for size in p.shape) < 2:
+                kinds[id(p)] = "vector"
+                if isinstance(module, nn.Linear) and p.dim() == 2:
+                    matrices.append(matrix)
+            elif named_so and not _is_layer(module):
+                kinds[id(p)] = "embedding"
+            else:
+                kinds[id(p)] = "hidden"
+                matrices.append(matrix)
+    if not _tied_head(model) and (head := _head(model, matrices)) is not None:
+        kinds[head] = "head"
+    return kinds
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    key: int
+    shape: tuple[int, ...]
+    trained: bool
+    child: str
+
+    def takes_outputs_of(self, other: _Matrix) -> bool:
+        """Whether it may follow directly; behind convolutions the outputs may be flattened."""
+        inputs, outputs = math.prod(self.shape[1:]), other.shape[0]
+        flattened = len(other.shape) > 2 and outputs > 0 and inputs % outputs == 0
+        return flattened or inputs == outputs
+
+
+def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> int | None:
+    """The ``id`` of the head; None if the network has a single matrix or none is trained."""
+    positions = [k for k, m in enumerate(matrices) if m.trained]
+    if not positions:
+        return None
+    last = positions[-1]
+    frozen = _frozen_children(model)
+    behind = list(matrices[last + 1 :])
+    for child in frozen:
+        own = [m for m in matrices if m.child == child]
+        if len(own) > 1 and not own[0].takes_outputs_of(matrices[last]):
+            behind = [m for m in behind if m.child != child]
+    before = [m for m in matrices[: last + 1] if m.child not in frozen]
+    if len(before) + len(behind) < 2:
+        return None
+    vocabularies = {
+        (m.num_embeddings, m.embedding_dim) for m in model.modules() if isinstance(m, _EMBEDDINGS)
+    }
+    # Inner matrices may happen to have a vocabulary's shape; a head comes after them.
+    matching = [
+        m for m in (*before, *behind) if m.shape in vocabularies and (m.trained or m in behind)
+    ]
+    return (matching or behind or before)[-1].key
+
+
+def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """The hidden matrices, and the other parameters, of those that want a gradient."""
+    kinds = classify(model)
+    wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
+    return hidden, [p for p in wanted if kinds[id(p)] != "hidden"]
+
+
+def _frozen_children(model: nn.Module) -> set[str]:
+    """Names of the model's children in which nothing is trained."""
+    return {
+        name
+        for name, child in model.named_children()
+        if not any(p.requires_grad for p in child.parameters())
+    }
+
+
+def _is_layer(module: nn.Module) -> bool:
+    layers = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)
+    return isinstance(module, layers)
+
+
+def _tied_head(model: nn.Module) -> bool:
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, _EMBEDDINGS)}
+    return any(id(m.weight) in tables for m in model.modules() if isinstance(m, nn.Linear))

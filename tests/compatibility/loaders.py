@@ -1,0 +1,106 @@
+"""Rows: where batches come from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from compatibility.rows import Table
+from compatibility.subject import EPOCHS, refuses, same_rates, train
+from hybrid_predict import HybridConfig, HybridPredict, UnsupportedSetupError
+from lightning_models import Net, SeededLoader
+
+TABLE = Table("loop")
+
+
+class Stream(IterableDataset[Any]):
+    """Endless batches of no known length."""
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        generator = torch.Generator().manual_seed(0)
+        while True:
+            yield [torch.randn(16, 8, generator=generator)]
+
+
+@TABLE.row("iterable loader, `max_steps`", "a loader without length", note="all batches are used")
+def iterable(folder: Path) -> None:
+    def stream() -> Any:
+        return DataLoader(Stream(), batch_size=None)
+
+    run = train(Net("cosine"), train=stream(), val_check_interval=10).sound()
+    assert run.model.batches == 24
+    assert same_rates(lambda: Net("cosine"), run, train=stream(), val_check_interval=10)
+
+
+@TABLE.row(
+    "iterable loader, `max_epochs`",
+    "a loader without length",
+    outcome="UnsupportedSetupError",
+    note="the run's length is unknown; set `max_steps`",
+)
+def iterable_by_epochs(folder: Path) -> None:
+    class Short(Stream):
+        def __iter__(self) -> Iterator[list[Tensor]]:
+            for _, batch in zip(range(6), super().__iter__(), strict=False):
+                yield batch
+
+    refuses(UnsupportedSetupError, "number of optimizer updates is known.*max_steps",
+            train=DataLoader(Short(), batch_size=None), max_epochs=6)  # fmt: skip
+
+
+@TABLE.row(
+    "stateful loader",
+    "a loader with `state_dict`",
+    note="what is skipped is drawn, so its position stays right",
+    proof="integrations/test_lightning_resume.py::test_resume_from_every_update_is_bit_exact",
+)
+def stateful(folder: Path) -> None:
+    class Resumable(SeededLoader):
+        def __iter__(self) -> Iterator[list[Tensor]]:
+            if self.position == self.length:
+                self.epoch, self.position = self.epoch + 1, 0
+            return super().__iter__()
+
+    data = Resumable(length=6)
+    train(Net("cosine"), train=data, max_epochs=6).sound()
+    assert (data.epoch, data.position) == (5, 6)
+
+
+class TakesIterator(Net):
+    """A training step that fetches its batch itself."""
+
+    def training_step(self, dataloader_iter: Any) -> Tensor:  # type: ignore[override]
+        batch, batch_idx, _ = next(dataloader_iter)
+        return super().training_step(batch, batch_idx)
+
+    def log(self, *args: Any, **kwargs: Any) -> None:
+        super().log(*args, **{**kwargs, "batch_size": 16})
+
+
+@TABLE.row("`training_step(self, dataloader_iter)`", "the step fetches its batches itself")
+def takes_iterator(folder: Path) -> None:
+    with pytest.warns(UserWarning, match="dataloader_iter"):
+        by_steps = train(TakesIterator("cosine"), max_steps=36).sound()
+        assert same_rates(lambda: TakesIterator("cosine"), by_steps, max_steps=36)
+        by_epochs = train(TakesIterator("cosine"), enable_progress_bar=True, **EPOCHS).sound()
+        assert same_rates(lambda: TakesIterator("cosine"), by_epochs, **EPOCHS)
+    assert by_epochs.trainer.current_epoch == 6
+    assert by_epochs.model.batches == 24
+
+
+@TABLE.row(
+    "`training_step(self, dataloader_iter)` with a loss check",
+    "`HybridConfig(loss_tolerance=0.1)`",
+    outcome="UnsupportedSetupError",
+    note="the check would fetch a batch of its own",
+)
+def checked_iterator(folder: Path) -> None:
+    with pytest.warns(UserWarning, match="dataloader_iter"):
+        refuses(UnsupportedSetupError, "loss_tolerance.*the loader's iterator", TakesIterator(),
+                plugin=HybridPredict(config=HybridConfig(loss_tolerance=0.1)))  # fmt: skip

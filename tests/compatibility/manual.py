@@ -1,0 +1,236 @@
+"""Rows: training steps that step their optimizers themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, optim
+from torch.nn.functional import binary_cross_entropy_with_logits, softplus
+from torch.optim import lr_scheduler
+
+from compatibility.rows import Table
+from compatibility.subject import EPOCHS, Run, Subject, mlp, refuses, train
+from hybrid_predict import HybridConfig, HybridPredict, UnsupportedSetupError
+from lightning_models import Net, fit
+
+TABLE = Table("optimizer")
+
+
+class Gan(Net):
+    """A generator and a discriminator, each with its optimizer and its scheduler.
+
+    Args:
+        critic_steps: Updates of the discriminator per training step.
+        schedule: When the schedulers are stepped.
+    """
+
+    def __init__(self, critic_steps: int = 1, schedule: str = "step") -> None:
+        super().__init__("none")
+        torch.manual_seed(1)
+        self.automatic_optimization = False
+        self.net, self.critic = mlp(outputs=8), mlp()
+        self.critic_steps, self.schedule = critic_steps, schedule
+        self.updates = [0, 0]
+
+    def configure_optimizers(self) -> Any:
+        made = [
+            optim.Adam(self.net.parameters(), lr=1e-3, betas=(0.5, 0.9)),
+            optim.Adam(self.critic.parameters(), lr=2e-3, betas=(0.5, 0.9)),
+        ]
+        return made, [lr_scheduler.ExponentialLR(o, 0.95) for o in made]
+
+    def _update(self, index: int, loss: Tensor) -> None:
+        optimizer = self.optimizers()[index]
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        self.clip_gradients(optimizer, 1.0, "norm")
+        optimizer.step()
+        self.updates[index] += 1
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> None:  # type: ignore[override]
+        (x,) = batch
+        self.rates[self.trainer.global_step] = self.trainer.optimizers[0].param_groups[0]["lr"]
+        generator, critic = self.optimizers()
+        noise = torch.randn_like(x)
+        self.toggle_optimizer(critic)
+        for _ in range(self.critic_steps):
+            real, fake = self.critic(x), self.critic(self.net(noise).detach())
+            loss = binary_cross_entropy_with_logits(real, torch.ones_like(real))
+            self._update(1, loss + softplus(fake).mean())
+        self.untoggle_optimizer(critic)
+        self.toggle_optimizer(generator)
+        self._update(0, softplus(-self.critic(self.net(noise))).mean())
+        self.untoggle_optimizer(generator)
+        self.batches += 1
+        if self.schedule == "step" or self.trainer.is_last_batch:
+            for scheduler in self.lr_schedulers():
+                scheduler.step()
+
+    def validation_step(self, batch: list[Tensor], batch_idx: int) -> None:
+        self.log("val_loss", self.critic(self.net(batch[0])).mean())
+
+
+def gan_rates(make: Callable[[], Net], run: Run, **kwargs: Any) -> bool:
+    _, plain = fit([], make(), **kwargs)
+    assert len(set(plain.rates.values())) > 1
+    return all(plain.rates[step] == rate for step, rate in run.model.rates.items())
+
+
+def gan(kwargs: dict[str, Any], folder: Path) -> None:
+    run = train(Gan(), **kwargs).sound(36, global_step=72)
+    assert run.model.updates == [24, 24]
+    assert gan_rates(Gan, run, **kwargs)
+    assert run.plugin.engine is not None
+    matrices = {"net": (0, 2, 4), "critic": (0, 2)}
+    forecast = {f"{part}.{k}.weight" for part, layers in matrices.items() for k in layers}
+    assert run.plugin.engine.horizons.keys() == forecast
+
+
+for _name, _kwargs in {"max_steps": {"max_steps": 72}, "max_epochs": EPOCHS}.items():
+    TABLE.add(
+        f"several optimizers, manual optimization, `{_name}`",
+        "`automatic_optimization = False`, a GAN with two optimizers",
+        partial(gan, _kwargs),
+        note="one `training_step` is one full step; global step counts every update, as always; "
+        "schedulers that it steps follow the clock; the last network alone has "
+        "a head",
+        proof="test_compatibility.py::test_a_gan_resumes_bit_for_bit",
+    )
+
+
+@TABLE.row(
+    "schedulers stepped once per epoch, manual optimization",
+    "`if self.trainer.is_last_batch: scheduler.step()`",
+    note="left to the module: once per epoch on the clock",
+)
+def by_epoch(folder: Path) -> None:
+    run = train(Gan(schedule="epoch"), **EPOCHS).sound(36, global_step=72)
+    assert [c.scheduler.last_epoch for c in run.trainer.lr_scheduler_configs] == [6, 6]
+
+
+@TABLE.row(
+    "several updates of one optimizer per step, manual optimization",
+    "5 discriminator updates per generator update",
+    note="one forecast and one full step per `training_step`; bounded by `max_epochs`",
+)
+def critic_steps(folder: Path) -> None:
+    run = train(Gan(critic_steps=5), **EPOCHS).sound(36, global_step=36 * 6)
+    assert run.model.updates == [24, 120]
+    assert gan_rates(partial(Gan, 5), run, **EPOCHS)
+
+
+@TABLE.row(
+    "several updates of one optimizer per step, `max_steps`",
+    "5 discriminator updates per generator update, `Trainer(max_steps=...)`",
+    outcome="UnsupportedSetupError",
+    note="`max_steps` counts every update, so the run's length is not known; set `max_epochs`",
+)
+def critic_steps_by_steps(folder: Path) -> None:
+    refuses(UnsupportedSetupError, "2 optimizer steps in each, got 6.*max_epochs", Gan(5),
+            max_steps=60)  # fmt: skip
+
+
+class Slow(Gan):
+    """Steps its schedulers after every fourth update."""
+
+    def lr_schedulers(self) -> Any:
+        return super().lr_schedulers() if self.batches % 4 == 0 else []
+
+
+@TABLE.row(
+    "schedulers stepped every few steps, manual optimization",
+    "`if self.batches % 4 == 0: scheduler.step()`",
+    note="stepped as often in all as in the uncompressed run",
+)
+def slow(folder: Path) -> None:
+    plain, _ = fit([], Slow(), **EPOCHS)
+    run = train(Slow(), **EPOCHS).sound(36, global_step=72)
+    ends = [t.lr_scheduler_configs[0].scheduler.last_epoch for t in (plain, run.trainer)]
+    assert ends == [9, 9]
+
+
+class InTurn(Gan):
+    """Updates the generator in every third training step only."""
+
+    def _update(self, index: int, loss: Tensor) -> None:
+        if index == 1 or self.batches % 3 == 0:
+            super()._update(index, loss)
+
+
+@TABLE.row(
+    "optimizers stepped in turn, manual optimization",
+    "the generator is updated in every third `training_step`",
+    note="what a `training_step` does not update goes back to its base weights; what the first one "
+    "does not update is never forecast",
+)
+def in_turn(folder: Path) -> None:
+    run = train(InTurn(), **EPOCHS)
+    run.sound(36, global_step=run.trainer.global_step)
+    assert run.model.updates == [8, 24]
+    assert run.trainer.global_step > 36
+
+
+@TABLE.row(
+    "optimizers stepped in turn, `max_steps`",
+    "the generator is updated in every third `training_step`, `Trainer(max_steps=...)`",
+    outcome="UnsupportedSetupError",
+    note="`max_steps` counts every update, so the run's length is not known; set `max_epochs`",
+)
+def in_turn_by_steps(folder: Path) -> None:
+    refuses(UnsupportedSetupError, "2 optimizer steps in each, got 1.*max_epochs", InTurn(),
+            max_steps=60)  # fmt: skip
+
+
+class Manual(Subject):
+    """One optimizer, stepped by the training step.
+
+    Args:
+        every: Batches per update.
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        super().__init__(mlp())
+        self.automatic_optimization, self.every = False, every
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        optimizer, loss = self.optimizers(), super().training_step(batch, batch_idx)
+        self.manual_backward(loss)
+        if (batch_idx + 1) % self.every == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+
+@TABLE.row(
+    "one optimizer, manual optimization",
+    "`automatic_optimization = False`",
+    note="a loss that `training_step` returns is watched, as with automatic optimization",
+)
+def manual(folder: Path) -> None:
+    run = train(Manual()).sound()
+    assert all(loss is not None for loss in run.plugin.history.column("loss"))
+
+
+@TABLE.row(
+    "accumulation by hand, manual optimization",
+    "`if batch_idx % 4 == 3: optimizer.step()`",
+    outcome="UnsupportedSetupError",
+    note="let the Trainer accumulate, with automatic optimization",
+)
+def by_hand(folder: Path) -> None:
+    refuses(UnsupportedSetupError, "optimizer steps in each, got 0.*accumulate", Manual(4))
+
+
+@TABLE.row(
+    "loss check, manual optimization",
+    "`HybridConfig(loss_tolerance=0.1)`",
+    outcome="UnsupportedSetupError",
+    note="the check would step the optimizers",
+)
+def loss_check(folder: Path) -> None:
+    plugin = HybridPredict(config=HybridConfig(loss_tolerance=0.1))
+    refuses(UnsupportedSetupError, "loss_tolerance.*steps optimizers itself", Gan(), plugin=plugin)

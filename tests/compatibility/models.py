@@ -1,0 +1,362 @@
+"""Rows: what the weights belong to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import BackboneFinetuning, Callback
+from torch import Tensor, nn
+from torch.nn.utils import parametrizations, parametrize
+from torch.utils.checkpoint import checkpoint
+
+from compatibility.rows import Table
+from compatibility.subject import EVERY_KIND, Run, Subject, adamw, mlp, refuses, train
+from hybrid_predict import HybridPredict, UnsupportedSetupError
+
+TABLE = Table("model")
+
+
+def every_kind() -> HybridPredict:
+    return HybridPredict(config=EVERY_KIND)
+
+
+def names(run: Run) -> set[str]:
+    """Names of the parameters that are forecast."""
+    assert run.plugin.engine is not None
+    return set(run.plugin.engine.horizons)
+
+
+class Tokens(nn.Module):
+    """Reads inputs as tokens of a vocabulary of 11."""
+
+    def __init__(self, tied: bool = False, sparse: bool = False) -> None:
+        super().__init__()
+        self.table = nn.Embedding(11, 8, sparse=sparse)
+        self.inner = nn.Linear(8, 8)
+        self.head = nn.Linear(8, 11, bias=False)
+        if tied:
+            self.head.weight = self.table.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = (x * 3).long().abs() % 11
+        return self.head(torch.tanh(self.inner(self.table(tokens)).mean(1)))
+
+
+@TABLE.row(
+    "tied weights",
+    "`head.weight = embedding.weight`",
+    note="one parameter, forecast as an embedding if at all",
+)
+def tied(folder: Path) -> None:
+    run = train(Subject(Tokens(tied=True)), plugin=every_kind()).sound()
+    assert names(run) == {"net.table.weight", "net.inner.weight", "net.inner.bias"}
+    assert run.model.net.head.weight is run.model.net.table.weight
+
+
+@TABLE.row("frozen layers", "`layer.requires_grad_(False)`", note="left alone")
+def frozen(folder: Path) -> None:
+    body = mlp()
+    body[0].requires_grad_(False)
+    kept = body[0].weight.clone()
+    run = train(Subject(body)).sound()
+    assert names(run) == {"net.2.weight"}
+    assert torch.equal(body[0].weight, kept)
+
+
+@TABLE.row(
+    "low-rank adapters",
+    "frozen matrices with trained factors",
+    note="both factors are hidden matrices; where the network goes on frozen none is the head",
+    proof="test_parameters.py"
+    "::test_the_head_is_sought_among_trained_matrices_unless_the_network_goes_on_frozen",
+)
+def adapters(folder: Path) -> None:
+    class Adapted(nn.Module):
+        def __init__(self, base: nn.Linear) -> None:
+            super().__init__()
+            self.base = base.requires_grad_(False)
+            self.down = nn.Linear(base.in_features, 4, bias=False)
+            self.up = nn.Linear(4, base.out_features, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.base(x) + self.up(self.down(x))
+
+    body = nn.Sequential(
+        Adapted(nn.Linear(8, 16)), nn.Tanh(), Adapted(nn.Linear(16, 16)), nn.Tanh(),
+        nn.Linear(16, 3).requires_grad_(False),
+    )  # fmt: skip
+    run = train(Subject(body)).sound()
+    assert names(run) == {f"net.{k}.{part}.weight" for k in (0, 2) for part in ("down", "up")}
+
+
+def unfreezes(folder: Path) -> None:
+    class Unfreeze(Callback):
+        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+            if trainer.current_epoch == 3:
+                module.net[0].requires_grad_(True)
+
+    body = mlp()
+    body[0].requires_grad_(False)
+    kept = body[0].weight.clone()
+    subject = Subject(body, optimizer=lambda p: adamw(p))
+    run = train(subject, [Unfreeze()], max_epochs=6, limit_train_batches=6).sound()
+    assert names(run) == {"net.2.weight"}
+    assert not torch.equal(body[0].weight, kept)
+
+
+TABLE.add(
+    "layers unfrozen on the way", "`requires_grad_(True)` after some epochs", unfreezes,
+    note="trained as always from there on, but not forecast",
+)  # fmt: skip
+
+
+@TABLE.row(
+    "`BackboneFinetuning`",
+    "`callbacks=[BackboneFinetuning(...)]`",
+    note="parameters added to the optimizer later are trained as always, but not forecast",
+)
+def backbone(folder: Path) -> None:
+    class WithBackbone(Subject):
+        def __init__(self) -> None:
+            super().__init__(mlp(outputs=16))
+            self.backbone = self.net
+            self.top = mlp()
+            self.top[0] = nn.Linear(16, 16)
+
+        def loss(self, batch: Any) -> Tensor:
+            (x,) = batch
+            return (self.top(self.backbone(x)) - x.sum(1, keepdim=True).sin()).square().mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=1e-2)
+
+    model = WithBackbone()
+    before = model.net[2].weight.clone()
+    callback = BackboneFinetuning(unfreeze_backbone_at_epoch=3)
+    run = train(model, [callback], max_epochs=6, limit_train_batches=6).sound()
+    assert names(run) == {"top.0.weight", "top.2.weight"}
+    assert not torch.equal(model.net[2].weight, before)
+
+
+@TABLE.row(
+    "batch norm and dropout",
+    "`BatchNorm1d`, `Dropout`",
+    note="statistics include forecast points; those of an undone step are put back",
+    proof="test_rollback.py::test_buffers_that_change_are_restored_unless_good",
+)
+def batch_norm(folder: Path) -> None:
+    train(Subject()).sound()
+    train(Subject(), plugin=every_kind()).sound()
+
+
+@TABLE.row(
+    "`spectral_norm`",
+    "`parametrizations.spectral_norm(layer)`",
+    note="the underlying matrix is forecast",
+)
+def spectral_norm(folder: Path) -> None:
+    body = mlp()
+    body[2] = parametrizations.spectral_norm(body[2])
+    run = train(Subject(body)).sound()
+    assert "net.2.parametrizations.weight.original" in names(run)
+
+
+class Symmetric(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.triu() + x.triu(1).mT
+
+
+@TABLE.row(
+    "parametrizations",
+    "`parametrize.register_parametrization(...)`",
+    note="the underlying matrix is forecast",
+)
+def parametrized(folder: Path) -> None:
+    body = mlp()
+    parametrize.register_parametrization(body[2], "weight", Symmetric())
+    body[0] = parametrizations.weight_norm(body[0])
+    run = train(Subject(body)).sound()
+    assert "net.2.parametrizations.weight.original" in names(run)
+    assert torch.equal(body[2].weight, body[2].weight.mT)
+
+
+def lazy() -> nn.Module:
+    return nn.Sequential(
+        nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(16), nn.Tanh(), nn.LazyLinear(1)
+    )
+
+
+@TABLE.row(
+    "lazy modules",
+    "`nn.LazyLinear(...)`, after Lightning's sanity check or a forward pass",
+)
+def lazy_modules(folder: Path) -> None:
+    body = lazy()
+    body(torch.zeros(16, 8))
+    run = train(Subject(body)).sound()
+    assert names(run) == {"net.0.weight", "net.2.weight"}
+    run = train(Subject(lazy())).sound()
+    assert names(run) == {"net.0.weight", "net.2.weight"}
+
+
+@TABLE.row(
+    "lazy modules that no forward pass has seen",
+    "`nn.LazyLinear(...)`, `num_sanity_val_steps=0`",
+    outcome="UnsupportedSetupError",
+    note="run one batch through the model before `fit`",
+)
+def lazy_unseen(folder: Path) -> None:
+    refuses(UnsupportedSetupError, "initialised.*one batch", Subject(lazy()),
+            num_sanity_val_steps=0)  # fmt: skip
+
+
+@TABLE.row(
+    "sparse embedding gradients",
+    "`nn.Embedding(sparse=True)` with `SparseAdam` or `SGD`",
+    note="forecast only if embeddings are given a predictor, and then densely",
+)
+def sparse(folder: Path) -> None:
+    body = Tokens(sparse=True)
+    body.inner.requires_grad_(False)
+    body.head.requires_grad_(False)
+
+    def optimizer(parameters: Any) -> torch.optim.Optimizer:
+        return torch.optim.SparseAdam([body.table.weight], lr=1e-2)
+
+    run = train(Subject(body, optimizer), plugin=every_kind()).sound()
+    assert names(run) == {"net.table.weight"}
+    train(Subject(Tokens(sparse=True), lambda p: torch.optim.SGD(p, lr=1e-2))).sound()
+
+
+class Complex(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Parameter(torch.randn(8, 8, dtype=torch.complex64) / 4)
+        self.out = mlp()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out((x.to(torch.complex64) @ self.mix).abs())
+
+
+@TABLE.row(
+    "complex parameters",
+    "`nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))`",
+    note="trained as always, but not forecast",
+)
+def complex_parameters(folder: Path) -> None:
+    for plugin in (HybridPredict(), every_kind()):
+        run = train(Subject(Complex()), plugin=plugin).sound()
+        assert "net.mix" not in names(run)
+        assert "net.out.2.weight" in names(run)
+
+
+@TABLE.row("parameters without elements", "`nn.Linear(5, 0)`", note="nothing happens to them")
+def empty(folder: Path) -> None:
+    class WithEmpty(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.none = mlp(), nn.Linear(8, 1)
+            self.none.weight = nn.Parameter(torch.empty(0, 8))
+            self.none.bias = nn.Parameter(torch.empty(0))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x) + self.none(x).sum(1, keepdim=True)
+
+    run = train(Subject(WithEmpty())).sound()
+    assert names(run) == {"net.body.0.weight", "net.body.2.weight"}
+    train(Subject(WithEmpty()), plugin=every_kind()).sound()
+
+
+@TABLE.row(
+    "parameters without gradient",
+    "a parameter that the loss does not depend on",
+    note="left out after the first full step",
+)
+def unused(folder: Path) -> None:
+    class WithUnused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.unused = mlp(), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.body(x)
+
+    body = WithUnused()
+    kept = body.unused.weight.clone()
+    run = train(Subject(body), plugin=every_kind()).sound()
+    assert not any("unused" in name for name in names(run))
+    assert torch.equal(body.unused.weight, kept)
+
+
+@TABLE.row(
+    "layers skipped at random",
+    "stochastic depth",
+    note="what no gradient reaches goes back to its base weights",
+)
+def skipped(folder: Path) -> None:
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+            self.out, self.calls = nn.Linear(8, 1), 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += self.training
+            for k, layer in enumerate(self.layers):
+                x = x if k and self.calls % 3 == k else torch.tanh(layer(x))
+            return self.out(x)
+
+    train(Subject(Deep())).sound()
+
+
+@TABLE.row(
+    "`torch.compile`d inner module",
+    "`self.net = torch.compile(net)`",
+    note="forecasts cause no recompilation",
+)
+def compiled(folder: Path) -> None:
+    graphs: list[Any] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    counts = []
+    for plugin in (None, HybridPredict()):
+        graphs.clear()
+        torch._dynamo.reset()
+        subject = Subject(torch.compile(mlp(), backend=backend))
+        if plugin is None:
+            from lightning_models import fit
+
+            fit([], subject, max_steps=36)
+        else:
+            run = train(subject, plugin=plugin).sound()
+            assert names(run) == {"net._orig_mod.0.weight", "net._orig_mod.2.weight"}
+        counts.append(len(graphs))
+    assert counts[0] == counts[1] > 0
+
+
+@TABLE.row(
+    "activation checkpointing",
+    "`torch.utils.checkpoint.checkpoint(...)`",
+    note="recomputation sees the forecast point too",
+)
+def recomputed(folder: Path) -> None:
+    class Checkpointed(nn.Module):
+        def __init__(self, use: bool) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.body, self.use = mlp(), use
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not self.use:
+                return self.body(x)
+            return checkpoint(self.body, x, use_reentrant=False)
+
+    runs = [train(Subject(Checkpointed(use))).sound() for use in (False, True)]
+    ends = [dict(run.model.named_parameters()) for run in runs]
+    assert all(torch.equal(ends[0][name], p) for name, p in ends[1].items())

@@ -1,0 +1,148 @@
+"""Rows: every optimizer that torch ships, and how several are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import schedulefree
+import torch
+from torch import Tensor, nn, optim
+
+from compatibility.rows import Table
+from compatibility.subject import EVERY_KIND, Subject, fails_without_us, mlp, refuses, train
+from hybrid_predict import HybridPredict, UnsupportedSetupError
+
+TABLE = Table("optimizer")
+
+Make = Callable[[Any], optim.Optimizer]
+OPTIMIZERS: dict[str, Make] = {
+    "`SGD`": lambda p: optim.SGD(p, lr=1e-2),
+    "`SGD`, momentum": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, nesterov=True),
+    "`SGD`, fused": lambda p: optim.SGD(p, lr=1e-2, momentum=0.9, fused=True),
+    "`Adam`": lambda p: optim.Adam(p, lr=1e-2, foreach=False),
+    "`Adam`, foreach": lambda p: optim.Adam(p, lr=1e-2, foreach=True),
+    "`Adam`, fused": lambda p: optim.Adam(p, lr=1e-2, fused=True),
+    "`Adam`, amsgrad": lambda p: optim.Adam(p, lr=1e-2, amsgrad=True),
+    "`AdamW`": lambda p: optim.AdamW(p, lr=1e-2, foreach=False),
+    "`AdamW`, foreach": lambda p: optim.AdamW(p, lr=1e-2, foreach=True),
+    "`AdamW`, fused": lambda p: optim.AdamW(p, lr=1e-2, fused=True),
+    "`AdamW`, rate as a tensor": lambda p: optim.AdamW(p, lr=torch.tensor(1e-2)),
+    "`NAdam`": lambda p: optim.NAdam(p, lr=1e-2),
+    "`RAdam`": lambda p: optim.RAdam(p, lr=1e-2),
+    "`Adamax`": lambda p: optim.Adamax(p, lr=1e-2),
+    "`ASGD`": lambda p: optim.ASGD(p, lr=1e-2),
+    "`Adadelta`": lambda p: optim.Adadelta(p, lr=1.0),
+    "`RMSprop`": lambda p: optim.RMSprop(p, lr=1e-3, momentum=0.5, centered=True),
+    "`Rprop`": lambda p: optim.Rprop(p, lr=1e-3),
+    "`Adagrad`": lambda p: optim.Adagrad(p, lr=1e-2),
+    "`Adagrad`, fused": lambda p: optim.Adagrad(p, lr=1e-2, fused=True),
+    "`Adafactor`": lambda p: optim.Adafactor(p, lr=1e-2),
+}
+
+
+def trains(make: Make, folder: Path) -> None:
+    train(Subject(optimizer=make)).sound()
+    train(Subject(optimizer=make), plugin=HybridPredict(config=EVERY_KIND)).sound()
+
+
+for _name, _make in OPTIMIZERS.items():
+    TABLE.add(_name, "`configure_optimizers` returns it", partial(trains, _make))
+
+
+@TABLE.row(
+    "`Muon`",
+    "`Muon` on the hidden matrices, all else frozen",
+    note="it orthogonalises updates itself: forecasts on top of it were not measured",
+)
+def muon(folder: Path) -> None:
+    train(Subject(mlp(bias=False), optimizer=lambda p: optim.Muon(p, lr=1e-2))).sound()
+
+
+@TABLE.row(
+    "`SparseAdam`",
+    "`nn.Embedding(sparse=True)`",
+    note="forecast only if embeddings are given a predictor, and then densely",
+)
+def sparse_adam(folder: Path) -> None:
+    table = nn.EmbeddingBag(11, 8, sparse=True)
+
+    class Bag(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = table
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.table((x * 3).long().abs() % 11).sum(1, keepdim=True)
+
+    def make(parameters: Any) -> optim.Optimizer:
+        return optim.SparseAdam(parameters, lr=1e-2)
+
+    train(Subject(Bag(), make), plugin=HybridPredict(config=EVERY_KIND)).sound()
+
+
+@TABLE.row(
+    "`Adam(capturable=True)`",
+    "`configure_optimizers` returns it",
+    outcome="not applicable",
+    note="torch itself refuses it on the CPU",
+)
+def capturable(folder: Path) -> None:
+    subject = Subject(optimizer=lambda p: optim.Adam(p, lr=1e-2, capturable=True))
+    fails_without_us(AssertionError, "capturable", subject)
+
+
+@TABLE.row(
+    "several parameter groups",
+    '`[{"params": ..., "lr": ...}, ...]`',
+    note="each with its own rate, weight decay and betas",
+)
+def groups(folder: Path) -> None:
+    def make(parameters: list[nn.Parameter]) -> optim.Optimizer:
+        matrices = {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1}
+        rest = {"params": [p for p in parameters if p.dim() <= 1], "lr": 1e-4}
+        return optim.AdamW([matrices, rest], lr=1e-2)
+
+    run = train(Subject(optimizer=make)).sound()
+    assert len(run.trainer.optimizers[0].param_groups) == 2
+
+
+@TABLE.row(
+    "several optimizers, automatic optimization",
+    "`configure_optimizers` returns two",
+    outcome="not applicable",
+    note="Lightning itself has none: it wants manual optimization for that",
+)
+def several(folder: Path) -> None:
+    class Two(Subject):
+        def configure_optimizers(self) -> Any:
+            return [optim.SGD([p], lr=1e-2) for p in self.parameters()]
+
+    fails_without_us(RuntimeError, "multiple optimizers", Two())
+
+
+def schedule_free(parameters: Any) -> optim.Optimizer:
+    return schedulefree.AdamWScheduleFree(parameters, lr=1e-2)
+
+
+REFUSED: dict[str, tuple[Make, str]] = {
+    "`LBFGS`": (lambda p: optim.LBFGS(p), "runs the model several times inside one step"),
+    "Schedule-Free": (schedule_free, "keeps a second set of weights"),
+    "Lookahead": (
+        lambda p: type("Lookahead", (optim.SGD,), {})(p, lr=1e-2), "keeps a second set of weights",
+    ),
+    "SAM": (lambda p: type("SAM", (optim.SGD,), {})(p, lr=1e-2), "moves the weights itself"),
+}  # fmt: skip
+
+
+def refused(make: Make, reason: str, folder: Path) -> None:
+    refuses(UnsupportedSetupError, f"optimizer: .*{reason}", Subject(optimizer=make))
+
+
+for _name, (_make, _reason) in REFUSED.items():
+    TABLE.add(
+        _name, "`configure_optimizers` returns it", partial(refused, _make, _reason),
+        outcome="UnsupportedSetupError", note=f"it {_reason}",
+    )  # fmt: skip

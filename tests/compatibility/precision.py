@@ -1,0 +1,84 @@
+"""Rows: what numbers the weights and the forward pass are made of."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.plugins import MixedPrecision
+
+from compatibility.rows import Table
+from compatibility.subject import Run, Subject, mlp, train
+
+TABLE = Table("precision")
+
+TRUE_HALF = "the part of a forecast that rounding would swallow is carried over in 32 bits"
+
+
+def trains(precision: str, dtype: torch.dtype, folder: Path) -> None:
+    # In 16 bits the default eps would be 0.
+    subject = Subject(mlp(), optimizer=lambda p: torch.optim.AdamW(p, lr=1e-2, eps=1e-4))
+    run = train(subject, precision=precision).sound()
+    assert {p.dtype for p in run.model.parameters()} == {dtype}
+    assert run.plugin.engine is not None
+    carried = run.plugin.engine.mapper.rounding.state_dict()
+    assert carried.keys() == (run.plugin.engine.horizons.keys() if dtype.itemsize == 2 else set())
+
+
+for _precision, _dtype, _note in (
+    ("32-true", torch.float32, ""),
+    ("64-true", torch.float64, "forecasts are made in 64 bits too, their reductions in 32"),
+    ("bf16-mixed", torch.float32, ""),
+    ("bf16-true", torch.bfloat16, TRUE_HALF),
+    ("16-true", torch.float16, TRUE_HALF),
+):
+    TABLE.add(
+        f"`{_precision}`", f'`Trainer(precision="{_precision}")`',
+        partial(trains, _precision, _dtype), note=_note,
+        proof="test_rounding.py::test_a_forecast_below_half_an_ulp_is_carried_until_it_counts"
+        if _note == TRUE_HALF else "",
+    )  # fmt: skip
+
+
+class Overflow(Callback):
+    """Makes the scaled gradients of some batches overflow."""
+
+    def __init__(self, batches: set[int]) -> None:
+        self.batches = batches
+
+    def on_after_backward(self, trainer: Any, module: Any) -> None:
+        if module.batches - 1 in self.batches:
+            module.net[0].weight.grad[0] = float("inf")
+
+
+SCALE = 2.0**10
+
+
+def scaled(fused: bool, folder: Path) -> None:
+    def run(broken: set[int]) -> tuple[Run, Any]:
+        scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
+        subject = Subject(optimizer=lambda p: torch.optim.AdamW(p, lr=1e-2, fused=fused))
+        plugins = [MixedPrecision("16-mixed", "cpu", scaler)]
+        return train(subject, [Overflow(broken)], plugins=plugins), scaler
+
+    run(set())[0].sound()
+    # Two forecasts and one step at base weights are lost, and none of them is credited.
+    spoiled, scaler = run({0, 10, 11})
+    spoiled.sound(full_steps=25)
+    assert spoiled.ledger.rejected == 2
+    assert scaler.get_scale() == SCALE / 8
+    updates = {float(s["step"]) for s in spoiled.trainer.optimizers[0].state.values()}
+    assert updates == {spoiled.ledger.full_steps - 3}
+
+
+for _fused in (False, True):
+    TABLE.add(
+        "`16-mixed` with a `GradScaler`" + ", fused optimizer" * _fused,
+        '`Trainer(precision="16-mixed")`' + ", `AdamW(fused=True)`" * _fused,
+        partial(scaled, _fused),
+        note="an update that the scaler skips at a forecast point rejects that forecast",
+        proof="test_optimizer.py::test_gradients_of_a_scaler_are_measured_as_if_unscaled",
+    )

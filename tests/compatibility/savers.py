@@ -1,0 +1,226 @@
+"""Rows: what saves, averages or finds weights beside the plug-in."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import (
+    Callback,
+    EMAWeightAveraging,
+    ModelCheckpoint,
+    ModelPruning,
+    OnExceptionCheckpoint,
+    StochasticWeightAveraging,
+    WeightAveraging,
+)
+from torch import Tensor
+
+from compatibility.rows import Table
+from compatibility.subject import EPOCHS, Run, Subject, Witness, mlp, train
+from hybrid_predict import HybridPredict
+from lightning_models import Net, SeededLoader, fit, same, weights
+
+TABLE = Table("loop")
+
+
+class Saved(Callback):
+    """Notes whether every checkpoint holds the base weights."""
+
+    def __init__(self, witness: Witness) -> None:
+        self.witness = witness
+        self.right: list[bool] = []
+
+    def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
+        state, base = checkpoint["state_dict"], self.witness.base
+        self.right.append(all(torch.equal(state[name], p) for name, p in base.items()))
+
+
+def saves(
+    mode: Callable[[Path], ModelCheckpoint], kwargs: dict[str, Any], files: int, folder: Path
+) -> None:
+    saved = Saved(Witness())
+    run = train(Net("cosine"), [saved, mode(folder / "run")], witness=saved.witness, **kwargs)
+    run.sound()
+    assert len(saved.right) > 0
+    assert all(saved.right)
+    paths = list((folder / "run").glob("*.ckpt"))
+    assert len(paths) == files
+    for path in paths:
+        state = torch.load(path, weights_only=True)["hybrid_predict"]
+        assert 0 < state["engine"]["clock"]["equivalent_steps"] <= 36
+
+
+MODES: dict[str, tuple[Callable[[Path], ModelCheckpoint], dict[str, Any], int, str]] = {
+    "`monitor`, `save_top_k`": (
+        lambda f: ModelCheckpoint(f, monitor="val_loss", save_top_k=2), EPOCHS, 2, "",
+    ),
+    "`every_n_train_steps`": (
+        lambda f: ModelCheckpoint(f, "{step}", every_n_train_steps=6, save_top_k=-1), {}, 6,
+        "saves at the first full step that reaches each multiple",
+    ),
+    "`every_n_epochs`": (
+        lambda f: ModelCheckpoint(f, "{epoch}", every_n_epochs=2, save_top_k=-1), EPOCHS, 3, "",
+    ),
+    "`train_time_interval`": (
+        lambda f: ModelCheckpoint(f, train_time_interval=timedelta(0), save_top_k=-1), {}, 24, "",
+    ),
+    "`save_last`": (lambda f: ModelCheckpoint(f, save_last=True, save_top_k=0), EPOCHS, 1, ""),
+}  # fmt: skip
+
+for _name, (_mode, _kwargs, _files, _note) in MODES.items():
+    TABLE.add(
+        f"`ModelCheckpoint`, {_name}", f"`ModelCheckpoint({_name.split('`')[1]}=...)`",
+        partial(saves, _mode, _kwargs, _files), note=_note,
+    )  # fmt: skip
+
+
+class Broken(Net):
+    """Fails between forward and update of one batch."""
+
+    def on_before_zero_grad(self, optimizer: Any) -> None:
+        if self.batches == 15:
+            raise RuntimeError("stop here")
+
+
+def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
+    saved, kept = Saved(Witness()), folder / "kept.ckpt"
+
+    class Keep(Callback):
+        def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
+            torch.save(checkpoint, kept)
+
+    callbacks = [HybridPredict(), saved.witness, saved, make(folder / "run"), Keep()]
+    with warnings.catch_warnings(), pytest.raises(RuntimeError, match="stop here"):
+        # Lightning looks for the checkpoint of an earlier exception.
+        warnings.simplefilter("ignore", UserWarning)
+        fit(callbacks, Broken("cosine"), train=SeededLoader(40), max_steps=36)
+    assert saved.right == [True]
+    assert saved.witness.moved > 0
+    again = {"train": SeededLoader(40), "max_steps": 36, "ckpt_path": str(kept)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        resumed = train(Net("cosine"), [make(folder / "run")], **again).sound()
+    assert resumed.model.batches < 24
+
+
+TABLE.add(
+    "`ModelCheckpoint(save_on_exception=True)`", "training is interrupted",
+    partial(saved_on_exception, lambda f: ModelCheckpoint(f, save_on_exception=True)),
+    note="base weights, and a state to resume from",
+)  # fmt: skip
+TABLE.add(
+    "`OnExceptionCheckpoint`", "training is interrupted",
+    partial(saved_on_exception, lambda f: OnExceptionCheckpoint(f)),
+    note="base weights, and a state to resume from",
+)  # fmt: skip
+
+
+@TABLE.row(
+    '`ckpt_path="last"`',
+    '`trainer.fit(..., ckpt_path="last")`',
+    note="continues bit for bit, given a loader that can",
+    proof="integrations/test_lightning_resume.py::test_resume_from_every_update_is_bit_exact",
+)
+def last(folder: Path) -> None:
+    class Stop(Callback):
+        def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+            trainer.should_stop = trainer.global_step >= 20
+
+    def run(*more: Callback, **kwargs: Any) -> Run:
+        torch.manual_seed(0)
+        saver = ModelCheckpoint(folder / "run", save_last=True, every_n_train_steps=5)
+        return train(Net("cosine"), [*more, saver], train=SeededLoader(40), max_steps=36,
+                     limit_val_batches=0, **kwargs)  # fmt: skip
+
+    whole = run().sound()
+    shutil.rmtree(folder / "run")
+    half = run(Stop())
+    assert half.trainer.global_step < 36
+    with pytest.warns(UserWarning, match="not empty"):
+        resumed = run(ckpt_path="last", seed=9).sound()
+    assert 0 < resumed.model.batches < 24
+    assert same(weights(resumed.model), weights(whole.model))
+
+
+@TABLE.row(
+    "`WeightAveraging`",
+    "`callbacks=[WeightAveraging()]`",
+    note="averages base weights, once per full step",
+    proof="integrations/test_lightning_safety.py::test_an_average_of_the_weights_is_one_of_base_weights",
+)
+def averaging(folder: Path) -> None:
+    run = train(Net("cosine"), [WeightAveraging()], watched=("batch end",)).sound()
+    assert not torch.equal(run.model.net[4].weight, run.witness.base["net.4.weight"])
+
+
+@TABLE.row(
+    "`EMAWeightAveraging`",
+    "`callbacks=[EMAWeightAveraging(update_every_n_steps=4)]`",
+    note="updates at the first full step that reaches each due global step",
+)
+def moving_average(folder: Path) -> None:
+    class Counting(EMAWeightAveraging):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(**kwargs)
+            self.updates: list[Tensor] = []
+
+        def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
+            before = int(self._average_model.n_averaged)
+            super().on_train_batch_end(trainer, module, *args)
+            if int(self._average_model.n_averaged) > before:
+                self.updates.append(trainer.global_step)
+
+    plain, hybrid = (Counting(decay=0.9, update_every_n_steps=4) for _ in range(2))
+    fit([plain], Net("cosine"), max_steps=36)
+    train(Net("cosine"), [hybrid], watched=("batch end",)).sound()
+    assert hybrid.updates == plain.updates
+    assert len(plain.updates) == 9
+
+
+def swa(make: Callable[[], Net], extra: int, folder: Path) -> None:
+    average = StochasticWeightAveraging(1e-3, swa_epoch_start=3, annealing_epochs=2)
+    witness, ends = Witness(), []
+
+    class Watch(Callback):
+        def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
+            if 2 <= trainer.current_epoch < 6:
+                ends.append(weights(module))
+            if trainer.current_epoch == 6:
+                witness.base.clear()  # the averages are in the model from here on
+
+    watched = ("batch end", "validation")
+    run = train(make(), [average, Watch()], witness=witness, watched=watched, **EPOCHS)
+    run.sound(global_step=36 + extra)
+    mean = torch.stack([w["net.0.weight"] for w in ends]).mean(0)
+    torch.testing.assert_close(run.model.net[0].weight.detach(), mean)
+    assert run.model.rates[max(run.model.rates)] != pytest.approx(1e-2)
+
+
+TABLE.add(
+    "`StochasticWeightAveraging`", "`callbacks=[StochasticWeightAveraging(...)]`",
+    partial(swa, lambda: Subject(mlp()), 0),
+    note="averages base weights; its scheduler steps once per epoch on the clock",
+)  # fmt: skip
+TABLE.add(
+    "`StochasticWeightAveraging` with batch norm", "`callbacks=[StochasticWeightAveraging(...)]`",
+    partial(swa, lambda: Subject(), 1),
+    note="its extra epoch for batch-norm statistics (one more global step) sees no forecast",
+)  # fmt: skip
+
+
+@TABLE.row(
+    "`ModelPruning`",
+    '`callbacks=[ModelPruning("l1_unstructured", amount=0.2)]`',
+    note="forecasts move `weight_orig`; the mask is applied by the forward pass, as always",
+)
+def pruning(folder: Path) -> None:
+    prune = ModelPruning("l1_unstructured", amount=0.2, use_global_unstructured=True)
+    train(Subject(mlp()), [prune], watched=("batch end",), **EPOCHS).sound()

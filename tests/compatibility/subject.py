@@ -1,0 +1,227 @@
+"""What the rows train, and what they assert about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hybrid_predict import HybridConfig, HybridPredict, SavingsLedger
+from lightning_models import Net, fit
+
+STEPS = 36
+"""Equivalent steps of a row's run; 24 full steps at the default speedup."""
+
+LENGTHS = {"max_steps", "max_epochs"}
+
+EPOCHS: dict[str, Any] = {"max_epochs": 6, "limit_train_batches": 6}
+"""As long a run, bounded by epochs."""
+
+EVERY_KIND = HybridConfig(
+    predictors={
+        "hidden": "spectral",
+        "embedding": "momentum",
+        "head": "momentum",
+        "vector": "linear",
+    }
+)
+"""Forecasts for parameters of every kind."""
+
+MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
+MakeScheduler = Callable[[Optimizer, int], Any]
+
+
+def adamw(parameters: Any) -> Optimizer:
+    return torch.optim.AdamW(parameters, lr=1e-2)
+
+
+def sgd(parameters: Any) -> Optimizer:
+    return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
+
+
+class Subject(Net):
+    """A net of the row's own, with its own optimizer and scheduler.
+
+    Args:
+        body: Takes (16, 8) inputs; None for the net with batch norm and dropout.
+        optimizer: Makes the optimizer.
+        scheduler: Makes the scheduler from the optimizer and the run's length.
+        interval: What the scheduler counts.
+        frequency: Every how many of these it is stepped.
+    """
+
+    def __init__(
+        self,
+        body: nn.Module | None = None,
+        optimizer: MakeOptimizer = adamw,
+        scheduler: MakeScheduler | None = None,
+        interval: str = "step",
+        frequency: int = 1,
+    ) -> None:
+        super().__init__("none", interval, frequency)
+        self.net = self.net if body is None else body
+        self.make_optimizer, self.make_scheduler = optimizer, scheduler
+        self.momenta: dict[int, Any] = {}
+
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        group = self.trainer.optimizers[0].param_groups[0]
+        self.momenta[self.trainer.global_step] = group.get("momentum", group.get("betas"))
+        return super().training_step(batch, batch_idx)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.make_optimizer(list(self.parameters()))
+        if self.make_scheduler is None:
+            return optimizer
+        scheduler = self.make_scheduler(optimizer, int(self.trainer.estimated_stepping_batches))
+        entry = {"scheduler": scheduler, "interval": self.interval, "monitor": "val_loss",
+                 "frequency": self.frequency}  # fmt: skip
+        return {"optimizer": optimizer, "lr_scheduler": entry}
+
+
+def mlp(width: int = 16, outputs: int = 1, **kwargs: Any) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(8, width, **kwargs), nn.Tanh(), nn.Linear(width, width, **kwargs), nn.Tanh(),
+        nn.Linear(width, outputs, **kwargs),
+    )  # fmt: skip
+
+
+class Witness(Callback):
+    """Knows the base weights after every update and compares what other hooks see with them.
+
+    Listed after the plug-in, so that its optimizer hooks come after the plug-in's own.
+    """
+
+    def __init__(self) -> None:
+        self.watched: tuple[str, ...] = ()
+        self.base: dict[str, Tensor] = {}
+        self.seen: dict[str, list[bool]] = {}
+        self.moved = 0
+
+    def _is_base(self, module: nn.Module) -> bool:
+        now = dict(module.named_parameters())
+        return all(torch.equal(now[k], p) for k, p in self.base.items() if k in now)
+
+    def _look(self, hook: str, module: nn.Module) -> None:
+        if self.base and (not self.watched or hook in self.watched):
+            self.seen.setdefault(hook, []).append(self._is_base(module))
+
+    def _learn(self, module: nn.Module, optimizer: Optimizer) -> None:
+        named = dict(module.named_parameters())
+        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        # What no gradient reached is not updated, and where it stands is no base weight yet.
+        updated = {k for k, p in named.items() if p.grad is not None and id(p) in own}
+        moved = updated | (named.keys() - self.base.keys())
+        self.base |= {k: named[k].detach().clone() for k in moved}
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        for optimizer in trainer.optimizers:
+            optimizer.register_step_post_hook(lambda o, *_: self._learn(module, o))
+
+    def on_before_backward(self, trainer: Any, module: L.LightningModule, loss: Any) -> None:
+        self.moved += bool(self.base) and not self._is_base(module)
+
+    def on_train_batch_end(self, trainer: Any, module: L.LightningModule, *args: Any) -> None:
+        self._look("batch end", module)
+
+    def on_validation_start(self, trainer: Any, module: L.LightningModule) -> None:
+        self._look("validation", module)
+
+    def on_train_epoch_end(self, trainer: Any, module: L.LightningModule) -> None:
+        self._look("epoch end", module)
+
+    def on_train_end(self, trainer: Any, module: L.LightningModule) -> None:
+        self._look("end", module)
+
+
+@dataclass
+class Run:
+    """A finished run."""
+
+    trainer: L.Trainer
+    model: Any
+    plugin: HybridPredict
+    witness: Witness
+
+    @property
+    def ledger(self) -> SavingsLedger:
+        return self.plugin.ledger
+
+    def sound(
+        self,
+        steps: int = STEPS,
+        *,
+        full_steps: int | None = None,
+        forecasts: bool = True,
+        global_step: int | None = None,
+    ) -> Run:
+        """Assert what holds for every row that works."""
+        ledger, wanted = self.ledger, round(steps / 1.5) if full_steps is None else full_steps
+        assert ledger.equivalent_steps == steps
+        assert self.trainer.global_step == (steps if global_step is None else global_step)
+        assert ledger.full_steps == wanted
+        assert (ledger.accepted + ledger.shrunk > 0) == (self.witness.moved > 0) == forecasts
+        assert all(torch.isfinite(torch.view_as_real(p) if p.is_complex() else p).all()
+                   for p in self.model.parameters())  # fmt: skip
+        assert {*(self.witness.watched or ("batch end", "end"))} <= self.witness.seen.keys()
+        assert all(all(seen) for seen in self.witness.seen.values())
+        return self
+
+
+def train(
+    model: Net | None = None,
+    callbacks: Sequence[Callback] = (),
+    *,
+    plugin: HybridPredict | None = None,
+    witness: Witness | None = None,
+    watched: Sequence[str] = (),
+    **kwargs: Any,
+) -> Run:
+    """Train with the plug-in listed first; 36 equivalent steps unless the length is given.
+
+    Args:
+        model: What to train.
+        callbacks: Those after the plug-in.
+        plugin: The plug-in; None for the default.
+        witness: Another one that a callback shares.
+        watched: Hooks in which base weights are expected; all, unless a callback puts other weights
+            into the model for some.
+        **kwargs: For the Trainer and for ``fit``.
+    """
+    plugin, witness = plugin or HybridPredict(), witness or Witness()
+    witness.watched = tuple(watched)
+    kwargs = (
+        kwargs if kwargs.keys() & {"max_steps", "max_epochs"} else {**kwargs, "max_steps": STEPS}
+    )
+    trainer, trained = fit([plugin, witness, *callbacks], model or Subject(), **kwargs)
+    return Run(trainer, trained, plugin, witness)
+
+
+def same_rates(make: Callable[[], Net], hybrid: Run, **kwargs: Any) -> bool:
+    """Whether the rate at every equivalent step is that of the run without the plug-in."""
+    kwargs = (
+        kwargs if kwargs.keys() & {"max_steps", "max_epochs"} else {**kwargs, "max_steps": STEPS}
+    )
+    _, plain = fit([], make(), **kwargs)
+    assert len(set(plain.rates.values())) > 1
+    if isinstance(plain, Subject):
+        assert all(plain.momenta[step] == m for step, m in hybrid.model.momenta.items())
+    return all(plain.rates[step] == rate for step, rate in hybrid.model.rates.items())
+
+
+def refuses(error: type[Exception], words: str, model: Net | None = None, **kwargs: Any) -> None:
+    """Assert that training with the plug-in is refused in these words."""
+    with pytest.raises(error, match=words):
+        train(model, **kwargs)
+
+
+def fails_without_us(error: type[Exception], words: str, model: Net, **kwargs: Any) -> None:
+    """Assert that torch or Lightning itself refuses the set-up."""
+    with pytest.raises(error, match=words):
+        fit([], model, **{"max_steps": 2, **kwargs})

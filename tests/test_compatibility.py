@@ -1,0 +1,125 @@
+"""Every row of the compatibility matrix is tested, and nothing that torch ships is missing."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
+from torch.optim import lr_scheduler, swa_utils
+
+import hybrid_predict.errors
+from compatibility.loops import Tuned
+from compatibility.manual import Gan
+from compatibility.rows import GROUPS, NOT_APPLICABLE, WORKS, Row, all_rows
+from hybrid_predict import HybridPredict
+from lightning_models import Net, SeededLoader, fit, loader, same, weights
+
+ROWS = all_rows()
+TESTS = Path(__file__).parent
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r.group}: {r.name}")
+def test_row(row: Row, tmp_path: Path) -> None:
+    row.check(tmp_path)
+
+
+def test_every_row_has_a_name_of_its_own_and_a_known_outcome() -> None:
+    keys = [(row.group, row.name) for row in ROWS]
+    assert len(set(keys)) == len(keys)
+    for row in ROWS:
+        assert row.group in GROUPS
+        known = row.outcome in (WORKS, NOT_APPLICABLE) or hasattr(
+            hybrid_predict.errors, row.outcome
+        )
+        assert known, row.name
+        assert row.outcome == WORKS or row.note, row.name
+
+
+@pytest.mark.parametrize("proof", sorted({row.proof for row in ROWS} - {""}))
+def test_what_a_row_refers_to_exists(proof: str) -> None:
+    file, name = proof.split("::")
+    tree = ast.parse((TESTS / file).read_text())
+    assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def shipped(module: object, base: type) -> set[str]:
+    """Public classes of a module that inherit from a base."""
+    classes = {n: c for n, c in vars(module).items() if inspect.isclass(c) and n[0] != "_"}
+    return {n for n, c in classes.items() if issubclass(c, base) and c is not base}
+
+
+def named(group: str) -> set[str]:
+    """The first name in code font of every row's name."""
+    names = [row.name.split("`") for row in ROWS if row.group == group]
+    return {parts[1].split("(")[0] for parts in names if len(parts) > 1}
+
+
+def test_every_optimizer_that_torch_ships_has_a_row() -> None:
+    assert shipped(torch.optim, torch.optim.Optimizer) <= named("optimizer")
+
+
+def test_every_scheduler_that_torch_ships_has_a_row() -> None:
+    base = lr_scheduler.LRScheduler
+    found = shipped(lr_scheduler, base) | shipped(swa_utils, base)
+    assert found - {"LRScheduler"} <= named("scheduler")
+
+
+@pytest.mark.filterwarnings("ignore:Using ModelCheckpoint with manual optimization")
+def test_a_gan_resumes_bit_for_bit(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+
+    def run(**more: object) -> tuple[HybridPredict, Gan]:
+        plugin = HybridPredict()
+        saver = ModelCheckpoint(folder, "{step}", every_n_train_steps=2, save_top_k=-1)
+        _, model = fit([plugin, saver], Gan(), train=SeededLoader(40), max_steps=72, **more)
+        return plugin, model
+
+    plugin, model = run()
+    paths = sorted(folder.glob("*.ckpt"), key=lambda p: int(p.stem.split("=")[1]))
+    kept = [path.rename(tmp_path / path.name) for path in paths]
+    assert len(kept) > 20
+    for path in kept[3:-2:7]:
+        shutil.rmtree(folder)
+        resumed, again = run(ckpt_path=str(path), seed=9)
+        assert 0 < again.batches < model.batches
+        assert same(weights(again), weights(model)), path.name
+        assert resumed.ledger.full_steps == plugin.ledger.full_steps == 24
+        rates = [[o.param_groups[0]["lr"] for o in m.trainer.optimizers] for m in (model, again)]
+        assert rates[0] == rates[1]
+
+
+def tuned(
+    folder: Path, *savers: ModelCheckpoint, **more: Any
+) -> tuple[L.Trainer, Net, HybridPredict]:
+    """A run of 12 equivalent steps per epoch that first looks for a learning rate."""
+    finder = LearningRateFinder(num_training_steps=8, early_stop_threshold=None)
+    plugin, model = HybridPredict(), Tuned()
+    trainer, _ = fit([plugin, finder, *savers], model, max_epochs=2, default_root_dir=folder,
+                     limit_train_batches=12, **more)  # fmt: skip
+    return trainer, model, plugin
+
+
+def test_a_tuner_in_a_second_fit_does_not_bring_the_first_clock_back(tmp_path: Path) -> None:
+    trainer, model, plugin = tuned(tmp_path)
+    assert (plugin.ledger.full_steps, plugin.ledger.equivalent_steps) == (16, 24)
+    trainer.fit_loop.max_epochs = 5
+    trainer.fit(model, val_dataloaders=loader(2))
+    assert trainer.global_step == 60
+    assert (plugin.ledger.full_steps, plugin.ledger.equivalent_steps) == (24, 36)
+
+
+def test_a_tuner_in_a_resumed_run_keeps_the_saved_clock(tmp_path: Path) -> None:
+    saver = ModelCheckpoint(tmp_path / "run", every_n_epochs=1)
+    fit([HybridPredict(), saver], Tuned(), max_epochs=1, limit_train_batches=12)
+    path = saver.best_model_path
+    with pytest.warns(UserWarning, match="not empty"):
+        trainer, _, plugin = tuned(tmp_path, ModelCheckpoint(tmp_path / "run"), ckpt_path=path)
+    assert trainer.global_step == plugin.ledger.equivalent_steps == 24
+    assert any("length changed" in event["reason"] for event in plugin.ledger.events)

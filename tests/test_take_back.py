@@ -1,0 +1,75 @@
+"""Forecasts made of gradients stand in for the optimizer's update, weight decay excepted."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from hybrid_predict import FixedHorizon, HybridConfig, HybridEngine, MomentumPredictor
+
+STEPS, RATE, DECAY = 12, 0.01, 0.1
+
+MAKERS = {
+    "adamw": lambda p: AdamW(p, RATE, weight_decay=DECAY),
+    "adam": lambda p: Adam(p, RATE, weight_decay=DECAY),
+    "sgd": lambda p: SGD(p, RATE, momentum=0.9, weight_decay=DECAY),
+    "adam, decoupled": lambda p: Adam(p, RATE, weight_decay=DECAY, decoupled_weight_decay=True),
+}
+
+
+def run(make, spoiled: int | None = None, **changes) -> Iterator[tuple[nn.Module, dict, Tensor]]:
+    """Full steps; yields the model, its weights before, and the first one at the gradient."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+    optimizer: Optimizer = make(net.parameters())
+    settings = {"speedup": 1, "total_steps": STEPS, "cooldown_fraction": 0.0, **changes}
+    engine = HybridEngine(net, optimizer, HybridConfig(**settings))
+    for k in range(STEPS):
+        before = {name: p.detach().clone() for name, p in net.named_parameters()}
+        engine.before_step()
+        point = net[0].weight.detach().clone()
+        loss = net(torch.randn(16, 4)).square().mean()
+        (loss * (float("nan") if k == spoiled else 1.0)).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        engine.after_step(loss)
+        yield net, before, point
+    engine.detach()
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_hidden_matrices_end_at_the_forecast_point_less_their_decay(name):
+    shrink = 1 - RATE * DECAY if name in ("adamw", "adam, decoupled") else 1.0
+    for k, (net, before, point) in enumerate(run(MAKERS[name])):
+        moved = not torch.equal(point, before["0.weight"])
+        assert moved == (k >= 2)
+        if moved:
+            assert torch.equal(net[0].weight, point * shrink)
+        assert not torch.equal(net[4].weight, before["4.weight"])  # the head's update stays
+        assert not torch.equal(net[0].bias, before["0.bias"])
+
+
+def test_forecasts_made_of_displacements_keep_the_update():
+    for net, before, point in run(MAKERS["adamw"], predictors={"hidden": MomentumPredictor()}):
+        assert not torch.equal(net[0].weight, before["0.weight"])
+        assert not torch.equal(net[0].weight, point)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_spoiled_step_leaves_weights_alone_and_forecasts_finite(name):
+    for k, (net, before, _) in enumerate(run(MAKERS[name], spoiled=5)):
+        now = dict(net.named_parameters())
+        assert all(torch.isfinite(p).all() for p in now.values())
+        assert all(torch.equal(p, before[n]) for n, p in now.items()) == (k == 5)
+
+
+def test_the_forecast_is_as_long_as_so_many_updates():
+    for k, (net, before, _) in enumerate(run(MAKERS["sgd"], shadow=True)):
+        if k == 1:
+            update = (net[0].weight - before["0.weight"]).norm().item()
+    for k, (_, before, point) in enumerate(run(MAKERS["sgd"], horizon=FixedHorizon(updates=3.0))):
+        if k == 2:
+            moved = (point - before["0.weight"]).norm().item()
+    assert moved == pytest.approx(3 * update, rel=1e-4)
