@@ -23,6 +23,8 @@ PAGES = (
     ROOT / "README.md",
     ROOT / "docs" / "results.md",
     ROOT / "docs" / "compatibility.md",
+    ROOT / "docs" / "method_cards" / "spectral.md",
+    ROOT / "docs" / "decisions" / "0007-forecast-from-gradients.md",
 )
 ARMS = ("full", "short", "hybrid", "full, hidden x2")
 
@@ -78,20 +80,15 @@ def demo_table() -> str:
     return "\n".join(lines)
 
 
-def grid_table() -> str:
-    """Every arm at every learning rate."""
-    files = [load("demo.json"), *(load(p.name) for p in RESULTS.glob("demo-lr-*.json"))]
-    names = " | ".join(f"`{arm}`" for arm in ARMS)
-    lines = [
-        f"| learning rate | seeds | {names} | hybrid - full |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for data in sorted(files, key=lambda d: d["recipe"]["learning_rate"]):
-        cells = [spread(data["summary"][arm]["val_loss"]) for arm in ARMS]
-        rate, seeds = data["recipe"]["learning_rate"], data["seeds"]
-        difference = spread(data["paired"]["hybrid - full"])
-        lines.append(f"| {rate:g} | {seeds} | {' | '.join(cells)} | {difference} |")
-    return "\n".join(lines)
+def sweep() -> str:
+    """The variants of decision 7."""
+    decisions = str(ROOT / "docs" / "decisions")
+    if decisions not in sys.path:
+        sys.path.append(decisions)
+    import sweep_0007
+
+    rows = (RESULTS / "sweep-0007.jsonl").read_text().splitlines()
+    return str(sweep_0007.table([json.loads(row) for row in rows]))
 
 
 def environment() -> str:
@@ -171,11 +168,11 @@ BLOCKS = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     "demo headline": headline,
     "demo table": demo_table,
-    "demo grid": grid_table,
     "environment": environment,
     "import time": import_time,
     "overhead": overhead,
     "step cost": step_cost,
+    "sweep 0007": sweep,
     **{
         name: make
         for path in sorted(RESULTS.glob("bench-*.json"))

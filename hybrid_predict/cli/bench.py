@@ -239,8 +239,8 @@ class _Bar:
 
 _ACTIONS: Mapping[str, Any] = {
     "run": (
-        "Run a suite, or what is left of it. Suites: core takes up to two hours on 2 cores, full "
-        "takes days, smoke a minute or two, gpu needs a CUDA device.",
+        "Run a suite, or what is left of it. Suites: core takes up to two hours on 2 cores, "
+        "wide about one, full days, smoke a minute or two, gpu needs a CUDA device.",
         _run_options,
         _run,
     ),
