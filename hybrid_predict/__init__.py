@@ -13,6 +13,7 @@ from hybrid_predict.errors import (
     ConfigError,
     HybridPredictError,
     MissingExtraError,
+    PredictorError,
     UnsupportedSetupError,
     UsageError,
 )
@@ -52,6 +53,7 @@ __all__ = [
     "OptimizerWrapper",
     "ParameterMapper",
     "Phase",
+    "PredictorError",
     "SavingsLedger",
     "SpectralPredictor",
     "StepRecord",

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 _ENTRIES = frozenset(
     ["version", "names", "bound", "lag", "clock", "ledger", "forecaster", "verifier", "scorer"]
@@ -46,6 +47,45 @@ def check_state(state: dict[str, Any], names: Sequence[str]) -> None:
             f"state: expected parameters of this model, got {unknown[:3]}. "
             "The checkpoint belongs to another model."
         )
+
+
+@contextmanager
+def all_or_nothing(*parts: Any) -> Iterator[None]:
+    """Let a state be loaded as a whole or not at all.
+
+    Args:
+        parts: Objects that loading gives new attributes to; they get their old ones back.
+
+    Raises:
+        CheckpointError: Whatever goes wrong in the block.
+    """
+    kept = [(part, dict(vars(part))) for part in parts]
+    try:
+        yield
+    except BaseException as error:
+        for part, attributes in kept:
+            vars(part).clear()
+            vars(part).update(attributes)
+        if isinstance(error, CheckpointError) or not isinstance(error, Exception):
+            raise
+        raise CheckpointError(
+            f"state: expected a whole, unaltered state, got one whose reading failed with "
+            f"{error!r}. Resume from another checkpoint."
+        ) from error
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """A saved count.
+
+    Raises:
+        CheckpointError: If it is no integer, or below ``least``.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise CheckpointError(
+            f"state: expected {name} to be an integer, at least {least}, got {value!r}. "
+            "Resume from another checkpoint."
+        )
+    return value
 
 
 def detached(value: Any) -> Any:

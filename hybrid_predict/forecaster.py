@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from hybrid_predict.errors import CheckpointError
 from hybrid_predict.horizons import make_horizon
 from hybrid_predict.parameters import ParameterMapper, WeightDelta
 from hybrid_predict.predictors import make_predictor
+from hybrid_predict.predictors.contract import check_delta
 
 
 class Forecaster:
@@ -25,6 +27,7 @@ class Forecaster:
 
     def __init__(self, mapper: ParameterMapper, config: HybridConfig) -> None:
         self._backend = TorchBackend()
+        self._mapper = mapper
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
         self.positions = mapper.select(predictors)
@@ -45,13 +48,19 @@ class Forecaster:
         return self._rule.horizons(self._state)
 
     def forecast(self, *, closed_loop: bool) -> WeightDelta:
-        """The forecast of all kinds together, in the order of ``positions``."""
+        """The forecast of all kinds together, in the order of ``positions``.
+
+        Raises:
+            PredictorError: If a predictor gives one of another form than its parameters have.
+        """
         horizons = self.horizons
         parts: dict[int, tuple[str, Tensor, float]] = {}
         for predictor, state, members in self._groups:
             delta = predictor.forecast(
                 state, [horizons[i] for i in members], closed_loop=closed_loop
             )
+            like = self._mapper.values([self.positions[i] for i in members])
+            check_delta(predictor, delta, state.names, like)
             columns = zip(delta.names, delta.directions, delta.factors, strict=True)
             parts.update(zip(members, columns, strict=True))
         ordered = [parts[i] for i in range(len(self.positions))]
@@ -103,3 +112,8 @@ class Forecaster:
         for (_, state, _), history in zip(self._groups, histories, strict=True):
             state.load_state_dict(history, self._backend)
         self._state = [float(x) for x in saved["horizons"]]
+        if not all(math.isfinite(h) and h >= 0 for h in self.horizons):
+            raise CheckpointError(
+                f"state: expected finite horizons, at least 0, got {self.horizons[:3]}. "
+                "Resume from another checkpoint."
+            )

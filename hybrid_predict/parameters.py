@@ -64,7 +64,8 @@ class ParameterMapper:
         overrides: Glob pattern over names to kind; the first match wins over the classification.
 
     Raises:
-        ConfigError: If no parameter can be trained, or an override matches nothing.
+        ConfigError: If there is no model, or no parameter to train, or an override matches
+            nothing.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class ParameterMapper:
         parameters: Iterable[Tensor],
         overrides: Mapping[str, str] | None = None,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ConfigError("model", "a torch.nn.Module", type(model).__name__)
         unique = list({id(p): p for p in parameters if p.requires_grad}.values())
         if not unique:
             raise ConfigError(
@@ -151,8 +154,12 @@ class ParameterMapper:
             ConfigError: If the forecast names an unknown parameter or has a wrong shape.
         """
         positions = self._positions(delta)
+        self._delta = delta  # first, so that a move that breaks off half-way can be rolled back
         self._backend.add_scaled(self.values(positions), delta.directions, delta.factors)
-        self._delta = delta
+
+    def forget(self) -> None:
+        """Give back the memory of the snapshot, when the parameters are base weights for good."""
+        self._base = []
 
     def rollback(self) -> None:
         """Put every parameter back to the snapshotted base weights, bit for bit."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.gradients import GradientInfo
+from hybrid_predict.backends import TorchBackend
+from hybrid_predict.divergence import Limits
+from hybrid_predict.gradients import GradientInfo, GradientProbe
 from hybrid_predict.parameters import WeightDelta
 from hybrid_predict.phases import Phase
 from hybrid_predict.verification import Verdict
@@ -31,7 +35,8 @@ class StepRecord:
         alignment: Its mean alignment, None if not measured.
         verdict: The verdict on its forecast, None if it had none.
         residual: Length of the residual over the forecast's, None if no score ended with it.
-        finite: Whether its loss and gradients were.
+        finite: Whether its loss and gradients were, and within the limits that a step at a forecast
+            point has; otherwise such a step was undone.
     """
 
     step: int
@@ -56,6 +61,7 @@ class Window:
     applied: bool = False
     refused: str = ""
     sampled: bool = False
+    limits: Limits = field(default_factory=Limits)
     moving: set[int] = field(default_factory=set)
     updated: set[int] = field(default_factory=set)
     with_gradient: set[int] = field(default_factory=set)
@@ -63,15 +69,44 @@ class Window:
     rows: list[int] = field(default_factory=list)
     row_norms: list[Tensor] = field(default_factory=list)
     row_alignments: list[Tensor] = field(default_factory=list)
+    lengths: list[Tensor] = field(default_factory=list)
     loss: Tensor | float | None = None
     residual: Tensor | None = None
     hook_seconds: float = 0.0
     opened_at: float = 0.0
 
+    def measure(self, probe: GradientProbe, parameters: Sequence[Tensor]) -> None:
+        """Measure alignments where they are due, and else no more than whether the forecast is one.
+
+        Args:
+            probe: The gradients of one optimizer.
+            parameters: The forecast parameters, in the order of ``delta``.
+        """
+        rows = [i for i, p in enumerate(parameters) if p in probe]
+        if self.delta is None or not rows or not (self.sampled or self.applied):
+            return
+        directions = [self.delta.directions[i] for i in rows]
+        if not self.sampled:
+            self.lengths.append(TorchBackend().norms(directions))
+            return
+        norms, alignments = probe.alignments([parameters[i] for i in rows], directions)
+        self.rows += rows
+        self.row_norms.append(norms)
+        self.row_alignments.append(alignments)
+
     def good(self) -> Tensor:
-        """Whether loss and gradients are finite, a 0-dim bool on the gradients' device."""
-        finite = torch.isfinite(torch.stack([*self.norms, self._scalar(self.loss, 0.0)]))
-        return finite.all()
+        """Whether the step may stand, a 0-dim bool on the gradients' device.
+
+        Loss, gradients and forecast have to be finite, and within the limits of the step.
+        """
+        loss = self._scalar(self.loss, 0.0)
+        numbers = [torch.stack([*self.norms, loss]), *self.row_alignments, *self.lengths]
+        good = torch.isfinite(torch.cat(numbers)).all()
+        if self.limits.loss < math.inf:
+            good = good & (loss <= self.limits.loss)
+        if self.limits.norm < math.inf and self.norms:
+            good = good & (torch.linalg.vector_norm(torch.stack(self.norms)) <= self.limits.norm)
+        return good
 
     def measurements(self) -> Tensor:
         """Everything that was measured, packed into one flat tensor; see :func:`unpack`."""
@@ -100,6 +135,7 @@ class Window:
             "forecast": self.delta is not None,
             "applied": self.applied,
             "refused": self.refused,
+            "limits": [self.limits.loss, self.limits.norm],
             "warmup": self.phase is Phase.WARMUP,
             "rows": list(self.rows),
         }

@@ -13,6 +13,7 @@ MADE = [
     errors.MissingExtraError("The audit", "cli"),
     errors.UsageError("two steps without an update"),
     errors.CheckpointError("another model"),
+    errors.PredictorError("Mine", "a WeightDelta", None),
 ]
 
 
