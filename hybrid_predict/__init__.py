@@ -11,6 +11,7 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import (
     CheckpointError,
     ConfigError,
+    ContractError,
     HybridPredictError,
     MissingExtraError,
     PredictorError,
@@ -42,6 +43,7 @@ __all__ = [
     "AuditConfig",
     "CheckpointError",
     "ConfigError",
+    "ContractError",
     "FixedHorizon",
     "HybridConfig",
     "HybridEngine",

@@ -75,6 +75,20 @@ class PredictorError(HybridPredictError, TypeError):
         self.predictor = predictor
 
 
+class ContractError(HybridPredictError, AssertionError):
+    """A predictor, horizon rule or backend does not do what its base class promises.
+
+    Args:
+        subject: Name of its class.
+        promise: What was promised.
+        got: What it did.
+    """
+
+    def __init__(self, subject: str, promise: str, got: object = "otherwise") -> None:
+        super().__init__(_message(subject, promise, got, ""))
+        self.subject = subject
+
+
 class MissingExtraError(HybridPredictError, ImportError):
     """An optional dependency is not installed.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from torch import Tensor
+
 from hybrid_predict.errors import PredictorError
 from hybrid_predict.parameters import WeightDelta
 
@@ -31,10 +33,8 @@ def check_delta(predictor: object, delta: Any, names: Sequence[str], like: Seque
     ):
         if not isinstance(factor, (int, float)) or isinstance(factor, bool):
             raise PredictorError(name, f"a number as factor of {which}", factor)
-        if not isinstance(direction, type(wanted)):
-            raise PredictorError(
-                name, f"{type(wanted).__name__} for {which}", type(direction).__name__
-            )
+        if isinstance(wanted, Tensor) and not isinstance(direction, Tensor):
+            raise PredictorError(name, f"a tensor for {which}", type(direction).__name__)
         if tuple(direction.shape) != tuple(wanted.shape):
             shape = tuple(wanted.shape)
             raise PredictorError(name, f"shape {shape} for {which}", tuple(direction.shape))

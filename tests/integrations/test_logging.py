@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
 
     def count(self: Any, run_id: str, metrics: Any = (), **kwargs: Any) -> Any:
         if any(m.key.startswith("hybrid_predict/") for m in metrics):
-            calls.append(kwargs.get("synchronous"))
+            calls.append(threading.current_thread() is threading.main_thread())
         return send(self, run_id, metrics=metrics, **kwargs)
 
     monkeypatch.setattr(type(logger.experiment), "log_batch", count)
