@@ -76,30 +76,33 @@ class _Baseline:
     Args:
         decay: Of the averages, per reading.
         rough: Deviation that is assumed at least, as a share of the mean's magnitude.
+        least: Readings before it is judged by.
     """
 
-    LEAST, REACH = 20, 6.0
+    REACH = 6.0
 
-    def __init__(self, decay: float = 0.95, rough: float = 0.0) -> None:
-        self._decay, self._rough = decay, rough
+    def __init__(self, decay: float = 0.95, rough: float = 0.0, least: int = 8) -> None:
+        self._decay, self._rough, self._least = decay, rough, least
         self.mean, self._square, self._count = 0.0, 0.0, 0
 
     @property
     def known(self) -> bool:
         """Whether there were enough readings to judge by."""
-        return self._count >= self.LEAST
+        return self._count >= self._least
 
     @property
     def deviation(self) -> float:
         """The running standard deviation, never quite zero."""
         return max(math.sqrt(self._square), self._rough * abs(self.mean), 1e-30)
 
+    def clipped(self, value: float) -> float:
+        """The value as far as it counts."""
+        reach = self.REACH * self.deviation if self.known else math.inf
+        return min(self.mean + reach, max(self.mean - reach, value))
+
     def add(self, value: float) -> None:
         """Take one reading."""
-        off = value - self.mean if self._count else 0.0
-        if self.known:
-            reach = self.REACH * self.deviation
-            off = min(reach, max(-reach, off))
+        off = self.clipped(value) - self.mean if self._count else 0.0
         share = max(1.0 - self._decay, 1.0 / (self._count + 1))
         self.mean = self.mean + share * off if self._count else value
         self._square = (1.0 - share) * (self._square + share * off * off)
@@ -147,8 +150,8 @@ class DivergenceMonitor:
 
     def __init__(self, patience: int) -> None:
         self._patience = patience
-        self._loss, self._norm = _Baseline(rough=0.02), _Baseline(rough=0.0)
-        self._align, self._swing = _Baseline(), _Baseline()
+        self._loss, self._norm = _Baseline(rough=0.02), _Baseline()
+        self._align, self._swing = _Baseline(least=20), _Baseline(least=20)
         self._residual = _Baseline(decay=0.8)
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._levels: dict[str, float | None] = dict.fromkeys(_LEVELS)
@@ -228,8 +231,7 @@ class DivergenceMonitor:
             if info.total_norm > limits.norm or off > max(6 * width, math.log(self.FACTOR)):
                 answer = Answer.ROLL_BACK if info.total_norm > limits.norm else Answer.SHRINK
                 found.append(_alarm("gradient", answer, f"{math.exp(min(off, 700)):.3g} times"))
-            flat = loss >= self._loss.mean - self._loss.deviation
-            if self._steady("vanished", off < -math.log(100) and flat):
+            if self._steady("vanished", off < -math.log(100) and not self._falls(loss)):
                 found.append(_alarm("vanished", Answer.PAUSE, f"{math.exp(off):.3g} times"))
         return found
 
@@ -259,7 +261,8 @@ class DivergenceMonitor:
             return []
         levels = self._levels
         known = levels["mean"]
-        mean = info.loss if known is None else 0.9 * known + 0.1 * info.loss
+        loss = self._loss.clipped(info.loss)
+        mean = loss if known is None else 0.9 * known + 0.1 * loss
         start, lowest = levels["start"], levels["lowest"]
         if warmup or start is None or lowest is None:
             start = lowest = mean
@@ -272,6 +275,13 @@ class DivergenceMonitor:
         if self._steady("lost", self._loss.known and lost):
             return [_alarm("lost", Answer.PAUSE, f"{mean:.3g}, lowest {lowest:.3g}")]
         return []
+
+    def _falls(self, loss: float) -> bool:
+        """Whether a loss takes its running mean to a new low, by a thousandth of it."""
+        mean, lowest = self._levels["mean"], self._levels["lowest"]
+        if mean is None or lowest is None:
+            return True
+        return 0.9 * mean + 0.1 * loss < lowest - 1e-3 * abs(lowest)
 
     def _learn(self, info: GradientInfo) -> None:
         """Let the baselines follow."""

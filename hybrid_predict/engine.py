@@ -221,8 +221,8 @@ class HybridEngine:
         window, started = self._window, perf_counter()
         if window is None or not self._watching or index not in window.moving:
             return
-        window.updated.add(index)
         with self._contained(window):
+            window.updated.add(index)
             if window.applied:
                 self._rollback.undo(window.good(), (index,))
             if len(window.updated) == len(self.optimizer.optimizers):

@@ -114,7 +114,11 @@ class Verifier:
     def _judge(self, tag: dict[str, Any], info: GradientInfo, forecaster: Forecaster) -> Verdict:
         before = forecaster.horizons
         if info.finite and info.alignments:
-            forecaster.update(sorted(tag["rows"]), info.alignments)
+            try:
+                forecaster.update(sorted(tag["rows"]), info.alignments)
+            except Exception:
+                self._ledger.count(Verdict.REJECTED.value)
+                raise
         verdict = judge(info, before, forecaster.horizons)
         reason = tag["refused"]
         if not reason and not info.finite:
