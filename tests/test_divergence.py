@@ -145,8 +145,8 @@ def test_state_without_a_number_is_refused():
 
 
 def test_a_shrink_shortens_horizons_and_at_their_floors_pauses():
-    for floor, paused in ((0.0, False), (2.0, True)):
-        horizon = AlignmentHorizon(floors=dict.fromkeys(EVERY_KIND, floor), rate=0.4)
+    adapting = AlignmentHorizon(floors=dict.fromkeys(EVERY_KIND, 0.0), rate=0.4)
+    for horizon, paused in ((adapting, False), (FixedHorizon(updates=2.0), True)):
         bench = Bench(make_config(total_steps=400, horizon=horizon, warmup_fraction=0.1))
         bench.train(80)
         before = bench.engine.horizons
