@@ -130,11 +130,12 @@ class DivergenceMonitor:
 
     .. math:: L - \mu > 6 \sigma \;\text{and}\; L - \mu > |\mu| / 2
 
-    and the step is undone where it exceeds :math:`\mu + \max(12 \sigma, 3 |\mu|)`. The total
-    gradient norm is judged by its logarithm in the same way, at factors of 16 and 100; norms below
-    a hundredth of the baseline alarm only if the loss does not fall. Alignment alarms when its
-    running mean is below -0.3 (uphill), when it stays zero (nowhere), and when successive ones
-    have opposite signs (swinging). All of it is host arithmetic on numbers that are read anyway.
+    for the second time in 16 readings, since a hard batch now and then is no news, and the step is
+    undone where it exceeds :math:`\mu + \max(12 \sigma, 3 |\mu|)`. The total gradient norm is
+    judged by its logarithm in the same way, at factors of 16 and 100; norms below a hundredth of
+    the baseline alarm only if the loss does not fall. Alignment alarms when its running mean is
+    below -0.3 (uphill), when it stays zero (nowhere), and when successive ones have opposite signs
+    (swinging). All of it is host arithmetic on numbers that are read anyway.
 
     A shrink that can shorten nothing, and every heavier alarm, pauses forecasts, each time for
     twice as many full steps; the alarm after :data:`MOST_PAUSES` pauses hands over to plain
@@ -223,12 +224,14 @@ class DivergenceMonitor:
         loss, norm = info.loss, _log(info.total_norm)
         if self._loss.known and math.isfinite(loss):
             off, width = loss - self._loss.mean, self._loss.deviation
-            if loss > limits.loss or off > max(6 * width, abs(self._loss.mean) / 2):
+            again = self._again("outlier", off > max(6 * width, abs(self._loss.mean) / 2))
+            if loss > limits.loss or again:
                 answer = Answer.ROLL_BACK if loss > limits.loss else Answer.SHRINK
                 found.append(_alarm("loss", answer, f"{loss:.3g}, mean {self._loss.mean:.3g}"))
         if self._norm.known and math.isfinite(norm):
             off, width = norm - self._norm.mean, self._norm.deviation
-            if info.total_norm > limits.norm or off > max(6 * width, math.log(self.FACTOR)):
+            again = self._again("burst", off > max(6 * width, math.log(self.FACTOR)))
+            if info.total_norm > limits.norm or again:
                 answer = Answer.ROLL_BACK if info.total_norm > limits.norm else Answer.SHRINK
                 found.append(_alarm("gradient", answer, f"{math.exp(min(off, 700)):.3g} times"))
             if self._steady("vanished", off < -math.log(100) and not self._falls(loss)):
@@ -298,6 +301,12 @@ class DivergenceMonitor:
         self._counts[name] = 0
         return True
 
+    def _again(self, name: str, holds: bool) -> bool:
+        """Whether something holds for the second time in ``STEADY`` readings; once is chance."""
+        recent = self._counts[name] > 0
+        self._counts[name] = self.STEADY if holds else max(0, self._counts[name] - 1)
+        return holds and recent
+
     def _due(self, name: str, holds: bool) -> bool:
         """Whether something holds that has not alarmed in the last ``STEADY`` readings."""
         self._counts[name] = max(0, self._counts[name] - 1)
@@ -335,8 +344,8 @@ class DivergenceMonitor:
 
 _BASELINES = ("loss", "norm", "align", "swing", "residual")
 _COUNTS = (
-    "above", "calm", "until", "pauses", "uphill", "swinging", "vanished", "nowhere", "lost",
-    "residual",
+    "above", "outlier", "burst", "calm", "until", "pauses", "uphill", "swinging", "vanished",
+    "nowhere", "lost", "residual",
 )  # fmt: skip
 _LEVELS = ("mean", "start", "lowest", "alignment")
 

@@ -43,9 +43,9 @@ def fed(readings, start=40, monitor=None, first=1, limits=None):
 @pytest.mark.parametrize(
     ("readings", "signal", "answer"),
     [
-        ([info(2.0)], "loss", Answer.SHRINK),
+        ([info(2.0)] * 2, "loss", Answer.SHRINK),
         ([info(10.0)], "loss", Answer.ROLL_BACK),
-        ([info(norm=50.0)], "gradient", Answer.SHRINK),
+        ([info(norm=50.0)] * 2, "gradient", Answer.SHRINK),
         ([info(norm=1e6)], "gradient", Answer.ROLL_BACK),
         ([info(norm=1e-4)] * 30, "vanished", Answer.PAUSE),
         ([info(0.5)] * 30 + [info(0.5 + 0.01 * k) for k in range(150)], "lost", Answer.PAUSE),
@@ -66,6 +66,7 @@ def test_every_signal_has_its_answer(readings, signal, answer):
     "readings",
     [
         [info(1.4)] * 3,
+        [info(2.0), *[info(1.0)] * 20, info(2.0)],
         [info(0.99**k, norm=0.99**k) for k in range(400)],
         [info(0.9**k, norm=0.8**k) for k in range(60)],
         [info(norm=8.0)] * 40,
@@ -150,6 +151,7 @@ def test_a_shrink_shortens_horizons_and_at_their_floors_pauses():
         bench = Bench(make_config(total_steps=400, horizon=horizon, warmup_fraction=0.1))
         bench.train(80)
         before = bench.engine.horizons
+        bench.step(spoil_with(factor=2.4))
         bench.step(spoil_with(factor=2.4))
         after = bench.engine.horizons
         (event,) = [e for e in bench.engine.ledger.events if REASONS["loss"] in e["reason"]]

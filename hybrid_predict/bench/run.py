@@ -47,7 +47,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / RUNS
         self.done: dict[Cell, Row] = {}
-        text = self._path.read_text("utf-8") if self._path.exists() else ""
+        text = self._path.read_text("utf-8", errors="replace") if self._path.exists() else ""
         self._torn = bool(text) and not text.endswith("\n")
         for number, line in enumerate(text.splitlines(), 1):
             try:
