@@ -147,7 +147,7 @@ class DivergenceMonitor:
     """
 
     RISE, PAUSE, CALM, STEADY = 0.2, 16, 500, 16
-    UPHILL, SWING, RESIDUAL, FACTOR = -0.3, -0.1, 10.0, 16.0
+    UPHILL, SWING, RESIDUAL, FACTOR = -0.3, -0.25, 10.0, 16.0
 
     def __init__(self, patience: int) -> None:
         self._patience = patience

@@ -112,7 +112,7 @@ def check_kernel(
     # The reference starts from what the dtype can represent, so only arithmetic is compared.
     exact = [[case.dump(x).astype(np.float64) for x in side] for side in (left, right)]
     found = KERNELS[kernel](case.backend, left, right, factors)
-    wanted = KERNELS[kernel](NumpyBackend(), *exact, factors)
+    wanted = KERNELS[kernel](NumpyBackend(), exact[0], exact[1], factors)
     name = type(case.backend).__name__
     if len(found) != len(wanted):
         raise ContractError(name, f"{kernel} to give {len(wanted)} arrays", len(found))
