@@ -9,8 +9,9 @@ import test_predictors as contract
 from cases import PREDICTOR_CASES, PredictorCase
 from hybrid_predict import ConfigError, SpectralPredictor, WeightDelta
 from hybrid_predict.bench.peers.placebo import NegatedForecast, RandomForecast
+from hybrid_predict.testing import check_predictor
+from hybrid_predict.testing.predictors import History
 from loops import Bench, make_config
-from test_predictors import SHAPES, History
 
 PLACEBOS = {"random": RandomForecast, "negated": NegatedForecast}
 every_placebo = pytest.mark.parametrize("placebo", PLACEBOS.values(), ids=PLACEBOS.keys())
@@ -34,20 +35,13 @@ def name(request, monkeypatch):
 
 
 @pytest.mark.parametrize("closed_loop", [True, False], ids=["closed", "open"])
-def test_forecasts_keep_the_contract_of_predictors(name, closed_loop):
-    contract.test_forecast_is_zero_before_any_observation(name, "torch", closed_loop)
-    contract.test_forecast_is_pure_and_repeatable(name, "torch", closed_loop)
+def test_length_follows_the_horizon_as_the_inner_predictor_s_does(name, closed_loop):
     for horizon in (0.0, 0.5, 8.0):
         contract.test_length_follows_the_horizon_as_documented(name, "torch", closed_loop, horizon)
 
 
-def test_history_keeps_the_contract_of_predictors(name):
-    contract.test_forecast_has_a_horizon_per_tensor(name, "torch")
-    contract.test_history_survives_a_round_trip(name, "torch")
-    for shapes in ({"another": (4, 3)}, {**SHAPES, "matrix": (3, 4)}):
-        contract.test_history_of_other_parameters_is_refused_and_changes_nothing(
-            name, "torch", shapes
-        )
+def test_placebos_keep_the_contract_of_predictors(name):
+    check_predictor(PREDICTOR_CASES[name].predictor)
 
 
 def moved(update, delta):
@@ -60,7 +54,7 @@ def moved(update, delta):
 @every_inner
 def test_history_and_length_are_those_of_the_inner_predictor_in_its_own_loop(placebo, inner):
     predictor = PREDICTOR_CASES[inner].predictor
-    wrong, right = (History(p, "torch") for p in (placebo(predictor), predictor))
+    wrong, right = (History(p) for p in (placebo(predictor), predictor))
     for update in contract.steps(count=20):
         for history in (wrong, right):
             delta = history.delta(2.0)
@@ -78,7 +72,7 @@ def test_history_and_length_are_those_of_the_inner_predictor_in_its_own_loop(pla
 @every_inner
 def test_negated_forecast_is_the_opposite(inner):
     predictor = PREDICTOR_CASES[inner].predictor
-    negated, plain = (History(p, "torch") for p in (NegatedForecast(predictor), predictor))
+    negated, plain = (History(p) for p in (NegatedForecast(predictor), predictor))
     for arrays in contract.steps():
         negated.observe(arrays)
         plain.observe(arrays)
@@ -87,7 +81,7 @@ def test_negated_forecast_is_the_opposite(inner):
 
 def random_forecasts(count, **options):
     """The forecasts of a random placebo after each of ``count`` equal displacements."""
-    history = History(RandomForecast(**options), "torch", WIDE)
+    history = History(RandomForecast(**options), shapes=WIDE)
     (displacement,) = contract.steps(count=1, shapes=WIDE)
     found = []
     for _ in range(count):
