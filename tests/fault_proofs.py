@@ -279,9 +279,11 @@ NUMBERS = [
           "for 16 full steps, then begin again.", spike),
     Fault("Numbers", "a gradient a million times its length at a forecast point", NO_TRACE,
           gradient_burst),
-    Fault("Numbers", "alignment runs away: forecasts of the wrong sign and a huge length",
+    Fault("Numbers", "forecasts of the wrong sign, 30 times too long, of a predictor "
+          "that takes its own forecasts out",
           "The monitor shrinks horizons, pauses forecasts and hands over to plain training; the "
-          "weights stay finite.", uphill),
+          "weights stay finite. Of a predictor that averages its own forecasts in, the same "
+          "only stalls the training, and no alarm comes.", uphill),
     Fault("Numbers", "alignment vanishes: forecasts of length zero", "Forecasts pause, each time "
           "longer; after the third pause plain training takes over.", nowhere),
 ]  # fmt: skip
