@@ -11,8 +11,10 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import (
     CheckpointError,
     ConfigError,
+    ContractError,
     HybridPredictError,
     MissingExtraError,
+    PredictorError,
     UnsupportedSetupError,
     UsageError,
 )
@@ -41,6 +43,7 @@ __all__ = [
     "AuditConfig",
     "CheckpointError",
     "ConfigError",
+    "ContractError",
     "FixedHorizon",
     "HybridConfig",
     "HybridEngine",
@@ -52,6 +55,7 @@ __all__ = [
     "OptimizerWrapper",
     "ParameterMapper",
     "Phase",
+    "PredictorError",
     "SavingsLedger",
     "SpectralPredictor",
     "StepRecord",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -11,7 +12,7 @@ from hybrid_predict import distributed
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.ledger import SavingsLedger
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 logger = distributed.rank_zero_logger(__name__)
 
@@ -77,7 +78,7 @@ def note_changes(state: dict[str, Any], total: int, ledger: SavingsLedger) -> No
         change = f"from {state['clock']['total']} to {total} equivalent steps"
         ledger.record(step, f"the run's length changed {change}")
         logger.info("Resumed with the run's length changed %s.", change)
-    before, now = state["ranks"], distributed.size()
+    before, now = whole("ranks", state["ranks"], 1), distributed.size()
     if before != now:
         ledger.record(step, f"the number of ranks changed from {before} to {now}")
         logger.warning(
@@ -86,6 +87,45 @@ def note_changes(state: dict[str, Any], total: int, ledger: SavingsLedger) -> No
             now,
             before,
         )
+
+
+@contextmanager
+def all_or_nothing(*parts: Any) -> Iterator[None]:
+    """Let a state be loaded as a whole or not at all.
+
+    Args:
+        parts: Objects that loading gives new attributes to; they get their old ones back.
+
+    Raises:
+        CheckpointError: Whatever goes wrong in the block.
+    """
+    kept = [(part, dict(vars(part))) for part in parts]
+    try:
+        yield
+    except BaseException as error:
+        for part, attributes in kept:
+            vars(part).clear()
+            vars(part).update(attributes)
+        if isinstance(error, CheckpointError) or not isinstance(error, Exception):
+            raise
+        raise CheckpointError(
+            f"state: expected a whole, unaltered state, got one whose reading failed with "
+            f"{error!r}. Resume from another checkpoint."
+        ) from error
+
+
+def whole(name: str, value: Any, least: int = 0) -> int:
+    """A saved count.
+
+    Raises:
+        CheckpointError: If it is no integer, or below ``least``.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise CheckpointError(
+            f"state: expected {name} to be an integer, at least {least}, got {value!r}. "
+            "Resume from another checkpoint."
+        )
+    return value
 
 
 def detached(value: Any) -> Any:

@@ -98,6 +98,9 @@ class HybridConfig:
                 raise ConfigError(name, "True or False", getattr(self, name))
         _check_mapping("predictors", self.predictors, keys=KINDS)
         _check_mapping("kinds", self.kinds, values=KINDS)
+        for pattern in self.kinds:
+            if not isinstance(pattern, str):
+                raise ConfigError("kinds", "glob patterns over parameter names", pattern)
         if self.policy not in POLICIES:
             raise ConfigError("policy", f"one of {', '.join(POLICIES)}", self.policy)
 

@@ -5,27 +5,28 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict import distributed
-from hybrid_predict.checkpoint import STATE_VERSION, check_state, detached, note_changes
+from hybrid_predict import checkpoint, distributed
 from hybrid_predict.config import HybridConfig
+from hybrid_predict.containment import contained
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.forecaster import Forecaster
-from hybrid_predict.gradients import GradientProbe
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.loss_check import LossCheck
 from hybrid_predict.optimizer import OptimizerWrapper
 from hybrid_predict.parameters import BaseWeightsHook, ParameterMapper
 from hybrid_predict.phases import Clock, Phase
 from hybrid_predict.profiling import FlopProfile
 from hybrid_predict.rollback import Rollback
-from hybrid_predict.verification import Evaluate, ResidualScorer, loss_rises
+from hybrid_predict.verification import Evaluate, ResidualScorer
 from hybrid_predict.verifier import IDLE, Reading, Verifier, make_record
 from hybrid_predict.window import StepRecord, Window, as_scalar
 
@@ -89,8 +90,9 @@ class HybridEngine:
         self._model = model
         self._bound = False
         self._scorer = ResidualScorer()
+        self._loss_check = LossCheck(model, self.mapper, config, self.ledger)
         self._forecaster = Forecaster(self.mapper, self.optimizer, self.config)
-        self._verifier = Verifier(lag, self.ledger)
+        self._verifier = Verifier(lag, self.ledger, config.patience)
         self._rollback = Rollback(model, self.mapper, self.optimizer)
         self._profile = FlopProfile()
         self._window: Window | None = None
@@ -140,12 +142,14 @@ class HybridEngine:
         if self._watching and not self._bound and self.config.count_flops:
             self._profile.start(self._model)
         if self._watching and self._bound and window.phase in LEARNING:
-            self.mapper.snapshot()
-            if forecast and self.clock.forecast_due:
-                self._place(window, evaluate)
-            self._rollback.before_forward(window.applied)
+            paused = self._verifier.monitor.pausing(self.clock.full_steps + 1)
+            with self._contained(window):
+                self.mapper.snapshot()
+                if forecast and self.clock.forecast_due and not paused:
+                    self._place(window, evaluate)
+                self._rollback.before_forward(window.applied)
         window.opened_at = perf_counter()
-        self.ledger.forecast_seconds += window.opened_at - started
+        self.ledger.forecast_seconds += max(0.0, window.opened_at - started)
 
     def after_step(self, loss: Tensor | float | None = None) -> StepRecord:
         """Close a full step: verify its forecast, advance the clock, account.
@@ -170,22 +174,27 @@ class HybridEngine:
         self.ledger.flops_per_step = self.ledger.flops_per_step or flops
         reading = None
         if self._watching:
-            self._rollback.settle(window, as_scalar(loss))
-            reading = self._learn(window)
+            with self._contained(window):
+                self._rollback.settle(window, as_scalar(loss))
+            with contained(self.mapper.settle, self._hand_over):
+                reading = self._learn(window) if self._watching else None
         ticks = self.clock.advance(int(reading is not None and reading.credited))
         self.ledger.full_steps = self.clock.full_steps
         self.ledger.equivalent_steps = self.clock.equivalent_steps
         ended = perf_counter()
         self.ledger.full_seconds += max(0.0, started - window.opened_at - window.hook_seconds)
-        self.ledger.forecast_seconds += ended - started + window.hook_seconds
+        self.ledger.forecast_seconds += max(0.0, ended - started + window.hook_seconds)
         return make_record(self.clock.full_steps, window, ticks, reading)
 
     def detach(self) -> None:
         """Restore base weights and remove every hook; no forecast is made afterwards."""
+        if self._window is not None and not self._window.updated:
+            self._rollback.retreat(self._window)
         self._window = None
-        if self._release.alive:
-            self._verifier.drain(self._forecaster)
+        alive = self._release.alive
         self._release()
+        if alive:
+            self._verifier.drain(self._forecaster)
 
     def __enter__(self) -> HybridEngine:
         return self
@@ -204,6 +213,30 @@ class HybridEngine:
         window, started = self._window, perf_counter()
         if window is None or not self._watching:
             return
+        with self._contained(window):
+            self._see(window, index, loss)
+        window.hook_seconds += perf_counter() - started
+
+    def after_update(self, index: int) -> None:
+        """Called by the hooks when optimizer ``index`` has moved its parameters."""
+        window, started = self._window, perf_counter()
+        if window is None or not self._watching or index not in window.moving:
+            return
+        with self._contained(window):
+            first = index not in window.updated
+            window.updated.add(index)
+            # Several ranks find out together, at the end of the full step.
+            good = window.good() if window.applied and distributed.size() == 1 else None
+            if first and self._bound and window.phase in LEARNING:
+                self._forecaster.observe_update(index, window.forecast, good)
+            if good is not None:
+                self._rollback.undo(good, (index,))
+            if len(window.updated) == len(self.optimizer.optimizers):
+                self.mapper.settle()
+        window.hook_seconds += perf_counter() - started
+
+    def _see(self, window: Window, index: int, loss: object) -> None:
+        """Measure the gradients, and keep what the update is about to change."""
         probe = self.optimizer.probe(index)
         if not len(probe):
             return  # the optimizer will not move anything, so the forecast stays unverified
@@ -212,27 +245,11 @@ class HybridEngine:
         window.with_gradient |= probe.reached
         if isinstance(loss, Tensor):
             window.loss = as_scalar(loss)
-        if window.sampled and index not in window.updated:
-            self._measure(window, probe)
-        if window.applied and index not in window.updated:
-            self._rollback.before_update(index)
-            self._reconcile(window, index)
-        window.hook_seconds += perf_counter() - started
-
-    def after_update(self, index: int) -> None:
-        """Called by the hooks when optimizer ``index`` has moved its parameters."""
-        window, started = self._window, perf_counter()
-        if window is None or not self._watching or index not in window.moving:
-            return
-        first = index not in window.updated
-        window.updated.add(index)
-        if first and self._bound and window.phase in LEARNING:
-            self._forecaster.observe_update(index, window.delta if window.applied else None)
-        if window.applied and distributed.size() == 1:
-            self._rollback.undo(window.good(), (index,))
-        if len(window.updated) == len(self.optimizer.optimizers):
-            self.mapper.settle()
-        window.hook_seconds += perf_counter() - started
+        if index not in window.updated:
+            window.measure(probe, [self.mapper.parameters[k] for k in self._forecaster.positions])
+            if window.applied:
+                self._rollback.before_update(index)
+                self._forecaster.reconcile(index, window.delta, window.horizon)
 
     def _place(self, window: Window, evaluate: Evaluate | None) -> None:
         config, horizons = self.config, self._forecaster.horizons
@@ -246,60 +263,32 @@ class HybridEngine:
                 self._scorer.open(delta, round(mean), self._forecaster.roots)
         elif not mean > 0:
             window.refused = IDLE
-        elif self._loss_rises(window, evaluate):
+        elif not all(map(math.isfinite, delta.factors)):
+            window.refused = "the forecast was not finite"
+        elif self._loss_check.rises(self.clock.full_steps + 1, delta, evaluate):
             window.refused = "the loss check failed"
         else:
             window.horizon, window.applied = mean, True
+            window.limits = self._verifier.monitor.limits
             self._scorer.drop()
             self.mapper.apply(delta)
 
-    def _loss_rises(self, window: Window, evaluate: Evaluate | None) -> bool:
-        tolerance, every = self.config.loss_tolerance, self.config.loss_check_every
-        if tolerance is None or self.ledger.forecasts % every:
-            return False
-        if evaluate is None:
-            reason = "loss_tolerance is set, but before_step() was given no forward pass"
-            if self.ledger.record(self.clock.full_steps + 1, reason):
-                logger.warning("%s; the loss is not checked.", reason)
-            return False
-        assert window.delta is not None
-        self.ledger.forward_passes += 2
-        return loss_rises(evaluate, self._model, self.mapper, window.delta, tolerance)
-
-    def _measure(self, window: Window, probe: GradientProbe) -> None:
-        assert window.delta is not None
-        chosen = [self.mapper.parameters[k] for k in self._forecaster.positions]
-        if not (rows := [i for i, p in enumerate(chosen) if p in probe]):
-            return
-        norms, lengths, products = probe.products(
-            [chosen[i] for i in rows], [window.delta.directions[i] for i in rows]
-        )
-        window.rows += rows
-        window.row_norms.append(norms)
-        window.row_lengths.append(lengths)
-        window.row_products.append(products)
-
-    def _reconcile(self, window: Window, index: int) -> None:
-        if window.horizon < self.config.long_horizon or self.config.policy == "keep":
-            return
-        assert window.delta is not None
-        displacement = self.mapper.displacement_by_id(window.delta)
-        self.optimizer.reconcile(displacement, window.horizon, self.config.policy, index)
-
     def _learn(self, window: Window) -> Reading | None:
         """Show the step to the predictors, and judge the one whose turn it is."""
+        movement = None
         if not self._bound:
             self._bind(window)
         elif window.phase in LEARNING:
             movement = self.mapper.displacement(self._forecaster.positions)
             if not window.applied:
                 window.residual = self._scorer.add(movement)
-            self._forecaster.observe(movement, window.delta if window.applied else None)
         self.ledger.forecasts += window.delta is not None
         step = self.clock.full_steps + 1
         self._verifier.push(step, window, self.optimizer.take_late_counts())
+        if movement is not None:
+            self._forecaster.observe(movement, window.forecast)
         reading = self._verifier.read(self._forecaster)
-        if reason := self._verifier.unpaid(self.config.patience):
+        if reason := self._verifier.unpaid:
             self._hand_over(reason)
         return reading
 
@@ -313,14 +302,23 @@ class HybridEngine:
             self._bound = True
             if not self._forecaster.positions:
                 self._hand_over("no parameter is of a kind that has a predictor")
+            # A forecast of a wrong form had better end the run here than after the warm-up.
+            self._forecaster.forecast(closed_loop=not self.config.shadow)
 
-    def _hand_over(self, reason: str) -> None:
+    def _hand_over(self, reason: str, error: Exception | None = None) -> None:
         """Stop forecasting for good, once the forecasts under way are judged."""
-        self._verifier.drain(self._forecaster)
+        with suppress(Exception) if error else nullcontext():
+            self._verifier.drain(self._forecaster)
+        self._rollback.release()
         step = self.clock.full_steps + 1
         self.clock.hand_over()
         self.ledger.record(step, f"handed over to plain training: {reason}")
-        logger.warning("Full step %d: %s; from here on plain training, uncompressed.", step, reason)
+        text = "Full step %d: %s; from here on plain training, uncompressed."
+        logger.warning(text, step, reason, exc_info=error)
+
+    def _contained(self, window: Window) -> AbstractContextManager[None]:
+        """Whatever fails in the block leaves no trace of the full step, and ends forecasting."""
+        return contained(partial(self._rollback.retreat, window), self._hand_over)
 
     def abandon(self) -> None:
         """Leave the full step under way, if any, before its update, back at base weights.
@@ -338,8 +336,7 @@ class HybridEngine:
             )
         self._window = None
         self._profile.stop()
-        self.mapper.rollback()
-        self.mapper.settle()
+        self._rollback.retreat(window)
         reason = "a full step was left before its update"
         if self.ledger.record(self.clock.full_steps, reason):
             logger.info("Full step %d: %s.", self.clock.full_steps, reason)
@@ -350,7 +347,7 @@ class HybridEngine:
         Inside a full step it describes the moment before it, in keeping with base weights.
         """
         state = {
-            "version": STATE_VERSION,
+            "version": checkpoint.STATE_VERSION,
             "names": list(self.mapper.names),
             "bound": self._bound,
             "lag": self.config.lag,
@@ -362,7 +359,7 @@ class HybridEngine:
             "scorer": self._scorer.state_dict(),
             "rounding": self.mapper.rounding.state_dict(),
         }
-        return detached(state)
+        return checkpoint.detached(state)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue a saved run bit for bit, given the same model, optimizer and configuration.
@@ -373,21 +370,26 @@ class HybridEngine:
         """
         if self._window is not None:
             raise UsageError("load_state_dict() came inside a full step. Call after_step() first.")
-        check_state(state, self.mapper.names)
+        checkpoint.check_state(state, self.mapper.names)
+        parts = (self.mapper, self.mapper.rounding, self.clock, self.ledger, self._scorer)
+        with checkpoint.all_or_nothing(self, *parts, *self._verifier.parts):
+            self._load(state)
+
+    def _load(self, state: dict[str, Any]) -> None:
         kept = set(state["names"])
         self.mapper.leave_out(k for k, name in enumerate(self.mapper.names) if name not in kept)
         forecaster = Forecaster(self.mapper, self.optimizer, self.config)
         forecaster.load_state_dict(state["forecaster"])
         self._forecaster = forecaster
         self._bound = bool(state["bound"])
-        self.config = replace(self.config, lag=state["lag"])
-        self._verifier.lag = state["lag"]
+        lag = checkpoint.whole("lag", state["lag"])
+        self.config = replace(self.config, lag=lag)
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
-        note_changes(state, self.clock.total, self.ledger)
-        self._verifier.load_state_dict(state["verifier"])
+        checkpoint.note_changes(state, self.clock.total, self.ledger)
+        self._verifier.load_state_dict(state["verifier"], lag, len(forecaster.positions))
         self._scorer.load_state_dict(state["scorer"], self.mapper.values(forecaster.positions))
-        self.mapper.rounding.load_state_dict(state["rounding"])
+        self.mapper.load_rounding(state["rounding"])
 
 
 def _let_go(mapper: ParameterMapper, handles: list[Any], profile: FlopProfile) -> None:

@@ -60,6 +60,35 @@ class CheckpointError(HybridPredictError, ValueError):
     """A saved state does not belong to this model, optimizer or version."""
 
 
+class PredictorError(HybridPredictError, TypeError):
+    """A predictor gave a forecast of another form than its parameters need.
+
+    Args:
+        predictor: Name of its class.
+        expected: The form that forecasts have.
+        got: What came.
+    """
+
+    def __init__(self, predictor: str, expected: str, got: object) -> None:
+        remedy = "Run hybrid_predict.testing.check_predictor on it."
+        super().__init__(_message(f"{predictor}.forecast", expected, got, remedy))
+        self.predictor = predictor
+
+
+class ContractError(HybridPredictError, AssertionError):
+    """A predictor, horizon rule or backend does not do what its base class promises.
+
+    Args:
+        subject: Name of its class.
+        promise: What was promised.
+        got: What it did.
+    """
+
+    def __init__(self, subject: str, promise: str, got: object = "otherwise") -> None:
+        super().__init__(_message(subject, promise, got, ""))
+        self.subject = subject
+
+
 class MissingExtraError(HybridPredictError, ImportError):
     """An optional dependency is not installed.
 

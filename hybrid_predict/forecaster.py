@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from hybrid_predict.horizons import make_horizon
 from hybrid_predict.optimizer import OptimizerWrapper
 from hybrid_predict.parameters import ParameterMapper, WeightDelta
 from hybrid_predict.predictors import make_predictor
+from hybrid_predict.predictors.contract import check_delta
 
 
 class Forecaster:
@@ -32,6 +34,7 @@ class Forecaster:
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
+        self._policy, self._long = config.policy, config.long_horizon
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
         self.positions = mapper.select(predictors)
@@ -66,13 +69,19 @@ class Forecaster:
         return self._rule.horizons(self._state)
 
     def forecast(self, *, closed_loop: bool) -> WeightDelta:
-        """The forecast of all kinds together, in the order of ``positions``."""
+        """The forecast of all kinds together, in the order of ``positions``.
+
+        Raises:
+            PredictorError: If a predictor gives one of another form than its parameters have.
+        """
         horizons = self.horizons
         parts: dict[int, tuple[str, Tensor, float]] = {}
         for predictor, state, members, _ in self._groups:
             delta = predictor.forecast(
                 state, [horizons[i] for i in members], closed_loop=closed_loop
             )
+            like = self._mapper.values([self.positions[i] for i in members])
+            check_delta(predictor, delta, state.names, like)
             columns = zip(delta.names, delta.directions, delta.factors, strict=True)
             parts.update(zip(members, columns, strict=True))
         ordered = [parts[i] for i in range(len(self.positions))]
@@ -89,12 +98,15 @@ class Forecaster:
                 part = _part(applied, members)
                 predictor.observe(state, [displacement[i] for i in members], part, backend)
 
-    def observe_update(self, index: int, applied: WeightDelta | None) -> None:
+    def observe_update(
+        self, index: int, applied: WeightDelta | None, good: Tensor | None = None
+    ) -> None:
         """Show an optimizer's updates to the predictors that replace them, and take those back.
 
         Args:
             index: Which optimizer has just updated.
             applied: The forecast before it, None without one.
+            good: Whether the updates may stand, 0-dim; no history keeps those that are undone.
         """
         for predictor, state, members, backend in self._groups:
             if not predictor.replaces_update or self._owners[members[0]] != index:
@@ -109,8 +121,14 @@ class Forecaster:
             gradients = [_descended(p, decay[id(p)][1]) for p in chosen]
             if part is not None:
                 self._mapper.take_back(positions, points, [decay[id(p)][0] for p in chosen])
-            _drop_unless_finite(updates, gradients, backend)
+            _drop_unless_good(updates, gradients, backend, good)
             predictor.observe(state, updates, None, backend, gradients)
+
+    def reconcile(self, index: int, applied: WeightDelta | None, horizon: float) -> None:
+        """Let the state of optimizer ``index`` follow a forecast that is long enough."""
+        if applied is not None and horizon >= self._long and self._policy != "keep":
+            displacement = self._mapper.displacement_by_id(applied)
+            self._optimizer.reconcile(displacement, horizon, self._policy, index)
 
     def update(self, rows: Sequence[int], alignments: Sequence[float]) -> None:
         """Adapt the horizons of these rows of ``positions`` to the alignments measured."""
@@ -155,6 +173,11 @@ class Forecaster:
             own = distributed.spread(history, self._chosen(members))
             state.load_state_dict(own, backend)
         self._state = [float(x) for x in saved["horizons"]]
+        if not all(math.isfinite(h) and h >= 0 for h in self.horizons):
+            raise CheckpointError(
+                f"state: expected finite horizons, at least 0, got {self.horizons[:3]}. "
+                "Resume from another checkpoint."
+            )
 
     def _chosen(self, members: Sequence[int]) -> list[Tensor]:
         return [self._parameters[i] for i in members]
@@ -183,11 +206,16 @@ def _wide(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
-def _drop_unless_finite(
-    updates: list[Tensor], gradients: list[Tensor], backend: AbstractBackend[Tensor]
+def _drop_unless_good(
+    updates: list[Tensor],
+    gradients: list[Tensor],
+    backend: AbstractBackend[Tensor],
+    good: Tensor | None,
 ) -> None:
-    """Replace pairs of which one is not finite by zeros, so that no history is spoiled."""
+    """Replace pairs of which one is not finite by zeros, or all, so that no history is spoiled."""
     finite = (backend.norms(updates) + backend.norms(gradients)).isfinite()
+    if good is not None:
+        finite = finite & good.to(finite.device)
     if finite.device.type == "cpu" and bool(finite.all()):
         return
     for tensors in (updates, gradients):

@@ -21,7 +21,7 @@ class GradientInfo:
     Args:
         loss: Training loss at the point where the gradient was taken; nan if unknown.
         total_norm: Euclidean norm over all parameters, as applied (after clipping).
-        finite: Whether loss and gradients were finite.
+        finite: Whether loss, gradients and forecast were finite, and within the step's limits.
         residual: Length of the residual relative to the forecast's; nan if none was scored.
         alignments: Alignment per forecast parameter; empty if not measured at this step.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -148,8 +149,14 @@ class SavingsLedger:
         for name, value in known.items():
             numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
             optional = name == "flops_per_step" and value is None
-            if name != "events" and not optional and not (numeric and value >= 0):
-                raise ConfigError(name, "a number, at least 0", value)
-        if not isinstance(known["events"], list):
-            raise ConfigError("events", "a list", known["events"])
+            if name != "events" and not optional and not (numeric and 0 <= value < math.inf):
+                raise ConfigError(name, "a finite number, at least 0", value)
+        whole = isinstance(known["events"], list) and all(map(_is_event, known["events"]))
+        if not whole:
+            raise ConfigError("events", "a list of reason, step and count", known["events"])
         return cls(**known)
+
+
+def _is_event(event: object) -> bool:
+    fields = {"reason": str, "step": int, "count": int}
+    return isinstance(event, dict) and all(isinstance(event.get(n), t) for n, t in fields.items())

@@ -152,6 +152,10 @@ class OptimizerWrapper:
                 elif not good:
                     _restore_exactly(state, p, kept)
 
+    def forget(self) -> None:
+        """Drop what :meth:`snapshot` remembers."""
+        self._kept.clear()
+
     def take_late_counts(self) -> list[tuple[Tensor, Tensor]]:
         """Host-side counts that :meth:`restore` could not decide on, with what to subtract."""
         late, self._late = self._late, {}

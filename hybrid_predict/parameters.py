@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from hybrid_predict import distributed
 from hybrid_predict.backends import TorchBackend
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.errors import CheckpointError, ConfigError, UnsupportedSetupError
 from hybrid_predict.kinds import classify
 from hybrid_predict.rounding import RoundingCarry
 
@@ -188,9 +188,29 @@ class ParameterMapper:
         """
         positions = self._positions(delta)
         values = self.values(positions)
+        self._delta = delta  # first, so that a move that breaks off half-way can be rolled back
         self.rounding.add(delta.names, values, delta.directions, delta.factors)
         self._written()
-        self._delta = delta
+
+    def forget(self) -> None:
+        """Give back the memory of the snapshot, when the parameters are base weights for good."""
+        self._base = []
+
+    def load_rounding(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a saved carry of rounding.
+
+        Raises:
+            CheckpointError: If it does not belong to these parameters.
+        """
+        shapes = {name: p.shape for name, p in zip(self.names, self.values(), strict=True)}
+        odd = [n for n, carry in state.items() if not torch.is_tensor(carry)
+               or shapes.get(n) != carry.shape or not carry.isfinite().all()]  # fmt: skip
+        if odd:
+            raise CheckpointError(
+                f"state: expected finite rounding of this model's parameters, got another of "
+                f"{odd[:3]}. Resume from another checkpoint."
+            )
+        self.rounding.load_state_dict(state)
 
     def rollback(self) -> None:
         """Put every parameter back to the snapshotted base weights, bit for bit."""

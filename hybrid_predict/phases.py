@@ -8,6 +8,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any
 
+from hybrid_predict.checkpoint import whole
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 
@@ -140,12 +141,21 @@ class Clock:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        self.full_steps = int(state["full_steps"])
-        self.equivalent_steps = int(state["equivalent_steps"])
-        self._in_cycles = int(state["in_cycles"])
-        self._carry = Fraction(*state["carry"])
-        self._credited = Fraction(*state["credited"])
+        """Continue from a saved state.
+
+        Raises:
+            CheckpointError: If a count cannot be one.
+        """
+        self.full_steps = whole("full_steps", state["full_steps"])
+        # A full step ticks at least once.
+        self.equivalent_steps = whole(
+            "equivalent_steps", state["equivalent_steps"], self.full_steps
+        )
+        self._in_cycles = whole("in_cycles", state["in_cycles"])
+        self._carry, self._credited = (
+            Fraction(whole(name, state[name][0]), whole(name, state[name][1], 1))
+            for name in ("carry", "credited")
+        )
         self.handed_over = bool(state["handed_over"])
 
 

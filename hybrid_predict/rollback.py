@@ -76,9 +76,11 @@ class Rollback:
         self._optimizer = optimizer
         self._buffers = BufferKeeper(model)
         self._strays: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        self._ready: set[int] = set()
 
     def before_forward(self, displaced: bool) -> None:
         """Learn which buffers change and, if a forecast is applied, copy them."""
+        self._ready.clear()
         self._buffers.learn()
         if displaced:
             self._buffers.keep()
@@ -92,24 +94,52 @@ class Rollback:
             for p in self._optimizer.parameters(index)
             if p.grad is not None and p not in self._mapper
         ]
+        self._ready.add(index)
 
-    def undo(self, good: Tensor, indices: tuple[int, ...]) -> None:
+    def undo(self, good: Tensor | bool, indices: tuple[int, ...]) -> None:
         """Leave no trace of the updates of these optimizers where ``good`` is false.
 
         Args:
-            good: 0-dim bool; on the CPU it is read, elsewhere the selection stays on the device.
-            indices: Which optimizers.
+            good: A bool, or a 0-dim one: on the CPU it is read, elsewhere the selection stays on
+                the device.
+            indices: Which optimizers; those that :meth:`before_update` has not seen are let be.
         """
-        decision: Tensor | bool = bool(good) if good.device.type == "cpu" else good
+        on_device = isinstance(good, Tensor) and good.device.type != "cpu"
+        decision: Tensor | bool = good if on_device else bool(good)
         if decision is True:
             return
         with torch.no_grad():
-            for index in indices:
+            for index in self._ready.intersection(indices):
                 self._optimizer.restore(index, decision)
                 self._mapper.restore(decision, self._optimizer.parameters(index))
                 for parameter, kept in self._strays.get(index, ()):
                     restore_unless(decision, parameter, kept)
             self._buffers.restore(decision)
+
+    def retreat(self, window: Window) -> None:
+        """Leave no trace of a full step that cannot be finished, however far it has come.
+
+        Its gradients were taken at a forecast point that is given up, so they are dropped.
+
+        Args:
+            window: The full step; without a forecast nothing of the user's is touched.
+        """
+        if window.applied and window.moving:
+            self.undo(False, tuple(window.moving))
+            self._mapper.restore(False, self._mapper.parameters)
+            for parameter in self._optimizer.parameters():
+                parameter.grad = None
+            window.updated.clear()
+        self._mapper.rollback()
+        self._mapper.settle()
+        window.applied, window.delta, window.horizon = False, None, 0.0
+
+    def release(self) -> None:
+        """Give back the memory of the copies."""
+        self._ready.clear()
+        self._strays.clear()
+        self._optimizer.forget()
+        self._mapper.forget()
 
     def settle(self, window: Window, loss: Tensor | float | None) -> None:
         """Leave base weights behind: the updated ones, or those before a spoiled step.

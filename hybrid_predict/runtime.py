@@ -180,8 +180,27 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file that the block writes, if the system refuses.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    try:
+        yield
+    except OSError as error:
+        remedy = f"The system says: {error.strerror or error}. What was written before is kept."
+        raise ConfigError("folder", "room to write in", str(path), remedy) from error
+
+
 def write_json(value: Any, path: Path) -> Path:
-    """Write plain data of finite numbers, complete or not at all."""
+    """Write plain data of finite numbers, complete or not at all.
+
+    Raises:
+        ConfigError: If the system refuses; a file that was there before is still there.
+    """
     draft = path.with_name(path.name + ".part")
-    draft.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-    return draft.replace(path)
+    with writing(path):
+        draft.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        return draft.replace(path)

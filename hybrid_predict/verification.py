@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,39 +40,6 @@ def judge(info: GradientInfo, before: Sequence[float], after: Sequence[float]) -
     if not info.finite:
         return Verdict.REJECTED
     return Verdict.SHRUNK if sum(after) < sum(before) * (1 - 1e-9) else Verdict.ACCEPTED
-
-
-class LossTrend:
-    """Tells when the training loss has risen well above where forecasts began.
-
-    A running mean of the loss is compared with its value at the end of the warm-up; a rise by more
-    than a fifth of its magnitude counts. This is a net for runs that forecasts destabilise, not a
-    test of whether a single forecast was good.
-    """
-
-    DECAY, RISE = 0.9, 0.2
-
-    def __init__(self) -> None:
-        self._mean: float | None = None
-        self._start: float | None = None
-
-    def add(self, info: GradientInfo, warmup: bool) -> bool:
-        """Take one full step's loss; whether the mean now stands too high."""
-        if not math.isfinite(info.loss):
-            return False
-        mean = info.loss if self._mean is None else self._mean
-        self._mean = self.DECAY * mean + (1.0 - self.DECAY) * info.loss
-        if warmup or self._start is None:
-            self._start = self._mean
-        return self._mean > self._start + self.RISE * abs(self._start)
-
-    def state_dict(self) -> dict[str, float | None]:
-        """The mean, and where it stood when forecasts began."""
-        return {"mean": self._mean, "start": self._start}
-
-    def load_state_dict(self, state: dict[str, float | None]) -> None:
-        """Continue from a saved state."""
-        self._mean, self._start = state["mean"], state["start"]
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +11,9 @@ import torch
 from torch import Tensor
 
 from hybrid_predict import distributed
-from hybrid_predict.gradients import GradientInfo
+from hybrid_predict.backends import TorchBackend
+from hybrid_predict.divergence import Limits
+from hybrid_predict.gradients import GradientInfo, GradientProbe
 from hybrid_predict.parameters import WeightDelta
 from hybrid_predict.phases import Phase
 from hybrid_predict.verification import Verdict
@@ -32,7 +36,8 @@ class StepRecord:
         alignment: Its mean alignment, None if not measured.
         verdict: The verdict on its forecast, None if it had none.
         residual: Length of the residual over the forecast's, None if no score ended with it.
-        finite: Whether its loss and gradients were.
+        finite: Whether its loss and gradients were, and within the limits that a step at a forecast
+            point has; otherwise such a step was undone.
     """
 
     step: int
@@ -57,6 +62,7 @@ class Window:
     applied: bool = False
     refused: str = ""
     sampled: bool = False
+    limits: Limits = field(default_factory=Limits)
     moving: set[int] = field(default_factory=set)
     updated: set[int] = field(default_factory=set)
     with_gradient: set[int] = field(default_factory=set)
@@ -65,20 +71,48 @@ class Window:
     row_norms: list[Tensor] = field(default_factory=list)
     row_lengths: list[Tensor] = field(default_factory=list)
     row_products: list[Tensor] = field(default_factory=list)
+    lengths: list[Tensor] = field(default_factory=list)
     loss: Tensor | float | None = None
     residual: tuple[Tensor, Tensor] | None = None
     hook_seconds: float = 0.0
     opened_at: float = 0.0
     _measured: Tensor | None = None
 
-    def good(self) -> Tensor:
-        """Whether loss and gradients are finite on every rank, a 0-dim bool on their device.
+    @property
+    def forecast(self) -> WeightDelta | None:
+        """The forecast that was applied, None if none was."""
+        return self.delta if self.applied else None
 
-        With several ranks nothing may be measured after this call.
+    def measure(self, probe: GradientProbe, parameters: Sequence[Tensor]) -> None:
+        """Measure alignments where they are due, and else no more than whether the forecast is one.
+
+        Args:
+            probe: The gradients of one optimizer.
+            parameters: The forecast parameters, in the order of ``delta``.
+        """
+        rows = [i for i, p in enumerate(parameters) if p in probe]
+        if self.delta is None or not rows or not (self.sampled or self.applied):
+            return
+        directions = [self.delta.directions[i] for i in rows]
+        if not self.sampled:
+            self.lengths.append(TorchBackend().norms(directions))
+            return
+        norms, lengths, products = probe.products([parameters[i] for i in rows], directions)
+        self.rows += rows
+        self.row_norms.append(norms)
+        self.row_lengths.append(lengths)
+        self.row_products.append(products)
+
+    def good(self) -> Tensor:
+        """Whether the step may stand, a 0-dim bool on the gradients' device.
+
+        Loss, gradients and forecast have to be finite on every rank, and loss and gradients of all
+        ranks together within the limits of the step. With several ranks nothing may be measured
+        after this call.
         """
         if distributed.size() > 1:
             return self.measurements()[2] > 0
-        return self._finite()
+        return self._finite() & self._within(self._scalar(self.loss, 0.0), self._total())
 
     def measurements(self) -> Tensor:
         """Everything that was measured, packed into one flat tensor; see :func:`unpack`.
@@ -90,22 +124,31 @@ class Window:
         return self._measured
 
     def _finite(self) -> Tensor:
-        return torch.isfinite(torch.stack([*self.norms, self._scalar(self.loss, 0.0)])).all()
+        numbers = torch.stack([*self.norms, self._scalar(self.loss, 0.0)])
+        return torch.isfinite(torch.cat([numbers, *self.row_lengths, *self.lengths])).all()
+
+    def _within(self, loss: Tensor, total: Tensor) -> Tensor:
+        """Whether the step's limits hold; what is unknown is within them."""
+        return ~((loss > self.limits.loss) | (total > self.limits.norm))
+
+    def _total(self) -> Tensor:
+        total = torch.linalg.vector_norm(torch.stack(self.norms)) if self.norms else None
+        return self._scalar(total, math.nan)
 
     def _measure(self) -> Tensor:
-        unknown, tiny = float("nan"), torch.finfo(torch.float32).tiny
-        total = torch.linalg.vector_norm(torch.stack(self.norms)) if self.norms else None
-        lengths = [self._scalar(x, unknown) for x in (total, *(self.residual or (None, None)))]
+        tiny = torch.finfo(torch.float32).tiny
+        scores = [self._scalar(x, math.nan) for x in self.residual or (None, None)]
         losses = [self._scalar(self.loss, 0.0), self._scalar(float(self.loss is not None), 0.0)]
         counts = [*losses, 1.0 - self._finite().float()]
         norms, sums = distributed.combine(
-            torch.cat([torch.stack(lengths), *self.row_norms, *self.row_lengths]),
+            torch.cat([torch.stack([self._total(), *scores]), *self.row_norms, *self.row_lengths]),
             torch.cat([torch.stack(counts), *self.row_products]),
         )
         total, remainder, forecast = norms[:3]
-        loss, known, spoiled = sums[:3]
+        loss, spoiled = sums[0] / sums[1], sums[2]
         row_norms, row_lengths = norms[3:].view(2, -1)
-        head = [loss / known, total, (spoiled == 0).float(), remainder / forecast.clamp_min(tiny)]
+        good = (spoiled == 0) & self._within(loss, total)
+        head = [loss, total, good.float(), remainder / forecast.clamp_min(tiny)]
         alignments = -sums[3:] / (row_norms * row_lengths).clamp_min(tiny)
         return torch.cat([torch.stack(head), alignments])
 
@@ -124,6 +167,7 @@ class Window:
             "forecast": self.delta is not None,
             "applied": self.applied,
             "refused": self.refused,
+            "limits": [self.limits.loss, self.limits.norm],
             "warmup": self.phase is Phase.WARMUP,
             "rows": list(self.rows),
         }

@@ -41,7 +41,7 @@ except ImportError as error:
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
 from hybrid_predict.integrations.lightning_shield import refuse_loss_check, training_loss
-from hybrid_predict.integrations.mlflow import log_metrics, log_summary
+from hybrid_predict.integrations.mlflow import Recorder
 
 KEY = "hybrid_predict"
 
@@ -106,6 +106,7 @@ class HybridPredict(Callback):
         self._epochs: int | None = None
         self._losses: list[Any] = []
         self._unlogged: tuple[StepRecord, int] | None = None
+        self._recorder: Recorder | None = None
 
     @property
     def state_key(self) -> str:
@@ -140,6 +141,7 @@ class HybridPredict(Callback):
             clock.load_state_dict(saved["clock"])
         config = self._run_config(clock)
         self.history = RunHistory()
+        self._recorder = Recorder(trainer.loggers if trainer.is_global_zero else ())
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
         if saved is not None:
             self._continue(trainer, saved)
@@ -203,19 +205,21 @@ class HybridPredict(Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let go of the model and record the run in the loggers."""
         self._let_go(trainer)
-        if self.engine is not None and trainer.is_global_zero:
-            self._log_row(trainer)
-            log_summary(trainer.loggers, self.engine.config, self.ledger, self.history)
+        if self.engine is not None and self._recorder is not None:
+            self._log_row()
+            self._recorder.log_summary(self.engine.config, self.ledger, self.history)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Put the base weights back before anybody saves them."""
         self._let_go(trainer)
+        self._close(5.0)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Let go of the model, however the run ended."""
         self._let_go(trainer)
+        self._close(30.0)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -292,13 +296,14 @@ class HybridPredict(Callback):
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         self._unlogged = (record, position)
-        due = every and (position + 1) % every == 0
-        if due and trainer.loggers and trainer.is_global_zero:
-            self._log_row(trainer)
+        if self._recorder is not None:
+            self._recorder.log_events(ledger, position)
+        if trainer.loggers and every and (position + 1) % every == 0:
+            self._log_row()
 
-    def _log_row(self, trainer: pl.Trainer) -> None:
+    def _log_row(self) -> None:
         """Log the last full step, unless it has been."""
-        if self._unlogged is None:
+        if self._unlogged is None or self._recorder is None:
             return
         (record, position), self._unlogged = self._unlogged, None
         ledger = self.ledger
@@ -315,7 +320,13 @@ class HybridPredict(Callback):
             "estimated_seconds_saved": ledger.estimated_seconds_saved,
         }
         known = {f"{KEY}/{name}": float(v) for name, v in metrics.items() if v is not None}
-        log_metrics(trainer.loggers, known, position)
+        self._recorder.log_metrics(known, position)
+
+    def _close(self, timeout: float) -> None:
+        """Send what waits to be logged; the next run has a recorder of its own."""
+        recorder, self._recorder = self._recorder, None
+        if recorder is not None:
+            recorder.close(timeout)
 
     def _let_go(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:

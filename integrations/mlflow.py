@@ -4,57 +4,99 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from lightning.pytorch.loggers import Logger, MLFlowLogger
 from lightning.pytorch.utilities import rank_zero_warn
 
 from hybrid_predict.config import HybridConfig
+from hybrid_predict.integrations.outbox import Outbox
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report import RunHistory
 from hybrid_predict.report.figure import run_figure
 
 
-def log_metrics(loggers: Sequence[Logger], metrics: Mapping[str, float], step: int) -> None:
-    """Send one row of metrics to every logger; to MLflow asynchronously, in one call.
+class Recorder:
+    """Records one run in the Trainer's loggers; what goes to MLflow goes through an outbox.
 
     Args:
-        loggers: The Trainer's loggers.
-        metrics: Numbers by name.
-        step: Position on the loggers' x-axis.
+        loggers: The Trainer's loggers; their experiments exist.
     """
-    for logger in loggers:
-        if isinstance(logger, MLFlowLogger):
-            from mlflow.entities import Metric
 
-            now = int(time.time() * 1000)
-            row = [Metric(name, float(value), now, step) for name, value in metrics.items()]
-            logger.experiment.log_batch(run_id=logger.run_id, metrics=row, synchronous=False)
-        else:
-            logger.log_metrics(dict(metrics), step=step)
+    def __init__(self, loggers: Sequence[Logger]) -> None:
+        self._loggers = loggers
+        self._outboxes = {
+            id(logger): Outbox("MLflow") for logger in loggers if isinstance(logger, MLFlowLogger)
+        }
+        self._events = 0
 
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Send one row of metrics to every logger; to MLflow in one call.
 
-def log_summary(
-    loggers: Sequence[Logger], config: HybridConfig, ledger: SavingsLedger, history: RunHistory
-) -> None:
-    """Record a finished run: configuration, ledger and, in MLflow, tags, ledger file and figure.
-
-    Args:
-        loggers: The Trainer's loggers.
-        config: The run's configuration.
-        ledger: What it cost and saved.
-        history: Its course.
-    """
-    parameters = {f"hybrid_predict/{k}": str(v) for k, v in config.to_dict().items()}
-    for logger in loggers:
-        try:
+        Args:
+            metrics: Numbers by name.
+            step: Position on the loggers' x-axis.
+        """
+        for logger in self._loggers:
             if isinstance(logger, MLFlowLogger):
-                _log_mlflow(logger, parameters, _tags(config, ledger), ledger, history)
+                from mlflow.entities import Metric
+
+                now = int(time.time() * 1000)
+                row = [Metric(name, float(value), now, step) for name, value in metrics.items()]
+                client, run = logger.experiment, logger.run_id
+                self._outboxes[id(logger)].send(partial(client.log_batch, run, metrics=row))
             else:
+                logger.log_metrics(dict(metrics), step=step)
+
+    def log_events(self, ledger: SavingsLedger, step: int) -> None:
+        """Tell the loggers of the ledger's events that are new since the last call.
+
+        MLflow gets a tag per event with its reason, every logger their number as a metric.
+
+        Args:
+            ledger: The run's ledger.
+            step: Position on the loggers' x-axis.
+        """
+        new = ledger.events[self._events :]
+        if not new:
+            return
+        self._events = len(ledger.events)
+        for logger in self._loggers:
+            if isinstance(logger, MLFlowLogger):
+                client, run = logger.experiment, logger.run_id
+                for k, event in enumerate(new, self._events - len(new)):
+                    text = f"full step {event['step']}: {event['reason']}"
+                    tag = partial(client.set_tag, run, f"hybrid_predict.event.{k}", text)
+                    self._outboxes[id(logger)].send(tag)
+        self.log_metrics({"hybrid_predict/events": float(self._events)}, step)
+
+    def log_summary(self, config: HybridConfig, ledger: SavingsLedger, history: RunHistory) -> None:
+        """Record a finished run: configuration, ledger; in MLflow tags, ledger file and figure.
+
+        Args:
+            config: The run's configuration.
+            ledger: What it cost and saved.
+            history: Its course.
+        """
+        parameters = {f"hybrid_predict/{k}": str(v) for k, v in config.to_dict().items()}
+        for logger in self._loggers:
+            if isinstance(logger, MLFlowLogger):
+                send = partial(
+                    _log_mlflow, logger, parameters, _tags(config, ledger), ledger, history
+                )
+                self._outboxes[id(logger)].send(send)
+                continue
+            try:
                 logger.log_hyperparams(parameters)
-        except Exception as error:  # whatever a tracking server does, the training is done
-            name = type(logger).__name__
-            rank_zero_warn(f"hybrid_predict could not record the run in {name}: {error!r}.")
+            except Exception as error:  # whatever a logger does, the training is done
+                name = type(logger).__name__
+                rank_zero_warn(f"hybrid_predict could not record the run in {name}: {error!r}.")
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Send what waits, for so many seconds at most, and end the threads."""
+        for outbox in self._outboxes.values():
+            outbox.close(timeout)
 
 
 def _log_mlflow(

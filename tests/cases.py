@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -17,9 +15,9 @@ from hybrid_predict import (
     MomentumPredictor,
     SpectralPredictor,
 )
-from hybrid_predict.backends import AbstractBackend, NumpyBackend, TorchBackend
 from hybrid_predict.horizons import AbstractHorizon
 from hybrid_predict.predictors import AbstractPredictor
+from hybrid_predict.testing.backends import NUMPY, TORCH
 
 DECAY = 0.8
 
@@ -63,33 +61,7 @@ HORIZON_CASES = {
 }
 
 
-@dataclass(frozen=True)
-class BackendCase:
-    """A backend with its conversions from and to NumPy, and the dtypes it is tested with."""
-
-    backend: AbstractBackend[Any]
-    load: Callable[[np.ndarray, str], Any]
-    dump: Callable[[Any], np.ndarray]
-    dtypes: tuple[str, ...]
-
-
-BACKEND_CASES = {
-    "numpy": BackendCase(
-        NumpyBackend(),
-        lambda array, dtype: array.astype(dtype),
-        np.asarray,
-        ("float32", "float64"),
-    ),
-    "torch": BackendCase(
-        TorchBackend(),
-        lambda array, dtype: torch.tensor(array).to(getattr(torch, dtype)),
-        lambda tensor: tensor.double().numpy(),
-        ("float32", "float64", "bfloat16"),
-    ),
-}
-
-RESOLUTION = {"bfloat16": 2.0**-7, "float32": 2e-6, "float64": 2e-6}
-"""Relative accuracy per dtype; 64-bit inputs are reduced in 32 bits where that is documented."""
+BACKEND_CASES = {"numpy": NUMPY, "torch": TORCH}
 
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {

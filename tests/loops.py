@@ -131,7 +131,8 @@ def same_bits(left: Any, right: Any) -> bool:
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         pairs = zip(left, right, strict=False)
         return len(left) == len(right) and all(same_bits(x, y) for x, y in pairs)
-    return type(left) is type(right) and left == right
+    both_nan = left != left and right != right
+    return type(left) is type(right) and (left == right or both_nan)
 
 
 def _bytes(tensor: Tensor) -> Tensor:

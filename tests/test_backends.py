@@ -6,21 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from cases import BACKEND_CASES, RESOLUTION
-from hybrid_predict.backends import BACKENDS, NumpyBackend
-
-REFERENCE = NumpyBackend()
-
-KERNELS = {
-    "zeros": lambda b, x, y, f: b.zeros(x),
-    "copy": lambda b, x, y, f: b.copy(x, y),
-    "difference": lambda b, x, y, f: b.difference(x, y),
-    "add_scaled": lambda b, x, y, f: b.add_scaled(x, y, f),
-    "average": lambda b, x, y, f: b.average(x, y, 0.75),
-    "norms": lambda b, x, y, f: b.norms(x),
-    "dots": lambda b, x, y, f: b.dots(x, y),
-    "flatten_spectrum": lambda b, x, y, f: b.flatten_spectrum(x, y, 5),
-}
+from cases import BACKEND_CASES
+from hybrid_predict.backends import BACKENDS
+from hybrid_predict.testing.backends import KERNELS, check_kernel
 
 SHAPES = st.lists(npst.array_shapes(min_dims=0, max_dims=4, max_side=5), max_size=4)
 COMBINATIONS = [(name, dtype) for name, case in BACKEND_CASES.items() for dtype in case.dtypes]
@@ -36,38 +24,11 @@ def arrays(shapes, seed, scale=1.0):
     return [scale * generator.normal(size=shape) for shape in shapes]
 
 
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if k != "flatten_spectrum"])
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(("name", "dtype"), COMBINATIONS)
 @given(shapes=SHAPES, seed=st.integers(0, 2**16))
 def test_kernel_agrees_with_the_reference(name, dtype, kernel, shapes, seed):
-    case = BACKEND_CASES[name]
-    left, right = ([case.load(x, dtype) for x in arrays(shapes, seed + k)] for k in (0, 1))
-    factors = list(np.random.default_rng(seed + 2).normal(size=len(shapes)))
-    # The reference starts from what the dtype can represent, so only arithmetic is compared.
-    exact = [[case.dump(x).astype(np.float64) for x in side] for side in (left, right)]
-    found = KERNELS[kernel](case.backend, left, right, factors)
-    wanted = KERNELS[kernel](REFERENCE, *exact, factors)
-    assert len(found) == len(wanted)
-    for x, y in zip(found, wanted, strict=True):
-        assert case.dump(x).shape == y.shape
-        bound = RESOLUTION[dtype]
-        size = max([1.0, *(abs(e).max() for side in exact for e in side)])
-        np.testing.assert_allclose(case.dump(x), y, rtol=bound, atol=20 * size**2 * bound)
-
-
-@pytest.mark.parametrize(("name", "dtype"), COMBINATIONS)
-@given(shapes=SHAPES, seed=st.integers(0, 2**16))
-def test_flattened_spectrum_agrees_with_the_reference(name, dtype, shapes, seed):
-    case = BACKEND_CASES[name]
-    # Directions near rank deficiency amplify rounding without bound; add the identity's.
-    sources = [x + 3 * np.eye(*x.shape) if x.ndim == 2 else x for x in arrays(shapes, seed)]
-    loaded = [case.load(x, dtype) for x in sources]
-    exact = [case.dump(x).astype(np.float64) for x in loaded]
-    targets = case.backend.zeros([case.load(x, "float32") for x in sources])
-    found = case.backend.flatten_spectrum(targets, loaded, 5)
-    wanted = REFERENCE.flatten_spectrum(exact, exact, 5)
-    for x, y in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(case.dump(x), y, rtol=0, atol=2e-3 * (1e-9 + abs(y).max()))
+    check_kernel(BACKEND_CASES[name], kernel, dtype, shapes, seed)
 
 
 @pytest.mark.parametrize("name", BACKEND_CASES)

@@ -129,6 +129,20 @@ def test_a_loss_that_is_not_finite_on_one_rank_is_undone_on_all(
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_a_spike_on_one_rank_is_undone_on_all_and_pauses_forecasts(
+    results: Results, kind: str
+) -> None:
+    for found in results[f"{kind}, spiked loss"]:
+        first, *others = found["records"]
+        assert found["same"]
+        assert first.horizon > 0
+        assert first.verdict is Verdict.REJECTED
+        assert {record.horizon for record in others} == {0.0}
+        (event,) = [e for e in found["ledger"]["events"] if "put back" in e["reason"]]
+        assert event["step"] == first.step
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_trainer_skips_batches_that_are_spoiled_on_one_rank(results: Results, kind: str) -> None:
     for found in results[f"trainer, {kind}, spoiled"]:
         assert found["ledger"]["rejected"] == 3
@@ -208,7 +222,7 @@ def test_what_cannot_work_is_refused_on_every_rank(
 
 def test_only_the_first_rank_logs(results: Results) -> None:
     first, second = results["logged"]
-    assert "8 forecasts in a row were rejected" in first["heard"][-1]
+    assert "12 forecasts in a row were rejected" in first["heard"][-1]
     assert second["heard"] == []
     first, second = results["trainer, ddp"]
     assert (first["rows"], first["summaries"]) == (24, 1)

@@ -13,6 +13,8 @@ MADE = [
     errors.MissingExtraError("The audit", "cli"),
     errors.UsageError("two steps without an update"),
     errors.CheckpointError("another model"),
+    errors.ContractError("Mine", "a pure forecast"),
+    errors.PredictorError("Mine", "a WeightDelta", None),
 ]
 
 

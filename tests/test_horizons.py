@@ -9,25 +9,12 @@ from hypothesis import strategies as st
 from cases import HORIZON_CASES
 from hybrid_predict import AlignmentHorizon, ConfigError, FixedHorizon
 from hybrid_predict.horizons import HORIZONS, make_horizon
+from hybrid_predict.testing.horizons import KINDS, REJECTION, check_course, run
 
-KINDS = ["hidden", "vector", "hidden"]
 ALIGNMENTS = st.lists(st.floats(-1, 1), min_size=len(KINDS), max_size=len(KINDS))
-EVENTS = st.lists(st.one_of(st.just("reject"), ALIGNMENTS), max_size=40)
+EVENTS = st.lists(st.one_of(st.just(REJECTION), ALIGNMENTS), max_size=40)
 
 every_rule = pytest.mark.parametrize("name", HORIZON_CASES)
-
-
-def run(rule, events):
-    """The states after each event."""
-    states = [rule.init(KINDS)]
-    for event in events:
-        before = list(states[-1])
-        if event == "reject":
-            states.append(rule.reject(states[-1], KINDS))
-        else:
-            states.append(rule.update(states[-1], event, KINDS))
-        assert states[-2] == before, "the rule changed its argument"
-    return states
 
 
 def test_table_covers_every_horizon_rule():
@@ -35,39 +22,13 @@ def test_table_covers_every_horizon_rule():
 
 
 @every_rule
-@given(events=EVENTS)
-def test_horizons_keep_their_bounds_per_kind(name, events):
-    case = HORIZON_CASES[name]
-    for state in run(case.rule, events):
-        for kind, horizon in zip(KINDS, case.rule.horizons(state), strict=True):
-            low, high = case.bounds[kind]
-            assert low * (1 - 1e-9) <= horizon <= high * (1 + 1e-9)
-
-
-@every_rule
-@given(events=EVENTS)
-def test_rejection_never_lengthens_a_horizon(name, events):
-    rule = HORIZON_CASES[name].rule
-    state = run(rule, events)[-1]
-    before, after = rule.horizons(state), rule.horizons(rule.reject(state, KINDS))
-    assert all(a <= b for a, b in zip(after, before, strict=True))
-
-
-@every_rule
 @given(events=EVENTS, low=ALIGNMENTS, rise=st.floats(0, 2))
-def test_better_alignment_never_shortens_a_horizon(name, events, low, rise):
-    rule = HORIZON_CASES[name].rule
-    state = run(rule, events)[-1]
-    high = [min(1.0, c + rise) for c in low]
-    worse, better = (rule.horizons(rule.update(state, c, KINDS)) for c in (low, high))
-    assert all(w <= b for w, b in zip(worse, better, strict=True))
-
-
-@every_rule
-@given(events=EVENTS)
-def test_rule_is_pure_and_repeatable(name, events):
-    rule = HORIZON_CASES[name].rule
-    assert run(rule, events) == run(rule, events)
+def test_rule_keeps_its_contract_and_its_bounds_per_kind(name, events, low, rise):
+    case = HORIZON_CASES[name]
+    for horizons in check_course(case.rule, events, low, rise):
+        for kind, horizon in zip(KINDS, horizons, strict=True):
+            least, most = case.bounds[kind]
+            assert least * (1 - 1e-9) <= horizon <= most * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("alignment", "end"), [(1.0, 15.0), (-1.0, 1.0)])

@@ -18,7 +18,7 @@ BY_HAND = SavingsLedger(
     full_seconds=30.0,
     forecast_seconds=3.0,
     flops_per_step=1000,
-    events=[{"step": 7, "reason": "because"}],
+    events=[{"step": 7, "reason": "because", "count": 1}],
 )
 
 DERIVED = {

@@ -9,8 +9,9 @@ import test_predictors as contract
 from cases import PREDICTOR_CASES, PredictorCase
 from hybrid_predict import ConfigError, SpectralPredictor
 from hybrid_predict.bench.peers.placebo import NegatedForecast, RandomForecast
+from hybrid_predict.testing import check_predictor
+from hybrid_predict.testing.predictors import History, same, steps
 from loops import Bench, make_config
-from test_predictors import SHAPES, History
 
 PLACEBOS = {"random": RandomForecast, "negated": NegatedForecast}
 every_placebo = pytest.mark.parametrize("placebo", PLACEBOS.values(), ids=PLACEBOS.keys())
@@ -34,31 +35,24 @@ def name(request, monkeypatch):
 
 
 @pytest.mark.parametrize("closed_loop", [True, False], ids=["closed", "open"])
-def test_forecasts_keep_the_contract_of_predictors(name, closed_loop):
-    contract.test_forecast_is_zero_before_any_observation(name, "torch", closed_loop)
-    contract.test_forecast_is_pure_and_repeatable(name, "torch", closed_loop)
+def test_length_follows_the_horizon_as_the_inner_predictor_s_does(name, closed_loop):
     for horizon in (0.0, 0.5, 8.0):
         contract.test_length_follows_the_horizon_as_documented(name, "torch", closed_loop, horizon)
 
 
-def test_history_keeps_the_contract_of_predictors(name):
-    contract.test_forecast_has_a_horizon_per_tensor(name, "torch")
-    contract.test_history_survives_a_round_trip(name, "torch")
-    for shapes in ({"another": (4, 3)}, {**SHAPES, "matrix": (3, 4)}):
-        contract.test_history_of_other_parameters_is_refused_and_changes_nothing(
-            name, "torch", shapes
-        )
+def test_placebos_keep_the_contract_of_predictors(name):
+    check_predictor(PREDICTOR_CASES[name].predictor)
 
 
 @every_placebo
 @every_inner
 def test_history_and_length_are_those_of_the_inner_predictor(placebo, inner):
     predictor = PREDICTOR_CASES[inner].predictor
-    wrong, right = (History(p, "torch") for p in (placebo(predictor), predictor))
-    for arrays in contract.steps(count=20):
+    wrong, right = (History(p) for p in (placebo(predictor), predictor))
+    for arrays in steps(count=20):
         wrong.observe(arrays)
         right.observe(arrays)
-    assert contract.same(wrong.state.average, right.state.average)
+    assert same(wrong.state.average, right.state.average)
     pairs = zip(wrong.forecast(2.0), right.forecast(2.0), strict=True)
     lengths = [(np.linalg.norm(left), np.linalg.norm(own)) for left, own in pairs]
     assert all(left == pytest.approx(own, rel=1e-5) for left, own in lengths)
@@ -68,17 +62,17 @@ def test_history_and_length_are_those_of_the_inner_predictor(placebo, inner):
 @every_inner
 def test_negated_forecast_is_the_opposite(inner):
     predictor = PREDICTOR_CASES[inner].predictor
-    negated, plain = (History(p, "torch") for p in (NegatedForecast(predictor), predictor))
-    for arrays in contract.steps():
+    negated, plain = (History(p) for p in (NegatedForecast(predictor), predictor))
+    for arrays in steps():
         negated.observe(arrays)
         plain.observe(arrays)
-    assert contract.same(negated.forecast(2.0), [-x for x in plain.forecast(2.0)])
+    assert same(negated.forecast(2.0), [-x for x in plain.forecast(2.0)])
 
 
 def random_forecasts(count, **options):
     """The forecasts of a random placebo after each of ``count`` equal displacements."""
-    history = History(RandomForecast(**options), "torch", WIDE)
-    (displacement,) = contract.steps(count=1, shapes=WIDE)
+    history = History(RandomForecast(**options), shapes=WIDE)
+    (displacement,) = steps(count=1, shapes=WIDE)
     found = []
     for _ in range(count):
         history.observe([x.copy() for x in displacement])
@@ -108,8 +102,8 @@ def test_random_direction_is_held_for_so_many_observations(hold):
 
 def test_random_directions_follow_from_the_seed_alone():
     first, again, other = (random_forecasts(5, seed=seed)[1] for seed in (1, 1, 2))
-    for left, same, different in zip(first, again, other, strict=True):
-        assert contract.same(left, same)
+    for left, repeated, different in zip(first, again, other, strict=True):
+        assert same(left, repeated)
         assert abs(cosine(left[0], different[0])) < 0.15
 
 

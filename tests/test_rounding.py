@@ -8,7 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict import FixedHorizon, HybridConfig, HybridEngine, ParameterMapper, WeightDelta
+from hybrid_predict import (
+    CheckpointError,
+    FixedHorizon,
+    HybridConfig,
+    HybridEngine,
+    ParameterMapper,
+    WeightDelta,
+)
 from loops import same_bits, weights
 
 HALF = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
@@ -135,3 +142,18 @@ def test_the_carry_is_part_of_the_saved_state() -> None:
     engine.load_state_dict(saved)
     run(again, optimizer, engine, range(20, 35))
     assert same_bits(weights(again), weights(model))
+
+
+@pytest.mark.parametrize(
+    "carry",
+    [{"0.weight": torch.zeros(2)}, {"other": torch.zeros(6, 6)}, {"0.weight": None}, 3,
+     {"0.weight": torch.full((6, 6), float("nan"))}],
+    ids=["shape", "name", "nothing", "number", "nan"],
+)  # fmt: skip
+def test_a_carry_of_something_else_is_refused_and_changes_nothing(carry: Any) -> None:
+    model, optimizer, engine = make()
+    run(model, optimizer, engine, range(10))
+    kept = engine.state_dict()
+    with pytest.raises(CheckpointError, match="state: expected"):
+        engine.load_state_dict({**kept, "rounding": carry})
+    assert same_bits(engine.state_dict(), kept)

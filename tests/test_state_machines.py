@@ -1,9 +1,11 @@
 """Random interleavings of everything a loop may do, against what must always hold."""
 
 import gc
+import io
 import math
 from fractions import Fraction
 
+import pytest
 import torch
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,7 +17,9 @@ from hypothesis.stateful import (
     rule,
 )
 
-from hybrid_predict import HybridConfig, Phase
+from faulty import Interrupt, state
+from hybrid_predict import CheckpointError, HybridConfig, Phase
+from hybrid_predict.engine import LEARNING
 from hybrid_predict.phases import Clock
 from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
 
@@ -91,6 +95,18 @@ class ClockMachine(RuleBasedStateMachine):
             assert granted == math.floor(min(self.stood_for, most))
 
 
+class Raising:
+    """A predictor of which one method raises."""
+
+    def __init__(self, real, method):
+        self._real, self._method = real, method
+
+    def __getattr__(self, name):
+        if name == self._method:
+            raise ZeroDivisionError("no more")
+        return getattr(self._real, name)
+
+
 class EngineMachine(RuleBasedStateMachine):
     """An engine under full steps of every kind; between them the weights are base weights."""
 
@@ -162,6 +178,47 @@ class EngineMachine(RuleBasedStateMachine):
         self.close(self.bench.step())
 
     @precondition(lambda self: not self.engine.done)
+    @rule(where=st.sampled_from(["backward", "update", "update-interrupted"]))
+    def broken_off(self, where):
+        bench, before = self.bench, (self.base, state(self.bench)[1])
+        self.engine.before_step()
+        moved = self.engine.mapper.displaced
+        bench.loss().backward()
+        if where == "update" and moved:
+            decay = bench.optimizer.param_groups[0].pop("weight_decay")
+            with pytest.raises(KeyError):
+                bench.optimizer.step()
+            bench.optimizer.param_groups[0]["weight_decay"] = decay
+        if where == "update-interrupted" and moved:
+            with pytest.raises(KeyboardInterrupt), Interrupt(40):
+                bench.optimizer.step()
+        self.engine.abandon()
+        bench.optimizer.zero_grad()
+        assert same_bits(before, (weights(bench.model), state(bench)[1]))
+
+    @precondition(lambda self: not self.engine.done)
+    @rule(method=st.sampled_from(["forecast", "observe"]))
+    def predictor_raises(self, method):
+        groups = self.engine._forecaster._groups
+        if not groups or self.engine.clock.handed_over or not self.engine._bound:
+            return
+        (real, history, members), *others = groups
+        self.engine._forecaster._groups = [(Raising(real, method), history, members), *others]
+        record = self.bench.step()
+        self.engine._forecaster._groups = groups
+        if method == "observe" and record.phase in LEARNING:
+            assert self.engine.clock.handed_over
+        self.close(record)
+
+    @precondition(lambda self: not self.engine.done)
+    @rule(kind=st.sampled_from(["version", "clock", "verifier"]))
+    def refused_load(self, kind):
+        kept = self.engine.state_dict()
+        with pytest.raises(CheckpointError):
+            self.engine.load_state_dict({**kept, kind: {"total": 3}})
+        assert same_bits(self.engine.state_dict(), kept)
+
+    @precondition(lambda self: not self.engine.done)
     @rule()
     def step_at_base_weights(self):
         self.engine.before_step(forecast=False)
@@ -176,10 +233,15 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def continue_in_fresh_objects(self):
+        random = torch.get_rng_state()
         fresh = Bench(self.config, self.model)
+        torch.set_rng_state(random)
         fresh.model.load_state_dict(self.bench.model.state_dict())
         fresh.optimizer.load_state_dict(self.bench.optimizer.state_dict())
-        fresh.engine.load_state_dict(self.engine.state_dict())
+        buffer = io.BytesIO()
+        torch.save(self.engine.state_dict(), buffer)
+        buffer.seek(0)
+        fresh.engine.load_state_dict(torch.load(buffer, weights_only=True))
         fresh.taken = self.bench.taken
         self.bench = fresh
 

@@ -20,7 +20,7 @@ from hybrid_predict.bench.plan import Cell, Plan, Row, as_cell, to_row
 from hybrid_predict.bench.step_cost import measure
 from hybrid_predict.bench.train import train
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.runtime import threads
+from hybrid_predict.runtime import threads, writing
 
 RUNS, RESULTS = "runs.jsonl", "results.json"
 """Files in the output folder: finished runs line by line, and everything together."""
@@ -47,7 +47,7 @@ class Store:
         folder.mkdir(parents=True, exist_ok=True)
         self._path = folder / RUNS
         self.done: dict[Cell, Row] = {}
-        text = self._path.read_text("utf-8") if self._path.exists() else ""
+        text = self._path.read_text("utf-8", errors="replace") if self._path.exists() else ""
         self._torn = bool(text) and not text.endswith("\n")
         for number, line in enumerate(text.splitlines(), 1):
             try:
@@ -59,9 +59,13 @@ class Store:
                 )
 
     def add(self, cell: Cell, row: Row) -> None:
-        """Keep a row, on the disk before this returns."""
+        """Keep a row, on the disk before this returns.
+
+        Raises:
+            ConfigError: If the system refuses; the rows before it are kept.
+        """
         self.done[cell] = row
-        with self._path.open("a", encoding="utf-8") as file:
+        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
             file.write("\n" * self._torn + json.dumps(row, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())

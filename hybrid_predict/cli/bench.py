@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,12 +134,36 @@ def _table_options(add: Any) -> None:
 def _table(options: Any) -> int:
     blocks: dict[str, Callable[[], str]] = {}
     for file in options.files:
-        blocks.update(table.blocks(_load(file)))
+        with _reading(file):
+            made = table.blocks(_load(file))
+        # Bound here: a block is made only when it is asked for.
+        blocks.update({name: partial(_made, file, make) for name, make in made.items()})
     for page in options.write:
         _fill(page, blocks)
     for name, make in {} if options.write else blocks.items():
         print(f"\n{name}\n\n{make()}")
     return 0
+
+
+def _made(file: str, make: Callable[[], str]) -> str:
+    with _reading(file):
+        return make()
+
+
+@contextmanager
+def _reading(file: str) -> Iterator[None]:
+    """Tell of what a results file holds in place of what it should.
+
+    Raises:
+        ConfigError: Whatever its content leads to in the block.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        expected = "a results file written by bench run"
+        raise ConfigError("FILE", expected, file, f"{type(error).__name__}: {error}") from error
 
 
 def _fill(name: str, blocks: Mapping[str, Callable[[], str]]) -> None:
@@ -167,7 +193,8 @@ def _plot_options(add: Any) -> None:
 def _plot(options: Any) -> int:
     from hybrid_predict.bench.plot import plot
 
-    figure = plot(_load(options.file))
+    with _reading(options.file):
+        figure = plot(_load(options.file))
     try:
         figure.savefig(options.output, dpi=120)
     except (OSError, ValueError) as error:

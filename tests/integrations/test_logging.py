@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,9 @@ import pytest
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 
 from hybrid_predict import HybridConfig, HybridPredict, SavingsLedger
-from lightning_models import fit
+from hybrid_predict.integrations import mlflow
+from hybrid_predict.integrations.outbox import Outbox
+from lightning_models import Net, fit
 
 METRICS = {
     "phase", "horizon", "alignment", "acceptance", "full_steps", "equivalent_steps",
@@ -49,7 +53,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
 
     def count(self: Any, run_id: str, metrics: Any = (), **kwargs: Any) -> Any:
         if any(m.key.startswith("hybrid_predict/") for m in metrics):
-            calls.append(kwargs.get("synchronous"))
+            calls.append(threading.current_thread() is threading.main_thread())
         return send(self, run_id, metrics=metrics, **kwargs)
 
     monkeypatch.setattr(type(logger.experiment), "log_batch", count)
@@ -68,6 +72,36 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     assert names == {"hybrid_predict/ledger.json", "hybrid_predict/run.png"}
     text = Path(client.download_artifacts(run_id, "hybrid_predict/ledger.json")).read_text()
     assert SavingsLedger.from_json(text).full_steps == json.loads(text)["full_steps"]
+
+
+def test_a_server_that_is_down_for_a_while_gets_everything_and_events_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logger = MLFlowLogger(
+        tracking_uri=f"sqlite:///{tmp_path}/mlflow.db", artifact_location=str(tmp_path / "files")
+    )
+    send, tried = type(logger.experiment).log_batch, []
+
+    def down(self: Any, run_id: str, metrics: Any = (), **kwargs: Any) -> Any:
+        if any(m.key.startswith("hybrid_predict/") for m in metrics):
+            tried.append(threading.current_thread().name)
+            if len(tried) < 4:
+                raise ConnectionError("no route to host")
+        return send(self, run_id, metrics=metrics, **kwargs)
+
+    monkeypatch.setattr(type(logger.experiment), "log_batch", down)
+    impatient = partial(Outbox, patience=0.06)
+    monkeypatch.setattr(mlflow, "Outbox", impatient)
+    callback = HybridPredict()
+    fit([callback], Net(nan_at={20}), max_steps=60, logger=logger, log_every_n_steps=10)
+    client, run_id = logger.experiment, logger.run_id
+    history = client.get_metric_history(run_id, "hybrid_predict/equivalent_steps")
+    assert [m.step for m in history] == list(range(9, callback.ledger.full_steps, 10))
+    assert sum("could not be reached" in r.getMessage() for r in caplog.records) == 1
+    (event,) = callback.ledger.events
+    tag = client.get_run(run_id).data.tags["hybrid_predict.event.0"]
+    assert tag == f"full step {event['step']}: {event['reason']}"
+    assert "hybrid_predict-outbox" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_a_second_fit_into_the_same_run_is_recorded(tmp_path: Path) -> None:

@@ -1,0 +1,132 @@
+"""The contract of a backend: every kernel agrees with the NumPy reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from hybrid_predict.backends import AbstractBackend, NumpyBackend, TorchBackend
+from hybrid_predict.errors import ContractError
+
+NDFloat = NDArray[Any]
+Shapes = Sequence[tuple[int, ...]]
+
+KERNELS: dict[str, Callable[[Any, Any, Any, list[float]], Any]] = {
+    "zeros": lambda b, x, y, f: b.zeros(x),
+    "copy": lambda b, x, y, f: b.copy(x, y),
+    "difference": lambda b, x, y, f: b.difference(x, y),
+    "add_scaled": lambda b, x, y, f: b.add_scaled(x, y, f),
+    "average": lambda b, x, y, f: b.average(x, y, 0.75),
+    "norms": lambda b, x, y, f: b.norms(x),
+    "dots": lambda b, x, y, f: b.dots(x, y),
+    "flatten_spectrum": lambda b, x, y, f: b.flatten_spectrum(x, y, 5),
+}
+"""Every kernel by name, as a function of backend, two lists of arrays, and factors."""
+
+RESOLUTION = {"bfloat16": 2.0**-7, "float32": 2e-6, "float64": 2e-6}
+"""Relative accuracy per dtype; 64-bit inputs are reduced in 32 bits where that is documented."""
+
+SHAPES: tuple[Shapes, ...] = ((), ((),), ((4, 3), (5,), (3, 2, 2, 2), ()), ((1, 6), (6, 1)))
+
+
+@dataclass(frozen=True)
+class BackendUnderTest:
+    """A backend with its conversions from and to NumPy.
+
+    Args:
+        backend: The backend.
+        load: Makes one of its arrays from a NumPy array and the name of a dtype.
+        dump: The inverse.
+        dtypes: Names of the dtypes to check, out of `RESOLUTION`.
+    """
+
+    backend: AbstractBackend[Any]
+    load: Callable[[NDFloat, str], Any]
+    dump: Callable[[Any], NDFloat]
+    dtypes: tuple[str, ...] = ("float32",)
+
+
+TORCH = BackendUnderTest(
+    TorchBackend(),
+    lambda array, dtype: torch.tensor(array).to(getattr(torch, dtype)),
+    lambda tensor: tensor.double().numpy(),
+    ("float32", "float64", "bfloat16"),
+)
+NUMPY = BackendUnderTest(
+    NumpyBackend(),
+    lambda array, dtype: array.astype(dtype),
+    np.asarray,
+    ("float32", "float64"),
+)
+
+
+def check_backend(case: BackendUnderTest) -> None:
+    """Check that every kernel of a backend agrees with the NumPy reference.
+
+    Args:
+        case: The backend and its conversions.
+
+    Raises:
+        ContractError: If one does not.
+
+    Example:
+        >>> from hybrid_predict.testing.backends import TORCH
+        >>> check_backend(TORCH)
+    """
+    for dtype in case.dtypes:
+        for shapes in SHAPES:
+            for kernel in KERNELS:
+                check_kernel(case, kernel, dtype, shapes, seed=0)
+
+
+def check_kernel(
+    case: BackendUnderTest, kernel: str, dtype: str, shapes: Shapes, seed: int
+) -> None:
+    """Check one kernel on random arrays.
+
+    Args:
+        case: The backend and its conversions.
+        kernel: One of `KERNELS`.
+        dtype: One of the case's.
+        shapes: Those of the arrays.
+        seed: Decides their values.
+
+    Raises:
+        ContractError: If it disagrees with the reference.
+    """
+    generator = np.random.default_rng(seed)
+    flat = kernel == "flatten_spectrum"
+    sides = [[generator.normal(size=shape) for shape in shapes] for _ in range(2)]
+    if flat:
+        # Directions near rank deficiency amplify rounding without bound; add the identity's.
+        sides[1] = [x + 3 * np.eye(*x.shape) if x.ndim == 2 else x for x in sides[1]]
+    left, right = ([case.load(x, dtype) for x in side] for side in sides)
+    if flat:
+        left = case.backend.zeros([case.load(x, "float32") for x in sides[0]])
+    factors = [float(f) for f in generator.normal(size=len(shapes))]
+    # The reference starts from what the dtype can represent, so only arithmetic is compared.
+    exact = [[case.dump(x).astype(np.float64) for x in side] for side in (left, right)]
+    found = KERNELS[kernel](case.backend, left, right, factors)
+    wanted = KERNELS[kernel](NumpyBackend(), exact[0], exact[1], factors)
+    name = type(case.backend).__name__
+    if len(found) != len(wanted):
+        raise ContractError(name, f"{kernel} to give {len(wanted)} arrays", len(found))
+    size = max([1.0, *(abs(e).max() for side in exact for e in side if e.size)])
+    for x, y in zip(found, wanted, strict=True):
+        got, want = case.dump(x), np.asarray(y)
+        if got.shape != want.shape:
+            raise ContractError(name, f"{kernel} to keep the shape {want.shape}", got.shape)
+        bound = RESOLUTION[dtype]
+        relative, absolute = (0.0, 2e-3 * (1e-9 + abs(want).max())) if flat else (
+            bound, 20 * size**2 * bound
+        )  # fmt: skip
+        if not np.allclose(got, want, rtol=relative, atol=absolute):
+            worst = float(np.abs(got - want).max())
+            raise ContractError(
+                name, f"{kernel} in {dtype} to agree with the reference", f"{worst:.3g} apart"
+            )

@@ -1,0 +1,286 @@
+"""The rows of the table of faults about what surrounds a run: data, servers, files."""
+
+import copy
+import errno
+import io
+import os
+import pickle
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+
+from fault_table import Fault
+from faulty import Log, check_consistent, check_goes_on, state
+from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
+from hybrid_predict.bench.plan import Cell
+from hybrid_predict.bench.run import Store
+from hybrid_predict.integrations.outbox import Outbox
+from hybrid_predict.runtime import writable_folder, write_json
+from loops import Bench, make_config, same_bits, weights
+
+
+class Workshop:
+    """A trainer over batches by number."""
+
+    def __init__(self):
+        self.bench = Bench(None)
+        self.trainer = HybridTrainer(
+            TorchModel(self.bench.model, lambda m, k: self.bench.case.loss(m, self.batch(k))),
+            OptimizerWrapper(self.bench.optimizer),
+            make_config(),
+        )
+        self.bench.engine = self.trainer.engine
+
+    def batch(self, k):
+        return self.bench.case.batch(k)
+
+
+def loader_raises(tmp_path, monkeypatch):
+    shop, kept = Workshop(), {}
+
+    def batches():
+        yield from range(8)
+        kept["base"] = weights(shop.bench.model)
+        raise OSError("the share is gone")
+
+    with pytest.raises(OSError, match="share"):
+        shop.trainer.fit(batches())
+    assert same_bits(weights(shop.bench.model), kept["base"])
+    check_goes_on(shop.bench)
+
+
+def loader_ends(tmp_path, monkeypatch):
+    shop = Workshop()
+    assert shop.trainer.fit(range(8)).full_steps == 8
+    assert not shop.trainer.done
+    check_consistent(shop.bench)
+    assert shop.trainer.fit(range(8, 100)).equivalent_steps == 30
+
+
+def loader_repeats(tmp_path, monkeypatch):
+    shop = Workshop()
+    ledger = shop.trainer.fit(0 for _ in range(100))
+    assert (ledger.full_steps, ledger.equivalent_steps, ledger.rejected) == (20, 30, 0)
+    check_consistent(shop.bench)
+
+
+def scheduler_used_up(tmp_path, monkeypatch):
+    for total, short in ((30, False), (21, True)):
+        bench = Bench(make_config())
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(bench.optimizer, 0.01, total_steps=total)
+        steps = 0
+        try:
+            while not bench.engine.done:
+                for _ in range(bench.step().ticks):
+                    scheduler.step()
+                    steps += 1
+        except ValueError:
+            assert short
+        assert steps == total
+        assert bench.engine.done is not short
+        check_consistent(bench)
+
+
+class Server:
+    """Keeps what it is sent, but is down for a number of calls, and may be slow."""
+
+    def __init__(self, down=0):
+        self.down, self.tried, self.kept = down, 0, []
+        self.gate = threading.Event()
+
+    def take(self, row):
+        self.tried += 1
+        if self.tried <= self.down:
+            raise ConnectionError("no route to host")
+        self.kept.append(row)
+
+
+def server_down(tmp_path, monkeypatch):
+    server, outbox = Server(down=3), Outbox("MLflow", patience=0.06)
+    with Log() as log:
+        for row in range(50):
+            outbox.send(lambda row=row: server.take(row))
+        assert outbox.close() == 0
+    assert server.kept == list(range(50))
+    assert len(log.lines) == 1 and "could not be reached" in log.lines[0]
+
+
+def server_slow(tmp_path, monkeypatch):
+    server, outbox = Server(), Outbox("MLflow")
+    outbox.send(server.gate.wait)
+    for row in range(50):
+        outbox.send(lambda row=row: server.take(row))
+    assert server.kept == []  # sending has not waited for the server
+    server.gate.set()
+    assert outbox.close() == 0
+    assert server.kept == list(range(50))
+
+
+def server_full(tmp_path, monkeypatch):
+    server, outbox = Server(down=10**9), Outbox("MLflow", capacity=20, patience=0.06)
+    before = threading.active_count()
+    with Log() as log:
+        for row in range(50):
+            outbox.send(lambda row=row: server.take(row))
+        assert len(outbox) == 20
+        assert outbox.close(timeout=0.2) == 50
+    assert [("reached" in line, "50 calls" in line) for line in log.lines] == [
+        (True, False),
+        (False, True),
+    ]
+    assert threading.active_count() == before
+
+
+def no_folder(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ConfigError, match="can be written to"):
+        writable_folder(tmp_path / "file" / "out")
+
+    def read_only(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    with pytest.raises(ConfigError, match="Read-only file system"):
+        writable_folder(tmp_path / "out")
+
+
+def full_folder(tmp_path, monkeypatch):
+    path = write_json({"runs": 1}, tmp_path / "results.json")
+    cells = [Cell("mlp", "tuned", "hybrid", k, 0.1, 1.0, True, 12, "x") for k in range(2)]
+    store = Store(tmp_path)
+    store.add(cells[0], {**vars(cells[0]), "loss": 1.0})
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ConfigError, match=r"results\.json.*No space left on device"):
+            write_json({"runs": 2}, path)
+        with pytest.raises(ConfigError, match="No space left on device"):
+            store.add(cells[1], {**vars(cells[1]), "loss": 1.0})
+    assert path.read_text() == '{\n  "runs": 1\n}\n'
+    with (tmp_path / "runs.jsonl").open("a") as file:
+        file.write('{"task": "ml')  # what a full disk leaves of a line
+    assert cells[0] in Store(tmp_path).done
+
+
+def refused(change, words="^state: "):
+    def prove(tmp_path, monkeypatch):
+        bench = Bench(make_config(lag=1))
+        bench.train(8)
+        kept, engine = state(bench), bench.engine.state_dict()
+        for spoiled in change(copy.deepcopy(engine)):
+            with pytest.raises(CheckpointError, match=words):
+                bench.engine.load_state_dict(spoiled)
+            assert same_bits(bench.engine.state_dict(), engine)
+        assert same_bits(kept, state(bench))
+        check_goes_on(bench)
+
+    return prove
+
+
+def another_model(saved):
+    yield Bench(make_config(), "conv").engine.state_dict()
+    yield {**saved, "names": ["decoder.weight", *saved["names"]]}
+
+
+def another_version(saved):
+    yield {**saved, "version": 1}
+    yield {**saved, "version": 99}
+
+
+def truncated(saved):
+    for name in saved:
+        yield {k: v for k, v in saved.items() if k != name}
+    for name in ("clock", "ledger", "forecaster", "verifier", "scorer"):
+        for entry in saved[name]:
+            if name == "ledger" and entry not in ("full_steps", "events", "accepted"):
+                continue
+            yield {**saved, name: {k: v for k, v in saved[name].items() if k != entry}}
+
+
+def tampered(saved):
+    def changed(path, value):
+        copied = copy.deepcopy(saved)
+        place = copied
+        for key in path[:-1]:
+            place = place[key]
+        place[path[-1]] = value
+        return copied
+
+    nan = float("nan")
+    yield changed(["lag"], -1)
+    yield changed(["lag"], "four")
+    yield changed(["clock", "full_steps"], -5)
+    yield changed(["clock", "equivalent_steps"], 2)
+    yield changed(["clock", "carry"], [1, 0])
+    yield changed(["ledger", "accepted"], nan)
+    yield changed(["ledger", "events"], ["free text"])
+    yield changed(["forecaster", "horizons", 0], nan)
+    yield changed(["forecaster", "histories", 0, "average"], [torch.zeros(1)])
+    yield changed(["forecaster", "histories"], "none")
+    yield changed(["verifier", "misses"], None)
+    yield changed(["verifier", "monitor", "baselines", "loss"], [nan, 1.0, 3])
+    yield changed(["verifier", "monitor", "levels", "mean"], nan)
+    yield changed(["verifier", "monitor", "counts", "until"], 1.5)
+    yield changed(["verifier", "queue", 0, 1], [0.0])
+    yield changed(["verifier", "queue", 0, 0, "rows"], [99])
+    yield changed(["verifier", "queue", 0, 0], {"rows": []})
+
+
+class Malicious:
+    """Runs code when it is unpickled without care."""
+
+    def __reduce__(self):
+        return os.putenv, ("HYBRID_PREDICT_FAULT", "1")
+
+
+def code_in_a_checkpoint(tmp_path, monkeypatch):
+    bench = Bench(make_config())
+    bench.train(8)
+    buffer = io.BytesIO()
+    torch.save({**bench.engine.state_dict(), "names": Malicious()}, buffer)
+    with pytest.raises(pickle.UnpicklingError, match=r"(?i)weights.only"):
+        torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+    check_goes_on(bench)
+
+
+AROUND = [
+    Fault("Data and schedules", "a data loader raises", "Its error goes on to the caller; weights "
+          "are base weights, and `fit` can be called again.", loader_raises),
+    Fault("Data and schedules", "a data loader ends early", "`fit` returns a ledger that says so; "
+          "calling it again goes on where the run stopped.", loader_ends),
+    Fault("Data and schedules", "a data loader repeats one batch for ever", "Nothing: the clock "
+          "counts full steps, not data.", loader_repeats),
+    Fault("Data and schedules", "a scheduler's `total_steps` are nearly used up", "Ticks never "
+          "pass the run's length, so a scheduler of that length is stepped to its end and not "
+          "beyond. One that is shorter raises its own error, between full steps.",
+          scheduler_used_up),
+    Fault("MLflow", "the server is down", "Training goes on, with one warning; what is logged "
+          "waits and is sent in order when the server returns.", server_down),
+    Fault("MLflow", "the server is slow", "Nothing waits for it: a thread of its own sends.",
+          server_slow),
+    Fault("MLflow", "the server takes nothing any more", "One warning; at most 10,000 calls wait, "
+          "the oldest are dropped. The end of the run waits 30 seconds at most and says how many "
+          "calls were lost; no thread stays.", server_full),
+    Fault("Folders", "the output folder is read-only", "`ConfigError` with the system's own words, "
+          "before training begins.", no_folder),
+    Fault("Folders", "the output folder is full", "`ConfigError` with the system's own words. "
+          "Files that were there are whole; finished runs are kept, a torn line is left out.",
+          full_folder),
+    Fault("Checkpoints", "of another model", "`CheckpointError`; the engine stays as it was.",
+          refused(another_model, "another model|predictors|history")),
+    Fault("Checkpoints", "of another version", "`CheckpointError` with both versions; the engine "
+          "stays as it was.", refused(another_version, "version")),
+    Fault("Checkpoints", "truncated: any entry missing", "`CheckpointError`; the engine stays as "
+          "it was.", refused(truncated)),
+    Fault("Checkpoints", "tampered with: counts, horizons, histories, measurements",
+          "`CheckpointError`; the engine stays as it was.", refused(tampered)),
+    Fault("Checkpoints", "with code inside", "States are tensors and primitives, so "
+          "`torch.load(weights_only=True)` reads them and refuses the rest unexecuted.",
+          code_in_a_checkpoint),
+]  # fmt: skip
