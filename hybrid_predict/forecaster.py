@@ -112,15 +112,15 @@ class Forecaster:
             if not predictor.replaces_update or self._owners[members[0]] != index:
                 continue
             part = _part(applied, members)
-            decay = self._optimizer.weight_decay(index)
+            rules = self._optimizer.descent(index)
             chosen = self._chosen(members)
             positions = [self.positions[i] for i in members]
             points = self._mapper.points(positions, part)
             pairs = zip(self._mapper.values(positions), points, strict=True)
             updates = [_wide(value) - _wide(point) for value, point in pairs]
-            gradients = [_descended(p, decay[id(p)][1]) for p in chosen]
+            gradients = [_descended(p, *rules[id(p)][1:]) for p in chosen]
             if part is not None:
-                self._mapper.take_back(positions, points, [decay[id(p)][0] for p in chosen])
+                self._mapper.take_back(positions, points, [rules[id(p)][0] for p in chosen])
             _drop_unless_good(updates, gradients, backend, good)
             predictor.observe(state, updates, None, backend, gradients)
 
@@ -192,12 +192,13 @@ def _part(delta: WeightDelta | None, members: Sequence[int]) -> WeightDelta | No
     return WeightDelta(names, directions, factors)
 
 
-def _descended(p: Tensor, decay: float) -> Tensor:
+def _descended(p: Tensor, decay: float, sign: float) -> Tensor:
     """The gradient that an optimizer goes down, its weight decay included."""
     value = distributed.local(p)
     if p.grad is None:
         return torch.zeros_like(_wide(value))
     gradient = _wide(dense_gradient(p)).reshape(value.shape)
+    gradient = gradient if sign > 0 else -gradient
     return gradient.add(value, alpha=decay) if decay else gradient
 
 

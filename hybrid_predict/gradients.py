@@ -46,10 +46,14 @@ class GradientProbe:
     Args:
         parameters: The optimizer's parameters; those without gradient are passed over.
         scale: What a gradient scaler has multiplied the gradients with, 0-dim; None if nothing.
+        sign: -1 if the optimizer goes up its gradients.
     """
 
-    def __init__(self, parameters: Sequence[Tensor], scale: Tensor | None = None) -> None:
+    def __init__(
+        self, parameters: Sequence[Tensor], scale: Tensor | None = None, sign: float = 1.0
+    ) -> None:
         self._scale = 1.0 if scale is None else scale
+        self._sign = sign
         held = [p for p in parameters if p.grad is not None]
         grads = [dense_gradient(p) for p in held]
         # Half precision must not bound the norm: 16-bit floats end at 65504.
@@ -94,7 +98,7 @@ class GradientProbe:
         shaped = [g.reshape(d.shape) for g, d in zip(grads, directions, strict=True)]
         norms = torch.stack(columns).float()
         dots = backend.dots(shaped, directions)
-        return norms / self._scale, backend.norms(directions), dots / self._scale
+        return norms / self._scale, backend.norms(directions), self._sign * dots / self._scale
 
 
 def dense_gradient(parameter: Tensor) -> Tensor:

@@ -87,12 +87,13 @@ class OptimizerWrapper:
         known = {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
         return [known[id(p)] for p in parameters]
 
-    def weight_decay(self, index: int) -> dict[int, tuple[float, float]]:
-        """What weight decay does to each parameter of an optimizer, by ``id``.
+    def descent(self, index: int) -> dict[int, tuple[float, float, float]]:
+        """What an optimizer goes down for each of its parameters, by ``id``.
 
         Returns:
-            The fraction that an update takes off the weights themselves, and the multiple of them
-            that it adds to the gradient; at most one of both is not zero.
+            The fraction that an update takes off the weights themselves, the multiple of them that
+            it adds to the gradient (weight decay is one or the other), and the gradient's sign, -1
+            where the optimizer maximises.
         """
         optimizer = self.optimizers[index]
         found = {}
@@ -100,7 +101,7 @@ class OptimizerWrapper:
             decay = float(group.get("weight_decay", 0.0))
             apart = group.get("decoupled_weight_decay", type(optimizer).__name__ in _DECOUPLED)
             both = (decay * float(group["lr"]), 0.0) if apart else (0.0, decay)
-            found.update({id(p): both for p in group["params"]})
+            found.update({id(p): (*both, _sign(group)) for p in group["params"]})
         return found
 
     def learning_rates(self) -> list[float]:
@@ -113,7 +114,8 @@ class OptimizerWrapper:
         A gradient scaler leaves the unscaling to fused optimizers; the measurement does it too.
         """
         scale = getattr(self.optimizers[index], "grad_scale", None)
-        return GradientProbe(self.parameters(index), scale)
+        sign = _sign(self.optimizers[index].param_groups[0])
+        return GradientProbe(self.parameters(index), scale, sign)
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
         """Call the listener around every update, until the returned handles are removed.
@@ -212,6 +214,10 @@ class OptimizerWrapper:
                 if policy == "implied" and float(group["lr"]) > 0:
                     velocity = displacement[id(p)] / (-horizon * float(group["lr"]))
                     _imply_moment(state, group, velocity)
+
+
+def _sign(group: Mapping[str, Any]) -> float:
+    return -1.0 if group.get("maximize") else 1.0
 
 
 def _imply_moment(state: dict[str, Any], group: dict[str, Any], velocity: Tensor) -> None:

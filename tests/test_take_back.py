@@ -19,7 +19,9 @@ MAKERS = {
 }
 
 
-def run(make, spoiled: int | None = None, **changes) -> Iterator[tuple[nn.Module, dict, Tensor]]:
+def run(
+    make, spoiled: int | None = None, sign: float = 1.0, **changes
+) -> Iterator[tuple[nn.Module, dict, Tensor]]:
     """Full steps; yields the model, its weights before, and the first one at the gradient."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
@@ -31,7 +33,7 @@ def run(make, spoiled: int | None = None, **changes) -> Iterator[tuple[nn.Module
         engine.before_step()
         point = net[0].weight.detach().clone()
         loss = net(torch.randn(16, 4)).square().mean()
-        (loss * (float("nan") if k == spoiled else 1.0)).backward()
+        (loss * (float("nan") if k == spoiled else sign)).backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=False)
         engine.after_step(loss)
@@ -73,3 +75,17 @@ def test_the_forecast_is_as_long_as_so_many_updates():
         if k == 2:
             moved = (point - before["0.weight"]).norm().item()
     assert moved == pytest.approx(3 * update, rel=1e-4)
+
+
+def test_an_optimizer_that_maximises_goes_uphill():
+    def uphill(parameters):
+        return AdamW(parameters, RATE, maximize=True)
+
+    def downhill(parameters):
+        return AdamW(parameters, RATE)
+
+    for (net, _, _), (other, _, _) in zip(
+        list(run(uphill, sign=-1.0)), list(run(downhill)), strict=True
+    ):
+        pairs = zip(net.parameters(), other.parameters(), strict=True)
+        assert all(torch.equal(p, q) for p, q in pairs)
