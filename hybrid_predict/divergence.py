@@ -134,7 +134,7 @@ class DivergenceMonitor:
     undone where it exceeds :math:`\mu + \max(12 \sigma, 3 |\mu|)`. The total gradient norm is
     judged by its logarithm in the same way, at factors of 16 and 100; norms below a hundredth of
     the baseline alarm only if the loss does not fall. Alignment alarms when its running mean is
-    below -0.3 (uphill), when it stays zero (nowhere), and when successive ones have opposite signs
+    below -0.7 (uphill), when it stays zero (nowhere), and when successive ones have opposite signs
     (swinging). All of it is host arithmetic on numbers that are read anyway.
 
     A shrink that can shorten nothing, and every heavier alarm, pauses forecasts, each time for
@@ -147,7 +147,7 @@ class DivergenceMonitor:
     """
 
     RISE, PAUSE, CALM, STEADY = 0.2, 16, 500, 16
-    UPHILL, SWING, RESIDUAL, FACTOR = -0.3, -0.25, 10.0, 16.0
+    UPHILL, SWING, RESIDUAL, FACTOR = -0.7, -0.25, 10.0, 16.0
 
     def __init__(self, patience: int) -> None:
         self._patience = patience

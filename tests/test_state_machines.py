@@ -202,8 +202,8 @@ class EngineMachine(RuleBasedStateMachine):
         groups = self.engine._forecaster._groups
         if not groups or self.engine.clock.handed_over or not self.engine._bound:
             return
-        (real, history, members), *others = groups
-        self.engine._forecaster._groups = [(Raising(real, method), history, members), *others]
+        (real, *rest), *others = groups
+        self.engine._forecaster._groups = [(Raising(real, method), *rest), *others]
         record = self.bench.step()
         self.engine._forecaster._groups = groups
         if method == "observe" and record.phase in LEARNING:
