@@ -120,6 +120,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = [f"| variant | {' | '.join(f'`{t}`' for t in RATES)} | geometric mean |",
              "|" + " --- |" * (len(RATES) + 2)]  # fmt: skip
     for variant in VARIANTS:
+        if sum(r["variant"] == variant for r in rows) < len(RATES) * len(SEEDS):
+            continue  # not run to its end
         values = []
         for task in RATES:
             own = [r for r in rows if (r["task"], r["variant"]) == (task, variant)]
