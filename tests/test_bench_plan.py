@@ -266,7 +266,7 @@ def test_tables_name_every_task_setting_and_arm(core):
     assert all(ARMS[a].title in made["bench core arms"] for a in plan.arms("tuned")[len(PLAIN) :])
     assert "5 paired seeds" in made["bench core source"]
     assert "hint" not in made["bench core source"]
-    assert made["bench core losses"].count("\n") == 1 + 3 * (3 * 5 + 12)
+    assert made["bench core losses"].count("\n") == 1 + 3 * (3 * 5 + 13)
 
 
 def test_few_seeds_are_called_a_hint():
