@@ -102,23 +102,6 @@ def environment() -> str:
     )
 
 
-def overhead() -> str:
-    """What a forecast adds to a full step, and how much the demo's own timing scatters."""
-    found, demo = load("overhead.json")["ratio"], load("demo.json")
-    ratios = [
-        f"{found[f'{n} threads']['median']:.3f} with {n} thread{'s' * (n > 1)} (quartiles "
-        "{:.3f} to {:.3f})".format(*found[f"{n} threads"]["quartiles"])
-        for n in (1, 2)
-    ]
-    plain = [1e3 * r["seconds_per_full_step"] for r in demo["runs"] if r["arm"] != "hybrid"]
-    return (
-        f"A full step with a forecast takes {' and '.join(ratios)} times as long as a plain one, "
-        "in alternating blocks of one process. Timing by whole runs is too coarse to tell: in the "
-        f"demo's own runs plain full steps took {min(plain):.1f} to {max(plain):.1f} ms, and the "
-        f"ratio of the arms came out as {demo['overhead_ratio']:.2f}."
-    )
-
-
 def step_cost() -> str:
     """What a forecast costs beside the optimizer's own update."""
     data = load("step_cost.json")
@@ -170,7 +153,6 @@ BLOCKS = {
     "demo table": demo_table,
     "environment": environment,
     "import time": import_time,
-    "overhead": overhead,
     "step cost": step_cost,
     "sweep 0007": sweep,
     **{

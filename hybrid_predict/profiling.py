@@ -23,9 +23,7 @@ class FlopProfile:
         compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
         if compiled or is_tensor_parallel(model):
             return
-        from torch.utils.flop_counter import FlopCounterMode
-
-        self._mode = FlopCounterMode(display=False)
+        self._mode = _counter()
         self._mode.__enter__()
 
     def stop(self) -> int | None:
@@ -34,4 +32,28 @@ class FlopProfile:
         if mode is None:
             return None
         mode.__exit__(None, None, None)
-        return int(mode.get_total_flops())
+        return int(mode.total)
+
+
+def _counter() -> Any:
+    """A dispatch mode that adds up operations.
+
+    Torch's own FlopCounterMode hooks modules as well, which breaks losses that differentiate inside
+    the forward pass, such as those of physics-informed nets.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    class Counter(TorchDispatchMode):
+        total = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            given = kwargs or {}
+            result = func(*args, **given)
+            if (count := flop_registry.get(func._overloadpacket)) is not None:
+                self.total += count(*args, **given, out_val=result)
+            return result
+
+    return Counter()

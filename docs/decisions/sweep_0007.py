@@ -19,13 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from hybrid_predict import (
-    AlignmentHorizon,
-    FixedHorizon,
-    HybridConfig,
-    HybridEngine,
-    SpectralPredictor,
-)
+from hybrid_predict import FixedHorizon, HybridConfig, HybridEngine, SpectralPredictor
 from hybrid_predict.bench.arms import PLAIN, Rates, adamw
 from hybrid_predict.evidence import speedup
 from hybrid_predict.tasks import TASKS
@@ -53,22 +47,13 @@ def _spectral(**changes: Any) -> dict[str, Any]:
     return {"predictors": {"hidden": SpectralPredictor(**changes)}}
 
 
-def _alignment(floor: float = 1.0, **changes: Any) -> dict[str, Any]:
-    return {"horizon": AlignmentHorizon(floors={"hidden": floor}, **changes)}
-
-
 VARIANTS: dict[str, dict[str, Any]] = {
     "default": {},
     "horizon 1": {"horizon": FixedHorizon(updates=1.0)},
-    "horizon 2": {"horizon": FixedHorizon(updates=2.0)},
-    "horizon 4": {"horizon": FixedHorizon(updates=4.0)},
     "O every 2 full steps": _spectral(refresh_every=2),
-    "O every 8 full steps": _spectral(refresh_every=8),
+    "horizon 4": {"horizon": FixedHorizon(updates=4.0)},
     "displacements, update kept": {
         "predictors": {"hidden": UpdateKept()}, "horizon": FixedHorizon(updates=0.7)},
-    "rate 0.3, target 0": _alignment(rate=0.3, target=0.0),
-    "warm-up 3 %": {"warmup_fraction": 0.03},
-    "decay 0.9": _spectral(decay=0.9),
 }  # fmt: skip
 
 
