@@ -26,8 +26,9 @@ def contained(
         yield
     except BaseException as error:
         retreat()
-        known = isinstance(error, HybridPredictError) or not isinstance(error, Exception)
-        if known or distributed.size() > 1:
+        if not isinstance(error, Exception) or isinstance(error, HybridPredictError):
+            raise
+        if distributed.size() > 1:
             raise
         text = str(error).strip().splitlines()
         cause = type(error).__name__ + (f": {text[0]}" if text else "")

@@ -187,9 +187,11 @@ def _part(delta: WeightDelta | None, members: Sequence[int]) -> WeightDelta | No
     """The forecast of some of the parameters."""
     if delta is None:
         return None
-    columns = (delta.names, delta.directions, delta.factors)
-    names, directions, factors = (tuple(column[i] for i in members) for column in columns)
-    return WeightDelta(names, directions, factors)
+    return WeightDelta(
+        tuple(delta.names[i] for i in members),
+        tuple(delta.directions[i] for i in members),
+        tuple(delta.factors[i] for i in members),
+    )
 
 
 def _descended(p: Tensor, decay: float, sign: float) -> Tensor:

@@ -210,7 +210,7 @@ class ParameterMapper:
                 f"state: expected finite rounding of this model's parameters, got another of "
                 f"{odd[:3]}. Resume from another checkpoint."
             )
-        self.rounding.load_state_dict(state)
+        self.rounding.load_state_dict(dict(state))
 
     def rollback(self) -> None:
         """Put every parameter back to the snapshotted base weights, bit for bit."""
