@@ -19,12 +19,10 @@ from hybrid_predict.report.blocks import fill, names
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results"
-PAGES = (
-    ROOT / "README.md",
-    ROOT / "docs" / "results.md",
-    ROOT / "docs" / "compatibility.md",
-    ROOT / "docs" / "method_cards" / "spectral.md",
-    ROOT / "docs" / "decisions" / "0007-forecast-from-gradients.md",
+PAGES = tuple(
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if "<!-- results:" in page.read_text()
 )
 ARMS = ("full", "short", "hybrid", "full, hidden x2")
 
@@ -80,15 +78,14 @@ def demo_table() -> str:
     return "\n".join(lines)
 
 
-def sweep() -> str:
-    """The variants of decision 7."""
+def sweep(page: str) -> str:
+    """The variants of a decision page."""
     decisions = str(ROOT / "docs" / "decisions")
     if decisions not in sys.path:
         sys.path.append(decisions)
-    import sweep_0007
+    from sweep import table
 
-    rows = (RESULTS / "sweep-0007.jsonl").read_text().splitlines()
-    return str(sweep_0007.table([json.loads(row) for row in rows]))
+    return str(table(page))
 
 
 def environment() -> str:
@@ -154,7 +151,10 @@ BLOCKS = {
     "environment": environment,
     "import time": import_time,
     "step cost": step_cost,
-    "sweep 0007": sweep,
+    **{
+        f"sweep {page}": partial(sweep, page)
+        for page in (path.stem.removeprefix("sweep-") for path in RESULTS.glob("sweep-*.jsonl"))
+    },
     **{
         name: make
         for path in sorted(RESULTS.glob("bench-*.json"))

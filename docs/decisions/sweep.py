@@ -1,0 +1,144 @@
+"""Trains variants of the configuration on six small tasks: the runs behind decision pages.
+
+A page's variants stand in a module of their own, such as sweep_0007.py:
+
+    python docs/decisions/sweep.py 0007 [--jobs N] [--only VARIANT]
+
+adds the rows that docs/results/sweep-0007.jsonl lacks, then prints a table from its rows and from
+the plain runs of docs/results/bench-*.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import math
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LambdaLR
+
+from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.bench.arms import PLAIN, Rates, adamw
+from hybrid_predict.evidence import speedup
+from hybrid_predict.tasks import TASKS
+from hybrid_predict.tasks.base import linear_schedule
+
+RESULTS = Path(__file__).parent.parent / "results"
+RATES = {"gpt-0.2m": 0.004, "cnn": 0.032, "inr": 0.016, "mlp": 0.008, "lora": 0.016, "pinn": 0.032}
+"""The best rates of plain training for T full steps."""
+
+SEEDS = (0, 1)
+
+
+Variants = Mapping[str, Mapping[str, Any]]
+"""Arguments of HybridConfig by name of the variant."""
+
+
+def variants_of(page: str) -> Variants:
+    """The variants of a decision page."""
+    found: Variants = importlib.import_module(f"sweep_{page}").VARIANTS
+    return found
+
+
+def run(page: str, task_name: str, variant: str, seed: int) -> dict[str, Any]:
+    """Train one run; its final loss and cost."""
+    torch.set_num_threads(1)
+    task = TASKS[task_name]
+    model, batches = task.model(seed), task.batches(seed)
+    (optimizer,) = adamw(model, task.recipe, Rates(RATES[task_name]), task.steps)
+    decay = linear_schedule(task.steps, task.recipe.warmup_fraction)
+    scheduler = LambdaLR(optimizer, decay)
+    settings = {"speedup": 1.5, "total_steps": task.steps, "count_flops": False}
+    config = HybridConfig(**{**settings, **variants_of(page)[variant]})
+    with HybridEngine(model, optimizer, config) as engine:
+        while not engine.done:
+            engine.before_step()
+            loss = task.full_step(model, next(batches), optimizer)
+            for _ in range(engine.after_step(loss).ticks):
+                scheduler.step()
+    loss = task.final_loss(model)
+    return {
+        "task": task_name,
+        "variant": variant,
+        "seed": seed,
+        "loss": loss if math.isfinite(loss) else None,
+        "cost": engine.ledger.cost,
+    }
+
+
+def plain_curves() -> dict[str, tuple[list[float], dict[str, dict[int, float]]]]:
+    """Costs and losses by seed of the plain arms at the tuned rate, by task."""
+    curves: dict[str, dict[str, dict[int, Any]]] = {}
+    for path in sorted(RESULTS.glob("bench-*.json")):
+        for row in json.loads(path.read_text())["runs"]:
+            if row["setting"] == "tuned" and row["arm"] in PLAIN:
+                found = curves.setdefault(row["task"], {}).setdefault(row["arm"], {})
+                found[row["seed"]] = row
+    return {
+        task: (
+            [next(iter(arms[a].values()))["cost"] for a in PLAIN],
+            {a: {s: row["loss"] for s, row in arms[a].items()} for a in PLAIN},
+        )
+        for task, arms in curves.items()
+    }
+
+
+def table(page: str) -> str:
+    """Speedups of every variant that was run to its end, two seeds each."""
+    rows, curves = load(page), plain_curves()
+    lines = [f"| variant | {' | '.join(f'`{t}`' for t in RATES)} | geometric mean |",
+             "|" + " --- |" * (len(RATES) + 2)]  # fmt: skip
+    for variant in variants_of(page):
+        if sum(r["variant"] == variant for r in rows) < len(RATES) * len(SEEDS):
+            continue
+        values = []
+        for task in RATES:
+            own = [r for r in rows if (r["task"], r["variant"]) == (task, variant)]
+            steps, losses = curves[task]
+            plain = [[losses[a][r["seed"]] for r in own] for a in PLAIN]
+            ends = [math.inf if r["loss"] is None else r["loss"] for r in own]
+            costs = [r["cost"] for r in own]
+            values.append(speedup(steps, plain, ends, costs, resamples=1).value)
+        mean = math.exp(sum(map(math.log, values)) / len(values))
+        cells = [f"{v:.2f}" for v in [*values, mean]]
+        lines.append(f"| {variant} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def path_of(page: str) -> Path:
+    """The file of a page's runs."""
+    return RESULTS / f"sweep-{page}.jsonl"
+
+
+def load(page: str) -> list[dict[str, Any]]:
+    """The runs of a page."""
+    path = path_of(page)
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("page", help="number of the decision, such as 0007")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", action="append", help="a variant; may be repeated")
+    chosen = parser.parse_args()
+    done = {(r["task"], r["variant"], r["seed"]) for r in load(chosen.page)}
+    names = chosen.only or list(variants_of(chosen.page))
+    cells = [(t, v, s) for v in names for t in RATES for s in SEEDS if (t, v, s) not in done]
+    with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
+        for row in pool.map(partial(run, chosen.page), *zip(*cells, strict=True)) if cells else ():
+            with path_of(chosen.page).open("a") as file:
+                file.write(json.dumps(row) + "\n")
+    print(table(chosen.page))
+
+
+if __name__ == "__main__":
+    main()
