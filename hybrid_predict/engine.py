@@ -254,8 +254,7 @@ class HybridEngine:
     def _place(self, window: Window, evaluate: Evaluate | None) -> None:
         config, horizons = self.config, self._forecaster.horizons
         mean = math.fsum(horizons) / len(horizons) if horizons else 0.0
-        delta = self._forecaster.forecast(closed_loop=not config.shadow)
-        window.delta = delta
+        delta = window.delta = self._forecaster.forecast(closed_loop=not config.shadow)
         window.sampled = self.ledger.forecasts % config.sample_every == 0
         if config.shadow:
             window.horizon = mean
@@ -276,9 +275,10 @@ class HybridEngine:
     def _learn(self, window: Window) -> Reading | None:
         """Show the step to the predictors, and judge the one whose turn it is."""
         movement = None
+        wanted = self._scorer.is_open or self._forecaster.follows_displacements
         if not self._bound:
             self._bind(window)
-        elif window.phase in LEARNING:
+        elif wanted and window.phase in LEARNING:
             movement = self.mapper.displacement(self._forecaster.positions)
             if not window.applied:
                 window.residual = self._scorer.add(movement)
@@ -288,8 +288,8 @@ class HybridEngine:
         if movement is not None:
             self._forecaster.observe(movement, window.forecast)
         reading = self._verifier.read(self._forecaster)
-        if reason := self._verifier.unpaid:
-            self._hand_over(reason)
+        if self._verifier.unpaid:
+            self._hand_over(self._verifier.unpaid)
         return reading
 
     def _bind(self, window: Window) -> None:

@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybrid_predict import distributed
-from hybrid_predict.backends import AbstractBackend, ShardedBackend, TorchBackend
+from hybrid_predict.backends import AbstractBackend, ShardedBackend, TorchBackend, wide
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.gradients import dense_gradient
 from hybrid_predict.horizons import make_horizon
 from hybrid_predict.optimizer import OptimizerWrapper
 from hybrid_predict.parameters import ParameterMapper, WeightDelta
-from hybrid_predict.predictors import make_predictor
+from hybrid_predict.predictors import AbstractPredictor, PredictorState, make_predictor
 from hybrid_predict.predictors.contract import check_delta
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Parameters of one kind and one optimizer.
+
+    Args:
+        predictor: Theirs.
+        owner: Number of the optimizer.
+        members: Their places among the forecast parameters.
+        positions: Their places among the mapper's.
+        parameters: They themselves.
+        backend: Kernels for their arrays.
+        state: Their history.
+    """
+
+    predictor: AbstractPredictor
+    owner: int
+    members: list[int]
+    positions: list[int]
+    parameters: list[Tensor]
+    backend: AbstractBackend[Tensor]
+    state: PredictorState
 
 
 class Forecaster:
@@ -41,22 +65,27 @@ class Forecaster:
         self.kinds = [mapper.kinds[k] for k in self.positions]
         self._state = self._rule.init(self.kinds)
         self._parameters = [mapper.parameters[k] for k in self.positions]
-        self._owners = optimizer.owners(self._parameters)
-        self._groups = []
+        columns = list(zip(self.kinds, optimizer.owners(self._parameters), strict=True))
         parts = [(kind, k) for kind in predictors for k in range(len(optimizer.optimizers))]
-        columns = list(zip(self.kinds, self._owners, strict=True))
-        for part in parts:
-            members = [i for i, own in enumerate(columns) if own == part]
-            if not members:
-                continue
-            predictor = predictors[part[0]]
-            names = [mapper.names[self.positions[i]] for i in members]
-            like = mapper.values([self.positions[i] for i in members])
-            chosen = self._chosen(members)
-            sharded = any(distributed.is_sharded(p) for p in chosen)
-            backend = ShardedBackend(chosen) if sharded else TorchBackend()
-            state = predictor.init(names, like, backend)
-            self._groups.append((predictor, state, members, backend))
+        self._groups = [
+            self._group(predictors[part[0]], part[1], members)
+            for part in parts
+            if (members := [i for i, own in enumerate(columns) if own == part])
+        ]
+
+    def _group(self, predictor: AbstractPredictor, owner: int, members: list[int]) -> _Group:
+        positions = [self.positions[i] for i in members]
+        parameters = [self._parameters[i] for i in members]
+        sharded = any(distributed.is_sharded(p) for p in parameters)
+        backend = ShardedBackend(parameters) if sharded else TorchBackend()
+        names = [self._mapper.names[k] for k in positions]
+        state = predictor.init(names, self._mapper.values(positions), backend)
+        return _Group(predictor, owner, members, positions, parameters, backend, state)
+
+    @property
+    def follows_displacements(self) -> bool:
+        """Whether a predictor has to be shown displacements."""
+        return not all(group.predictor.replaces_update for group in self._groups)
 
     @property
     def roots(self) -> list[float] | None:
@@ -76,14 +105,14 @@ class Forecaster:
         """
         horizons = self.horizons
         parts: dict[int, tuple[str, Tensor, float]] = {}
-        for predictor, state, members, _ in self._groups:
-            delta = predictor.forecast(
-                state, [horizons[i] for i in members], closed_loop=closed_loop
+        for group in self._groups:
+            delta = group.predictor.forecast(
+                group.state, [horizons[i] for i in group.members], closed_loop=closed_loop
             )
-            like = self._mapper.values([self.positions[i] for i in members])
-            check_delta(predictor, delta, state.names, like)
+            like = self._mapper.values(group.positions)
+            check_delta(group.predictor, delta, group.state.names, like)
             columns = zip(delta.names, delta.directions, delta.factors, strict=True)
-            parts.update(zip(members, columns, strict=True))
+            parts.update(zip(group.members, columns, strict=True))
         ordered = [parts[i] for i in range(len(self.positions))]
         names, directions, factors = zip(*ordered, strict=True) if ordered else ((), (), ())
         return WeightDelta(tuple(names), tuple(directions), tuple(factors))
@@ -93,10 +122,11 @@ class Forecaster:
 
         Those that replace the update have seen it in :meth:`observe_update` already.
         """
-        for predictor, state, members, backend in self._groups:
-            if not predictor.replaces_update:
-                part = _part(applied, members)
-                predictor.observe(state, [displacement[i] for i in members], part, backend)
+        for group in self._groups:
+            if not group.predictor.replaces_update:
+                own = [displacement[i] for i in group.members]
+                part = _part(applied, group.members)
+                group.predictor.observe(group.state, own, part, group.backend)
 
     def observe_update(
         self, index: int, applied: WeightDelta | None, good: Tensor | None = None
@@ -108,21 +138,20 @@ class Forecaster:
             applied: The forecast before it, None without one.
             good: Whether the updates may stand, 0-dim; no history keeps those that are undone.
         """
-        for predictor, state, members, backend in self._groups:
-            if not predictor.replaces_update or self._owners[members[0]] != index:
+        for group in self._groups:
+            if not group.predictor.replaces_update or group.owner != index:
                 continue
-            part = _part(applied, members)
+            part = _part(applied, group.members)
             rules = self._optimizer.descent(index)
-            chosen = self._chosen(members)
-            positions = [self.positions[i] for i in members]
-            points = self._mapper.points(positions, part)
-            pairs = zip(self._mapper.values(positions), points, strict=True)
-            updates = [_wide(value) - _wide(point) for value, point in pairs]
-            gradients = [_descended(p, *rules[id(p)][1:]) for p in chosen]
+            points = self._mapper.points(group.positions, part)
+            pairs = zip(self._mapper.values(group.positions), points, strict=True)
+            updates = [wide(value) - wide(point) for value, point in pairs]
+            gradients = [_descended(p, *rules[id(p)][1:]) for p in group.parameters]
             if part is not None:
-                self._mapper.take_back(positions, points, [rules[id(p)][0] for p in chosen])
-            _drop_unless_good(updates, gradients, backend, good)
-            predictor.observe(state, updates, None, backend, gradients)
+                shrink = [rules[id(p)][0] for p in group.parameters]
+                self._mapper.take_back(group.positions, points, shrink)
+            _drop_unless_good(updates, gradients, group.backend, good)
+            group.predictor.observe(group.state, updates, None, group.backend, gradients)
 
     def reconcile(self, index: int, applied: WeightDelta | None, horizon: float) -> None:
         """Let the state of optimizer ``index`` follow a forecast that is long enough."""
@@ -146,10 +175,12 @@ class Forecaster:
 
         Then the first rank gets whole histories on the host, and the others none.
         """
-        groups = [(state.state_dict(), self._chosen(m)) for _, state, m, _ in self._groups]
         return {
             "horizons": list(self._state),
-            "histories": [distributed.collected(history, like) for history, like in groups],
+            "histories": [
+                distributed.collected(group.state.state_dict(), group.parameters)
+                for group in self._groups
+            ],
         }
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -164,23 +195,20 @@ class Forecaster:
                 f"state: expected histories of {len(self._groups)} predictors, got "
                 f"{len(histories)}. Resume with the configuration of the saved run."
             )
-        for (_, state, members, backend), history in zip(self._groups, histories, strict=True):
+        for group, history in zip(self._groups, histories, strict=True):
             if history is None:
                 raise CheckpointError(
                     "state: expected what rank 0 got from state_dict(), got another rank's. Where "
                     "parameters are sharded, save that of rank 0 and load it on every rank."
                 )
-            own = distributed.spread(history, self._chosen(members))
-            state.load_state_dict(own, backend)
+            own = distributed.spread(history, group.parameters)
+            group.state.load_state_dict(own, group.backend)
         self._state = [float(x) for x in saved["horizons"]]
         if not all(math.isfinite(h) and h >= 0 for h in self.horizons):
             raise CheckpointError(
                 f"state: expected finite horizons, at least 0, got {self.horizons[:3]}. "
                 "Resume from another checkpoint."
             )
-
-    def _chosen(self, members: Sequence[int]) -> list[Tensor]:
-        return [self._parameters[i] for i in members]
 
 
 def _part(delta: WeightDelta | None, members: Sequence[int]) -> WeightDelta | None:
@@ -198,15 +226,10 @@ def _descended(p: Tensor, decay: float, sign: float) -> Tensor:
     """The gradient that an optimizer goes down, its weight decay included."""
     value = distributed.local(p)
     if p.grad is None:
-        return torch.zeros_like(_wide(value))
-    gradient = _wide(dense_gradient(p)).reshape(value.shape)
+        return torch.zeros_like(wide(value))
+    gradient = wide(dense_gradient(p)).reshape(value.shape)
     gradient = gradient if sign > 0 else -gradient
     return gradient.add(value, alpha=decay) if decay else gradient
-
-
-def _wide(tensor: Tensor) -> Tensor:
-    """Half-precision tensors in 32 bits."""
-    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _drop_unless_good(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict import distributed
-from hybrid_predict.backends import TorchBackend
+from hybrid_predict.backends import TorchBackend, is_half
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class GradientProbe:
         held = [p for p in parameters if p.grad is not None]
         grads = [dense_gradient(p) for p in held]
         # Half precision must not bound the norm: 16-bit floats end at 65504.
-        half = any(g.dtype in (torch.float16, torch.bfloat16) for g in grads)
+        half = any(map(is_half, grads))
         norms = torch._foreach_norm(grads, 2, torch.float32 if half else None) if grads else []
         self._held = held
         columns = zip(held, grads, norms, strict=True)

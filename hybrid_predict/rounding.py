@@ -7,9 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hybrid_predict.backends import TorchBackend
-
-_HALF = (torch.float16, torch.bfloat16)
+from hybrid_predict.backends import TorchBackend, is_half
 
 
 class RoundingCarry:
@@ -42,8 +40,8 @@ class RoundingCarry:
         factors: Sequence[float],
     ) -> None:
         """Move ``values[k]``, in place, by ``factors[k] * directions[k]`` and what is carried."""
-        half = [k for k, value in enumerate(values) if value.dtype in _HALF]
-        rest = [k for k, value in enumerate(values) if value.dtype not in _HALF]
+        half = [k for k, value in enumerate(values) if is_half(value)]
+        rest = [k for k, value in enumerate(values) if not is_half(value)]
         self._backend.add_scaled(
             [values[k] for k in rest], [directions[k] for k in rest], [factors[k] for k in rest]
         )

@@ -6,13 +6,14 @@ import io
 import os
 import pickle
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from fault_table import Fault
-from faulty import Log, check_consistent, check_goes_on, state
+from faulty import Log, check_consistent, check_goes_on, replaced, state
 from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.bench.plan import Cell
 from hybrid_predict.bench.run import Store
@@ -204,14 +205,7 @@ def truncated(saved):
 
 
 def tampered(saved):
-    def changed(path, value):
-        copied = copy.deepcopy(saved)
-        place = copied
-        for key in path[:-1]:
-            place = place[key]
-        place[path[-1]] = value
-        return copied
-
+    changed = partial(replaced, saved)
     nan = float("nan")
     yield changed(["lag"], -1)
     yield changed(["lag"], "four")

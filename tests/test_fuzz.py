@@ -1,7 +1,6 @@
 """Random configurations, commands, checkpoints and results files: nothing but typed errors."""
 
 import contextlib
-import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from faulty import replaced
 from hybrid_predict import CheckpointError, ConfigError, HybridConfig, HybridEngine, SavingsLedger
 from hybrid_predict.auditing.store import RunStore
 from hybrid_predict.bench.run import Store
@@ -71,16 +71,6 @@ def leaves(value, path=()):
         pairs = value.items() if isinstance(value, dict) else enumerate(value)
         return [leaf for key, item in pairs for leaf in leaves(item, (*path, key))]
     return [path]
-
-
-def replaced(value, path, new):
-    """A copy with another leaf."""
-    copied = copy.deepcopy(value)
-    place = copied
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = new
-    return copied
 
 
 @anywhere

@@ -3,6 +3,7 @@
 import gc
 import io
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -202,8 +203,9 @@ class EngineMachine(RuleBasedStateMachine):
         groups = self.engine._forecaster._groups
         if not groups or self.engine.clock.handed_over or not self.engine._bound:
             return
-        (real, *rest), *others = groups
-        self.engine._forecaster._groups = [(Raising(real, method), *rest), *others]
+        first, *others = groups
+        raising = replace(first, predictor=Raising(first.predictor, method))
+        self.engine._forecaster._groups = [raising, *others]
         record = self.bench.step()
         self.engine._forecaster._groups = groups
         if method == "observe" and record.phase in LEARNING:

@@ -3,9 +3,17 @@
 from hybrid_predict.backends.base import AbstractBackend
 from hybrid_predict.backends.numpy import NumpyBackend
 from hybrid_predict.backends.sharded import ShardedBackend
-from hybrid_predict.backends.torch import TorchBackend
+from hybrid_predict.backends.torch import TorchBackend, is_half, wide
 
 BACKENDS: dict[str, type[AbstractBackend]] = {"torch": TorchBackend, "numpy": NumpyBackend}
 """Every registered backend by name; tests run over all of them."""
 
-__all__ = ["BACKENDS", "AbstractBackend", "NumpyBackend", "ShardedBackend", "TorchBackend"]
+__all__ = [
+    "BACKENDS",
+    "AbstractBackend",
+    "NumpyBackend",
+    "ShardedBackend",
+    "TorchBackend",
+    "is_half",
+    "wide",
+]

@@ -13,6 +13,16 @@ from hybrid_predict.backends.base import NEWTON_SCHULZ, AbstractBackend
 _HALF = (torch.float16, torch.bfloat16)
 
 
+def is_half(tensor: Tensor) -> bool:
+    """Whether a tensor has 16-bit entries."""
+    return tensor.dtype in _HALF
+
+
+def wide(tensor: Tensor) -> Tensor:
+    """The tensor itself, or its 16-bit entries in 32 bits."""
+    return tensor.float() if is_half(tensor) else tensor
+
+
 class TorchBackend(AbstractBackend[Tensor]):
     """In-place kernels; nothing here waits for the device."""
 
@@ -20,9 +30,7 @@ class TorchBackend(AbstractBackend[Tensor]):
 
     def zeros(self, like: Sequence[Tensor]) -> list[Tensor]:
         """Zero tensors of the same shapes; half-precision inputs give 32-bit history."""
-        return [
-            torch.zeros_like(x, dtype=torch.float32 if x.dtype in _HALF else x.dtype) for x in like
-        ]
+        return [torch.zeros_like(x, dtype=torch.float32 if is_half(x) else x.dtype) for x in like]
 
     def copy(self, target: Sequence[Tensor], source: Sequence[Tensor]) -> list[Tensor]:
         """Target := source, element by element."""

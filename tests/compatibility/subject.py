@@ -196,18 +196,19 @@ def train(
     """
     plugin, witness = plugin or HybridPredict(), witness or Witness()
     witness.watched = tuple(watched)
-    kwargs = (
-        kwargs if kwargs.keys() & {"max_steps", "max_epochs"} else {**kwargs, "max_steps": STEPS}
-    )
+    kwargs = _bounded(kwargs)
     trainer, trained = fit([plugin, witness, *callbacks], model or Subject(), **kwargs)
     return Run(trainer, trained, plugin, witness)
 
 
+def _bounded(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with the rows' length, unless they have one."""
+    return kwargs if kwargs.keys() & LENGTHS else {**kwargs, "max_steps": STEPS}
+
+
 def same_rates(make: Callable[[], Net], hybrid: Run, **kwargs: Any) -> bool:
     """Whether the rate at every equivalent step is that of the run without the plug-in."""
-    kwargs = (
-        kwargs if kwargs.keys() & {"max_steps", "max_epochs"} else {**kwargs, "max_steps": STEPS}
-    )
+    kwargs = _bounded(kwargs)
     _, plain = fit([], make(), **kwargs)
     assert len(set(plain.rates.values())) > 1
     if isinstance(plain, Subject):
