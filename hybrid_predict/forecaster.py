@@ -133,11 +133,15 @@ class Forecaster:
     ) -> None:
         """Show an optimizer's updates to the predictors that replace them, and take those back.
 
+        A horizon h below 1 leaves the share 1 - h of the update, so that at 0 the optimizer goes
+        on as ever.
+
         Args:
             index: Which optimizer has just updated.
             applied: The forecast before it, None without one.
             good: Whether the updates may stand, 0-dim; no history keeps those that are undone.
         """
+        horizons = self.horizons
         for group in self._groups:
             if not group.predictor.replaces_update or group.owner != index:
                 continue
@@ -149,7 +153,8 @@ class Forecaster:
             gradients = [_descended(p, *rules[id(p)][1:]) for p in group.parameters]
             if part is not None:
                 shrink = [rules[id(p)][0] for p in group.parameters]
-                self._mapper.take_back(group.positions, points, shrink)
+                kept = [max(0.0, 1.0 - horizons[i]) for i in group.members]
+                self._mapper.take_back(group.positions, points, shrink, kept)
             _drop_unless_good(updates, gradients, group.backend, good)
             group.predictor.observe(group.state, updates, None, group.backend, gradients)
 

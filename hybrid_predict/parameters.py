@@ -165,13 +165,26 @@ class ParameterMapper:
         return found
 
     def take_back(
-        self, positions: Sequence[int], points: Sequence[Tensor], shrink: Sequence[float]
+        self,
+        positions: Sequence[int],
+        points: Sequence[Tensor],
+        shrink: Sequence[float],
+        kept: Sequence[float],
     ) -> None:
-        """Put parameters at the given points, less what weight decay takes off, a fraction each."""
-        values = self._backend.copy(self.values(positions), points)
-        for value, fraction in zip(values, shrink, strict=True):
+        """Undo updates, but for a share of each and for decoupled weight decay.
+
+        Args:
+            positions: Of the parameters.
+            points: Where they stood before their updates; overwritten.
+            shrink: What weight decay takes off, as a fraction.
+            kept: Share of the update that stands, in [0, 1].
+        """
+        columns = zip(self.values(positions), points, shrink, kept, strict=True)
+        for value, point, fraction, share in columns:
             if fraction:
-                value.mul_(1.0 - fraction)
+                point.mul_(1.0 - fraction)
+            # A share of what is not finite would not be finite, even a share of zero.
+            value.lerp_(point, 1.0 - share) if share else value.copy_(point)
         self._written()
 
     def snapshot(self) -> None:

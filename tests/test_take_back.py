@@ -1,6 +1,7 @@
 """Forecasts made of gradients stand in for the optimizer's update, weight decay excepted."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -51,6 +52,35 @@ def test_hidden_matrices_end_at_the_forecast_point_less_their_decay(name):
             assert torch.equal(net[0].weight, point * shrink)
         assert not torch.equal(net[4].weight, before["4.weight"])  # the head's update stays
         assert not torch.equal(net[0].bias, before["0.bias"])
+
+
+@dataclass(frozen=True)
+class Uneven(FixedHorizon):
+    """Another horizon for the first matrix than for the rest."""
+
+    first: float = 0.0
+
+    def horizons(self, state):
+        return [self.first, *super().horizons(state)[1:]]
+
+
+@pytest.mark.parametrize("horizon", [0.0, 0.25, 1.0, 3.0])
+def test_a_horizon_below_one_leaves_the_rest_of_the_update(horizon):
+    rule, moved = Uneven(updates=1.0, first=horizon), 0
+
+    def sgd(parameters):
+        return SGD(parameters, RATE, weight_decay=DECAY)
+
+    gradients = []
+    for k, (net, before, point) in enumerate(run(sgd, horizon=rule)):
+        if k == 0:
+            net[0].weight.register_hook(gradients.append)
+        elif k >= 2:
+            moved += not torch.equal(point, before["0.weight"])
+            update = -RATE * (gradients[-1] + DECAY * point)
+            expected = point + max(0.0, 1 - horizon) * update
+            torch.testing.assert_close(net[0].weight.detach(), expected, rtol=1e-5, atol=1e-7)
+    assert moved == (STEPS - 2) * (horizon > 0)
 
 
 def test_forecasts_made_of_displacements_keep_the_update():
