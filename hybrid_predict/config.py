@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hybrid_predict.errors import ConfigError
 
@@ -23,6 +23,8 @@ class HybridConfig:
     Args:
         speedup: The run ends after ``total_steps / speedup`` full steps if all forecasts are
             accepted; at least 1. With 1 nothing is compressed: same full steps, better weights.
+            ``"auto"`` compresses as far as every forecast supports
+            (:func:`hybrid_predict.support.support`).
         total_steps: Length of the run in equivalent steps (optimizer updates of the plain run). The
             Lightning callback fills it in from the Trainer.
         enabled: ``False`` leaves training bit-identical, random state included.
@@ -53,7 +55,7 @@ class HybridConfig:
         ConfigError: If a value is out of range.
     """
 
-    speedup: float = 1.5
+    speedup: float | Literal["auto"] = 1.5
     total_steps: int | None = None
     enabled: bool = True
     shadow: bool = False
@@ -74,7 +76,9 @@ class HybridConfig:
     count_flops: bool = True
 
     def __post_init__(self) -> None:
-        _check_number("speedup", self.speedup, 1.0, math.inf)
+        if self.speedup != "auto":
+            remedy = 'Or let the run decide with speedup="auto".'
+            _check_number("speedup", self.speedup, 1.0, math.inf, remedy)
         _check_number("long_horizon", self.long_horizon, 0.0, math.inf)
         for name in ("warmup_fraction", "cooldown_fraction"):
             _check_number(name, getattr(self, name), 0.0, 1.0)
@@ -117,11 +121,11 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
 
 
-def _check_number(name: str, value: object, least: float, most: float) -> None:
+def _check_number(name: str, value: object, least: float, most: float, remedy: str = "") -> None:
     good = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not (good and math.isfinite(value) and least <= value <= most):  # type: ignore[arg-type, operator]
         upper = "" if math.isinf(most) else f" and at most {most:g}"
-        raise ConfigError(name, f"a finite number, at least {least:g}{upper}", value)
+        raise ConfigError(name, f"a finite number, at least {least:g}{upper}", value, remedy)
 
 
 def _check_integer(name: str, value: object, least: int) -> None:

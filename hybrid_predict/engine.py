@@ -178,7 +178,8 @@ class HybridEngine:
                 self._rollback.settle(window, as_scalar(loss))
             with contained(self.mapper.settle, self._hand_over):
                 reading = self._learn(window) if self._watching else None
-        ticks = self.clock.advance(int(reading is not None and reading.credited))
+        credited = reading is not None and reading.credited
+        ticks = self.clock.advance(int(credited), reading.support if reading else 1.0)
         self.ledger.full_steps = self.clock.full_steps
         self.ledger.equivalent_steps = self.clock.equivalent_steps
         ended = perf_counter()
@@ -228,7 +229,7 @@ class HybridEngine:
             # Several ranks find out together, at the end of the full step.
             good = window.good() if window.applied and distributed.size() == 1 else None
             if first and self._bound and window.phase in LEARNING:
-                self._forecaster.observe_update(index, window.forecast, good)
+                window.overlaps += self._forecaster.observe_update(index, window.forecast, good)
             if good is not None:
                 self._rollback.undo(good, (index,))
             if len(window.updated) == len(self.optimizer.optimizers):
@@ -252,8 +253,7 @@ class HybridEngine:
                 self._forecaster.reconcile(index, window.delta, window.horizon)
 
     def _place(self, window: Window, evaluate: Evaluate | None) -> None:
-        config, horizons = self.config, self._forecaster.horizons
-        mean = math.fsum(horizons) / len(horizons) if horizons else 0.0
+        config, mean = self.config, self._forecaster.horizon
         delta = window.delta = self._forecaster.forecast(closed_loop=not config.shadow)
         window.sampled = self.ledger.forecasts % config.sample_every == 0
         if config.shadow:
@@ -267,7 +267,7 @@ class HybridEngine:
         elif self._loss_check.rises(self.clock.full_steps + 1, delta, evaluate):
             window.refused = "the loss check failed"
         else:
-            window.horizon, window.applied = mean, True
+            window.horizon, window.reach, window.applied = mean, self._forecaster.reach, True
             window.limits = self._verifier.monitor.limits
             self._scorer.drop()
             self.mapper.apply(delta)

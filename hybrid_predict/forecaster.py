@@ -59,6 +59,7 @@ class Forecaster:
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
         self._policy, self._long = config.policy, config.long_horizon
+        self._compares = config.speedup == "auto"
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
         self.positions = mapper.select(predictors)
@@ -86,6 +87,21 @@ class Forecaster:
     def follows_displacements(self) -> bool:
         """Whether a predictor has to be shown displacements."""
         return not all(group.predictor.replaces_update for group in self._groups)
+
+    @property
+    def horizon(self) -> float:
+        """Mean horizon of the forecast parameters; 0 without any."""
+        horizons = self.horizons
+        return math.fsum(horizons) / max(1, len(horizons))
+
+    @property
+    def reach(self) -> float:
+        """Mean horizon by element of what replaces updates, or of everything if nothing does."""
+        horizons = self.horizons
+        chosen = [g for g in self._groups if g.predictor.replaces_update] or self._groups
+        pairs = [(horizons[i], p.numel()) for g in chosen
+                 for i, p in zip(g.members, g.parameters, strict=True)]  # fmt: skip
+        return math.fsum(h * n for h, n in pairs) / max(1, sum(n for _, n in pairs))
 
     @property
     def roots(self) -> list[float] | None:
@@ -130,7 +146,7 @@ class Forecaster:
 
     def observe_update(
         self, index: int, applied: WeightDelta | None, good: Tensor | None = None
-    ) -> None:
+    ) -> list[Tensor]:
         """Show an optimizer's updates to the predictors that replace them, and take those back.
 
         A horizon h below 1 leaves the share 1 - h of the update, so that at 0 the optimizer goes
@@ -140,7 +156,12 @@ class Forecaster:
             index: Which optimizer has just updated.
             applied: The forecast before it, None without one.
             good: Whether the updates may stand, 0-dim; no history keeps those that are undone.
+
+        Returns:
+            If the speedup depends on them, squared length of updates u and of directions d and
+            their product <u, d>, shape (3,), per group of parameters on this rank.
         """
+        overlaps = []
         horizons = self.horizons
         for group in self._groups:
             if not group.predictor.replaces_update or group.owner != index:
@@ -151,12 +172,15 @@ class Forecaster:
             pairs = zip(self._mapper.values(group.positions), points, strict=True)
             updates = [wide(value) - wide(point) for value, point in pairs]
             gradients = [_descended(p, *rules[id(p)][1:]) for p in group.parameters]
+            if part is not None and self._compares:
+                overlaps.append(_overlap(updates, part.directions))
             if part is not None:
                 shrink = [rules[id(p)][0] for p in group.parameters]
                 kept = [max(0.0, 1.0 - horizons[i]) for i in group.members]
                 self._mapper.take_back(group.positions, points, shrink, kept)
             _drop_unless_good(updates, gradients, group.backend, good)
             group.predictor.observe(group.state, updates, None, group.backend, gradients)
+        return overlaps
 
     def reconcile(self, index: int, applied: WeightDelta | None, horizon: float) -> None:
         """Let the state of optimizer ``index`` follow a forecast that is long enough."""
@@ -225,6 +249,13 @@ def _part(delta: WeightDelta | None, members: Sequence[int]) -> WeightDelta | No
         tuple(delta.directions[i] for i in members),
         tuple(delta.factors[i] for i in members),
     )
+
+
+def _overlap(updates: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
+    """Squared lengths of all updates and all directions, and their product, shape (3,)."""
+    backend = TorchBackend()
+    squares = [backend.norms(x).float().square().sum() for x in (updates, directions)]
+    return torch.stack([*squares, backend.dots(updates, directions).float().sum()])
 
 
 def _descended(p: Tensor, decay: float, sign: float) -> Tensor:

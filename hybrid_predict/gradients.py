@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ class GradientInfo:
         finite: Whether loss, gradients and forecast were finite, and within the step's limits.
         residual: Length of the residual relative to the forecast's; nan if none was scored.
         alignments: Alignment per forecast parameter; empty if not measured at this step.
+        novelty: Share of the forecast's squared length that the optimizer's own update does not
+            have; nan if not measured.
     """
 
     loss: float
@@ -31,6 +34,7 @@ class GradientInfo:
     finite: bool
     residual: float
     alignments: tuple[float, ...] = ()
+    novelty: float = math.nan
 
     @property
     def alignment(self) -> float | None:

@@ -12,6 +12,9 @@ from hybrid_predict.checkpoint import whole
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 
+_GRAIN = 64
+"""Credits of ``speedup="auto"`` are multiples of one part in so many of a tick."""
+
 
 class Phase(str, Enum):
     """Where a run stands; see :class:`Clock` for when each begins."""
@@ -32,8 +35,10 @@ class Clock:
 
     .. math:: \text{credit} = \min(E / Q,\; 2 \cdot \text{speedup} - 1)
 
-    A forecast is credited when its verdict is read, fractions are carried exactly, and no more than
-    E is handed out, so accepted forecasts end the run after F full steps.
+    With ``speedup="auto"`` nothing is planned: a forecast is credited with what it supports, less
+    one (:func:`hybrid_predict.support.support`). A forecast is credited when its verdict is read,
+    fractions are carried exactly, and no more than E is handed out, so with a planned speedup
+    accepted forecasts end the run after F full steps.
 
     Args:
         config: The run's configuration, with ``total_steps`` set.
@@ -58,6 +63,7 @@ class Clock:
         self._warmup = max(2, math.ceil(config.warmup_fraction * total))
         self._cooldown = math.ceil(config.cooldown_fraction * total)
         plain = self._warmup + self._cooldown
+        self._auto = config.speedup == "auto"
         self._extra, self.credit, self._capped = _plan(config, plain, self._cycle)
         self.full_steps = 0
         self.equivalent_steps = 0
@@ -102,11 +108,13 @@ class Clock:
         """Whether the coming full step opens a cycle, with a forecast before it."""
         return self.phase is Phase.PREDICT and self._in_cycles % self._cycle == 0
 
-    def advance(self, credited: int = 0) -> int:
+    def advance(self, credited: int = 0, support: float = 1.0) -> int:
         """Count one full step and return its ticks.
 
         Args:
             credited: How many forecasts turned out accepted or shrunk since the last full step.
+            support: Equivalent steps per full step that each of them supports; counts only with
+                ``speedup="auto"``.
 
         Returns:
             Equivalent steps that the run advances: at least 1, never beyond the end.
@@ -114,7 +122,8 @@ class Clock:
         if self.phase in (Phase.PREDICT, Phase.CORRECT):
             self._in_cycles += 1
         if not self.handed_over:
-            credit = min(credited * self.credit, max(Fraction(0), self._extra - self._credited))
+            share = Fraction(round(_GRAIN * (support - 1)), _GRAIN) if self._auto else self.credit
+            credit = min(credited * share, max(Fraction(0), self._extra - self._credited))
             self._credited += credit
             self._carry += credit
         ticks = min(1 + math.floor(self._carry), self.total - self.equivalent_steps)
@@ -164,6 +173,8 @@ def _plan(config: HybridConfig, plain: int, cycle: int) -> tuple[int, Fraction, 
     total = config.total_steps or 0
     if config.shadow or config.speedup == 1:
         return 0, Fraction(0), False
+    if config.speedup == "auto":
+        return total, Fraction(0), False
     speedup = Fraction(config.speedup).limit_denominator(1000)
     extra, most = total - round(total / speedup), 2 * speedup - 1
     forecasts = math.ceil(max(0, total - extra - plain) / cycle)

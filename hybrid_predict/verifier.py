@@ -16,6 +16,7 @@ from hybrid_predict.forecaster import Forecaster
 from hybrid_predict.gradients import GradientInfo, LateReader
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.phases import Phase
+from hybrid_predict.support import support
 from hybrid_predict.verification import Verdict, judge
 from hybrid_predict.window import StepRecord, Window, unpack
 
@@ -34,12 +35,14 @@ class Reading:
         applied: Whether a forecast was applied before it.
         info: Its loss and gradients.
         verdict: The verdict on its forecast, None if it had none.
+        support: The compression that its forecast supports.
     """
 
     step: int
     applied: bool
     info: GradientInfo
     verdict: Verdict | None
+    support: float
 
     @property
     def credited(self) -> bool:
@@ -97,7 +100,7 @@ class Verifier:
         verdict = self._judge(tag, info, forecaster) if tag["forecast"] else None
         if alarm is not None:
             self._answer(step, alarm, forecaster)
-        return Reading(tag["step"], tag["applied"], info, verdict)
+        return Reading(step, tag["applied"], info, verdict, support(tag["reach"], info.novelty))
 
     def drain(self, forecaster: Forecaster) -> None:
         """Judge everything under way."""

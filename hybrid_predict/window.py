@@ -59,6 +59,7 @@ class Window:
     phase: Phase
     delta: WeightDelta | None = None
     horizon: float = 0.0
+    reach: float = 0.0
     applied: bool = False
     refused: str = ""
     sampled: bool = False
@@ -74,6 +75,7 @@ class Window:
     lengths: list[Tensor] = field(default_factory=list)
     loss: Tensor | float | None = None
     residual: tuple[Tensor, Tensor] | None = None
+    overlaps: list[Tensor] = field(default_factory=list)
     hook_seconds: float = 0.0
     opened_at: float = 0.0
     _measured: Tensor | None = None
@@ -138,18 +140,21 @@ class Window:
     def _measure(self) -> Tensor:
         tiny = torch.finfo(torch.float32).tiny
         scores = [self._scalar(x, math.nan) for x in self.residual or (None, None)]
+        overlaps = torch.stack(self.overlaps or [self._scalar(0.0, 0.0).expand(3)])
         losses = [self._scalar(self.loss, 0.0), self._scalar(float(self.loss is not None), 0.0)]
         counts = [*losses, 1.0 - self._finite().float()]
         norms, sums = distributed.combine(
             torch.cat([torch.stack([self._total(), *scores]), *self.row_norms, *self.row_lengths]),
-            torch.cat([torch.stack(counts), *self.row_products]),
+            torch.cat([torch.stack(counts), overlaps.sum(0), *self.row_products]),
         )
         total, remainder, forecast = norms[:3]
         loss, spoiled = sums[0] / sums[1], sums[2]
+        own, placed, both = sums[3:6]
         row_norms, row_lengths = norms[3:].view(2, -1)
         good = (spoiled == 0) & self._within(loss, total)
         head = [loss, total, good.float(), remainder / forecast.clamp_min(tiny)]
-        alignments = -sums[3:] / (row_norms * row_lengths).clamp_min(tiny)
+        head.append(1.0 - both.square() / (own * placed))  # nan where nothing was replaced
+        alignments = -sums[6:] / (row_norms * row_lengths).clamp_min(tiny)
         return torch.cat([torch.stack(head), alignments])
 
     def _scalar(self, value: Tensor | float | None, default: float) -> Tensor:
@@ -167,6 +172,7 @@ class Window:
             "forecast": self.delta is not None,
             "applied": self.applied,
             "refused": self.refused,
+            "reach": self.reach,
             "limits": [self.limits.loss, self.limits.norm],
             "warmup": self.phase is Phase.WARMUP,
             "rows": list(self.rows),
@@ -175,10 +181,10 @@ class Window:
 
 def unpack(values: list[float], rows: list[int]) -> GradientInfo:
     """The inverse of :meth:`Window.measurements`, on the host, rows back in order."""
-    loss, total, good, residual, *alignments = values
+    loss, total, good, residual, novelty, *alignments = values
     order = sorted(range(len(rows)), key=rows.__getitem__)
     ordered = tuple(alignments[k] for k in order)
-    return GradientInfo(loss, total, bool(good), residual, ordered)
+    return GradientInfo(loss, total, bool(good), residual, ordered, novelty)
 
 
 def as_scalar(loss: object) -> Tensor | float | None:

@@ -58,7 +58,8 @@ class HybridPredict(Callback):
     With manual optimization one ``training_step`` is one full step, whatever it updates.
 
     Args:
-        speedup: Equivalent steps per full step; None for the configuration's (1.5).
+        speedup: Equivalent steps per full step, or ``"auto"`` for as many as the run's forecasts
+            support; None for the configuration's (1.5).
         enabled: ``False`` leaves training bit-identical; None for the configuration's (True).
         shadow: Score forecasts without applying them; None for the configuration's (False).
         config: Everything else; ``total_steps`` comes from the Trainer.
@@ -74,7 +75,7 @@ class HybridPredict(Callback):
 
     def __init__(
         self,
-        speedup: float | None = None,
+        speedup: float | Literal["auto"] | None = None,
         *,
         enabled: bool | None = None,
         shadow: bool | None = None,
@@ -262,7 +263,7 @@ class HybridPredict(Callback):
                 "Set Trainer(max_steps=...).",
             )
         self._real = self._is_real(clock)
-        speedup = 1.0 if self._real else self.config.speedup
+        speedup: float | Literal["auto"] = 1.0 if self._real else self.config.speedup
         return replace(self.config, speedup=speedup, total_steps=max(1, length))
 
     def _continue(self, trainer: pl.Trainer, saved: dict[str, Any]) -> None:

@@ -121,7 +121,7 @@ def _log_mlflow(
 def _tags(config: HybridConfig, ledger: SavingsLedger) -> dict[str, Any]:
     return {
         "mode": "disabled" if not config.enabled else "shadow" if config.shadow else "active",
-        "speedup": f"{config.speedup:g}",
+        "speedup": str(config.speedup),
         "full_steps": ledger.full_steps,
         "equivalent_steps": ledger.equivalent_steps,
         "saved_steps_fraction": f"{ledger.saved_steps_fraction:.4f}",

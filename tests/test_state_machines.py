@@ -30,7 +30,7 @@ class ClockMachine(RuleBasedStateMachine):
 
     @initialize(
         total=st.integers(1, 60),
-        speedup=st.sampled_from([1, 1.3, 1.5, 2, 3]),
+        speedup=st.sampled_from([1, 1.3, 1.5, 2, 3, "auto"]),
         warmup=st.floats(0, 0.4),
         cooldown=st.floats(0, 0.4),
         period=st.integers(1, 3),
@@ -52,15 +52,20 @@ class ClockMachine(RuleBasedStateMachine):
         self.ticks = []
 
     @precondition(lambda self: not self.clock.done)
-    @rule(verdict=st.sampled_from(["none", "accepted", "rejected"]))
-    def step(self, verdict):
+    @rule(
+        verdict=st.sampled_from(["none", "accepted", "rejected"]),
+        support=st.integers(0, 96).map(lambda part: 1 + part / 64),
+    )
+    def step(self, verdict, support):
         self.pending += self.clock.forecast_due
         read = verdict != "none" and self.pending > 0
         self.pending -= read
         credited = int(read and verdict == "accepted")
         if not self.clock.handed_over:
-            self.stood_for += credited * self.clock.credit
-        self.ticks.append(self.clock.advance(credited))
+            auto = self.config.speedup == "auto"
+            share = Fraction(support) - 1 if auto else self.clock.credit
+            self.stood_for += credited * share
+        self.ticks.append(self.clock.advance(credited, support))
 
     @rule()
     def hand_over(self):
@@ -90,9 +95,9 @@ class ClockMachine(RuleBasedStateMachine):
         granted = self.clock.equivalent_steps - self.clock.full_steps
         assert granted <= self.stood_for
         if not (self.clock.done or self.clock.handed_over):
-            most = self.clock.total - round(
-                self.clock.total / Fraction(self.config.speedup).limit_denominator(1000)
-            )
+            most = self.clock.total
+            if self.config.speedup != "auto":
+                most -= round(most / Fraction(self.config.speedup).limit_denominator(1000))
             assert granted == math.floor(min(self.stood_for, most))
 
 
