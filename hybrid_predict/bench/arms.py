@@ -155,6 +155,7 @@ def _described(function: Callable[..., Any]) -> str:
 
 
 _MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
+_ALL_KINDS = {"hidden": "spectral", **dict.fromkeys(("embedding", "head", "vector"), "momentum")}
 _PLACEBOS = {"random": RandomForecast(), "negated": NegatedForecast()}
 
 ARMS: dict[str, Arm] = {
@@ -165,6 +166,8 @@ ARMS: dict[str, Arm] = {
         Arm(name="plain", title="plain, T", share=1.0),
         Arm(name="plain-double", title="plain, 2T", share=2.0),
         Arm(name="hybrid", title="hybrid", forecasts={}),
+        Arm(name="auto", title="hybrid, speedup auto", forecasts={"speedup": "auto"}),
+        Arm(name="all-kinds", title="hybrid, all kinds", forecasts={"predictors": _ALL_KINDS}),
         Arm(name="placebo-random", title="placebo: random direction",
             forecasts={"predictors": {"hidden": _PLACEBOS["random"]}}),
         Arm(name="placebo-negated", title="placebo: negated forecast",

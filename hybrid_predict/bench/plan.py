@@ -68,18 +68,18 @@ class Suite:
     measured: tuple[str, ...] = ()
 
 
-_OTHERS = ("default-constant", "default-decay", "tuned-by-kind")
-_CORE = ("hybrid", "hidden-x2", "hidden-x3", "hidden-x4", "muon", "hybrid-muon", "snoo",
-         "placebo-random", "placebo-negated")  # fmt: skip
+_OTHERS = {
+    "default-constant": ("hybrid", "auto", "all-kinds"),
+    "default-decay": ("hybrid", "auto", "all-kinds"),
+    "tuned-by-kind": ("hybrid",),
+}
 _ALL = tuple(name for name in ARMS if name not in PLAIN)
 _ON_CPU = tuple(name for name, task in TASKS.items() if not task.needs_cuda)
 
 SUITES: dict[str, Suite] = {
-    "core": Suite(
-        ("gpt-0.2m", "cnn", "inr"), {**dict.fromkeys(_OTHERS, ("hybrid",)), "tuned": _CORE}, 5
-    ),
-    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": ("hybrid", "muon")}, 5),
-    "full": Suite(_ON_CPU, {**dict.fromkeys(_OTHERS, ("hybrid",)), "tuned": _ALL}, 5),
+    "core": Suite(("gpt-0.2m", "cnn", "inr"), {**_OTHERS, "tuned": _ALL}, 5),
+    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": ("hybrid", "auto", "muon")}, 5),
+    "full": Suite(_ON_CPU, {**_OTHERS, "tuned": _ALL}, 5),
     "smoke": Suite(tuple(TASKS), {"default-decay": _ALL}, 1, tiny=True),
     "gpu": Suite(
         ("gpt-30m",),

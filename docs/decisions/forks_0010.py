@@ -1,0 +1,111 @@
+"""What changing the horizon in the middle of a run does, and how soon: the forks of decision 10.
+
+    python docs/decisions/forks_0010.py [--jobs N]
+
+Trains every task with a horizon of 1 and, on the same batches, with another one from full step 100
+on; writes docs/results/forks-0010.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from sweep import RATES, SEEDS
+from torch.optim.lr_scheduler import LambdaLR
+
+from hybrid_predict import FixedHorizon, HybridConfig, HybridEngine
+from hybrid_predict.bench.arms import Rates, adamw
+from hybrid_predict.tasks import TASKS
+from hybrid_predict.tasks.base import linear_schedule
+
+FILE = Path(__file__).parent.parent / "results" / "forks-0010.json"
+FORK = 100
+"""The full step after which the horizon changes."""
+
+BINS = ((0, 20), (20, 40), (40, 80), (80, 160))
+"""Full steps after the fork over which losses are averaged."""
+
+
+class Switched(FixedHorizon):
+    """A horizon of 1 that becomes another one."""
+
+    after: float = 1.0
+
+    def horizons(self, state: Any) -> list[float]:
+        """One horizon for all tensors."""
+        return [Switched.after] * len(state)
+
+
+def train(task_name: str, horizon: float, seed: int) -> list[float]:
+    """Training losses of one run, and in the end its final loss."""
+    torch.set_num_threads(1)
+    task, losses = TASKS[task_name], []
+    model, batches = task.model(seed), task.batches(seed)
+    (optimizer,) = adamw(model, task.recipe, Rates(RATES[task_name]), task.steps)
+    decay = linear_schedule(task.steps, task.recipe.warmup_fraction)
+    scheduler = LambdaLR(optimizer, decay)
+    Switched.after = 1.0
+    config = HybridConfig(
+        total_steps=task.steps,
+        horizon=Switched(updates=1.0),
+        count_flops=False,
+    )
+    with HybridEngine(model, optimizer, config) as engine:
+        while not engine.done:
+            Switched.after = horizon if len(losses) >= FORK else 1.0
+            engine.before_step()
+            loss = task.full_step(model, next(batches), optimizer)
+            losses.append(float(loss.detach()))
+            for _ in range(engine.after_step(loss).ticks):
+                scheduler.step()
+    return [*losses, task.final_loss(model)]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Loss differences from the runs that did not change, by full steps after the fork."""
+    heads = [f"{a + 1} to {b}" for a, b in BINS]
+    lines = [
+        f"| task | horizon | {' | '.join(heads)} | at the end |",
+        "|---|" + "---|" * (len(BINS) + 2),
+    ]
+    for row in rows:
+        cells = [f"{value:+.3f}" for value in row["differences"]]
+        lines.append(f"| `{row['task']}` | 1 → {row['horizon']:g} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run everything, write the file and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1)
+    jobs = parser.parse_args().jobs
+    tasks, horizons = ("gpt-0.2m", "cnn", "inr", "mlp", "lora"), (1.0, 0.5, 2.0)
+    cells = [(t, h, s) for t in tasks for h in horizons for s in SEEDS]
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        runs = dict(zip(cells, pool.map(train, *zip(*cells, strict=True)), strict=True))
+    rows = []
+    for task in tasks:
+        for horizon in horizons[1:]:
+            bins = []
+            for first, last in (*BINS, (-1, None)):
+                start, stop = (FORK + first, FORK + last) if last else (first, last)
+                parts = [
+                    statistics.fmean(runs[task, horizon, s][start:stop])
+                    - statistics.fmean(runs[task, 1.0, s][start:stop])
+                    for s in SEEDS
+                ]
+                bins.append(statistics.fmean(parts))
+            rows.append({"task": task, "horizon": horizon, "differences": bins})
+    FILE.write_text(json.dumps({"seeds": list(SEEDS), "fork": FORK, "rows": rows}, indent=1) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
