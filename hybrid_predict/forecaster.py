@@ -59,6 +59,7 @@ class Forecaster:
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
         self._policy, self._long = config.policy, config.long_horizon
+        self._history = config.history_dtype
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
         self.positions = mapper.select(predictors)
@@ -77,7 +78,8 @@ class Forecaster:
         positions = [self.positions[i] for i in members]
         parameters = [self._parameters[i] for i in members]
         sharded = any(distributed.is_sharded(p) for p in parameters)
-        backend = ShardedBackend(parameters) if sharded else TorchBackend()
+        history = self._history
+        backend = ShardedBackend(parameters, history) if sharded else TorchBackend(history)
         names = [self._mapper.names[k] for k in positions]
         state = predictor.init(names, self._mapper.values(positions), backend)
         return _Group(predictor, owner, members, positions, parameters, backend, state)
@@ -144,14 +146,17 @@ class Forecaster:
             part = _part(applied, group.members)
             rules = self._optimizer.descent(index)
             points = self._mapper.points(group.positions, part)
-            pairs = zip(self._mapper.values(group.positions), points, strict=True)
-            updates = [wide(value) - wide(point) for value, point in pairs]
-            gradients = [_descended(p, *rules[id(p)][1:]) for p in group.parameters]
+            values = self._mapper.values(group.positions)
+            columns = zip(group.parameters, points, strict=True)
+            gradients = [_descended(p, point, *rules[id(p)][1:]) for p, point in columns]
+            # Whichever is not needed any more holds the updates until they are measured.
+            pair = (points, values) if part is None else (values, points)
+            lengths = _lengths(group.backend.difference(*pair), gradients, group.backend, good)
             if part is not None:
                 shrink = [rules[id(p)][0] for p in group.parameters]
                 self._mapper.take_back(group.positions, points, shrink)
-            _drop_unless_good(updates, gradients, group.backend, good)
-            group.predictor.observe(group.state, updates, None, group.backend, gradients)
+            del points, pair
+            group.predictor.observe(group.state, gradients, None, group.backend, lengths)
 
     def reconcile(self, index: int, applied: WeightDelta | None, horizon: float) -> None:
         """Let the state of optimizer ``index`` follow a forecast that is long enough."""
@@ -222,28 +227,32 @@ def _part(delta: WeightDelta | None, members: Sequence[int]) -> WeightDelta | No
     )
 
 
-def _descended(p: Tensor, decay: float, sign: float) -> Tensor:
-    """The gradient that an optimizer goes down, its weight decay included."""
-    value = distributed.local(p)
+def _descended(p: Tensor, point: Tensor, decay: float, sign: float) -> Tensor:
+    """The gradient that an optimizer goes down from a point, its weight decay included."""
     if p.grad is None:
-        return torch.zeros_like(wide(value))
-    gradient = wide(dense_gradient(p)).reshape(value.shape)
+        return torch.zeros_like(point)
+    gradient = dense_gradient(p).reshape(point.shape)
     gradient = gradient if sign > 0 else -gradient
-    return gradient.add(value, alpha=decay) if decay else gradient
+    return wide(gradient).add(point, alpha=decay) if decay else gradient
 
 
-def _drop_unless_good(
-    updates: list[Tensor],
+def _lengths(
+    updates: Sequence[Tensor],
     gradients: list[Tensor],
     backend: AbstractBackend[Tensor],
     good: Tensor | None,
-) -> None:
-    """Replace pairs of which one is not finite by zeros, or all, so that no history is spoiled."""
-    finite = (backend.norms(updates) + backend.norms(gradients)).isfinite()
+) -> Tensor:
+    """The norms of the updates, shape (K,).
+
+    Where one or its gradient is not finite, or nowhere good, both are replaced by zeros, so that no
+    history is spoiled.
+    """
+    lengths, sizes = backend.norms([*updates, *gradients]).view(2, -1)
+    finite = (lengths + sizes).isfinite()
     if good is not None:
         finite = finite & good.to(finite.device)
     if finite.device.type == "cpu" and bool(finite.all()):
-        return
-    for tensors in (updates, gradients):
-        for k, tensor in enumerate(tensors):
-            tensors[k] = torch.where(finite[k], tensor, torch.zeros_like(tensor))
+        return lengths
+    for k, gradient in enumerate(gradients):
+        gradients[k] = torch.where(finite[k], gradient, torch.zeros_like(gradient))
+    return torch.where(finite, lengths, torch.zeros_like(lengths))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hybrid_predict import distributed
-from hybrid_predict.backends import TorchBackend
+from hybrid_predict.backends import TorchBackend, wide
 from hybrid_predict.errors import CheckpointError, ConfigError, UnsupportedSetupError
 from hybrid_predict.kinds import classify
 from hybrid_predict.rounding import RoundingCarry
@@ -50,7 +50,7 @@ class WeightDelta:
     def tensors(self) -> dict[str, Tensor]:
         """The displacement of every parameter, as new tensors by name."""
         triples = zip(self.names, self.directions, self.factors, strict=True)
-        return {name: factor * direction for name, direction, factor in triples}
+        return {name: factor * wide(direction) for name, direction, factor in triples}
 
 
 class ParameterMapper:

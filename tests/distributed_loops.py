@@ -215,7 +215,9 @@ def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dic
         backend = ShardedBackend(parameters)
         parts = [ranks.local(p) for p in parameters]
         grads = [ranks.local_gradient(p) for p in parameters]
-        flat = backend.flatten_spectrum([torch.empty_like(x) for x in parts], parts, 5)
+        lengths = backend.norms(parts)
+        target = [torch.empty_like(x) for x in parts]
+        flat = backend.flatten_spectrum(target, parts, parts, 0.5, lengths, 5)
         total = GradientProbe(parameters).total_norm()
         return {
             "total": ranks.combine(total[None], total.new_zeros(0))[0],
@@ -374,6 +376,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp, shadow": trained(ddp(), make_config(shadow=True)),
     "fsdp2, shadow": trained(sharded, make_config(shadow=True)),
     "ddp, late": trained(ddp(), make_config(lag=3)),
+    "fsdp2, bfloat16": trained(sharded, make_config(history_dtype="bfloat16")),
     "fsdp2, long": trained(sharded, make_config(**LONG)),
     "ddp, measured": measured(ddp()),
     "fsdp2, measured": measured(sharded),

@@ -34,6 +34,7 @@ SINGLE: dict[str, dict[str, Any]] = {
     "ddp, shadow": {"config": make_config(shadow=True)},
     "ddp, late": {"config": make_config(lag=3)},
     "fsdp2": {},
+    "fsdp2, bfloat16": {"config": make_config(history_dtype="bfloat16")},
     "fsdp2, long": {"config": make_config(**LONG)},
     "fsdp2, shadow": {"config": make_config(shadow=True)},
     "tensor parallelism": {},
@@ -91,8 +92,10 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
         k: v for k, v in single["ledger"].items() if k not in unknown
     }
     assert found["ledger"]["forecasts"] > STEPS / 3
-    for name, weight in single["weights"].items():
-        torch.testing.assert_close(found["weights"][name], weight, atol=1e-4, rtol=1e-4)
+    # A history may be rounded to the next number in half precision.
+    close = {"atol": 2e-3, "rtol": 0.0} if "bfloat16" in name else {"atol": 1e-4, "rtol": 1e-4}
+    for key, weight in single["weights"].items():
+        torch.testing.assert_close(found["weights"][key], weight, **close)
     for ours, theirs in zip(found["records"], single["records"], strict=True):
         assert (ours.verdict, ours.ticks) == (theirs.verdict, theirs.ticks)
         for statistic in ("loss", "alignment", "residual"):
@@ -111,7 +114,8 @@ def test_norms_products_and_spectra_are_those_of_whole_tensors(results: Results,
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_reductions_per_full_step(results: Results, kind: str) -> None:
     # The first full step also adds up the operations that the ranks have counted. A spectral
-    # forecast of sharded matrices needs four norms of whole matrices, from the second step on.
+    # forecast of sharded matrices needs norms of whole matrices, from the second step on, and once
+    # more where a direction is only rescaled.
     each = 5 if kind == "fsdp2" else 1
     assert results[f"{kind}, reductions"] == [[2] + [each] * 9] * 2
 
