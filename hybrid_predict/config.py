@@ -42,8 +42,8 @@ class HybridConfig:
         policy: Optimizer state after a forecast of at least ``long_horizon``: ``keep`` moments and
             counts, ``advance`` the counts by the horizon, or moments ``implied`` by the forecast.
         long_horizon: Horizon (optimizer updates) from which ``policy`` applies.
-        history_dtype: How predictors store their histories: ``float32``, or ``bfloat16`` in half the
-            memory, for averages with a decay of at most 0.95; arithmetic is in 32 bits.
+        history_dtype: How predictors store their histories: ``float32``, or ``bfloat16`` in half
+            the memory, for averages with a decay of at most 0.95; arithmetic is in 32 bits.
         sample_every: Measure alignment at every n-th forecast.
         lag: Full steps between a measurement on the device and its reading, so that the device
             never waits. ``None``: 0 on the CPU, 4 elsewhere.

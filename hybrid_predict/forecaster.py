@@ -244,11 +244,13 @@ def _lengths(
 ) -> Tensor:
     """The norms of the updates, shape (K,).
 
-    Where one or its gradient is not finite, or nowhere good, both are replaced by zeros, so that no
-    history is spoiled.
+    Where one or its gradient is not finite, and everywhere if the step is not good, both are
+    replaced by zeros, so that no history is spoiled.
     """
-    lengths, sizes = backend.norms([*updates, *gradients]).view(2, -1)
-    finite = (lengths + sizes).isfinite()
+    # Where the step was judged, its gradients were.
+    measured = updates if good is not None else [*updates, *gradients]
+    norms = backend.norms(measured).view(-1, len(updates))
+    lengths, finite = norms[0], norms.sum(0).isfinite()
     if good is not None:
         finite = finite & good.to(finite.device)
     if finite.device.type == "cpu" and bool(finite.all()):

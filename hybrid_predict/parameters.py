@@ -168,10 +168,8 @@ class ParameterMapper:
         self, positions: Sequence[int], points: Sequence[Tensor], shrink: Sequence[float]
     ) -> None:
         """Put parameters at the given points, less what weight decay takes off, a fraction each."""
-        values = self._backend.copy(self.values(positions), points)
-        for value, fraction in zip(values, shrink, strict=True):
-            if fraction:
-                value.mul_(1.0 - fraction)
+        for value, point, fraction in zip(self.values(positions), points, shrink, strict=True):
+            torch.mul(point, 1.0 - fraction, out=value)
         self._written()
 
     def snapshot(self) -> None:

@@ -55,7 +55,13 @@ ALIKE = (
     "trainer, fsdp2, spoiled",
 )
 
-RESUMED = ("fsdp2", "trainer, ddp", "trainer, fsdp2, sharded", "trainer, fsdp2, full")
+RESUMED = (
+    "fsdp2",
+    "fsdp2, bfloat16",
+    "trainer, ddp",
+    "trainer, fsdp2, sharded",
+    "trainer, fsdp2, full",
+)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +99,7 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     }
     assert found["ledger"]["forecasts"] > STEPS / 3
     # A history may be rounded to the next number in half precision.
-    close = {"atol": 2e-3, "rtol": 0.0} if "bfloat16" in name else {"atol": 1e-4, "rtol": 1e-4}
+    close = {"atol": 1e-2, "rtol": 0.0} if "bfloat16" in name else {"atol": 1e-4, "rtol": 1e-4}
     for key, weight in single["weights"].items():
         torch.testing.assert_close(found["weights"][key], weight, **close)
     for ours, theirs in zip(found["records"], single["records"], strict=True):
@@ -114,10 +120,10 @@ def test_norms_products_and_spectra_are_those_of_whole_tensors(results: Results,
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_reductions_per_full_step(results: Results, kind: str) -> None:
     # The first full step also adds up the operations that the ranks have counted. A spectral
-    # forecast of sharded matrices needs norms of whole matrices, from the second step on, and once
-    # more where a direction is only rescaled.
-    each = 5 if kind == "fsdp2" else 1
-    assert results[f"{kind}, reductions"] == [[2] + [each] * 9] * 2
+    # forecast of sharded matrices needs the norms of whole updates from the second step on, and
+    # of whole directions where those are not computed anew, here at two of three full steps.
+    cycle = [2, 3, 3] if kind == "fsdp2" else [1, 1, 1]
+    assert results[f"{kind}, reductions"] == [[2] + cycle * 3] * 2
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])

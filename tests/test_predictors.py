@@ -90,7 +90,7 @@ def test_a_decay_that_bfloat16_cannot_follow_is_refused(name, backend):
     )
     predictor = PREDICTORS[name](decay=0.96)
     History(predictor, BACKEND_CASES[backend])
-    with pytest.raises(ConfigError, match="history_dtype: expected 'float32' with .*0.95, got"):
+    with pytest.raises(ConfigError, match=r"history_dtype: expected 'float32' with .*0\.95, got"):
         History(predictor, narrow)
 
 

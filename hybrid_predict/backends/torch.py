@@ -164,7 +164,7 @@ def _step_by_step(x: Tensor, iterations: int) -> Tensor:
     """A polynomial of X Xᵀ times X, one Newton-Schulz step after the other."""
     a, b, c = NEWTON_SCHULZ
     for _ in range(iterations):
-        gram = x @ x.mT
+        gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
 
@@ -176,12 +176,12 @@ def _by_gram(x: Tensor, iterations: int) -> Tensor:
     other take 2 k m³ + 4 k m² n; eigenvalues are squares, so half precision is not enough.
     """
     a, b, c = NEWTON_SCHULZ
-    gram, factor = x @ x.mT, None
+    gram, factor = torch.bmm(x, x.mT), None
     for k in range(iterations):
         step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         step.diagonal(dim1=-2, dim2=-1).add_(a)
-        factor = step if factor is None else step @ factor
+        factor = step if factor is None else torch.bmm(step, factor)
         if k + 1 < iterations:
-            gram = step @ gram @ step
+            gram = torch.bmm(torch.bmm(step, gram), step)
     assert factor is not None
-    return factor @ x
+    return torch.bmm(factor, x)

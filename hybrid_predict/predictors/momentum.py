@@ -72,8 +72,9 @@ def check_decay(decay: float) -> None:
 def check_history(decay: float, backend: AbstractBackend[Any]) -> None:
     r"""Check that a history of the backend's type can follow an average.
 
-    An increment :math:`(1 - \gamma)(g - m)` below half the spacing of bfloat16 is rounded away, so an
-    entry stops within :math:`2^{-8} / (1 - \gamma)` of a gradient that does not change: 8 % at 0.95.
+    An increment :math:`(1 - \gamma)(g - m)` below half the spacing of bfloat16 is rounded away, so
+    an entry stops within :math:`2^{-8} / (1 - \gamma)` of a gradient that does not change: 8 % at
+    0.95.
 
     Raises:
         ConfigError: If ``decay`` is above 0.95 and histories are kept in bfloat16.
