@@ -151,11 +151,15 @@ class Forecaster:
             gradients = [_descended(p, point, *rules[id(p)][1:]) for p, point in columns]
             # Whichever is not needed any more holds the updates until they are measured.
             pair = (points, values) if part is None else (values, points)
-            lengths = _lengths(group.backend.difference(*pair), gradients, group.backend, good)
+            updates = group.backend.difference(*pair)
+            # Where the step was judged, its gradients were.
+            measured = updates if good is not None else [*updates, *gradients]
+            norms = group.backend.norms(measured).view(-1, len(updates))
             if part is not None:
                 shrink = [rules[id(p)][0] for p in group.parameters]
                 self._mapper.take_back(group.positions, points, shrink)
-            del points, pair
+            del points, pair, updates, measured
+            lengths = _masked(norms, gradients, good)
             group.predictor.observe(group.state, gradients, None, group.backend, lengths)
 
     def reconcile(self, index: int, applied: WeightDelta | None, horizon: float) -> None:
@@ -236,25 +240,24 @@ def _descended(p: Tensor, point: Tensor, decay: float, sign: float) -> Tensor:
     return wide(gradient).add(point, alpha=decay) if decay else gradient
 
 
-def _lengths(
-    updates: Sequence[Tensor],
-    gradients: list[Tensor],
-    backend: AbstractBackend[Tensor],
-    good: Tensor | None,
-) -> Tensor:
-    """The norms of the updates, shape (K,).
+def _masked(norms: Tensor, gradients: list[Tensor], good: Tensor | None) -> Tensor:
+    """Replace what would spoil a history by zeros: gradients in place of the list's.
 
-    Where one or its gradient is not finite, and everywhere if the step is not good, both are
-    replaced by zeros, so that no history is spoiled.
+    Args:
+        norms: Those of the K updates in the first row, shape (1, K), or (2, K) with those of the
+            gradients in the second.
+        gradients: K of them.
+        good: Whether the step may stand, 0-dim; None if that is not known yet.
+
+    Returns:
+        The norms of the updates, shape (K,), zero where one or its gradient is not finite, and
+        everywhere if the step is not good.
     """
-    # Where the step was judged, its gradients were.
-    measured = updates if good is not None else [*updates, *gradients]
-    norms = backend.norms(measured).view(-1, len(updates))
-    lengths, finite = norms[0], norms.sum(0).isfinite()
+    finite = norms.sum(0).isfinite()
     if good is not None:
         finite = finite & good.to(finite.device)
     if finite.device.type == "cpu" and bool(finite.all()):
-        return lengths
+        return norms[0]
     for k, gradient in enumerate(gradients):
-        gradients[k] = torch.where(finite[k], gradient, torch.zeros_like(gradient))
-    return torch.where(finite, lengths, torch.zeros_like(lengths))
+        gradients[k] = torch.where(finite[k], gradient, 0.0)
+    return torch.where(finite, norms[0], 0.0)
