@@ -103,9 +103,9 @@ def step_cost() -> str:
     """What a forecast costs beside the optimizer's own update."""
     data = load("step_cost.json")
     lines = [
-        "| predictor | history | parameters | forecast, ms per million parameters | fused AdamW update "
-        "| forecast / update (quartiles) | bytes held per forecast parameter | passes, products "
-        "| passes, others | share of a plain copy's bytes per second |",
+        "| predictor | history | parameters | forecast, ms per million parameters "
+        "| fused AdamW update | forecast / update (quartiles) | bytes held per forecast parameter "
+        "| passes, products | passes, others | share of a plain copy's bytes per second |",
         "|" + "---|" * 10,
     ]
     for found in data["rows"]:

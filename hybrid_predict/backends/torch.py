@@ -117,7 +117,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         for k, x in enumerate(mean):
             groups[(*_matrix(x), x.dim() > 1, x.device)].append(k)
         for (rows, columns, flattens, device), members in groups.items():
-            stack = torch.empty((len(members), rows, columns), device=device)
+            stack = torch.empty(len(members), rows, columns, dtype=torch.float32, device=device)
             for x, k in zip(stack, members, strict=True):
                 blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), decay, x)
             if flattens:
