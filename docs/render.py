@@ -103,21 +103,41 @@ def step_cost() -> str:
     """What a forecast costs beside the optimizer's own update."""
     data = load("step_cost.json")
     lines = [
-        "| predictor | parameters | forecast, ms per million parameters | fused AdamW update "
-        "| forecast / update (quartiles) | bytes per forecast parameter |",
-        "|---|---|---|---|---|---|",
+        "| predictor | history | parameters | forecast, ms per million parameters "
+        "| fused AdamW update | forecast / update (quartiles) | bytes held per forecast parameter "
+        "| passes, products | passes, others | share of a plain copy's bytes per second |",
+        "|" + "---|" * 10,
     ]
-    for name, sizes in data["predictors"].items():
-        for found in sizes.values():
-            low, high = found["quartiles"]
-            cells = [
-                f"`{name}`", f"{found['parameters'] / 1e6:.1f} M",
-                f"{found['ms_per_million_parameters']:.1f}",
-                f"{found['adamw_ms_per_million_parameters']:.1f}",
-                f"{found['ratio']:.1f} ({low:.1f} to {high:.1f})",
-                f"{found['bytes_per_parameter']:.0f}",
-            ]  # fmt: skip
-            lines.append(f"| {' | '.join(cells)} |")
+    for found in data["rows"]:
+        low, high = found["quartiles"]
+        passes = found["passes"]
+        reached = sum(passes.values()) * found["copy_ms_per_million_parameters"]
+        cells = [
+            f"`{found['predictor']}`", found["history"], f"{found['parameters'] / 1e6:.1f} M",
+            f"{found['ms_per_million_parameters']:.1f}",
+            f"{found['adamw_ms_per_million_parameters']:.1f}",
+            f"{found['ratio']:.1f} ({low:.1f} to {high:.1f})",
+            f"{found['bytes_per_parameter']:.0f}",
+            f"{passes['products']:.0f}", f"{passes['others']:.0f}",
+            f"{reached / found['ms_per_million_parameters']:.0%}",
+        ]  # fmt: skip
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def added_cost() -> str:
+    """What forecasts added to a full step before decision 9 and after it."""
+    data = load("cost-0009.json")
+    lines = [
+        "| task | threads | plain full step, ms | before | after | after, bfloat16 "
+        "| added after / before |",
+        "|" + "---|" * 7,
+    ]
+    for row in data["rows"]:
+        columns = [row[name] for name in ("before", "after", "bfloat16", "added")]
+        measured = [f"{middle:.2f} [{low:.2f}, {high:.2f}]" for low, middle, high in columns]
+        cells = [f"`{row['task']}`", str(row["threads"]), f"{row['plain_ms']:.1f}", *measured]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -151,6 +171,7 @@ BLOCKS = {
     "environment": environment,
     "import time": import_time,
     "step cost": step_cost,
+    "added cost": added_cost,
     **{
         f"sweep {page}": partial(sweep, page)
         for page in (path.stem.removeprefix("sweep-") for path in RESULTS.glob("sweep-*.jsonl"))

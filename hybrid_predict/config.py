@@ -15,6 +15,9 @@ KINDS = ("hidden", "embedding", "head", "vector")
 POLICIES = ("keep", "advance", "implied")
 """What happens to the optimizer's moments and step counts after a long forecast."""
 
+HISTORY_DTYPES = ("float32", "bfloat16")
+"""How the histories of predictors may be stored."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig:
@@ -41,6 +44,8 @@ class HybridConfig:
         policy: Optimizer state after a forecast of at least ``long_horizon``: ``keep`` moments and
             counts, ``advance`` the counts by the horizon, or moments ``implied`` by the forecast.
         long_horizon: Horizon (optimizer updates) from which ``policy`` applies.
+        history_dtype: How predictors store their histories: ``float32``, or ``bfloat16`` in half
+            the memory, for averages with a decay of at most 0.95; arithmetic is in 32 bits.
         sample_every: Measure alignment at every n-th forecast.
         lag: Full steps between a measurement on the device and its reading, so that the device
             never waits. ``None``: 0 on the CPU, 4 elsewhere.
@@ -68,6 +73,7 @@ class HybridConfig:
     correct_steps: int = 0
     policy: str = "keep"
     long_horizon: float = 8.0
+    history_dtype: str = "float32"
     sample_every: int = 1
     lag: int | None = None
     patience: int = 32
@@ -105,8 +111,9 @@ class HybridConfig:
         for pattern in self.kinds:
             if not isinstance(pattern, str):
                 raise ConfigError("kinds", "glob patterns over parameter names", pattern)
-        if self.policy not in POLICIES:
-            raise ConfigError("policy", f"one of {', '.join(POLICIES)}", self.policy)
+        for name, known in {"policy": POLICIES, "history_dtype": HISTORY_DTYPES}.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(name, f"one of {', '.join(known)}", getattr(self, name))
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain data, for logs and results files."""

@@ -178,7 +178,7 @@ def is_sharded(tensor: Any) -> bool:
 
 def local(tensor: Tensor) -> Tensor:
     """What this rank holds of a tensor, without autograd history, aliasing its storage."""
-    detached: Any = tensor.detach()
+    detached: Any = tensor.detach() if tensor.requires_grad else tensor
     return detached.to_local() if is_sharded(detached) else detached
 
 

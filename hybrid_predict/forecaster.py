@@ -60,6 +60,7 @@ class Forecaster:
         self._mapper, self._optimizer = mapper, optimizer
         self._policy, self._long = config.policy, config.long_horizon
         self._compares = config.speedup == "auto"
+        self._history = config.history_dtype
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
         self.positions = mapper.select(predictors)
@@ -78,7 +79,8 @@ class Forecaster:
         positions = [self.positions[i] for i in members]
         parameters = [self._parameters[i] for i in members]
         sharded = any(distributed.is_sharded(p) for p in parameters)
-        backend = ShardedBackend(parameters) if sharded else TorchBackend()
+        history = self._history
+        backend = ShardedBackend(parameters, history) if sharded else TorchBackend(history)
         names = [self._mapper.names[k] for k in positions]
         state = predictor.init(names, self._mapper.values(positions), backend)
         return _Group(predictor, owner, members, positions, parameters, backend, state)
@@ -169,17 +171,25 @@ class Forecaster:
             part = _part(applied, group.members)
             rules = self._optimizer.descent(index)
             points = self._mapper.points(group.positions, part)
-            pairs = zip(self._mapper.values(group.positions), points, strict=True)
-            updates = [wide(value) - wide(point) for value, point in pairs]
-            gradients = [_descended(p, *rules[id(p)][1:]) for p in group.parameters]
-            if part is not None and self._compares:
-                overlaps.append(_overlap(updates, part.directions))
+            values = self._mapper.values(group.positions)
+            columns = zip(group.parameters, points, strict=True)
+            gradients = [_descended(p, point, *rules[id(p)][1:]) for p, point in columns]
+            # Whichever is not needed any more holds the updates until they are measured: the
+            # points or, negated, the parameters.
+            pair = (points, values) if part is None else (values, points)
+            updates = group.backend.difference(*pair)
+            # Where the step was judged, its gradients were.
+            measured = updates if good is not None else [*updates, *gradients]
+            norms = group.backend.norms(measured).view(-1, len(updates))
             if part is not None:
+                if self._compares:
+                    overlaps.append(_overlap(updates, part.directions))
                 shrink = [rules[id(p)][0] for p in group.parameters]
                 kept = [max(0.0, 1.0 - horizons[i]) for i in group.members]
                 self._mapper.take_back(group.positions, points, shrink, kept)
-            _drop_unless_good(updates, gradients, group.backend, good)
-            group.predictor.observe(group.state, updates, None, group.backend, gradients)
+            del points, pair, updates, measured
+            lengths = _masked(norms, gradients, good)
+            group.predictor.observe(group.state, gradients, None, group.backend, lengths)
         return overlaps
 
     def reconcile(self, index: int, applied: WeightDelta | None, horizon: float) -> None:
@@ -258,28 +268,33 @@ def _overlap(updates: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
     return torch.stack([*squares, backend.dots(updates, directions).float().sum()])
 
 
-def _descended(p: Tensor, decay: float, sign: float) -> Tensor:
-    """The gradient that an optimizer goes down, its weight decay included."""
-    value = distributed.local(p)
+def _descended(p: Tensor, point: Tensor, decay: float, sign: float) -> Tensor:
+    """The gradient that an optimizer goes down from a point, its weight decay included."""
     if p.grad is None:
-        return torch.zeros_like(wide(value))
-    gradient = wide(dense_gradient(p)).reshape(value.shape)
+        return torch.zeros_like(point)
+    gradient = dense_gradient(p).reshape(point.shape)
     gradient = gradient if sign > 0 else -gradient
-    return gradient.add(value, alpha=decay) if decay else gradient
+    return wide(gradient).add(point, alpha=decay) if decay else gradient
 
 
-def _drop_unless_good(
-    updates: list[Tensor],
-    gradients: list[Tensor],
-    backend: AbstractBackend[Tensor],
-    good: Tensor | None,
-) -> None:
-    """Replace pairs of which one is not finite by zeros, or all, so that no history is spoiled."""
-    finite = (backend.norms(updates) + backend.norms(gradients)).isfinite()
+def _masked(norms: Tensor, gradients: list[Tensor], good: Tensor | None) -> Tensor:
+    """Replace what would spoil a history by zeros: gradients in place of the list's.
+
+    Args:
+        norms: Those of the K updates in the first row, shape (1, K), or (2, K) with those of the
+            gradients in the second.
+        gradients: K of them.
+        good: Whether the step may stand, 0-dim; None if that is not known yet.
+
+    Returns:
+        The norms of the updates, shape (K,), zero where one or its gradient is not finite, and
+        everywhere if the step is not good.
+    """
+    finite = norms.sum(0).isfinite()
     if good is not None:
         finite = finite & good.to(finite.device)
     if finite.device.type == "cpu" and bool(finite.all()):
-        return
-    for tensors in (updates, gradients):
-        for k, tensor in enumerate(tensors):
-            tensors[k] = torch.where(finite[k], tensor, torch.zeros_like(tensor))
+        return norms[0]
+    for k, gradient in enumerate(gradients):
+        gradients[k] = torch.where(finite[k], gradient, 0.0)
+    return torch.where(finite, norms[0], 0.0)

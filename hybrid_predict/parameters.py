@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hybrid_predict import distributed
-from hybrid_predict.backends import TorchBackend
+from hybrid_predict.backends import TorchBackend, wide
 from hybrid_predict.errors import CheckpointError, ConfigError, UnsupportedSetupError
 from hybrid_predict.kinds import classify
 from hybrid_predict.rounding import RoundingCarry
@@ -50,7 +50,7 @@ class WeightDelta:
     def tensors(self) -> dict[str, Tensor]:
         """The displacement of every parameter, as new tensors by name."""
         triples = zip(self.names, self.directions, self.factors, strict=True)
-        return {name: factor * direction for name, direction, factor in triples}
+        return {name: factor * wide(direction) for name, direction, factor in triples}
 
 
 class ParameterMapper:
@@ -171,20 +171,20 @@ class ParameterMapper:
         shrink: Sequence[float],
         kept: Sequence[float],
     ) -> None:
-        """Undo updates, but for a share of each and for decoupled weight decay.
+        """Put parameters that hold their updates, negated, at the points that these started from.
 
         Args:
             positions: Of the parameters.
-            points: Where they stood before their updates; overwritten.
-            shrink: What weight decay takes off, as a fraction.
+            points: Where they stood before.
+            shrink: What decoupled weight decay takes off, as a fraction.
             kept: Share of the update that stands, in [0, 1].
         """
         columns = zip(self.values(positions), points, shrink, kept, strict=True)
         for value, point, fraction, share in columns:
-            if fraction:
-                point.mul_(1.0 - fraction)
-            # A share of what is not finite would not be finite, even a share of zero.
-            value.lerp_(point, 1.0 - share) if share else value.copy_(point)
+            if share:
+                value.mul_(-share).add_(point, alpha=1.0 - fraction * (1.0 - share))
+            else:  # whatever the update was, even if it is not finite
+                torch.mul(point, 1.0 - fraction, out=value)
         self._written()
 
     def snapshot(self) -> None:

@@ -1,10 +1,11 @@
-"""Counts the floating point operations of one full step, outside the hot path."""
+"""Counts operations and memory traffic of one full step, outside the hot path."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from hybrid_predict.distributed import is_tensor_parallel
 
@@ -57,3 +58,67 @@ def _counter() -> Any:
             return result
 
     return Counter()
+
+
+def traffic(run: Callable[[], object]) -> dict[str, int]:
+    """Bytes that a function's operations read and write, were nothing kept in a cache between them.
+
+    Args:
+        run: Called once.
+
+    Returns:
+        ``products``, the bytes of matrix products, each operand counted once, and ``others``, those
+        of all other operations; views and allocations count nothing.
+    """
+    mode = _meter()
+    with mode:
+        run()
+    return dict(mode.found)
+
+
+def _meter() -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils.flop_counter import flop_registry
+
+    class Meter(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()
+            self.found = {"products": 0, "others": 0}
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            which = "products" if func._overloadpacket in flop_registry else "others"
+            self.found[which] += _moved(func, args, kwargs or {}, result)
+            return result
+
+    return Meter()
+
+
+_ONLY_WRITTEN = ("copy_", "_foreach_copy_", "zero_", "fill_")
+_UNMOVED = ("empty", "empty_like", "new_empty", "empty_strided", "_unsafe_view")
+_SHAPED = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_full")
+
+
+def _moved(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Bytes that one operation reads and writes, by its schema."""
+    name, schema = func._overloadpacket.__name__, func._schema
+    given = list(zip(schema.arguments, args, strict=False))
+    given += [(a, kwargs[a.name]) for a in schema.arguments if a.name in kwargs]
+    written = [a.alias_info is not None and a.alias_info.is_write for a, _ in given]
+    if name in _UNMOVED or (func.is_view and not any(written)):
+        return 0
+    total = 0
+    for (argument, value), writes in zip(given, written, strict=True):
+        unread = name in _SHAPED or (writes and (argument.is_out or name in _ONLY_WRITTEN))
+        total += (writes + (not unread)) * _bytes(value)
+    fresh = all(r.alias_info is None for r in schema.returns)
+    return total + (_bytes(result) if fresh else 0)
+
+
+def _bytes(value: Any) -> int:
+    """Those of the tensors in an argument or a result, at most all that their storage has."""
+    if isinstance(value, Tensor):
+        return min(value.numel() * value.element_size(), value.untyped_storage().nbytes())
+    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0

@@ -79,6 +79,7 @@ class Window:
     hook_seconds: float = 0.0
     opened_at: float = 0.0
     _measured: Tensor | None = None
+    _known: tuple[int, Tensor, Tensor] | None = None
 
     @property
     def forecast(self) -> WeightDelta | None:
@@ -114,7 +115,9 @@ class Window:
         """
         if distributed.size() > 1:
             return self.measurements()[2] > 0
-        return self._finite() & self._within(self._scalar(self.loss, 0.0), self._total())
+        finite, total = self._of_gradients()
+        loss = self._scalar(self.loss, 0.0)
+        return finite & loss.isfinite() & self._within(loss, total)
 
     def measurements(self) -> Tensor:
         """Everything that was measured, packed into one flat tensor; see :func:`unpack`.
@@ -125,26 +128,28 @@ class Window:
             self._measured = self._measure()
         return self._measured
 
-    def _finite(self) -> Tensor:
-        numbers = torch.stack([*self.norms, self._scalar(self.loss, 0.0)])
-        return torch.isfinite(torch.cat([numbers, *self.row_lengths, *self.lengths])).all()
+    def _of_gradients(self) -> tuple[Tensor, Tensor]:
+        """Whether gradients and forecast are finite, and their total norm; computed once."""
+        if self._known is None or self._known[0] != len(self.norms):
+            norms = torch.stack(self.norms) if self.norms else torch.zeros(0)
+            finite = torch.isfinite(torch.cat([norms, *self.row_lengths, *self.lengths])).all()
+            total = torch.linalg.vector_norm(norms) if self.norms else None
+            self._known = len(self.norms), finite, self._scalar(total, math.nan)
+        return self._known[1:]
 
     def _within(self, loss: Tensor, total: Tensor) -> Tensor:
         """Whether the step's limits hold; what is unknown is within them."""
         return ~((loss > self.limits.loss) | (total > self.limits.norm))
-
-    def _total(self) -> Tensor:
-        total = torch.linalg.vector_norm(torch.stack(self.norms)) if self.norms else None
-        return self._scalar(total, math.nan)
 
     def _measure(self) -> Tensor:
         tiny = torch.finfo(torch.float32).tiny
         scores = [self._scalar(x, math.nan) for x in self.residual or (None, None)]
         overlaps = torch.stack(self.overlaps or [self._scalar(0.0, 0.0).expand(3)])
         losses = [self._scalar(self.loss, 0.0), self._scalar(float(self.loss is not None), 0.0)]
-        counts = [*losses, 1.0 - self._finite().float()]
+        finite, total = self._of_gradients()
+        counts = [*losses, 1.0 - (finite & losses[0].isfinite()).float()]
         norms, sums = distributed.combine(
-            torch.cat([torch.stack([self._total(), *scores]), *self.row_norms, *self.row_lengths]),
+            torch.cat([torch.stack([total, *scores]), *self.row_norms, *self.row_lengths]),
             torch.cat([torch.stack(counts), overlaps.sum(0), *self.row_products]),
         )
         total, remainder, forecast = norms[:3]

@@ -17,7 +17,7 @@ from hybrid_predict import (
 )
 from hybrid_predict.horizons import AbstractHorizon
 from hybrid_predict.predictors import AbstractPredictor
-from hybrid_predict.testing.backends import NUMPY, TORCH
+from hybrid_predict.testing.backends import NUMPY, NUMPY_NARROW, TORCH, TORCH_NARROW
 
 DECAY = 0.8
 
@@ -62,6 +62,13 @@ HORIZON_CASES = {
 
 
 BACKEND_CASES = {"numpy": NUMPY, "torch": TORCH}
+
+HISTORY_CASES = {
+    **BACKEND_CASES,
+    "numpy, bfloat16": NUMPY_NARROW,
+    "torch, bfloat16": TORCH_NARROW,
+}
+"""The backends with histories of either type."""
 
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {

@@ -6,6 +6,7 @@ import copy
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -215,7 +216,9 @@ def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dic
         backend = ShardedBackend(parameters)
         parts = [ranks.local(p) for p in parameters]
         grads = [ranks.local_gradient(p) for p in parameters]
-        flat = backend.flatten_spectrum([torch.empty_like(x) for x in parts], parts, 5)
+        lengths = backend.norms(parts)
+        target = [torch.empty_like(x) for x in parts]
+        flat = backend.flatten_spectrum(target, parts, parts, 0.5, lengths, 5)
         total = GradientProbe(parameters).total_norm()
         return {
             "total": ranks.combine(total[None], total.new_zeros(0))[0],
@@ -271,22 +274,23 @@ def saved_inside(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, bool]
     return check
 
 
-def resumed(folder: Path) -> dict[str, Any]:
+def resumed(history: str, folder: Path) -> dict[str, Any]:
     """FSDP2: the state of rank 0 continues on every rank."""
-    loop = Loop(sharded)
+    config, name = make_config(history_dtype=history), f"fsdp2-{history}"
+    loop = Loop(sharded, config)
     loop.train(SPOILED)
     engine = [loop.engine.state_dict()]
     states = {"engine": engine[0], "parts": copy.deepcopy(loop.state()), "whole": loop.weights()}
-    torch.save(states, folder / f"fsdp2-{ranks.rank()}.pt")
+    torch.save(states, folder / f"{name}-{ranks.rank()}.pt")
     dist.barrier()
-    again = Loop(sharded)
-    again.load(torch.load(folder / f"fsdp2-{ranks.rank()}.pt")["parts"])
-    again.engine.load_state_dict(torch.load(folder / "fsdp2-0.pt")["engine"])
+    again = Loop(sharded, config)
+    again.load(torch.load(folder / f"{name}-{ranks.rank()}.pt")["parts"])
+    again.engine.load_state_dict(torch.load(folder / f"{name}-0.pt")["engine"])
     again.taken = loop.taken
     left, right = outcome(loop, loop.train(8)), outcome(again, again.train(8))
     refusal = ""
     try:
-        again.engine.load_state_dict(torch.load(folder / "fsdp2-1.pt")["engine"])
+        again.engine.load_state_dict(torch.load(folder / f"{name}-1.pt")["engine"])
     except Exception as error:
         refusal = str(error)
     return {"left": left, "right": right, "refusal": refusal}
@@ -348,7 +352,7 @@ def alone(folder: Path) -> dict[str, Any]:
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
     logging.getLogger("hybrid_predict").addHandler(handler)
-    saved = torch.load(folder / "fsdp2-0.pt")
+    saved = torch.load(folder / "fsdp2-float32-0.pt")
     loop = Loop(sharded)
     with torch.no_grad():
         for name, p in loop.model.named_parameters():
@@ -374,6 +378,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp, shadow": trained(ddp(), make_config(shadow=True)),
     "fsdp2, shadow": trained(sharded, make_config(shadow=True)),
     "ddp, late": trained(ddp(), make_config(lag=3)),
+    "fsdp2, bfloat16": trained(sharded, make_config(history_dtype="bfloat16")),
     "fsdp2, long": trained(sharded, make_config(**LONG)),
     "ddp, measured": measured(ddp()),
     "fsdp2, measured": measured(sharded),
@@ -386,7 +391,8 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, spiked loss": spoiled(sharded, 1e4),
     "ddp, saved inside": saved_inside(ddp()),
     "fsdp2, saved inside": saved_inside(sharded),
-    "fsdp2, resumed": resumed,
+    "fsdp2, resumed": partial(resumed, "float32"),
+    "fsdp2, bfloat16, resumed": partial(resumed, "bfloat16"),
     "refused": refused,
     "logged": logged,
     "alone": alone,

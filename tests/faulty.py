@@ -105,8 +105,8 @@ class Failing(MomentumPredictor):
     error: type[BaseException] = ZeroDivisionError
     after: int = 5
 
-    def observe(self, state, displacement, applied, backend, gradient=None):
-        super().observe(state, displacement, applied, backend, gradient)
+    def observe(self, state, observed, applied, backend, lengths=None):
+        super().observe(state, observed, applied, backend, lengths)
         self._fail("observe", state)
 
     def forecast(self, state, horizons, *, closed_loop=True):
@@ -125,8 +125,8 @@ class FailingUpdate(SpectralPredictor):
     error: type[BaseException] = ZeroDivisionError
     after: int = 5
 
-    def observe(self, state, displacement, applied, backend, gradient=None):
-        super().observe(state, displacement, applied, backend, gradient)
+    def observe(self, state, observed, applied, backend, lengths=None):
+        super().observe(state, observed, applied, backend, lengths)
         if state.count >= self.after:
             raise self.error("no more")
 

@@ -160,6 +160,9 @@ def test_step_cost_measures_both_ways():
     assert found["plain_ms"] > 0
     assert found["ratio"] > 0
     assert found["memory"]["hybrid"] > found["memory"]["plain"]
+    # Thirty-odd passes of four bytes each, and undoing what is not forecast.
+    assert 4 * 30 < found["traffic"]["others"] < 4 * 100
+    assert found["traffic"]["products"] > 0
     assert "waits" not in found
 
 

@@ -35,6 +35,7 @@ BAD = {
     "period": [0, 1.0, "1", True],
     "correct_steps": [-1, 0.5],
     "policy": ["reset", None, 1],
+    "history_dtype": ["float16", None, 32],
     "long_horizon": [-1.0, NAN, INF],
     "sample_every": [0, 2.5],
     "lag": [-1, 0.5, True],

@@ -34,6 +34,7 @@ SINGLE: dict[str, dict[str, Any]] = {
     "ddp, shadow": {"config": make_config(shadow=True)},
     "ddp, late": {"config": make_config(lag=3)},
     "fsdp2": {},
+    "fsdp2, bfloat16": {"config": make_config(history_dtype="bfloat16")},
     "fsdp2, long": {"config": make_config(**LONG)},
     "fsdp2, shadow": {"config": make_config(shadow=True)},
     "tensor parallelism": {},
@@ -54,7 +55,13 @@ ALIKE = (
     "trainer, fsdp2, spoiled",
 )
 
-RESUMED = ("fsdp2", "trainer, ddp", "trainer, fsdp2, sharded", "trainer, fsdp2, full")
+RESUMED = (
+    "fsdp2",
+    "fsdp2, bfloat16",
+    "trainer, ddp",
+    "trainer, fsdp2, sharded",
+    "trainer, fsdp2, full",
+)
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +98,10 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
         k: v for k, v in single["ledger"].items() if k not in unknown
     }
     assert found["ledger"]["forecasts"] > STEPS / 3
-    for name, weight in single["weights"].items():
-        torch.testing.assert_close(found["weights"][name], weight, atol=1e-4, rtol=1e-4)
+    # A history may be rounded to the next number in half precision.
+    close = {"atol": 1e-2, "rtol": 0.0} if "bfloat16" in name else {"atol": 1e-4, "rtol": 1e-4}
+    for key, weight in single["weights"].items():
+        torch.testing.assert_close(found["weights"][key], weight, **close)
     for ours, theirs in zip(found["records"], single["records"], strict=True):
         assert (ours.verdict, ours.ticks) == (theirs.verdict, theirs.ticks)
         for statistic in ("loss", "alignment", "residual"):
@@ -111,9 +120,10 @@ def test_norms_products_and_spectra_are_those_of_whole_tensors(results: Results,
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
 def test_reductions_per_full_step(results: Results, kind: str) -> None:
     # The first full step also adds up the operations that the ranks have counted. A spectral
-    # forecast of sharded matrices needs four norms of whole matrices, from the second step on.
-    each = 5 if kind == "fsdp2" else 1
-    assert results[f"{kind}, reductions"] == [[2] + [each] * 9] * 2
+    # forecast of sharded matrices needs the norms of whole updates from the second step on, and
+    # of whole directions where those are not computed anew, here at two of three full steps.
+    cycle = [2, 3, 3] if kind == "fsdp2" else [1, 1, 1]
+    assert results[f"{kind}, reductions"] == [[2] + cycle * 3] * 2
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp2"])

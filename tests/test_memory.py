@@ -6,6 +6,7 @@ from torch import nn
 
 from benchmarks.step_cost import buffers, held
 from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.config import HISTORY_DTYPES
 from hybrid_predict.predictors import PREDICTORS
 
 OPTIMIZERS = {
@@ -16,10 +17,13 @@ OPTIMIZERS = {
 """Each with its parameter-sized buffers of state."""
 
 
-def trained_engine(model, optimizer, predictor):
+def trained_engine(model, optimizer, predictor, history):
     """An engine in steady state."""
     inputs = torch.ones(8, 64, dtype=next(model.parameters()).dtype)
-    config = HybridConfig(total_steps=1000, warmup_fraction=0.0, predictors={"hidden": predictor})
+    config = HybridConfig(
+        total_steps=1000, warmup_fraction=0.0, predictors={"hidden": predictor},
+        history_dtype=history,
+    )  # fmt: skip
     engine = HybridEngine(model, optimizer, config)
     for _ in range(4):
         engine.before_step()
@@ -36,15 +40,23 @@ def trained_engine(model, optimizer, predictor):
     ("name", "dtype"),
     [("adamw", "float32"), ("adamw", "bfloat16"), ("momentum", "float32"), ("sgd", "float32")],
 )
+@pytest.mark.parametrize("history", HISTORY_DTYPES)
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_forecasts_hold_the_documented_memory(predictor, name, dtype):
+def test_forecasts_hold_the_documented_memory(predictor, history, name, dtype):
     model = nn.Sequential(*(nn.Linear(64, 64) for _ in range(3))).to(getattr(torch, dtype))
     states, make = OPTIMIZERS[name]
     optimizer = make(model.parameters())
-    found = held(trained_engine(model, optimizer, predictor), model, optimizer)
+    found = held(trained_engine(model, optimizer, predictor, history), model, optimizer)
     trained = sum(p.numel() for p in model.parameters())
     forecast = 2 * 64 * 64  # the last layer is the head
     item, carry = (2, 1) if dtype == "bfloat16" else (4, 0)
-    documented = item * (1 + states) * trained + 4 * (buffers(predictor) + carry) * forecast
+    documented = (
+        item * (1 + states) * trained + 4 * (buffers(predictor, history) + carry) * forecast
+    )
     # Beside them a few numbers per tensor, such as the copies of step counts.
     assert documented <= found <= documented + 64 * len(list(model.parameters()))
+
+
+@pytest.mark.parametrize(("history", "most"), [("float32", 2), ("bfloat16", 1)])
+def test_a_history_takes_no_more_than_two_buffers_and_half_as_much_in_bfloat16(history, most):
+    assert all(buffers(predictor, history) <= most for predictor in PREDICTORS)

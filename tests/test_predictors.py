@@ -5,10 +5,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases import BACKEND_CASES, DECAY, PREDICTOR_CASES
+from cases import BACKEND_CASES, DECAY, HISTORY_CASES, PREDICTOR_CASES
 from hybrid_predict import (
     CheckpointError,
     ConfigError,
@@ -18,6 +19,7 @@ from hybrid_predict import (
     WeightDelta,
 )
 from hybrid_predict.predictors import PREDICTORS, make_predictor
+from hybrid_predict.testing.backends import NUMPY, NUMPY_NARROW, TORCH_NARROW
 from hybrid_predict.testing.predictors import PREDICTOR_CHECKS, History, steps
 
 everywhere = pytest.mark.parametrize("backend", BACKEND_CASES)
@@ -30,11 +32,66 @@ def test_table_covers_every_predictor():
     assert classes == PREDICTORS
 
 
-@everywhere
+@pytest.mark.parametrize("backend", HISTORY_CASES)
 @every_predictor
 @pytest.mark.parametrize("check", PREDICTOR_CHECKS)
 def test_predictor_keeps_its_contract(name, backend, check):
-    PREDICTOR_CHECKS[check](PREDICTOR_CASES[name].predictor, BACKEND_CASES[backend])
+    PREDICTOR_CHECKS[check](PREDICTOR_CASES[name].predictor, HISTORY_CASES[backend])
+
+
+@every_predictor
+def test_history_in_bfloat16_is_the_reference_rounded_at_every_step(name):
+    predictor = PREDICTOR_CASES[name].predictor
+    found, wanted, exact = (
+        History(predictor, case) for case in (TORCH_NARROW, NUMPY_NARROW, NUMPY)
+    )
+    for arrays in steps(count=12):
+        for history in (found, wanted, exact):
+            history.observe(arrays)
+    assert {x.dtype for x in (*found.state.average, *found.state.direction)} == {torch.bfloat16}
+    for got, twin, plain in zip(*(h.forecast(1.0) for h in (found, wanted, exact)), strict=True):
+        size = np.abs(plain).max()
+        np.testing.assert_allclose(got, twin, atol=2.0**-7 * size)
+        assert 0 < np.abs(got - plain).max() < 0.05 * size
+
+
+@pytest.mark.parametrize("decay", [0.8, 0.95])
+@pytest.mark.parametrize("noise", [0.3, 3.0])
+def test_rounding_to_bfloat16_does_not_bias_averages_of_noisy_gradients(decay, noise):
+    predictor, shape = MomentumPredictor(decay=decay), {"matrix": (40, 50)}
+    narrow, exact = (History(predictor, case, shape) for case in (NUMPY_NARROW, NUMPY))
+    generator = np.random.default_rng(1)
+    mean = generator.normal(size=(40, 50))
+    for _ in range(150):
+        gradient = mean + noise * generator.normal(size=mean.shape)
+        narrow.observe([gradient])
+        exact.observe([gradient])
+    (found,), (wanted,) = narrow.state.average, exact.state.average
+    assert np.linalg.norm(found - wanted) < 0.01 * np.linalg.norm(wanted)
+    assert abs(np.vdot(found, wanted) / np.vdot(wanted, wanted) - 1) < 1e-3
+
+
+@pytest.mark.parametrize("decay", [0.5, 0.95])
+def test_averages_of_one_gradient_in_bfloat16_stop_where_documented(decay):
+    history = History(MomentumPredictor(decay=decay), NUMPY_NARROW, {"vector": (999,)})
+    gradient = np.linspace(1, 4, 999)
+    for _ in range(500):
+        history.observe([gradient])
+    missing = 1 - history.state.average[0] / gradient
+    assert np.all(missing < 1.01 * 2.0**-8 / (1 - decay))
+    assert missing.max() > 2.0**-10 / (1 - decay)
+
+
+@everywhere
+@every_predictor
+def test_a_decay_that_bfloat16_cannot_follow_is_refused(name, backend):
+    narrow = dataclasses.replace(
+        BACKEND_CASES[backend], backend=type(BACKEND_CASES[backend].backend)("bfloat16")
+    )
+    predictor = PREDICTORS[name](decay=0.96)
+    History(predictor, BACKEND_CASES[backend])
+    with pytest.raises(ConfigError, match=r"history_dtype: expected 'float32' with .*0\.95, got"):
+        History(predictor, narrow)
 
 
 @everywhere
@@ -125,17 +182,17 @@ def test_spectral_direction_is_refreshed_at_its_period_only(backend):
 
 @everywhere
 def test_spectral_forecast_is_muon_s_step_at_the_length_of_the_update(backend):
-    history = History(SpectralPredictor(decay=DECAY), BACKEND_CASES[backend], {"matrix": (4, 3)})
+    case = BACKEND_CASES[backend]
+    history = History(SpectralPredictor(decay=DECAY), case, {"matrix": (4, 3)})
     average = np.zeros((4, 3))
     for (gradient,), (update,) in zip(
         steps(count=5, shapes={"matrix": (4, 3)}),
         steps(seed=1, count=5, shapes={"matrix": (4, 3)}),
         strict=True,
     ):
-        history.predictor.observe(
-            history.state, [history.load(update)], None, history.case.backend,
-            [history.load(gradient)],
-        )  # fmt: skip
+        lengths = case.backend.norms([history.load(update)])
+        seen = [history.load(gradient)]
+        history.predictor.observe(history.state, seen, None, case.backend, lengths)
         average = DECAY * average + (1 - DECAY) * gradient
         left, _, right = np.linalg.svd(
             DECAY * average + (1 - DECAY) * gradient, full_matrices=False

@@ -43,13 +43,14 @@ def test_long_and_novel_forecasts_support_more(horizon, novelty, expected):
 
 @dataclass(frozen=True)
 class Along(MomentumPredictor):
-    """Forecast the optimizer's own update, turned away from it by an angle."""
+    """Forecast the update of plain gradient descent, turned away from it by an angle."""
 
     replaces_update: ClassVar[bool] = True
     novelty: float = 0.0
 
-    def observe(self, state, displacement, applied, backend, gradient=None):
-        state.direction = [self._turned(x) for x in displacement]
+    def observe(self, state, observed, applied, backend, lengths=None):
+        pairs = zip(observed, lengths, strict=True)
+        state.direction = [self._turned(g * (-length / g.norm())) for g, length in pairs]
         state.count += 1
 
     def _turned(self, update):

@@ -12,10 +12,9 @@ class UpdateKept(SpectralPredictor):
 
     replaces_update: ClassVar[bool] = False
 
-    def observe(self, state, displacement, applied, backend, gradient=None):  # type: ignore[no-untyped-def]
+    def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Flatten the average displacement, since no gradient is given."""
-        down = [-x for x in displacement]
-        super().observe(state, displacement, None, backend, down)
+        super().observe(state, [-x for x in observed], None, backend, backend.norms(observed))
 
 
 def _spectral(**changes: Any) -> dict[str, Any]:

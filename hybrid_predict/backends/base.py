@@ -6,6 +6,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
+from hybrid_predict.config import HISTORY_DTYPES
+from hybrid_predict.errors import ConfigError
+
 Array = TypeVar("Array")
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -17,13 +20,25 @@ class AbstractBackend(ABC, Generic[Array]):
 
     Every method returns its result; a backend whose arrays are mutable may also have written it
     into the first argument, so callers keep the returned list and forget the argument.
+
+    Args:
+        history: How histories are stored, out of ``config.HISTORY_DTYPES``.
+
+    Raises:
+        ConfigError: If it is none of them.
     """
 
     name: str
+    history: str = "float32"
+
+    def __init__(self, history: str = "float32") -> None:
+        if history not in HISTORY_DTYPES:
+            raise ConfigError("history_dtype", f"one of {', '.join(HISTORY_DTYPES)}", history)
+        self.history = history
 
     @abstractmethod
     def zeros(self, like: Sequence[Array]) -> list[Array]:
-        """Zero arrays of the same shapes; half-precision inputs give 32-bit history."""
+        """An empty history: zeros of the same shapes, 64-bit inputs in 64 bits if it is float32."""
 
     @abstractmethod
     def copy(self, target: Sequence[Array], source: Sequence[Array]) -> list[Array]:
@@ -41,7 +56,10 @@ class AbstractBackend(ABC, Generic[Array]):
 
     @abstractmethod
     def average(self, mean: Sequence[Array], value: Sequence[Array], decay: float) -> list[Array]:
-        """Mean := decay * mean + (1 - decay) * value."""
+        """Mean := decay * mean + (1 - decay) * value.
+
+        Computed in at least 32 bits and rounded to the nearest number of the mean's type.
+        """
 
     @abstractmethod
     def norms(self, arrays: Sequence[Array]) -> Array:
@@ -60,12 +78,28 @@ class AbstractBackend(ABC, Generic[Array]):
 
     @abstractmethod
     def flatten_spectrum(
-        self, target: Sequence[Array], source: Sequence[Array], iterations: int
+        self,
+        target: Sequence[Array],
+        mean: Sequence[Array],
+        value: Sequence[Array],
+        decay: float,
+        lengths: Array,
+        iterations: int,
     ) -> list[Array]:
-        r"""Target[k] := :math:`\|M\| O / \|O\|` with O the orthogonal factor of M = source[k].
+        r"""Target[k] := :math:`\ell_k O / \|O\|` with O the orthogonal factor of the average M.
+
+        .. math:: M = \gamma \, \text{mean}_k + (1 - \gamma) \, \text{value}_k
 
         Arrays of more than two dimensions are read as matrices of shape (first, rest). The
         orthogonal factor comes from ``iterations`` quintic Newton-Schulz steps, so its singular
-        values end near one (between about 0.7 and 1.2), not exactly at one. A zero array stays
-        zero, and one of fewer than two dimensions stays as it is.
+        values end near one (between about 0.7 and 1.2), not exactly at one. Where M is zero the
+        target is, and where it has fewer than two dimensions O is M itself.
+
+        Args:
+            target: K arrays to write to.
+            mean: K averages, shaped like them.
+            value: What is averaged in once more, shaped like them.
+            decay: :math:`\gamma`, dimensionless.
+            lengths: :math:`\ell`, shape (K,); negative ones turn arrays around.
+            iterations: Newton-Schulz steps, at least 1.
         """

@@ -19,8 +19,12 @@ class NumpyBackend(AbstractBackend[NDFloat]):
     name = "numpy"
 
     def zeros(self, like: Sequence[NDFloat]) -> list[NDFloat]:
-        """Zero arrays of the same shapes; half-precision inputs give 32-bit history."""
-        return [np.zeros(x.shape, np.float32 if x.dtype.itemsize < 4 else x.dtype) for x in like]
+        """An empty history; bfloat16, which NumPy does not have, is its values in 32 bits."""
+        narrow = self.history == "bfloat16"
+        return [
+            np.zeros(x.shape, np.float32 if narrow or x.dtype.itemsize < 4 else x.dtype)
+            for x in like
+        ]
 
     def copy(self, target: Sequence[NDFloat], source: Sequence[NDFloat]) -> list[NDFloat]:
         """Target := source, element by element."""
@@ -41,7 +45,8 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         self, mean: Sequence[NDFloat], value: Sequence[NDFloat], decay: float
     ) -> list[NDFloat]:
         """Mean := decay * mean + (1 - decay) * value."""
-        return [decay * m + (1.0 - decay) * v for m, v in zip(mean, value, strict=True)]
+        pairs = zip(mean, value, strict=True)
+        return [self._stored(decay * m + (1.0 - decay) * v) for m, v in pairs]
 
     def norms(self, arrays: Sequence[NDFloat]) -> NDFloat:
         """Frobenius norm of each array, shape (K,)."""
@@ -56,22 +61,44 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         """Target[k] := lengths[k] * target[k] / |target[k]|; see the base."""
         norms = [np.linalg.norm(x.astype(np.float64)) for x in target]
         triples = zip(target, lengths, norms, strict=True)
-        return [(x * (float(s) / (n or 1.0))).astype(x.dtype) for x, s, n in triples]
+        scaled = [(x * (float(s) / (n or 1.0))).astype(x.dtype) for x, s, n in triples]
+        return [self._stored(x) for x in scaled]
 
     def flatten_spectrum(
-        self, target: Sequence[NDFloat], source: Sequence[NDFloat], iterations: int
+        self,
+        target: Sequence[NDFloat],
+        mean: Sequence[NDFloat],
+        value: Sequence[NDFloat],
+        decay: float,
+        lengths: NDFloat,
+        iterations: int,
     ) -> list[NDFloat]:
-        """Target[k] := |M| O / |O| with O the orthogonal factor of M = source[k]; see the base."""
-        return [_flatten(x, iterations) for x in source]
+        """Target[k] := lengths[k] O / |O|, O the orthogonal factor of the average; see the base."""
+        columns = zip(target, mean, value, lengths, strict=True)
+        return [
+            self._stored(s * _unit(decay * m + (1.0 - decay) * v, iterations)).astype(x.dtype)
+            for x, m, v, s in columns
+        ]
+
+    def _stored(self, array: NDFloat) -> NDFloat:
+        return _rounded(array) if self.history == "bfloat16" else array
 
 
-def _flatten(array: NDFloat, iterations: int) -> NDFloat:
+def _rounded(array: NDFloat) -> NDFloat:
+    """The nearest bfloat16 of each entry, ties to even, in 32 bits."""
+    bits = np.asarray(array, np.float32).view(np.uint32)
+    tie = (bits >> 16) & 1
+    return ((bits + (0x7FFF + tie)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+
+
+def _unit(array: NDFloat, iterations: int) -> NDFloat:
+    """O / |O| in 64 bits."""
     a, b, c = NEWTON_SCHULZ
-    length = np.linalg.norm(array)
-    if length == 0 or array.ndim < 2:
-        return array.copy()
-    x = array.reshape(array.shape[0], -1).astype(np.float64) / length
+    x = np.asarray(array, np.float64) / (np.linalg.norm(array) or 1.0)
+    if x.ndim < 2 or not x.any():
+        return x
+    x = x.reshape(len(x), -1)
     for _ in range(iterations):
         gram = x @ x.T
         x = a * x + b * gram @ x + c * gram @ gram @ x
-    return (x * length / np.linalg.norm(x)).reshape(array.shape).astype(array.dtype)
+    return (x / np.linalg.norm(x)).reshape(array.shape)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict import distributed
-from hybrid_predict.backends.torch import TorchBackend
+from hybrid_predict.backends.torch import TorchBackend, blended
 
 
 class ShardedBackend(TorchBackend):
@@ -19,17 +19,23 @@ class ShardedBackend(TorchBackend):
     Args:
         tensors: The parameters that every list of arrays here goes with, one by one; of those that
             are sharded the arrays are this rank's parts.
+        history: How histories are stored.
     """
 
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], history: str = "float32") -> None:
+        super().__init__(history)
         self._tensors = list(tensors)
         self._roots = distributed.roots(tensors) or [1.0] * len(tensors)
 
     def norms(self, arrays: Sequence[Tensor]) -> Tensor:
-        """Frobenius norm of each whole tensor, shape (K,), at least 32-bit; one all-reduce."""
-        self._check(arrays)
+        """Frobenius norm of each whole tensor, shape (K,), at least 32-bit; one all-reduce.
+
+        Several lists one after the other are measured at the price of one.
+        """
+        times = len(arrays) // max(1, len(self._tensors))
+        self._check(arrays, times)
         norms = super().norms(arrays)
-        parts = torch._foreach_mul(list(norms), self._roots)
+        parts = torch._foreach_mul(list(norms), self._roots * times)
         return distributed.combine(torch.stack(parts), norms[:0])[0]
 
     def dots(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
@@ -40,15 +46,24 @@ class ShardedBackend(TorchBackend):
         return distributed.combine(dots[:0], torch.stack(parts))[1]
 
     def flatten_spectrum(
-        self, target: Sequence[Tensor], source: Sequence[Tensor], iterations: int
+        self,
+        target: Sequence[Tensor],
+        mean: Sequence[Tensor],
+        value: Sequence[Tensor],
+        decay: float,
+        lengths: Tensor,
+        iterations: int,
     ) -> list[Tensor]:
         """This rank's part of every flattened whole, gathered one by one to bound the memory."""
-        self._check(source)
-        for k, (x, tensor) in enumerate(zip(source, self._tensors, strict=True)):
-            complete = distributed.whole(x, tensor).contiguous()
-            flat = super().flatten_spectrum([torch.empty_like(complete)], [complete], iterations)
-            target[k].copy_(distributed.own(flat[0], tensor))
+        self._check(mean)
+        for k, tensor in enumerate(self._tensors):
+            part = blended(mean[k], value[k], decay)
+            complete = distributed.whole(part, tensor).contiguous()
+            flat = [complete]
+            super().flatten_spectrum(flat, flat, flat, decay, lengths[k : k + 1], iterations)
+            target[k].copy_(distributed.own(complete, tensor))
         return list(target)
 
-    def _check(self, arrays: Sequence[Tensor]) -> None:
-        assert [x.shape for x in arrays] == [distributed.local(t).shape for t in self._tensors]
+    def _check(self, arrays: Sequence[Tensor], times: int = 1) -> None:
+        own = [distributed.local(t).shape for t in self._tensors]
+        assert [x.shape for x in arrays] == own * times

@@ -29,7 +29,9 @@ class TorchBackend(AbstractBackend[Tensor]):
     name = "torch"
 
     def zeros(self, like: Sequence[Tensor]) -> list[Tensor]:
-        """Zero tensors of the same shapes; half-precision inputs give 32-bit history."""
+        """An empty history: zeros of the same shapes."""
+        if self.history == "bfloat16":
+            return [torch.zeros_like(x, dtype=torch.bfloat16) for x in like]
         return [torch.zeros_like(x, dtype=torch.float32 if is_half(x) else x.dtype) for x in like]
 
     def copy(self, target: Sequence[Tensor], source: Sequence[Tensor]) -> list[Tensor]:
@@ -52,8 +54,9 @@ class TorchBackend(AbstractBackend[Tensor]):
         self, target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float]
     ) -> list[Tensor]:
         """Target[k] := target[k] + factors[k] * other[k]."""
-        if not target or target[0].device.type == "cpu":
-            # The CPU has no fused list kernels, so the loop saves the temporary for free.
+        if not target or target[0].device.type == "cpu" or target[0].dtype != other[0].dtype:
+            # The CPU has no fused list kernels, so the loop saves the temporary for free; a product
+            # of half precision would be rounded before it is added.
             for x, y, factor in zip(target, other, factors, strict=True):
                 x.add_(y, alpha=factor)
         else:
@@ -63,13 +66,12 @@ class TorchBackend(AbstractBackend[Tensor]):
     def average(
         self, mean: Sequence[Tensor], value: Sequence[Tensor], decay: float
     ) -> list[Tensor]:
-        """Mean := decay * mean + (1 - decay) * value."""
-        if mean:
-            if all(m.dtype == v.dtype for m, v in zip(mean, value, strict=True)):
-                torch._foreach_lerp_(list(mean), list(value), 1.0 - decay)
-            else:
-                torch._foreach_mul_(list(mean), decay)
-                torch._foreach_add_(list(mean), list(value), alpha=1.0 - decay)
+        """Mean := decay * mean + (1 - decay) * value; see the base."""
+        if mean and all(m.dtype == v.dtype for m, v in zip(mean, value, strict=True)):
+            torch._foreach_lerp_(list(mean), list(value), 1.0 - decay)
+        else:
+            for m, v in zip(mean, value, strict=True):
+                m.copy_(blended(m, v, decay, None if is_half(m) else m))
         return list(mean)
 
     def norms(self, arrays: Sequence[Tensor]) -> Tensor:
@@ -93,38 +95,93 @@ class TorchBackend(AbstractBackend[Tensor]):
         """Target[k] := lengths[k] * target[k] / |target[k]|; see the base."""
         if target:
             tiny = torch.finfo(torch.float32).tiny
-            scales = lengths / self.norms(target).clamp_min(tiny)
-            torch._foreach_mul_(list(target), list(scales.unbind()))
+            scales = (lengths / self.norms(target).clamp_min(tiny)).unbind()
+            if any(map(is_half, target)):
+                for x, scale in zip(target, scales, strict=True):
+                    x.copy_(wide(x) * scale)
+            else:
+                torch._foreach_mul_(list(target), list(scales))
         return list(target)
 
     def flatten_spectrum(
-        self, target: Sequence[Tensor], source: Sequence[Tensor], iterations: int
+        self,
+        target: Sequence[Tensor],
+        mean: Sequence[Tensor],
+        value: Sequence[Tensor],
+        decay: float,
+        lengths: Tensor,
+        iterations: int,
     ) -> list[Tensor]:
-        """Target[k] := |M| O / |O| with O the orthogonal factor of M = source[k]; see the base."""
+        """Target[k] := lengths[k] O / |O|, O the orthogonal factor of the average; see the base."""
         groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
-        for k, x in enumerate(source):
-            if x.dim() < 2:
-                target[k].copy_(x)
-                continue
-            groups[(x.shape[0], x[0].numel(), x.device)].append(k)
-        for members in groups.values():
-            stack = torch.stack([source[k].reshape(source[k].shape[0], -1) for k in members])
-            for k, matrix in zip(members, _flatten(stack, iterations), strict=True):
-                target[k].copy_(matrix.reshape(target[k].shape))
+        for k, x in enumerate(mean):
+            groups[(*_matrix(x), x.dim() > 1, x.device)].append(k)
+        for (rows, columns, flattens, device), members in groups.items():
+            stack = torch.empty(len(members), rows, columns, dtype=torch.float32, device=device)
+            for x, k in zip(stack, members, strict=True):
+                blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), decay, x)
+            if flattens:
+                stack = _orthogonal(stack, iterations)
+            norms = _lengths(stack).flatten()
+            for x, k, norm in zip(stack, members, norms, strict=True):
+                torch.mul(x.reshape(target[k].shape), lengths[k] / norm, out=target[k])
         return list(target)
 
 
-def _flatten(stack: Tensor, iterations: int) -> Tensor:
-    a, b, c = NEWTON_SCHULZ
+def blended(mean: Tensor, value: Tensor, decay: float, out: Tensor | None = None) -> Tensor:
+    """Decay * mean + (1 - decay) * value in at least 32 bits."""
+    if mean.dtype == value.dtype == (torch.float32 if out is None else out.dtype):
+        return torch.lerp(mean, value, 1.0 - decay, out=out)
+    kept = torch.promote_types(mean.dtype, torch.float32)
+    out = mean.to(kept, copy=True) if out is None else out.copy_(mean)
+    return out.lerp_(value.to(out.dtype), 1.0 - decay)
+
+
+def _matrix(x: Tensor) -> tuple[int, int]:
+    """Rows and columns of what a tensor is read as."""
+    return (x.shape[0], x[0].numel()) if x.dim() > 1 else (1, x.numel())
+
+
+def _lengths(stack: Tensor) -> Tensor:
     tiny = torch.finfo(torch.float32).tiny
+    return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(tiny)
+
+
+def _orthogonal(stack: Tensor, iterations: int) -> Tensor:
+    """The orthogonal factor of every matrix of a 32-bit stack, which is overwritten."""
+    x = stack.div_(_lengths(stack))
     # Newton-Schulz tolerates half precision, which is what makes it cheap on accelerators.
-    working = torch.bfloat16 if stack.is_cuda else torch.float32
-    length = torch.linalg.vector_norm(stack.float(), dim=(-2, -1), keepdim=True)
-    x = (stack.float() / length.clamp_min(tiny)).to(working)
+    x = x.bfloat16() if x.is_cuda else x
     tall = x.shape[-2] > x.shape[-1]
     x = x.mT if tall else x
+    short, long = x.shape[-2:]
+    products = _by_gram if x.dtype == torch.float32 and 2 * long > 3 * short else _step_by_step
+    x = products(x, iterations)
+    return (x.mT if tall else x).float()
+
+
+def _step_by_step(x: Tensor, iterations: int) -> Tensor:
+    """A polynomial of X Xᵀ times X, one Newton-Schulz step after the other."""
+    a, b, c = NEWTON_SCHULZ
     for _ in range(iterations):
-        gram = x @ x.mT
+        gram = torch.bmm(x, x.mT)
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    x = (x.mT if tall else x).float()
-    return x * (length / torch.linalg.vector_norm(x, dim=(-2, -1), keepdim=True).clamp_min(tiny))
+    return x
+
+
+def _by_gram(x: Tensor, iterations: int) -> Tensor:
+    """The same polynomial from the small side alone, multiplied with X at the end.
+
+    For m rows and n columns this takes 8 k m³ + 4 m² n operations, where k steps one after the
+    other take 2 k m³ + 4 k m² n; eigenvalues are squares, so half precision is not enough.
+    """
+    a, b, c = NEWTON_SCHULZ
+    gram, factor = torch.bmm(x, x.mT), None
+    for k in range(iterations):
+        step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        step.diagonal(dim1=-2, dim2=-1).add_(a)
+        factor = step if factor is None else torch.bmm(step, factor)
+        if k + 1 < iterations:
+            gram = torch.bmm(torch.bmm(step, gram), step)
+    assert factor is not None
+    return torch.bmm(factor, x)

@@ -1,10 +1,11 @@
-"""What forecasts add to a full step: time, memory, and waits of the host for the device."""
+"""What forecasts add to a full step: time, memory, traffic, and waits of the host."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -15,6 +16,7 @@ from hybrid_predict.bench.memory import Memory
 from hybrid_predict.bench.train import warm
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
+from hybrid_predict.profiling import traffic
 from hybrid_predict.tasks import Task
 
 
@@ -29,8 +31,9 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     Returns:
         ``plain_ms`` (median milliseconds of a plain full step), ``ratio`` (median over pairs of
         blocks of a step with a forecast over a plain one), ``quartiles`` of it, ``memory`` (bytes
-        with and without forecasts, see `Memory`), ``parameters`` and, on a CUDA device,
-        ``waits``: what made the host wait in steady state, None if nothing did.
+        with and without forecasts, see `Memory`), ``traffic`` (what a forecast adds to the bytes
+        read and written, per forecast parameter, see `profiling.traffic`), ``parameters`` and, on a
+        CUDA device, ``waits``: what made the host wait in steady state, None if nothing did.
     """
     memory = {name: _memory(task, forecasts) for name, forecasts in _BOTH.items()}
     loop = _Loop(task, forecasts=True)
@@ -44,6 +47,7 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
         "ratio": statistics.median(ratios),
         "quartiles": [quartiles[0], quartiles[2]],
         "memory": memory,
+        "traffic": loop.traffic(),
         "blocks": blocks,
         "length": length,
         "threads": torch.get_num_threads(),
@@ -90,6 +94,13 @@ class _Loop:
         loss = self._task.full_step(self.model, next(self._batches), self._optimizer)
         if forecasts:
             self.engine.after_step(loss)
+
+    def traffic(self) -> dict[str, float]:
+        """Bytes per forecast parameter that a forecast reads and writes, by kind of operation."""
+        plain, hybrid = (traffic(partial(self.step, f)) for f in (False, True))
+        sizes = dict(self.model.named_parameters())
+        forecast = sum(sizes[name].numel() for name in self.engine.horizons)
+        return {kind: (hybrid[kind] - plain[kind]) / forecast for kind in plain}
 
     def _wait(self) -> None:
         if self.device.type == "cuda":

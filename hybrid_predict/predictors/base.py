@@ -92,21 +92,22 @@ class AbstractPredictor(ABC):
     def observe(
         self,
         state: PredictorState,
-        displacement: Sequence[Any],
+        observed: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
-        gradient: Sequence[Any] | None = None,
+        lengths: Any = None,
     ) -> None:
         """Add one full step to the history.
 
         Args:
             state: The history, changed in place.
-            displacement: Base weights after minus before the step, one array per parameter; if
-                :attr:`replaces_update`, the optimizer's own update. May be overwritten.
+            observed: One array per parameter: the displacement, base weights after minus before the
+                step, which may be overwritten; if :attr:`replaces_update`, the gradients that the
+                optimizer's own update was made of, which may not.
             applied: The part of it that was a forecast, None without one or if it is left out.
             backend: Kernels for these arrays.
-            gradient: If :attr:`replaces_update`, the gradients that the update was made of, one
-                array per parameter; None otherwise.
+            lengths: If :attr:`replaces_update`, the Euclidean norms of that update, one per
+                parameter, shape (K,); None otherwise.
         """
 
     @abstractmethod

@@ -9,7 +9,7 @@ from typing import Any
 from hybrid_predict.backends import AbstractBackend
 from hybrid_predict.parameters import WeightDelta
 from hybrid_predict.predictors.base import AbstractPredictor, PredictorState
-from hybrid_predict.predictors.momentum import check_decay
+from hybrid_predict.predictors.momentum import check_decay, check_history
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +43,20 @@ class LinearPredictor(AbstractPredictor):
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
         """A mean of zero."""
+        check_history(self.decay, backend)
         average = backend.zeros(like)
         return PredictorState(tuple(names), average, average)
 
     def observe(
         self,
         state: PredictorState,
-        displacement: Sequence[Any],
+        observed: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
-        gradient: Sequence[Any] | None = None,
+        lengths: Any = None,
     ) -> None:
         """Add the optimizer's update, which is the displacement less the applied forecast."""
-        update = list(displacement)
+        update = list(observed)
         if applied is not None:
             negative = [-f for f in applied.factors]
             update = backend.add_scaled(update, applied.directions, negative)

@@ -39,19 +39,20 @@ class MomentumPredictor(AbstractPredictor):
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
         """An average of zero."""
+        check_history(self.decay, backend)
         average = backend.zeros(like)
         return PredictorState(tuple(names), average, average)
 
     def observe(
         self,
         state: PredictorState,
-        displacement: Sequence[Any],
+        observed: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
-        gradient: Sequence[Any] | None = None,
+        lengths: Any = None,
     ) -> None:
         """Move the average towards the displacement."""
-        state.average = state.direction = backend.average(state.average, displacement, self.decay)
+        state.average = state.direction = backend.average(state.average, observed, self.decay)
         state.count += 1
 
     def forecast(
@@ -66,3 +67,22 @@ def check_decay(decay: float) -> None:
     """Raise a ConfigError unless ``decay`` lies in [0, 1)."""
     if not 0.0 <= decay < 1.0:
         raise ConfigError("decay", "a number in [0, 1)", decay)
+
+
+def check_history(decay: float, backend: AbstractBackend[Any]) -> None:
+    r"""Check that a history of the backend's type can follow an average.
+
+    An increment :math:`(1 - \gamma)(g - m)` below half the spacing of bfloat16 is rounded away, so
+    an entry stops within :math:`2^{-8} / (1 - \gamma)` of a gradient that does not change: 8 % at
+    0.95.
+
+    Raises:
+        ConfigError: If ``decay`` is above 0.95 and histories are kept in bfloat16.
+    """
+    if backend.history == "bfloat16" and decay > 0.95:
+        raise ConfigError(
+            "history_dtype",
+            "'float32' with predictors whose decay is above 0.95",
+            backend.history,
+            "Lower the decay, or keep histories in 32 bits.",
+        )

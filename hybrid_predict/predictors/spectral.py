@@ -10,7 +10,7 @@ from hybrid_predict.backends import AbstractBackend
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.parameters import WeightDelta
 from hybrid_predict.predictors.base import AbstractPredictor, PredictorState
-from hybrid_predict.predictors.momentum import check_decay
+from hybrid_predict.predictors.momentum import check_decay, check_history
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,26 +56,23 @@ class SpectralPredictor(AbstractPredictor):
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
         """An average and a direction of zero."""
+        check_history(self.decay, backend)
         return PredictorState(tuple(names), backend.zeros(like), backend.zeros(like))
 
     def observe(
         self,
         state: PredictorState,
-        displacement: Sequence[Any],
+        observed: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
-        gradient: Sequence[Any] | None = None,
+        lengths: Any = None,
     ) -> None:
         """Move the average towards the gradient, flatten it when due, as long as the update."""
-        assert gradient is not None
-        lengths = backend.norms(displacement)
-        state.average = backend.average(state.average, gradient, self.decay)
+        state.average = backend.average(state.average, observed, self.decay)
         if state.count % self.refresh_every == 0:
-            ahead = backend.average(
-                backend.copy(state.direction, state.average), gradient, self.decay
+            state.direction = backend.flatten_spectrum(
+                state.direction, state.average, observed, self.decay, -lengths, self.iterations
             )
-            ahead = backend.flatten_spectrum(ahead, ahead, self.iterations)
-            state.direction = backend.rescale(ahead, -lengths)
         else:
             state.direction = backend.rescale(state.direction, lengths)
         state.count += 1

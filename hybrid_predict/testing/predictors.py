@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hybrid_predict.backends import TorchBackend
 from hybrid_predict.checkpoint import detached
 from hybrid_predict.errors import CheckpointError, ContractError
 from hybrid_predict.parameters import WeightDelta
@@ -56,11 +57,12 @@ class History:
         return self.case.load(np.asarray(array), "float64")
 
     def observe(self, arrays: Sequence[NDFloat], applied: WeightDelta | None = None) -> None:
-        """Show the predictor a displacement, and if it asks for gradients the way back as those."""
-        displacement = [self.load(x) for x in arrays]
-        back = [self.load(-np.asarray(x)) for x in arrays]
-        gradient = back if self.predictor.replaces_update else None
-        self.predictor.observe(self.state, displacement, applied, self.case.backend, gradient)
+        """Show the predictor a displacement, or as gradients the way back if it asks for those."""
+        backend, seen = self.case.backend, [self.load(x) for x in arrays]
+        lengths = None
+        if self.predictor.replaces_update:
+            lengths, seen = backend.norms(seen), [self.load(-np.asarray(x)) for x in arrays]
+        self.predictor.observe(self.state, seen, applied, backend, lengths)
 
     def delta(self, horizon: float, closed_loop: bool = True) -> WeightDelta:
         """Its forecast with one horizon for all, checked for its form."""
@@ -156,7 +158,7 @@ def round_trip(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
     for arrays in steps():
         original.observe(arrays)
     state = detached(original.state.state_dict())
-    if case is TORCH:
+    if isinstance(case.backend, TorchBackend):
         buffer = io.BytesIO()
         torch.save(state, buffer)
         buffer.seek(0)

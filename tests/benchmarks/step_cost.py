@@ -1,4 +1,4 @@
-"""Measures what forecasts cost in themselves: time beside the optimizer's update, and memory.
+"""Measures what forecasts cost in themselves: time, memory, and traffic, beside the update's.
 
 Run with: python tests/benchmarks/step_cost.py > docs/results/step_cost.json
 """
@@ -6,14 +6,16 @@ Run with: python tests/benchmarks/step_cost.py > docs/results/step_cost.json
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import platform
 import re
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
+from time import perf_counter, process_time
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -22,15 +24,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hybrid_predict import HybridConfig, HybridEngine, Phase
+from hybrid_predict.config import HISTORY_DTYPES
 from hybrid_predict.predictors import PREDICTORS
+from hybrid_predict.profiling import traffic
 
 CARDS = Path(__file__).parents[2] / "docs" / "method_cards"
 SIZES = {"1M": (4, 144), "10M": (6, 384)}
 """Blocks and width of the stacks of matrices, about as many parameters as their names say."""
 
 ROUNDS = {"1M": 16, "10M": 6}
-LENGTH = 16
-"""Full steps of a block: one cycle of `SpectralPredictor`, which computes directions once in it."""
+LENGTH = 4
+"""Full steps of a block."""
 
 
 def stack(blocks: int, width: int) -> nn.Module:
@@ -39,12 +43,13 @@ def stack(blocks: int, width: int) -> nn.Module:
     return nn.ModuleList(nn.Linear(i, o, bias=False) for _ in range(blocks) for i, o in shapes)
 
 
-def buffers(predictor: str) -> int:
-    """Buffers over the forecast parameters that a predictor's method card documents."""
+def buffers(predictor: str, history: str = "float32") -> float:
+    """32-bit buffers over the forecast parameters that a predictor's method card documents."""
     card = (CARDS / f"{predictor}.md").read_text(encoding="utf-8")
     found = re.search(r"\b(one|two|three) buffers? over the forecast parameters", card, re.I)
     assert found is not None, f"the method card of {predictor} documents no memory"
-    return ("one", "two", "three").index(found[1].lower()) + 1
+    number = ("one", "two", "three").index(found[1].lower()) + 1
+    return number if history == "float32" else number / 2
 
 
 def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
@@ -88,20 +93,24 @@ class Steps:
         predictor: Registered name of the predictor of all parameters.
         size: One of `SIZES`.
         device: Where to compute.
+        history: How the predictor's history is stored.
     """
 
-    def __init__(self, predictor: str, size: str, device: str = "cpu") -> None:
+    def __init__(
+        self, predictor: str, size: str, device: str = "cpu", history: str = "float32"
+    ) -> None:
         torch.manual_seed(0)
         self._device = torch.device(device)
         model = stack(*SIZES[size]).to(self._device)
         for p in model.parameters():
             p.grad = torch.randn_like(p)
-        self.tensors = len(list(model.parameters()))
+        self._parameters = list(model.parameters())
+        self.tensors = len(self._parameters)
         self.parameters = sum(p.numel() for p in model.parameters())
         self._loss = torch.ones((), device=self._device)
         self._optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
         config = HybridConfig(
-            total_steps=10**9, warmup_fraction=0.0, count_flops=False,
+            total_steps=10**9, warmup_fraction=0.0, count_flops=False, history_dtype=history,
             predictors={"hidden": predictor}, kinds={"*": "hidden"},
         )  # fmt: skip
         self.engine = HybridEngine(model, self._optimizer, config)
@@ -109,19 +118,41 @@ class Steps:
         self.bytes = held(self.engine, model, self._optimizer)
 
     def seconds(self, *, forecasts: bool = True) -> float:
-        """Seconds that a block of steps takes, all work of the device included."""
+        """Seconds that a block of steps takes: processor time, or wall time with a device."""
+        clock = process_time if self._device.type == "cpu" else perf_counter
         self._wait()
-        started = perf_counter()
+        started = clock()
         for _ in range(LENGTH):
-            if forecasts:
-                self.engine.before_step()
-            self._optimizer.step()
-            if forecasts:
-                record = self.engine.after_step(self._loss)
+            self._step(forecasts)
         self._wait()
-        ended = perf_counter()
-        assert not forecasts or (record.phase is Phase.PREDICT and record.horizon > 0)
-        return ended - started
+        return clock() - started
+
+    def _step(self, forecasts: bool) -> None:
+        if forecasts:
+            self.engine.before_step()
+        self._optimizer.step()
+        if forecasts:
+            record = self.engine.after_step(self._loss)
+            assert record.phase is not Phase.PREDICT or record.horizon > 0
+
+    def passes(self) -> dict[str, float]:
+        """Reads and writes of a 32-bit buffer over the parameters that a forecast adds to a step.
+
+        Those of matrix products, and of all other operations.
+        """
+        plain, hybrid = (traffic(partial(self._step, f)) for f in (False, True))
+        return {key: (hybrid[key] - plain[key]) / 4 / self.parameters for key in plain}
+
+    def copy_seconds(self) -> float:
+        """Seconds of a pass: half a plain copy of 32-bit parameters."""
+        source = [torch.randn_like(p) for p in self._parameters]
+        target = [torch.empty_like(p) for p in self._parameters]
+        times = []
+        for _ in range(12):
+            started = process_time()
+            torch._foreach_copy_(target, source)
+            times.append(process_time() - started)
+        return statistics.median(times) / 2
 
     def summary(self, plain: Sequence[float], hybrid: Sequence[float]) -> dict[str, Any]:
         """The cost of a forecast from pairs of blocks, without and with forecasts.
@@ -154,22 +185,29 @@ class Steps:
             torch.cuda.synchronize(self._device)
 
 
-def measure(predictor: str, size: str) -> dict[str, Any]:
+def measure(predictor: str, size: str, history: str) -> dict[str, Any]:
     """A predictor's cost on the CPU, from alternating blocks."""
-    steps = Steps(predictor, size)
+    steps = Steps(predictor, size, history=history)
     pairs = [(steps.seconds(forecasts=False), steps.seconds()) for _ in range(ROUNDS[size])]
-    return steps.summary(*zip(*pairs, strict=True))
+    return {
+        "predictor": predictor,
+        "history": history,
+        **steps.summary(*zip(*pairs, strict=True)),
+        "passes": steps.passes(),
+        "copy_ms_per_million_parameters": 1e9 * steps.copy_seconds() / steps.parameters,
+    }
 
 
 def main() -> dict[str, Any]:
-    """Every predictor at every size, in one thread."""
+    """Every predictor at every size with either history, in one thread."""
     torch.set_num_threads(1)
-    found = {name: {size: measure(name, size) for size in SIZES} for name in PREDICTORS}
+    cells = itertools.product(PREDICTORS, SIZES, HISTORY_DTYPES)
     return {
         "threads": torch.get_num_threads(),
         "rounds": ROUNDS,
         "length": LENGTH,
-        "predictors": found,
+        "clock": "process",
+        "rows": [measure(*cell) for cell in cells],
         "versions": {
             "python": platform.python_version(),
             "torch": version("torch"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from benchmarks.step_cost import LENGTH, ROUNDS, SIZES, Steps, buffers
+from hybrid_predict.config import HISTORY_DTYPES
 from hybrid_predict.predictors import PREDICTORS
 
 no_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -32,10 +33,11 @@ def test_fused_adamw(benchmark, size, device):
     benchmark.extra_info["parameters"] = steps.parameters
 
 
+@pytest.mark.parametrize("history", HISTORY_DTYPES)
 @pytest.mark.parametrize("predictor", PREDICTORS)
-def test_fused_adamw_with_forecasts(benchmark, predictor, size, device):
+def test_fused_adamw_with_forecasts(benchmark, predictor, history, size, device):
     benchmark.group = group(size, device)
-    steps = Steps(predictor, size, device)
+    steps = Steps(predictor, size, device, history)
     plain, hybrid = [], []
     benchmark.pedantic(
         lambda: hybrid.append(steps.seconds()),
@@ -44,5 +46,5 @@ def test_fused_adamw_with_forecasts(benchmark, predictor, size, device):
     )
     benchmark.extra_info.update(steps.summary(plain, hybrid))
     # Base weights, the optimizer's two moments, and what the method card documents, in 32 bits.
-    documented = 4 * steps.parameters * (1 + 2 + buffers(predictor))
+    documented = 4 * steps.parameters * (1 + 2 + buffers(predictor, history))
     assert documented <= steps.bytes <= documented + 64 * steps.tensors

@@ -40,13 +40,13 @@ class _Redirected(AbstractPredictor):
     def observe(
         self,
         state: PredictorState,
-        displacement: Sequence[Any],
+        observed: Sequence[Any],
         applied: WeightDelta | None,
         backend: AbstractBackend[Any],
-        gradient: Sequence[Any] | None = None,
+        lengths: Any = None,
     ) -> None:
         """Add one full step to the history of ``inner``."""
-        self.inner.observe(state, displacement, applied, backend, gradient)
+        self.inner.observe(state, observed, applied, backend, lengths)
 
 
 @dataclass(frozen=True)
