@@ -34,6 +34,7 @@ def lab(name: str) -> ModuleType:
 
 
 averages, windows = lab("candidates"), lab("candidates_window")
+foresight = [lab(name) for name in ("sweep", "sweep_0008", "foresight_0008")][-1]
 CANDIDATES = {
     "outer": averages.OuterNesterov(every=2),
     "ridge": averages.RidgePredictor(every=2),
@@ -228,3 +229,18 @@ def test_nowcast_learns_a_decay_that_all_weights_share():
     history = fed(windows.NowcastPredictor(history=2, stride=1, rate=1e-2), moves)
     for found, last in zip(history.forecast(1.0), moves[-1], strict=True):
         np.testing.assert_allclose(found, 0.7 * last, rtol=0.15)
+
+
+@pytest.mark.parametrize(
+    ("factor", "turned", "given", "scaled", "alignment"),
+    [(1.0, 0.0, 1.0, 1.0, 1.0), (0.5, 0.0, 0.75, 1.0, 1.0), (1.0, 1.0, 0.0, 0.5, 0.5**0.5),
+     (-1.0, 0.0, -3.0, 0.0, -1.0)],
+)  # fmt: skip
+def test_shares_of_a_displacement_foreseen(factor, turned, given, scaled, alignment):
+    sums, came = foresight.Sums(), torch.tensor([3.0, 4.0])
+    forecast = factor * came + turned * torch.tensor([4.0, -3.0])
+    for _ in range(2):
+        sums.add([forecast], [came])
+        sums.align([forecast], [-came])
+    wanted = {"given": given, "scaled": scaled, "alignment": alignment}
+    assert sums.shares() == pytest.approx(wanted, abs=1e-6)
