@@ -8,6 +8,7 @@ Run with: python docs/render.py
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from functools import partial
@@ -78,14 +79,22 @@ def demo_table() -> str:
     return "\n".join(lines)
 
 
-def sweep(page: str) -> str:
-    """The variants of a decision page."""
+def decision(module: str) -> Any:
+    """A module that stands beside the decision pages."""
     decisions = str(ROOT / "docs" / "decisions")
     if decisions not in sys.path:
         sys.path.append(decisions)
-    from sweep import table
+    return importlib.import_module(module)
 
-    return str(table(page))
+
+def sweep(page: str) -> str:
+    """The variants of a decision page."""
+    return str(decision("sweep").table(page))
+
+
+def foresight(page: str) -> str:
+    """What the candidates of a decision page foresee."""
+    return str(decision(f"foresight_{page}").table())
 
 
 def environment() -> str:
@@ -175,6 +184,10 @@ BLOCKS = {
     **{
         f"sweep {page}": partial(sweep, page)
         for page in (path.stem.removeprefix("sweep-") for path in RESULTS.glob("sweep-*.jsonl"))
+    },
+    **{
+        f"foresight {page}": partial(foresight, page)
+        for page in (path.stem.removeprefix("foresight-") for path in RESULTS.glob("foresight-*"))
     },
     **{
         name: make
