@@ -97,6 +97,11 @@ def foresight(page: str) -> str:
     return str(decision(f"foresight_{page}").table())
 
 
+def forks() -> str:
+    """What changing the horizon in the middle of a run does, for decision 10."""
+    return str(decision("forks_0010").table(load("forks-0010.json")["rows"]))
+
+
 def environment() -> str:
     """What the demo's results were measured on."""
     demo = load("demo.json")
@@ -181,6 +186,7 @@ BLOCKS = {
     "import time": import_time,
     "step cost": step_cost,
     "added cost": added_cost,
+    "forks 0010": forks,
     **{
         f"sweep {page}": partial(sweep, page)
         for page in (path.stem.removeprefix("sweep-") for path in RESULTS.glob("sweep-*.jsonl"))

@@ -261,11 +261,13 @@ def test_tables_name_every_task_setting_and_arm(core):
     plan, done = core
     made = {name: make() for name, make in blocks(compiled(plan, done)).items()}
     assert list(made) == [f"bench core {x}" for x in
-                          ("source", "settings", "arms", "losses", "steps")]  # fmt: skip
+                          ("source", "settings", "arms", "auto", "losses", "steps")]  # fmt: skip
     assert all(f"`{task}`" in made["bench core settings"] for task in plan.tasks)
     assert all(ARMS[a].title in made["bench core arms"] for a in plan.arms("tuned")[len(PLAIN) :])
     assert "5 paired seeds" in made["bench core source"]
     assert "hint" not in made["bench core source"]
+    compressed = sum("auto" in plan.arms(setting) for setting in SUITES["core"].arms)
+    assert made["bench core auto"].count("\n") == 1 + 3 * compressed
     rows = sum(len(plan.arms(setting)) for setting in SUITES["core"].arms)
     assert made["bench core losses"].count("\n") == 1 + 3 * rows
 

@@ -14,16 +14,12 @@ import statistics
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
-from sweep import RATES, SEEDS
-from torch.optim.lr_scheduler import LambdaLR
+from sweep import SEEDS, train
+from torch import nn
 
-from hybrid_predict import FixedHorizon, HybridConfig, HybridEngine
-from hybrid_predict.bench.arms import Rates, adamw
-from hybrid_predict.tasks import TASKS
-from hybrid_predict.tasks.base import linear_schedule
+from hybrid_predict import FixedHorizon
 
 FILE = Path(__file__).parent.parent / "results" / "forks-0010.json"
 FORK = 100
@@ -36,36 +32,24 @@ BINS = ((0, 20), (20, 40), (40, 80), (80, 160))
 class Switched(FixedHorizon):
     """A horizon of 1 that becomes another one."""
 
-    after: float = 1.0
+    now: ClassVar[float] = 1.0
 
     def horizons(self, state: Any) -> list[float]:
         """One horizon for all tensors."""
-        return [Switched.after] * len(state)
+        return [Switched.now] * len(state)
 
 
-def train(task_name: str, horizon: float, seed: int) -> list[float]:
+def losses(task_name: str, horizon: float, seed: int) -> list[float]:
     """Training losses of one run, and in the end its final loss."""
-    torch.set_num_threads(1)
-    task, losses = TASKS[task_name], []
-    model, batches = task.model(seed), task.batches(seed)
-    (optimizer,) = adamw(model, task.recipe, Rates(RATES[task_name]), task.steps)
-    decay = linear_schedule(task.steps, task.recipe.warmup_fraction)
-    scheduler = LambdaLR(optimizer, decay)
-    Switched.after = 1.0
-    config = HybridConfig(
-        total_steps=task.steps,
-        horizon=Switched(updates=1.0),
-        count_flops=False,
-    )
-    with HybridEngine(model, optimizer, config) as engine:
-        while not engine.done:
-            Switched.after = horizon if len(losses) >= FORK else 1.0
-            engine.before_step()
-            loss = task.full_step(model, next(batches), optimizer)
-            losses.append(float(loss.detach()))
-            for _ in range(engine.after_step(loss).ticks):
-                scheduler.step()
-    return [*losses, task.final_loss(model)]
+    found: list[float] = []
+
+    def each(model: nn.Module, loss: float) -> None:
+        found.append(loss)
+        Switched.now = horizon if len(found) >= FORK else 1.0
+
+    Switched.now = 1.0
+    task, model, _ = train(task_name, {"horizon": Switched(updates=1.0)}, seed, each)
+    return [*found, task.final_loss(model)]
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -89,7 +73,7 @@ def main() -> None:
     tasks, horizons = ("gpt-0.2m", "cnn", "inr", "mlp", "lora"), (1.0, 0.5, 2.0)
     cells = [(t, h, s) for t in tasks for h in horizons for s in SEEDS]
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        runs = dict(zip(cells, pool.map(train, *zip(*cells, strict=True)), strict=True))
+        runs = dict(zip(cells, pool.map(losses, *zip(*cells, strict=True)), strict=True))
     rows = []
     for task in tasks:
         for horizon in horizons[1:]:

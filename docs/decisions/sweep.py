@@ -14,7 +14,7 @@ import argparse
 import importlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -22,12 +22,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.bench.arms import PLAIN, Rates, adamw
 from hybrid_predict.evidence import speedup
-from hybrid_predict.tasks import TASKS
+from hybrid_predict.tasks import TASKS, Task
 from hybrid_predict.tasks.base import linear_schedule
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -37,6 +38,7 @@ RATES = {"gpt-0.2m": 0.004, "cnn": 0.032, "inr": 0.016, "mlp": 0.008, "lora": 0.
 SEEDS = (0, 1)
 
 
+Each = Callable[[nn.Module, float], None]
 Variants = Mapping[str, Mapping[str, Any]]
 """Arguments of HybridConfig by name of the variant."""
 
@@ -47,8 +49,17 @@ def variants_of(page: str) -> Variants:
     return found
 
 
-def run(page: str, task_name: str, variant: str, seed: int) -> dict[str, Any]:
-    """Train one run; its final loss and cost."""
+def train(
+    task_name: str, changes: Mapping[str, Any], seed: int, each: Each | None = None
+) -> tuple[Task, nn.Module, HybridEngine]:
+    """One run at the best rate of plain training.
+
+    Args:
+        task_name: Its task.
+        changes: Arguments of HybridConfig.
+        seed: Decides initial weights and batches.
+        each: Called after every full step with the model and the training loss.
+    """
     torch.set_num_threads(1)
     task = TASKS[task_name]
     model, batches = task.model(seed), task.batches(seed)
@@ -56,13 +67,20 @@ def run(page: str, task_name: str, variant: str, seed: int) -> dict[str, Any]:
     decay = linear_schedule(task.steps, task.recipe.warmup_fraction)
     scheduler = LambdaLR(optimizer, decay)
     settings = {"speedup": 1.5, "total_steps": task.steps, "count_flops": False}
-    config = HybridConfig(**{**settings, **variants_of(page)[variant]})
-    with HybridEngine(model, optimizer, config) as engine:
+    with HybridEngine(model, optimizer, HybridConfig(**{**settings, **changes})) as engine:
         while not engine.done:
             engine.before_step()
             loss = task.full_step(model, next(batches), optimizer)
             for _ in range(engine.after_step(loss).ticks):
                 scheduler.step()
+            if each is not None:
+                each(model, float(loss.detach()))
+    return task, model, engine
+
+
+def run(page: str, task_name: str, variant: str, seed: int) -> dict[str, Any]:
+    """Final loss and cost of one run."""
+    task, model, engine = train(task_name, variants_of(page)[variant], seed)
     loss = task.final_loss(model)
     return {
         "task": task_name,

@@ -27,6 +27,7 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
         f"{suite} source": partial(source, results),
         f"{suite} settings": partial(settings_table, summary),
         f"{suite} arms": partial(arms_table, summary),
+        f"{suite} auto": partial(auto_table, summary),
         f"{suite} losses": partial(losses_table, summary),
         f"{suite} steps": partial(steps_table, results["steps"]),
     }
@@ -72,6 +73,28 @@ def arms_table(summary: Summary) -> str:
             rows.append([ARMS[arm].title, *cells, _mean(total), _worst(total)])
     tasks = [f"`{task}`" for task in summary.tasks]
     return _table(["arm", *tasks, "geometric mean", "worst task"], rows)
+
+
+def auto_table(summary: Summary) -> str:
+    """How far ``speedup="auto"`` compressed, and whether it kept the full run's quality."""
+    rows = []
+    for task in summary.tasks:
+        for setting in summary.settings:
+            found = summary.figures(task, setting, "auto")
+            if found is None or found.speedup is None:
+                continue
+            total = summary.budgets(task, setting)[PLAIN.index("plain")]
+            compression, worth = total / found.cost, found.speedup
+            kept = "in the mean" if worth.value >= compression else "no"
+            if worth.low is not None and worth.low >= compression:
+                kept = "yes"
+            rows.append([
+                f"`{task}`", SETTINGS[setting].title, f"{total:,}", f"{found.full_steps:,.0f}",
+                f"{compression:.2f}", speedup_text(worth), kept,
+            ])  # fmt: skip
+    titles = ["task", "setting", "full run", "full steps", "compressed by", "worth",
+              "quality of the full run kept"]  # fmt: skip
+    return _table(titles, rows)
 
 
 def losses_table(summary: Summary) -> str:
