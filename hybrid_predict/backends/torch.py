@@ -113,7 +113,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         iterations: int,
     ) -> list[Tensor]:
         """Target[k] := lengths[k] O / |O|, O the orthogonal factor of the average; see the base."""
-        groups: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        groups: dict[tuple[int, int, bool, torch.device], list[int]] = defaultdict(list)
         for k, x in enumerate(mean):
             groups[(*_matrix(x), x.dim() > 1, x.device)].append(k)
         for (rows, columns, flattens, device), members in groups.items():

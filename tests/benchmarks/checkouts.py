@@ -83,16 +83,15 @@ def compare(before: Path, after: Path, task: str, blocks: int) -> dict[str, Any]
 
 
 def main() -> dict[str, Any]:
-    """Every task with one thread and with two."""
+    """Every task."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("before", type=Path)
     parser.add_argument("after", type=Path)
     parser.add_argument("--blocks", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=1)
     chosen = parser.parse_args()
-    rows = []
-    for threads in (1, 2):
-        torch.set_num_threads(threads)
-        rows += [compare(chosen.before, chosen.after, task, chosen.blocks) for task in TASKS]
+    torch.set_num_threads(chosen.threads)
+    rows = [compare(chosen.before, chosen.after, task, chosen.blocks) for task in TASKS]
     versions = {"python": platform.python_version(), "torch": version("torch")}
     return {"length": LENGTH, "blocks": chosen.blocks, "rows": rows, "versions": versions}
 
