@@ -158,7 +158,10 @@ class Window:
         row_norms, row_lengths = norms[3:].view(2, -1)
         good = (spoiled == 0) & self._within(loss, total)
         head = [loss, total, good.float(), remainder / forecast.clamp_min(tiny)]
-        head.append(1.0 - both.square() / (own * placed))  # nan where nothing was replaced
+        cosine = both / (own.sqrt() * placed.sqrt())
+        # A forecast of length zero adds nothing; without a replaced update nothing is known.
+        novelty = (1.0 - cosine.square()).nan_to_num(0.0)
+        head.append(novelty if self.overlaps else self._scalar(None, math.nan))
         alignments = -sums[6:] / (row_norms * row_lengths).clamp_min(tiny)
         return torch.cat([torch.stack(head), alignments])
 

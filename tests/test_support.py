@@ -47,6 +47,7 @@ class Along(MomentumPredictor):
 
     replaces_update: ClassVar[bool] = True
     novelty: float = 0.0
+    scale: float = 1.0
 
     def observe(self, state, observed, applied, backend, lengths=None):
         pairs = zip(observed, lengths, strict=True)
@@ -61,7 +62,8 @@ class Along(MomentumPredictor):
         return math.sqrt(1 - self.novelty) * update + math.sqrt(self.novelty) * other
 
     def forecast(self, state, horizons, *, closed_loop=True):
-        return WeightDelta(state.names, tuple(state.direction), tuple(horizons))
+        directions = tuple(self.scale * x for x in state.direction)
+        return WeightDelta(state.names, directions, tuple(horizons))
 
 
 def train(config):
@@ -93,6 +95,8 @@ def auto(predictor, horizon=1.0, **changes):
         (Along(novelty=0.0), 1.0, 1.0),
         (Along(novelty=0.3), 3.0, 1.0),
         (Along(novelty=0.9), 1.0, 1.5),
+        (Along(novelty=0.9, scale=1e-12), 1.0, 1.5),
+        (Along(novelty=0.9, scale=0.0), 1.0, 1.0),
         (Along(novelty=0.9), 2.0, 2.0),
         (MomentumPredictor(), 1.0, 1.5),
     ],
