@@ -87,9 +87,9 @@ def decision(module: str) -> Any:
     return importlib.import_module(module)
 
 
-def sweep(page: str) -> str:
-    """The variants of a decision page."""
-    return str(decision("sweep").table(page))
+def sweep(page: str, only: str = "") -> str:
+    """The variants of a decision page, or one of them."""
+    return str(decision("sweep").table(page, only))
 
 
 def foresight(page: str) -> str:
@@ -187,6 +187,8 @@ BLOCKS = {
     "step cost": step_cost,
     "added cost": added_cost,
     "forks 0010": forks,
+    "worth of momentum": partial(sweep, "0008", "momentum"),
+    "worth of linear": partial(sweep, "0008", "linear"),
     **{
         f"sweep {page}": partial(sweep, page)
         for page in (path.stem.removeprefix("sweep-") for path in RESULTS.glob("sweep-*.jsonl"))

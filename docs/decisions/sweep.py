@@ -108,12 +108,12 @@ def plain_curves() -> dict[str, tuple[list[float], dict[str, dict[int, float]]]]
     }
 
 
-def table(page: str) -> str:
-    """Speedups of every variant that was run to its end, two seeds each."""
+def table(page: str, only: str = "") -> str:
+    """Speedups of every variant that was run to its end, or of one of them, two seeds each."""
     rows, curves = load(page), plain_curves()
     lines = [f"| variant | {' | '.join(f'`{t}`' for t in RATES)} | geometric mean |",
              "|" + " --- |" * (len(RATES) + 2)]  # fmt: skip
-    for variant in variants_of(page):
+    for variant in [only] if only else variants_of(page):
         if sum(r["variant"] == variant for r in rows) < len(RATES) * len(SEEDS):
             continue
         values = []
