@@ -97,9 +97,9 @@ def foresight(page: str) -> str:
     return str(decision(f"foresight_{page}").table())
 
 
-def forks() -> str:
-    """What changing the horizon in the middle of a run does, for decision 10."""
-    return str(decision("forks_0010").table(load("forks-0010.json")["rows"]))
+def runs(module: str, file: str) -> str:
+    """The table of a decision page's own script from its results."""
+    return str(decision(module).table(load(file)["rows"]))
 
 
 def environment() -> str:
@@ -186,7 +186,10 @@ BLOCKS = {
     "import time": import_time,
     "step cost": step_cost,
     "added cost": added_cost,
-    "forks 0010": forks,
+    **{
+        f"{name} {page}": partial(runs, f"{name}_{page}", f"{name}-{page}.json")
+        for name, page in (("forks", "0010"), ("tuning", "0010"), ("tails", "0011"))
+    },
     "worth of momentum": partial(sweep, "0008", "momentum"),
     "worth of linear": partial(sweep, "0008", "linear"),
     **{

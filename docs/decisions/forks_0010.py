@@ -16,10 +16,11 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sweep import SEEDS, train
+from sweep import RATES, SEEDS, train
 from torch import nn
 
 from hybrid_predict import FixedHorizon
+from hybrid_predict.tasks import TASKS
 
 FILE = Path(__file__).parent.parent / "results" / "forks-0010.json"
 FORK = 100
@@ -48,7 +49,8 @@ def losses(task_name: str, horizon: float, seed: int) -> list[float]:
         Switched.now = horizon if len(found) >= FORK else 1.0
 
     Switched.now = 1.0
-    task, model, _ = train(task_name, {"horizon": Switched(updates=1.0)}, seed, each)
+    task, changes = TASKS[task_name], {"horizon": Switched(updates=1.0)}
+    model, _ = train(task, RATES[task_name], changes, seed, each)
     return [*found, task.final_loss(model)]
 
 

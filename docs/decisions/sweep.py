@@ -50,24 +50,24 @@ def variants_of(page: str) -> Variants:
 
 
 def train(
-    task_name: str, changes: Mapping[str, Any], seed: int, each: Each | None = None
-) -> tuple[Task, nn.Module, HybridEngine]:
-    """One run at the best rate of plain training.
+    task: Task, rate: float, changes: Mapping[str, Any], seed: int, each: Each | None = None
+) -> tuple[nn.Module, HybridEngine]:
+    """One run with linear decay.
 
     Args:
-        task_name: Its task.
+        task: What is trained.
+        rate: Peak learning rate.
         changes: Arguments of HybridConfig.
         seed: Decides initial weights and batches.
         each: Called after every full step with the model and the training loss.
     """
     torch.set_num_threads(1)
-    task = TASKS[task_name]
+    settings = {"speedup": 1.5, "total_steps": task.steps, "count_flops": False, **changes}
     model, batches = task.model(seed), task.batches(seed)
-    (optimizer,) = adamw(model, task.recipe, Rates(RATES[task_name]), task.steps)
-    decay = linear_schedule(task.steps, task.recipe.warmup_fraction)
+    (optimizer,) = adamw(model, task.recipe, Rates(rate), settings["total_steps"])
+    decay = linear_schedule(settings["total_steps"], task.recipe.warmup_fraction)
     scheduler = LambdaLR(optimizer, decay)
-    settings = {"speedup": 1.5, "total_steps": task.steps, "count_flops": False}
-    with HybridEngine(model, optimizer, HybridConfig(**{**settings, **changes})) as engine:
+    with HybridEngine(model, optimizer, HybridConfig(**settings)) as engine:
         while not engine.done:
             engine.before_step()
             loss = task.full_step(model, next(batches), optimizer)
@@ -75,12 +75,13 @@ def train(
                 scheduler.step()
             if each is not None:
                 each(model, float(loss.detach()))
-    return task, model, engine
+    return model, engine
 
 
 def run(page: str, task_name: str, variant: str, seed: int) -> dict[str, Any]:
     """Final loss and cost of one run."""
-    task, model, engine = train(task_name, variants_of(page)[variant], seed)
+    task, changes = TASKS[task_name], variants_of(page)[variant]
+    model, engine = train(task, RATES[task_name], changes, seed)
     loss = task.final_loss(model)
     return {
         "task": task_name,

@@ -44,7 +44,8 @@ def refreshed(task: Task, model: nn.Module, seed: int) -> nn.Module:
 
 def losses(task_name: str, seed: int) -> list[float]:
     """Final losses of the last weights and of the average over each part."""
-    steps = round(TASKS[task_name].steps / 1.5)
+    task = TASKS[task_name]
+    steps = round(task.steps / 1.5)
     averages: dict[float, AveragedModel] = {}
     taken = 0
 
@@ -55,7 +56,7 @@ def losses(task_name: str, seed: int) -> list[float]:
             if taken > (1 - part) * steps:
                 averages.setdefault(part, AveragedModel(model)).update_parameters(model)
 
-    task, model, _ = train(task_name, {}, seed, each)
+    model, _ = train(task, RATES[task_name], {}, seed, each)
     models = [model, *(averages[part].module for part in PARTS)]
     return [task.final_loss(refreshed(task, m, seed)) for m in models]
 
