@@ -16,7 +16,6 @@ from hybrid_predict import (
     HybridConfig,
     HybridEngine,
     LinearPredictor,
-    SpectralPredictor,
 )
 from hybrid_predict.backends import NumpyBackend
 from hybrid_predict.testing.backends import TORCH
@@ -41,7 +40,6 @@ CANDIDATES = {
     "ensemble": averages.EnsemblePredictor(
         members=(averages.RidgePredictor(every=1), LinearPredictor())
     ),
-    "corrected": averages.CorrectedSpectral(),
     "modes": windows.LowRankPredictor(size=4, stride=1),
     "anderson": windows.AndersonPredictor(size=3, stride=1),
     "nowcast": windows.NowcastPredictor(history=2, stride=1),
@@ -97,12 +95,13 @@ def test_outer_steps_settle_at_the_horizon_times_a_constant_update():
 
 def ridge_twin(moves, every, memory, alpha, decays=(0.8, 0.95, 0.99)):
     """One tensor; the penalised least squares on all entries of all fits at once."""
-    means, then, since = [np.zeros_like(moves[0]) for _ in decays], None, 0.0
+    backend, then, since = NumpyBackend(), None, 0.0
+    means = [np.zeros_like(moves[0]) for _ in decays]
     blocks, coefficients = [], np.zeros(len(decays) + 2)
     for count, u in enumerate(moves, 1):
         since = since + u / every
         means = [g * m + (1 - g) * u for g, m in zip(decays, means, strict=True)]
-        (flat,) = NumpyBackend().flatten_spectrum([np.zeros_like(u)], [means[1]], 5)
+        (flat,) = backend.flatten_spectrum([u], [means[1]], [u], 1.0, backend.norms([means[1]]), 5)
         now = np.stack([x.ravel() for x in (u, *means, flat)], axis=1)
         if count % every == 0:
             if then is not None:
@@ -140,19 +139,6 @@ def test_ensemble_is_shortened_by_disagreement():
         agreement = np.linalg.norm(mean) / square**0.5
         assert agreement < 0.9
         np.testing.assert_allclose(found, agreement * mean, rtol=1e-6)
-
-
-def test_corrected_spectral_forecast_without_its_share_is_the_spectral_one():
-    moves = steps(count=5)
-    plain, corrected = (
-        fed(p, moves).forecast(2.0)
-        for p in (SpectralPredictor(), averages.CorrectedSpectral(share=0.0))
-    )
-    for found, wanted in zip(corrected, plain, strict=True):
-        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-7)
-    turned = fed(averages.CorrectedSpectral(), moves).forecast(2.0)
-    assert not np.allclose(turned[0], plain[0], rtol=1e-2)
-    assert np.linalg.norm(turned[0]) == pytest.approx(np.linalg.norm(plain[0]), rel=1e-5)
 
 
 def modes_twin(blocks, count, rank):

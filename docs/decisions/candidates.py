@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.linear_model import Ridge
 from torch import Tensor
 
-from hybrid_predict import LinearPredictor, MomentumPredictor, SpectralPredictor, WeightDelta
+from hybrid_predict import LinearPredictor, MomentumPredictor, WeightDelta
 from hybrid_predict.backends import AbstractBackend
 from hybrid_predict.predictors import AbstractPredictor, PredictorState
 
@@ -146,9 +146,9 @@ class OuterNesterov(AbstractPredictor):
         """Momentum and inner displacement of zero."""
         return lab_state(names, like, backend)
 
-    def observe(self, state, displacement, applied, backend, gradient=None):  # type: ignore[no-untyped-def]
+    def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Add the update to the inner displacement, and that to the momentum when due."""
-        update = own_update(displacement, applied)
+        update = own_update(observed, applied)
         state.average = backend.add_scaled(state.average, update, [1.0 / self.every] * len(update))
         state.count += 1
         if state.count % self.every == 0:
@@ -202,15 +202,16 @@ class RidgePredictor(AbstractPredictor):
         }
         return state
 
-    def observe(self, state, displacement, applied, backend, gradient=None):  # type: ignore[no-untyped-def]
+    def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Renew the features, fit when due, and combine them."""
-        update, features = own_update(displacement, applied), len(self.decays) + 2
+        update, features = own_update(observed, applied), len(self.decays) + 2
         state.average = backend.add_scaled(state.average, update, [1.0 / self.every] * len(update))
         now = state.window[:features]
         backend.copy(now[0], update)
         for decay, mean in zip(self.decays, now[1:-1], strict=True):
             backend.average(mean, update, decay)
-        backend.flatten_spectrum(now[-1], now[1 + len(self.decays) // 2], 5)
+        mean = now[1 + len(self.decays) // 2]
+        backend.flatten_spectrum(now[-1], mean, mean, 0.0, backend.norms(mean), 5)
         state.count += 1
         if state.count % self.every == 0:
             self._fit(state, backend, features)
@@ -294,10 +295,10 @@ class EnsemblePredictor(AbstractPredictor):
         states = [member.init(names, like, backend) for member in self.members]
         return EnsembleState(tuple(names), [], [], members=states)
 
-    def observe(self, state, displacement, applied, backend, gradient=None):  # type: ignore[no-untyped-def]
+    def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Show every member the displacement."""
         for member, own in zip(self.members, state.members, strict=True):
-            member.observe(own, [x.clone() for x in displacement], applied, backend)
+            member.observe(own, [x.clone() for x in observed], applied, backend)
         state.count += 1
 
     def forecast(self, state, horizons, *, closed_loop=True):  # type: ignore[no-untyped-def]
@@ -312,74 +313,3 @@ class EnsemblePredictor(AbstractPredictor):
             directions.append(mean)
             factors.append(float(mean.norm()) / square**0.5 if square > 0 else 0.0)
         return WeightDelta(state.names, tuple(directions), tuple(factors))
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorrectedSpectral(AbstractPredictor):
-    r"""The spectral forecast, turned by what the updates taken back are regressed to.
-
-    .. math:: \hat\Delta = h \|u\| \frac{s + \hat r}{\|s + \hat r\|}, \qquad
-        \hat r = \kappa \sum_j c_j x_j, \qquad y_{t+1} \approx \sum_j c_j x_j(t)
-
-    with s the spectral forecast of one update and features x = (s, average of u, last u), c one
-    ridge fit per tensor and step. What is fitted, y, is the update u that the optimizer made at
-    the forecast point and that was taken back, so that r is the forecast of the residual; or, if
-    ``descent``, minus the gradient there, as long as u.
-
-    Args:
-        spectral: The forecast that is corrected.
-        descent: Whether y is minus the gradient instead of the update.
-        share: :math:`\kappa`, at least 0.
-        memory: Of the sums per full step.
-        alpha: Relative to the features' lengths.
-
-    References:
-        Hoerl and Kennard, Ridge regression (1970); Jordan et al., Muon (2024).
-    """
-
-    replaces_update: ClassVar[bool] = True
-
-    spectral: SpectralPredictor = field(default_factory=SpectralPredictor)
-    descent: bool = False
-    share: float = 1.0
-    memory: float = 0.98
-    alpha: float = 0.1
-
-    def init(
-        self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
-    ) -> LabState:
-        """No gradient and no update yet."""
-        state = lab_state(names, like, backend, 3)
-        state.tables = {
-            "gram": torch.zeros((len(names), 3, 3), dtype=torch.float64),
-            "moment": torch.zeros((len(names), 3), dtype=torch.float64),
-        }
-        return state
-
-    def observe(self, state, displacement, applied, backend, gradient=None):  # type: ignore[no-untyped-def]
-        """Regress the update on the features before it, then renew those."""
-        update, tables = [x.clone() for x in displacement], state.tables
-        flat, mean, last = features = state.window[:3]
-        target = update
-        if self.descent:
-            target = backend.rescale([x.clone() for x in gradient], -backend.norms(update))
-        length = products([update], [update]).clamp_min(1e-30)
-        gram = products(features, features) / length
-        moment = (products(features, [target]) / length)[..., 0]
-        tables["gram"] = self.memory * tables["gram"] + gram
-        tables["moment"] = self.memory * tables["moment"] + moment
-        found = self.share * ridge_coefficients(tables["gram"], tables["moment"], self.alpha)
-        inner = PredictorState(state.names, state.average, flat, state.count)
-        self.spectral.observe(inner, displacement, None, backend, gradient)
-        state.average, state.count = inner.average, inner.count
-        state.window[0] = inner.direction
-        backend.average(mean, update, 0.9)
-        backend.copy(last, update)
-        found[:, 0] += 1.0
-        state.direction = backend.rescale(
-            combination(found, state.window[:3]), backend.norms(update)
-        )
-
-    def forecast(self, state, horizons, *, closed_loop=True):  # type: ignore[no-untyped-def]
-        """The corrected direction, times the horizon."""
-        return WeightDelta(state.names, tuple(state.direction), tuple(horizons))

@@ -93,9 +93,9 @@ class LowRankPredictor(AbstractPredictor):
         """No block yet."""
         return lab_state(names, like, backend)
 
-    def observe(self, state, displacement, applied, backend, gradient=None):  # type: ignore[no-untyped-def]
+    def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Add the update to the block under way."""
-        update = own_update(displacement, applied)
+        update = own_update(observed, applied)
         state.average = backend.add_scaled(state.average, update, [1.0] * len(update))
         state.count += 1
         if state.count % self.stride == 0:
@@ -144,10 +144,10 @@ class AndersonPredictor(AbstractPredictor):
         """No block yet."""
         return lab_state(names, like, backend)
 
-    def observe(self, state, displacement, applied, backend, gradient=None):  # type: ignore[no-untyped-def]
+    def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Add the displacement to the block under way; extrapolate when it is full."""
         ones = [1.0] * len(state.names)
-        state.average = backend.add_scaled(state.average, displacement, ones)
+        state.average = backend.add_scaled(state.average, observed, ones)
         state.count += 1
         if state.count % self.stride == 0:
             remember(state, backend, self.size)
@@ -207,9 +207,9 @@ class NowcastPredictor(AbstractPredictor):
         state.tables = {**tables, **moments}
         return state
 
-    def observe(self, state, displacement, applied, backend, gradient=None):  # type: ignore[no-untyped-def]
+    def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Add the update to the block under way; train and forecast anew when it is full."""
-        update = own_update(displacement, applied)
+        update = own_update(observed, applied)
         state.average = backend.add_scaled(state.average, update, [1.0] * len(update))
         state.count += 1
         if state.count % self.stride:

@@ -84,10 +84,12 @@ class Sums:
 
 def observe(histories: Histories, moved: list[Tensor], gradient: list[Tensor]) -> None:
     """Show every candidate one full step."""
+    backend = TorchBackend()
     for predictor, state in histories.values():
-        own = [x.clone() for x in moved]
-        seen = gradient if predictor.replaces_update else None
-        predictor.observe(state, own, None, TorchBackend(), seen)
+        if predictor.replaces_update:
+            predictor.observe(state, gradient, None, backend, backend.norms(moved))
+        else:
+            predictor.observe(state, [x.clone() for x in moved], None, backend)
 
 
 def run(task_name: str, candidates: list[str], seed: int = 0) -> dict[str, dict[str, float]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from candidates import CorrectedSpectral, EnsemblePredictor, OuterNesterov, RidgePredictor
+from candidates import EnsemblePredictor, OuterNesterov, RidgePredictor
 from candidates_window import AndersonPredictor, LowRankPredictor, NowcastPredictor
 
 from hybrid_predict import AlignmentHorizon, LinearPredictor, MomentumPredictor
@@ -27,6 +27,4 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "Anderson": _added(AndersonPredictor()),
     # Its network has nothing to say before the 24th full step.
     "nowcast": {**_added(NowcastPredictor()), "warmup_fraction": 0.05},
-    "spectral, corrected": {"predictors": {"hidden": CorrectedSpectral()}},
-    "corrected by descent": {"predictors": {"hidden": CorrectedSpectral(descent=True)}},
 }
