@@ -357,7 +357,7 @@ class HybridEngine:
             "forecaster": self._forecaster.state_dict(),
             "verifier": self._verifier.state_dict(),
             "scorer": self._scorer.state_dict(),
-            "rounding": self.mapper.rounding.state_dict(),
+            "rounding": self.mapper.rounding_state(),
         }
         return checkpoint.detached(state)
 

@@ -196,21 +196,33 @@ class ParameterMapper:
         """Give back the memory of the snapshot, when the parameters are base weights for good."""
         self._base = []
 
+    def rounding_state(self) -> dict[str, Tensor]:
+        """What is carried of rounding, whole; where parameters are sharded, all ranks call it.
+
+        Then the first rank gets it on the host, and the others nothing.
+        """
+        carry = self.rounding.state_dict()
+        held = [self.parameters[self._index[name]] for name in carry]
+        complete = distributed.collected({"carry": list(carry.values())}, held)
+        return dict(zip(carry, complete["carry"], strict=True)) if complete else {}
+
     def load_rounding(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a saved carry of rounding.
 
         Raises:
             CheckpointError: If it does not belong to these parameters.
         """
-        shapes = {name: p.shape for name, p in zip(self.names, self.values(), strict=True)}
-        odd = [n for n, carry in state.items() if not torch.is_tensor(carry)
-               or shapes.get(n) != carry.shape or not carry.isfinite().all()]  # fmt: skip
+        held = {name: p for name, p in zip(self.names, self.parameters, strict=True)
+                if name in state}  # fmt: skip
+        odd = [n for n, carry in state.items() if n not in held or not torch.is_tensor(carry)
+               or held[n].shape != carry.shape or not carry.isfinite().all()]  # fmt: skip
         if odd:
             raise CheckpointError(
                 f"state: expected finite rounding of this model's parameters, got another of "
                 f"{odd[:3]}. Resume from another checkpoint."
             )
-        self.rounding.load_state_dict(dict(state))
+        own = distributed.spread({"carry": [state[n] for n in held]}, list(held.values()))
+        self.rounding.load_state_dict(dict(zip(held, own["carry"], strict=True)))
 
     def rollback(self) -> None:
         """Put every parameter back to the snapshotted base weights, bit for bit."""
