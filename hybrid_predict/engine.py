@@ -144,7 +144,7 @@ class HybridEngine:
         if self._watching and self._bound and window.phase in LEARNING:
             paused = self._verifier.monitor.pausing(self.clock.full_steps + 1)
             with self._contained(window):
-                self.mapper.snapshot()
+                self._rollback.begin()
                 if forecast and self.clock.forecast_due and not paused:
                     self._place(window, evaluate)
                 self._rollback.before_forward(window.applied)
@@ -188,12 +188,12 @@ class HybridEngine:
 
     def detach(self) -> None:
         """Restore base weights and remove every hook; no forecast is made afterwards."""
-        if self._window is not None and not self._window.updated:
-            self._rollback.retreat(self._window)
-        self._window = None
+        window, self._window = self._window, None
+        if window is not None and len(window.updated) < len(self.optimizer.optimizers):
+            self._rollback.retreat(window)
         alive = self._release.alive
         self._release()
-        if alive:
+        if alive and self.done:  # a run that is saved and continued has yet to earn the rest
             self._verifier.drain(self._forecaster)
 
     def __enter__(self) -> HybridEngine:
