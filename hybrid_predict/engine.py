@@ -76,10 +76,10 @@ class HybridEngine:
         if not isinstance(config, HybridConfig):
             raise ConfigError("config", "a HybridConfig", type(config).__name__)
         model = distributed.unwrapped(model)
-        if not isinstance(optimizer, OptimizerWrapper):
-            optimizer = OptimizerWrapper(optimizer)
-        self.optimizer = optimizer
-        self.mapper = ParameterMapper(model, self.optimizer.parameters(), config.kinds)
+        wrapped = isinstance(optimizer, OptimizerWrapper)
+        self.optimizer = optimizer if wrapped else OptimizerWrapper(optimizer)
+        owners = self.optimizer.owners()
+        self.mapper = ParameterMapper(model, self.optimizer.parameters(), config.kinds, owners)
         on_host = all(p.device.type == "cpu" for p in self.mapper.parameters)
         lag = config.lag if config.lag is not None else (0 if on_host else 4)
         self.config = replace(config, lag=lag)
@@ -199,8 +199,9 @@ class HybridEngine:
     def __enter__(self) -> HybridEngine:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.detach()
+        distributed.fail_together(error)
 
     @contextmanager
     def base_weights(self) -> Iterator[None]:
@@ -283,8 +284,7 @@ class HybridEngine:
             if not window.applied:
                 window.residual = self._scorer.add(movement)
         self.ledger.forecasts += window.delta is not None
-        step = self.clock.full_steps + 1
-        self._verifier.push(step, window, self.optimizer.take_late_counts())
+        self._verifier.push(self.clock.full_steps + 1, window, self.optimizer.take_late_counts())
         if movement is not None:
             self._forecaster.observe(movement, window.forecast)
         reading = self._verifier.read(self._forecaster)

@@ -64,6 +64,7 @@ class ParameterMapper:
         model: The model that the parameters belong to; its module types give the kinds.
         parameters: The parameters that the optimizers update.
         overrides: Glob pattern over names to kind; the first match wins over the classification.
+        owners: Number of the optimizer by ``id`` of the parameter, where there are several.
 
     Raises:
         ConfigError: If the model is none, no parameter can be trained, or an override matches
@@ -77,6 +78,7 @@ class ParameterMapper:
         model: nn.Module,
         parameters: Iterable[Tensor],
         overrides: Mapping[str, str] | None = None,
+        owners: Mapping[int, int] | None = None,
     ) -> None:
         _check_initialised(model)
         distributed.refuse(model)
@@ -101,7 +103,7 @@ class ParameterMapper:
             )
         self.parameters: list[Tensor] = unique
         self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
-        kinds = classify(model)
+        kinds = classify(model, owners)
         self.kinds = tuple(
             _override(name, kinds.get(id(p), "hidden" if p.dim() > 1 else "vector"), overrides)
             for name, p in zip(self.names, unique, strict=True)
