@@ -76,8 +76,9 @@ class HybridEngine:
         if not isinstance(config, HybridConfig):
             raise ConfigError("config", "a HybridConfig", type(config).__name__)
         model = distributed.unwrapped(model)
-        wrapped = isinstance(optimizer, OptimizerWrapper)
-        self.optimizer = optimizer if wrapped else OptimizerWrapper(optimizer)
+        if not isinstance(optimizer, OptimizerWrapper):
+            optimizer = OptimizerWrapper(optimizer)
+        self.optimizer = optimizer
         owners = self.optimizer.owners()
         self.mapper = ParameterMapper(model, self.optimizer.parameters(), config.kinds, owners)
         on_host = all(p.device.type == "cpu" for p in self.mapper.parameters)
@@ -378,9 +379,8 @@ class HybridEngine:
     def _load(self, state: dict[str, Any]) -> None:
         kept = set(state["names"])
         self.mapper.leave_out(k for k, name in enumerate(self.mapper.names) if name not in kept)
-        forecaster = Forecaster(self.mapper, self.optimizer, self.config)
+        forecaster = self._forecaster = Forecaster(self.mapper, self.optimizer, self.config)
         forecaster.load_state_dict(state["forecaster"])
-        self._forecaster = forecaster
         self._bound = bool(state["bound"])
         lag = checkpoint.whole("lag", state["lag"])
         self.config = replace(self.config, lag=lag)
