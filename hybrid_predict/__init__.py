@@ -15,6 +15,7 @@ from hybrid_predict.errors import (
     HybridPredictError,
     MissingExtraError,
     PredictorError,
+    RankError,
     UnsupportedSetupError,
     UsageError,
 )
@@ -56,6 +57,7 @@ __all__ = [
     "ParameterMapper",
     "Phase",
     "PredictorError",
+    "RankError",
     "SavingsLedger",
     "SpectralPredictor",
     "StepRecord",

@@ -20,7 +20,8 @@ def contained(
         stop: Ends forecasting, with the reason and the error. It is not called for errors of this
             package, which tell of wrong arguments, nor for what is no error, such as Ctrl-C: those
             go on to the caller. So does every error where several ranks train together: the others
-            cannot know that this one has stopped, and would wait for it.
+            cannot know that this one has stopped, and would wait for it. They are told, and where
+            another rank was first its failure is raised instead.
     """
     try:
         yield
@@ -29,7 +30,6 @@ def contained(
         if not isinstance(error, Exception) or isinstance(error, HybridPredictError):
             raise
         if distributed.size() > 1:
+            distributed.fail_together(error)
             raise
-        text = str(error).strip().splitlines()
-        cause = type(error).__name__ + (f": {text[0]}" if text else "")
-        stop(f"forecasting failed with {cause}", error)
+        stop(f"forecasting failed with {distributed.summary(error)}", error)

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.errors import RankError, UnsupportedSetupError
+
+_FAILURE = "hybrid_predict/failure"
 
 _PLAIN = (Tensor, nn.Parameter)
 
@@ -86,6 +88,37 @@ def gather(value: Any) -> list[Any]:
     if size() > 1:
         dist.all_gather_object(values, value)
     return values
+
+
+def fail_together(error: BaseException | None) -> None:
+    """Tell the other ranks why this one is about to stop, unless one of them has stopped before.
+
+    The word is left in the store that the group was made with, as no rank can reduce any more. The
+    others meet it when a collective of theirs fails: with gloo as soon as this process has ended.
+
+    Args:
+        error: What this rank fails with; None if it does not fail.
+
+    Raises:
+        RankError: If another rank was first, naming that rank and its failure.
+    """
+    if error is None or size() == 1 or isinstance(error, RankError):
+        return
+    own = f"{rank()} {summary(error)}"
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        first = store.compare_set(_FAILURE, "", own).decode()
+    except RuntimeError:
+        raise RankError(None, "the loss of the group's store, which ended with it") from error
+    if first != own:
+        number, cause = first.split(" ", 1)
+        raise RankError(int(number), cause) from error
+
+
+def summary(error: BaseException) -> str:
+    """An error's type and the first line of its text."""
+    text = str(error).strip().splitlines()
+    return type(error).__name__ + (f": {text[0]}" if text else "")
 
 
 def check_same(*described: Any) -> None:

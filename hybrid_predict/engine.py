@@ -79,7 +79,8 @@ class HybridEngine:
         if not isinstance(optimizer, OptimizerWrapper):
             optimizer = OptimizerWrapper(optimizer)
         self.optimizer = optimizer
-        self.mapper = ParameterMapper(model, self.optimizer.parameters(), config.kinds)
+        owners = self.optimizer.owners()
+        self.mapper = ParameterMapper(model, self.optimizer.parameters(), config.kinds, owners)
         on_host = all(p.device.type == "cpu" for p in self.mapper.parameters)
         lag = config.lag if config.lag is not None else (0 if on_host else 4)
         self.config = replace(config, lag=lag)
@@ -144,7 +145,7 @@ class HybridEngine:
         if self._watching and self._bound and window.phase in LEARNING:
             paused = self._verifier.monitor.pausing(self.clock.full_steps + 1)
             with self._contained(window):
-                self.mapper.snapshot()
+                self._rollback.begin()
                 if forecast and self.clock.forecast_due and not paused:
                     self._place(window, evaluate)
                 self._rollback.before_forward(window.applied)
@@ -189,19 +190,20 @@ class HybridEngine:
 
     def detach(self) -> None:
         """Restore base weights and remove every hook; no forecast is made afterwards."""
-        if self._window is not None and not self._window.updated:
-            self._rollback.retreat(self._window)
-        self._window = None
+        window, self._window = self._window, None
+        if window is not None and len(window.updated) < len(self.optimizer.optimizers):
+            self._rollback.retreat(window)
         alive = self._release.alive
         self._release()
-        if alive:
+        if alive and self.done:  # a run that is saved and continued has yet to earn the rest
             self._verifier.drain(self._forecaster)
 
     def __enter__(self) -> HybridEngine:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         self.detach()
+        distributed.fail_together(error)
 
     @contextmanager
     def base_weights(self) -> Iterator[None]:
@@ -283,8 +285,7 @@ class HybridEngine:
             if not window.applied:
                 window.residual = self._scorer.add(movement)
         self.ledger.forecasts += window.delta is not None
-        step = self.clock.full_steps + 1
-        self._verifier.push(step, window, self.optimizer.take_late_counts())
+        self._verifier.push(self.clock.full_steps + 1, window, self.optimizer.take_late_counts())
         if movement is not None:
             self._forecaster.observe(movement, window.forecast)
         reading = self._verifier.read(self._forecaster)
@@ -357,7 +358,7 @@ class HybridEngine:
             "forecaster": self._forecaster.state_dict(),
             "verifier": self._verifier.state_dict(),
             "scorer": self._scorer.state_dict(),
-            "rounding": self.mapper.rounding.state_dict(),
+            "rounding": self.mapper.rounding_state(),
         }
         return checkpoint.detached(state)
 
@@ -378,9 +379,8 @@ class HybridEngine:
     def _load(self, state: dict[str, Any]) -> None:
         kept = set(state["names"])
         self.mapper.leave_out(k for k, name in enumerate(self.mapper.names) if name not in kept)
-        forecaster = Forecaster(self.mapper, self.optimizer, self.config)
+        forecaster = self._forecaster = Forecaster(self.mapper, self.optimizer, self.config)
         forecaster.load_state_dict(state["forecaster"])
-        self._forecaster = forecaster
         self._bound = bool(state["bound"])
         lag = checkpoint.whole("lag", state["lag"])
         self.config = replace(self.config, lag=lag)

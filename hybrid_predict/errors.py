@@ -89,6 +89,22 @@ class ContractError(HybridPredictError, AssertionError):
         self.subject = subject
 
 
+class RankError(HybridPredictError, RuntimeError):
+    """Another process that trains the same model has failed, so that this one cannot go on.
+
+    Args:
+        rank: Its number, None if nobody could say.
+        cause: What it failed with.
+    """
+
+    def __init__(self, rank: int | None, cause: str) -> None:
+        who = "another rank" if rank is None else f"rank {rank}"
+        remedy = "Stop every rank, and resume the run from its last checkpoint."
+        expected = "every rank to take part in the full step"
+        super().__init__(f"ranks: expected {expected}, but {who} failed with {cause}. {remedy}")
+        self.rank = rank
+
+
 class MissingExtraError(HybridPredictError, ImportError):
     """An optional dependency is not installed.
 

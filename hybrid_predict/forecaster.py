@@ -67,7 +67,8 @@ class Forecaster:
         self.kinds = [mapper.kinds[k] for k in self.positions]
         self._state = self._rule.init(self.kinds)
         self._parameters = [mapper.parameters[k] for k in self.positions]
-        columns = list(zip(self.kinds, optimizer.owners(self._parameters), strict=True))
+        owners = optimizer.owners()
+        columns = [(k, owners[id(p)]) for k, p in zip(self.kinds, self._parameters, strict=True)]
         parts = [(kind, k) for kind in predictors for k in range(len(optimizer.optimizers))]
         self._groups = [
             self._group(predictors[part[0]], part[1], members)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -12,19 +12,28 @@ _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _EMBEDDING_WORDS = ("embed", "pos", "token")
 
 
-def classify(model: nn.Module) -> dict[int, str]:
+def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[int, str]:
     """The kind of every parameter of a model, by ``id``, from module types and shapes.
 
     Weights of two or more dimensions are ``hidden`` matrices, convolutions, attention projections
     and low-rank adapters included, except embedding tables, learned positions and the head.
 
-    The head is one matrix: a linear layer that maps back onto an embedding's vocabulary, or else
-    the last matrix of the network. It is sought among the trained matrices, and among frozen ones
-    only behind the last trained one: where the network goes on frozen, what is trained are inner
-    matrices or adapters, and none of them is the head. A child of the model that is frozen as a
-    whole belongs to the network if it holds a single matrix (a frozen head), or if its first
-    matrix takes the last trained one's outputs, flattened or not (a frozen head of several
-    layers); otherwise it is a network of its own, such as a teacher.
+    The head of a network is one matrix: a linear layer that maps back onto an embedding's
+    vocabulary, or else the last matrix of the network. It is sought among the trained matrices, and
+    among frozen ones only behind the last trained one: where the network goes on frozen, what is
+    trained are inner matrices or adapters, and none of them is the head. A child of the model that
+    is frozen as a whole belongs to the network if it holds a single matrix (a frozen head), or if
+    its first matrix takes the last trained one's outputs, flattened or not (a frozen head of
+    several layers); otherwise it is a network of its own, such as a teacher.
+
+    Modules beside the one that ends in the head end in heads too, if they are of its class, take
+    the inputs that it takes, and give outputs that it could not take: a policy and a value. Where
+    every optimizer trains children of its own, next to each other and of several matrices, each
+    has a network with a head of its own: a generator and a discriminator.
+
+    Args:
+        model: The model.
+        owners: Number of the optimizer by ``id`` of the parameter; None for a single one.
     """
     kinds: dict[int, str] = {}
     matrices: list[_Matrix] = []
@@ -34,7 +43,7 @@ def classify(model: nn.Module) -> dict[int, str]:
                 continue
             leaf = f"{module_name}.{name}".lower().rsplit(".", 2)[-2:]
             named_so = any(w in part for part in leaf for w in _EMBEDDING_WORDS)
-            matrix = _Matrix(id(p), tuple(p.shape), p.requires_grad, module_name.split(".")[0])
+            matrix = _Matrix(id(p), tuple(p.shape), p.requires_grad, module_name)
             if isinstance(module, _EMBEDDINGS):
                 kinds[id(p)] = "embedding"
             elif sum(size > 1 for size in p.shape) < 2:
@@ -46,8 +55,10 @@ def classify(model: nn.Module) -> dict[int, str]:
             else:
                 kinds[id(p)] = "hidden"
                 matrices.append(matrix)
-    if not _tied_head(model) and (head := _head(model, matrices)) is not None:
-        kinds[head] = "head"
+    for network in [] if _tied_head(model) else _networks(model, matrices, owners or {}):
+        if (head := _head(model, network)) is not None:
+            kinds[head.key] = "head"
+            kinds.update((m.key, "head") for m in _beside(model, network, head))
     return kinds
 
 
@@ -56,7 +67,12 @@ class _Matrix:
     key: int
     shape: tuple[int, ...]
     trained: bool
-    child: str
+    module: str
+
+    @property
+    def child(self) -> str:
+        """Name of the model's child that holds it."""
+        return self.module.split(".")[0]
 
     def takes_outputs_of(self, other: _Matrix) -> bool:
         """Whether it may follow directly; behind convolutions the outputs may be flattened."""
@@ -65,8 +81,8 @@ class _Matrix:
         return flattened or inputs == outputs
 
 
-def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> int | None:
-    """The ``id`` of the head; None if the network has a single matrix or none is trained."""
+def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
+    """The head; None if the network has a single matrix or none is trained."""
     positions = [k for k, m in enumerate(matrices) if m.trained]
     if not positions:
         return None
@@ -87,7 +103,48 @@ def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> int | None:
     matching = [
         m for m in (*before, *behind) if m.shape in vocabularies and (m.trained or m in behind)
     ]
-    return (matching or behind or before)[-1].key
+    return (matching or behind or before)[-1]
+
+
+def _networks(
+    model: nn.Module, matrices: Sequence[_Matrix], owners: Mapping[int, int]
+) -> list[list[_Matrix]]:
+    """The matrices of every network that an optimizer of its own trains; of all if it is one."""
+    owned: dict[str, set[int]] = {}
+    for name, p in model.named_parameters():
+        if id(p) in owners:
+            child = name.rpartition(".")[0].split(".")[0]
+            owned.setdefault(child, set()).add(owners[id(p)])
+    order = [min(those) for those in owned.values()]
+    runs = [k for i, k in enumerate(order) if i == 0 or order[i - 1] != k]
+    parts = [[m for m in matrices if owned.get(m.child, {k}) == {k}] for k in runs]
+    # One optimizer for matrices and one for the rest, or for the last layer, train one network.
+    shared = any(len(those) > 1 for those in owned.values()) or len(set(runs)) < len(runs)
+    small = any(sum(m.child in owned for m in part) < 2 for part in parts)
+    return [list(matrices)] if shared or small or len(parts) < 2 else parts
+
+
+def _beside(model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix) -> Iterator[_Matrix]:
+    """The heads of modules on both sides of the one that ends in the head, at every level."""
+    path = head.module.split(".") if head.module else []
+    for depth in range(len(path)):
+        prefix = "".join(f"{name}." for name in path[:depth])
+        parent = model.get_submodule(prefix[:-1])
+        holding = {
+            name: [m for m in matrices if f"{m.module}.".startswith(f"{prefix}{name}.")]
+            for name, _ in parent.named_children()
+        }
+        names = [name for name, own in holding.items() if own]
+        at = names.index(path[depth])
+        first, cls = holding[path[depth]][0], type(parent.get_submodule(path[depth]))
+        for side in (reversed(names[:at]), names[at + 1 :]):
+            for name in side:
+                own = holding[name]
+                alike = type(parent.get_submodule(name)) is cls and own[-1].trained
+                parallel = own[0].shape[1:] == first.shape[1:]
+                if not (alike and parallel) or own[-1].shape[0] == first.shape[1]:
+                    break
+                yield own[-1]
 
 
 def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -82,10 +82,9 @@ class OptimizerWrapper:
             self._listed[index] = (layout, tuple(unique.values()))
         return self._listed[index][1]
 
-    def owners(self, parameters: Iterable[Tensor]) -> list[int]:
-        """Which optimizer each of these parameters belongs to."""
-        known = {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
-        return [known[id(p)] for p in parameters]
+    def owners(self) -> dict[int, int]:
+        """The number of the optimizer that each parameter belongs to, by ``id``."""
+        return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
 
     def descent(self, index: int) -> dict[int, tuple[float, float, float]]:
         """What an optimizer goes down for each of its parameters, by ``id``.

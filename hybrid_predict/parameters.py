@@ -64,6 +64,7 @@ class ParameterMapper:
         model: The model that the parameters belong to; its module types give the kinds.
         parameters: The parameters that the optimizers update.
         overrides: Glob pattern over names to kind; the first match wins over the classification.
+        owners: Number of the optimizer by ``id`` of the parameter, where there are several.
 
     Raises:
         ConfigError: If the model is none, no parameter can be trained, or an override matches
@@ -77,6 +78,7 @@ class ParameterMapper:
         model: nn.Module,
         parameters: Iterable[Tensor],
         overrides: Mapping[str, str] | None = None,
+        owners: Mapping[int, int] | None = None,
     ) -> None:
         _check_initialised(model)
         distributed.refuse(model)
@@ -101,7 +103,7 @@ class ParameterMapper:
             )
         self.parameters: list[Tensor] = unique
         self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
-        kinds = classify(model)
+        kinds = classify(model, owners)
         self.kinds = tuple(
             _override(name, kinds.get(id(p), "hidden" if p.dim() > 1 else "vector"), overrides)
             for name, p in zip(self.names, unique, strict=True)
@@ -209,21 +211,33 @@ class ParameterMapper:
         """Give back the memory of the snapshot, when the parameters are base weights for good."""
         self._base = []
 
+    def rounding_state(self) -> dict[str, Tensor]:
+        """What is carried of rounding, whole; where parameters are sharded, all ranks call it.
+
+        Then the first rank gets it on the host, and the others nothing.
+        """
+        carry = self.rounding.state_dict()
+        held = [self.parameters[self._index[name]] for name in carry]
+        complete = distributed.collected({"carry": list(carry.values())}, held)
+        return dict(zip(carry, complete["carry"], strict=True)) if complete else {}
+
     def load_rounding(self, state: Mapping[str, Tensor]) -> None:
         """Continue from a saved carry of rounding.
 
         Raises:
             CheckpointError: If it does not belong to these parameters.
         """
-        shapes = {name: p.shape for name, p in zip(self.names, self.values(), strict=True)}
-        odd = [n for n, carry in state.items() if not torch.is_tensor(carry)
-               or shapes.get(n) != carry.shape or not carry.isfinite().all()]  # fmt: skip
+        held = {name: p for name, p in zip(self.names, self.parameters, strict=True)
+                if name in state}  # fmt: skip
+        odd = [n for n, carry in state.items() if n not in held or not torch.is_tensor(carry)
+               or held[n].shape != carry.shape or not carry.isfinite().all()]  # fmt: skip
         if odd:
             raise CheckpointError(
                 f"state: expected finite rounding of this model's parameters, got another of "
                 f"{odd[:3]}. Resume from another checkpoint."
             )
-        self.rounding.load_state_dict(dict(state))
+        own = distributed.spread({"carry": [state[n] for n in held]}, list(held.values()))
+        self.rounding.load_state_dict(dict(zip(held, own["carry"], strict=True)))
 
     def rollback(self) -> None:
         """Put every parameter back to the snapshotted base weights, bit for bit."""

@@ -51,6 +51,10 @@ class BufferKeeper:
         """Copy the changing buffers."""
         self._kept = [self._buffer(k).detach().clone() for k in self._changing]
 
+    def drop(self) -> None:
+        """Forget the copies."""
+        self._kept = []
+
     def restore(self, good: Tensor | bool = False) -> None:
         """Put the kept values back where ``good`` is false, without asking the device."""
         for k, kept in zip(self._changing, self._kept, strict=False):
@@ -77,6 +81,11 @@ class Rollback:
         self._buffers = BufferKeeper(model)
         self._strays: dict[int, list[tuple[Tensor, Tensor]]] = {}
         self._ready: set[int] = set()
+
+    def begin(self) -> None:
+        """Remember the base weights, and forget the last full step's buffers."""
+        self._mapper.snapshot()
+        self._buffers.drop()
 
     def before_forward(self, displaced: bool) -> None:
         """Learn which buffers change and, if a forecast is applied, copy them."""
@@ -119,7 +128,8 @@ class Rollback:
     def retreat(self, window: Window) -> None:
         """Leave no trace of a full step that cannot be finished, however far it has come.
 
-        Its gradients were taken at a forecast point that is given up, so they are dropped.
+        Its forward passes and gradients were at a forecast point that is given up, so buffers are
+        put back and final gradients dropped.
 
         Args:
             window: The full step; without a forecast nothing of the user's is touched.
@@ -130,6 +140,8 @@ class Rollback:
             for parameter in self._optimizer.parameters():
                 parameter.grad = None
             window.updated.clear()
+        if window.applied:
+            self._buffers.restore()
         self._mapper.rollback()
         self._mapper.settle()
         window.applied, window.delta, window.horizon = False, None, 0.0
@@ -138,6 +150,7 @@ class Rollback:
         """Give back the memory of the copies."""
         self._ready.clear()
         self._strays.clear()
+        self._buffers.drop()
         self._optimizer.forget()
         self._mapper.forget()
 

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
+from hybrid_predict import distributed
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError
@@ -159,14 +160,21 @@ class HybridTrainer:
 
         Returns:
             The ledger. The weights are base weights, also after an exception.
+
+        Raises:
+            RankError: If another rank that trains the same model has failed.
         """
         remaining = iter(batches)
-        while not self.done:
-            try:
-                batch = next(remaining)
-            except StopIteration:
-                break
-            self.step(batch)
+        try:
+            while not self.done:
+                try:
+                    batch = next(remaining)
+                except StopIteration:
+                    break
+                self.step(batch)
+        except Exception as error:
+            distributed.fail_together(error)
+            raise
         return self.ledger
 
     def _full_step(self, batch: Any, *, forecast: bool) -> tuple[Tensor, StepRecord]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from hybrid_predict.errors import (
     CheckpointError,
     ConfigError,
     MissingExtraError,
+    RankError,
     UnsupportedSetupError,
 )
 from hybrid_predict.horizons import make_horizon
@@ -44,6 +46,8 @@ from hybrid_predict.integrations.lightning_shield import refuse_loss_check, trai
 from hybrid_predict.integrations.mlflow import Recorder
 
 KEY = "hybrid_predict"
+
+logger = logging.getLogger(__name__)
 
 _STRATEGIES = (SingleDeviceStrategy, DDPStrategy, ModelParallelStrategy)
 
@@ -213,8 +217,12 @@ class HybridPredict(Callback):
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Put the base weights back before anybody saves them."""
+        """Put the base weights back before anybody saves them; name the rank that failed first."""
         self._let_go(trainer)
+        try:
+            distributed.fail_together(exception)
+        except RankError as first:
+            logger.error("%s", first)
         self._close(5.0)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +93,7 @@ class Loop:
         self.window, self.skips, self.shared, self.taken = window, skips, shared, 0
 
     def loss(self) -> Tensor:
-        x = batch(self.taken, self.shared)
+        x = batch(self.taken, self.shared).to(next(self.model.parameters()).dtype)
         self.taken += 1
         branch = not self.skips(self.taken)
         return (self.model(x, branch) - x.sum(1, keepdim=True).sin()).square().mean()
@@ -274,28 +272,6 @@ def saved_inside(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, bool]
     return check
 
 
-def resumed(history: str, folder: Path) -> dict[str, Any]:
-    """FSDP2: the state of rank 0 continues on every rank."""
-    config, name = make_config(history_dtype=history), f"fsdp2-{history}"
-    loop = Loop(sharded, config)
-    loop.train(SPOILED)
-    engine = [loop.engine.state_dict()]
-    states = {"engine": engine[0], "parts": copy.deepcopy(loop.state()), "whole": loop.weights()}
-    torch.save(states, folder / f"{name}-{ranks.rank()}.pt")
-    dist.barrier()
-    again = Loop(sharded, config)
-    again.load(torch.load(folder / f"{name}-{ranks.rank()}.pt")["parts"])
-    again.engine.load_state_dict(torch.load(folder / f"{name}-0.pt")["engine"])
-    again.taken = loop.taken
-    left, right = outcome(loop, loop.train(8)), outcome(again, again.train(8))
-    refusal = ""
-    try:
-        again.engine.load_state_dict(torch.load(folder / f"{name}-1.pt")["engine"])
-    except Exception as error:
-        refusal = str(error)
-    return {"left": left, "right": right, "refusal": refusal}
-
-
 def refused(folder: Path) -> dict[str, str]:
     """What set-ups that cannot work are told, on this rank."""
 
@@ -343,29 +319,6 @@ def logged(folder: Path) -> dict[str, Any]:
     return {"heard": heard, **outcome(loop, records)}
 
 
-def alone(folder: Path) -> dict[str, Any]:
-    """The last check, as it takes the group apart: the saved run goes on with one rank."""
-    heard: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    own = folder / f"alone-{dist.get_rank()}"
-    dist.destroy_process_group()
-    dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
-    logging.getLogger("hybrid_predict").addHandler(handler)
-    saved = torch.load(folder / "fsdp2-float32-0.pt")
-    loop = Loop(sharded)
-    with torch.no_grad():
-        for name, p in loop.model.named_parameters():
-            ranks.local(p).copy_(saved["whole"][name])
-    loop.engine.load_state_dict(saved["engine"])
-    again = loop.engine.state_dict()["forecaster"]
-    return {
-        "history": [saved["engine"]["forecaster"], again],
-        "heard": heard,
-        **outcome(loop, loop.train(8)),
-    }
-
-
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp": trained(ddp()),
     "ddp, static graph": trained(ddp(static_graph=True)),
@@ -391,9 +344,6 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, spiked loss": spoiled(sharded, 1e4),
     "ddp, saved inside": saved_inside(ddp()),
     "fsdp2, saved inside": saved_inside(sharded),
-    "fsdp2, resumed": partial(resumed, "float32"),
-    "fsdp2, bfloat16, resumed": partial(resumed, "bfloat16"),
     "refused": refused,
     "logged": logged,
-    "alone": alone,
 }

@@ -8,7 +8,6 @@ from fault_table import Fault
 from faulty import (
     Failing,
     FailingUpdate,
-    Interrupt,
     Log,
     Reshaped,
     WrongWay,
@@ -16,6 +15,7 @@ from faulty import (
     check_goes_on,
     check_plain_from_here,
     directions,
+    interrupt_lines,
     state,
     with_predictor,
 )
@@ -231,28 +231,7 @@ def untouched_row(tmp_path, monkeypatch):
 
 
 def interrupted(tmp_path, monkeypatch):
-    def prepared():
-        bench = Bench(make_config(lag=1))
-        bench.train(6)
-        return bench
-
-    counting, bench = Interrupt(), prepared()
-    before = state(bench)
-    with counting:
-        bench.step()
-    after = state(bench)
-    assert counting.lines > 300 and not same_bits(before, after)
-    seen = set()
-    for at in range(0, counting.lines, 9):
-        bench = prepared()
-        with pytest.raises(KeyboardInterrupt), Interrupt(at):
-            bench.step()
-        bench.engine.detach()
-        found = state(bench)
-        assert same_bits(found, before) or same_bits(found, after), at
-        seen.add(same_bits(found, after))
-        assert not bench.model._state_dict_hooks
-    assert seen == {True, False}
+    interrupt_lines("mlp", every=9)
 
 
 def clock_jumps(tmp_path, monkeypatch):

@@ -5,7 +5,9 @@ import errno
 import io
 import os
 import pickle
+import signal
 import threading
+import warnings
 from functools import partial
 from pathlib import Path
 
@@ -243,7 +245,67 @@ def code_in_a_checkpoint(tmp_path, monkeypatch):
     check_goes_on(bench)
 
 
+def killed(tmp_path, monkeypatch):
+    from lightning_killed import check_ended_anywhere
+
+    warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
+    check_ended_anywhere(tmp_path, signal.SIGKILL, seed=3)
+
+
+def asked_to_end(act):
+    def prove(tmp_path, monkeypatch):
+        from lightning.pytorch.callbacks import Callback
+
+        from lightning_killed import check_goes_on
+        from lightning_worker import train
+
+        class Stop(Callback):
+            def on_before_zero_grad(self, trainer, *args):
+                if trainer.global_step >= 50:
+                    act()
+
+        warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
+        kept = signal.getsignal(signal.SIGINT)
+        with pytest.raises(SystemExit):
+            train(tmp_path / "run", Stop())
+        signal.signal(signal.SIGINT, kept)  # Lightning ignores it once it has met one
+        check_goes_on(tmp_path / "run", inside=act is ctrl_c)
+
+    return prove
+
+
+def ctrl_c():
+    raise KeyboardInterrupt
+
+
+def sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def one_rank_fails(tmp_path, monkeypatch):
+    from ranks import launch
+
+    first, second = launch(["distributed_failures:predictor"], tmp_path)["predictor"]
+    assert (first["type"], second["type"]) == ("RankError", "ZeroDivisionError")
+    assert "rank 1 failed with ZeroDivisionError: no more" in first["text"]
+    assert first["whole"] and second["whole"]
+
+
 AROUND = [
+    Fault("Trainer and ranks", "`kill -9` at any moment", "The last checkpoint on disk is whole "
+          "and holds base weights; the run that goes on from it is the uninterrupted one, bit for "
+          "bit, given a loader that can resume. Lightning moves a file into its place in one piece "
+          "only within a file system, so keep `TMPDIR` on that of the checkpoints.", killed),
+    Fault("Trainer and ranks", "SIGTERM in a Trainer, in any hook", "Lightning ends the run after "
+          "the batch; what is saved then is base weights, and goes on bit for bit.",
+          asked_to_end(sigterm)),
+    Fault("Trainer and ranks", "Ctrl-C in a Trainer, in any hook of the module and of any "
+          "callback", "Base weights, no hook stays, and the optimizer's state belongs to the "
+          "weights; the run goes on from its last checkpoint bit for bit.", asked_to_end(ctrl_c)),
+    Fault("Trainer and ranks", "one of several ranks fails", "No rank hangs once the failed "
+          "process has ended: the others raise `RankError` with the rank and the cause, all at "
+          "base weights. See [several devices](distributed.md#when-one-rank-fails).",
+          one_rank_fails),
     Fault("Data and schedules", "a data loader raises", "Its error goes on to the caller; weights "
           "are base weights, and `fit` can be called again.", loader_raises),
     Fault("Data and schedules", "a data loader ends early", "`fit` returns a ledger that says so; "

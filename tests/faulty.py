@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 import torch
 
 import hybrid_predict
@@ -185,3 +186,30 @@ class Interrupt:
 
     def __exit__(self, *_):
         sys.settrace(None)
+
+
+def interrupt_lines(model, every):
+    """Ctrl-C at every n-th line of a full step leaves the state before it or the one after it."""
+
+    def prepared():
+        bench = Bench(make_config(lag=1), model)
+        bench.train(6)
+        return bench
+
+    counting, bench = Interrupt(), prepared()
+    before = state(bench)
+    with counting:
+        bench.step()
+    after = state(bench)
+    assert counting.lines > 300 and not same_bits(before, after)
+    seen = set()
+    for at in range(0, counting.lines, every):
+        bench = prepared()
+        with pytest.raises(KeyboardInterrupt), Interrupt(at):
+            bench.step()
+        bench.engine.detach()
+        found = state(bench)
+        assert same_bits(found, before) or same_bits(found, after), at
+        seen.add(same_bits(found, after))
+        assert not bench.model._state_dict_hooks
+    assert seen == {True, False}

@@ -28,7 +28,13 @@ ADVICE = (
 
 
 def launch(modules: Sequence[str], folder: Path, ranks: int = 2) -> dict[str, list[Any]]:
-    """What every check in ``CHECKS`` of these modules returned, by name and then by rank."""
+    """What every check in ``CHECKS`` of these modules returned, by name and then by rank.
+
+    Args:
+        modules: Their names; ``module:check`` runs one check alone.
+        folder: Where the ranks write.
+        ranks: How many processes there are.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
@@ -63,6 +69,12 @@ def launch(modules: Sequence[str], folder: Path, ranks: int = 2) -> dict[str, li
     return {name: [r[name] for r in results] for name in results[0]}
 
 
+def chosen(module: str, check: str = "") -> list[tuple[str, Any]]:
+    """The checks of a module, or the one of this name."""
+    checks = importlib.import_module(module).CHECKS
+    return [(name, do) for name, do in checks.items() if check in ("", name)]
+
+
 def work(folder: Path, modules: Sequence[str]) -> None:
     """Run the checks on this rank; the first failure ends it, and with it the other ranks."""
     torch.set_num_threads(1)
@@ -73,7 +85,7 @@ def work(folder: Path, modules: Sequence[str]) -> None:
     results: dict[str, Any] = {}
     name = "start"
     try:
-        checks = [item for m in modules for item in importlib.import_module(m).CHECKS.items()]
+        checks = [item for m in modules for item in chosen(*m.split(":"))]
         for name, check in checks:
             torch.manual_seed(0)
             results[name] = check(folder)

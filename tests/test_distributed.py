@@ -58,6 +58,8 @@ ALIKE = (
 RESUMED = (
     "fsdp2",
     "fsdp2, bfloat16",
+    "fsdp2, auto",
+    "fsdp2, half",
     "trainer, ddp",
     "trainer, fsdp2, sharded",
     "trainer, fsdp2, full",
@@ -71,8 +73,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder: Path) -> Results:
-    # The plain loops come last: they end by taking the group apart.
-    return launch(["distributed_lightning", "distributed_loops"], folder)
+    # What takes the group apart comes last.
+    return launch(["distributed_lightning", "distributed_loops", "distributed_resume"], folder)
 
 
 def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
@@ -176,6 +178,14 @@ def test_a_resumed_run_is_the_uninterrupted_one_on_every_rank(results: Results, 
         assert same(left, right)
         assert left["ledger"]["forecasts"] > 10
         assert found.get("folder", False) == name.endswith("sharded")
+
+
+def test_every_rank_continues_its_own_part_of_the_carry_of_rounding(results: Results) -> None:
+    carries = [found["carries"] for found in results["fsdp2, half, resumed"]]
+    for left, right in carries:
+        assert same_bits(left, right)
+        assert any(bool(carry.any()) for carry in left.values())
+    assert not same_bits(carries[0][0], carries[1][0])
 
 
 def test_histories_are_saved_by_rank_zero_alone(results: Results) -> None:

@@ -15,6 +15,7 @@ MADE = [
     errors.CheckpointError("another model"),
     errors.ContractError("Mine", "a pure forecast"),
     errors.PredictorError("Mine", "a WeightDelta", None),
+    errors.RankError(1, "OSError: the share is gone"),
 ]
 
 

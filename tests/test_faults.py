@@ -4,6 +4,7 @@ import pytest
 
 from fault_proofs import FAULTS
 from fault_table import PAGE, page
+from faulty import interrupt_lines
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f"{f.group}: {f.fault}")
@@ -17,3 +18,9 @@ def test_page_and_table_agree():
 
 def test_every_row_is_about_another_fault():
     assert len({(fault.group, fault.fault) for fault in FAULTS}) == len(FAULTS) > 30
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["mlp", "conv", "partly-trained"])
+def test_ctrl_c_at_every_line_leaves_no_mixture(model):
+    interrupt_lines(model, every=1)

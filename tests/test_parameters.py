@@ -1,11 +1,19 @@
 """How parameters are named, classified, moved and put back."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from torch import nn
 
 from cases import MODELS, TiedLM
-from hybrid_predict import ConfigError, ParameterMapper, WeightDelta
+from hybrid_predict import (
+    ConfigError,
+    HybridConfig,
+    HybridEngine,
+    ParameterMapper,
+    WeightDelta,
+)
 from hybrid_predict.kinds import classify
 from hybrid_predict.tasks.byte_gpt import ByteGPT, ByteGPTConfig
 from loops import Bench, make_config, same_bits, weights
@@ -82,6 +90,75 @@ def test_kinds_follow_module_types_and_shapes(name):
     found = {label: kinds[id(p)] for label, p in model.named_parameters()}
     assert {label: kind for label, kind in found.items() if kind != "vector"} == matrices
     assert len(kinds) == len(found)
+
+
+def mlp_of(*widths):
+    pairs = pairwise(widths)
+    return nn.Sequential(*(part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())))
+
+
+def conv(outputs):
+    return nn.Conv2d(16, outputs, 3)
+
+
+SEVERAL_HEADS = {
+    "policy and value": (
+        lambda: nn.ModuleDict(
+            {"trunk": mlp_of(8, 16, 16), "policy": nn.Linear(16, 4), "value": nn.Linear(16, 1)}
+        ),
+        ["policy.weight", "value.weight"],
+    ),
+    "heads of two layers in a list": (
+        lambda: nn.ModuleDict(
+            {"trunk": mlp_of(8, 16), "heads": nn.ModuleList([mlp_of(16, 16, k) for k in (3, 2)])}
+        ),
+        ["heads.0.2.weight", "heads.1.2.weight"],
+    ),
+    "vocabulary and value": (
+        lambda: nn.ModuleDict(
+            {
+                "embed": nn.Embedding(11, 16),
+                "block": mlp_of(16, 16, 16),
+                "words": nn.Linear(16, 11),
+                "value": nn.Linear(16, 1),
+            }
+        ),
+        ["words.weight", "value.weight"],
+    ),
+    "classes and boxes": (
+        lambda: nn.ModuleDict({"stem": nn.Conv2d(3, 16, 3), "classes": conv(9), "boxes": conv(4)}),
+        ["classes.weight", "boxes.weight"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_HEADS)
+def test_modules_beside_the_head_end_in_heads_too(name):
+    build, heads = SEVERAL_HEADS[name]
+    model = build()
+    kinds = classify(model)
+    assert [n for n, p in model.named_parameters() if kinds[id(p)] == "head"] == heads
+
+
+@pytest.mark.parametrize(
+    ("split", "heads"),
+    [
+        (lambda name, p: name.startswith("judge"), ["made.2.weight", "judge.2.weight"]),
+        (lambda name, p: p.dim() > 1, ["judge.2.weight"]),
+        (lambda name, p: name.startswith("judge.2"), ["judge.2.weight"]),
+        (lambda name, p: name.startswith("made.2"), ["judge.2.weight"]),
+        (lambda name, p: False, ["judge.2.weight"]),
+    ],
+    ids=["by network", "matrices and the rest", "the last layer", "an inner layer", "one"],
+)
+def test_networks_of_optimizers_of_their_own_have_heads_of_their_own(split, heads):
+    model = nn.ModuleDict({"made": mlp_of(6, 12, 8), "judge": mlp_of(8, 12, 1)})
+    named = list(model.named_parameters())
+    sides = [[p for n, p in named if bool(split(n, p)) is side] for side in (False, True)]
+    optimizers = [torch.optim.SGD(side, lr=0.1) for side in sides if side]
+    mapper = HybridEngine(model, optimizers, HybridConfig(total_steps=9)).mapper
+    found = {n for n, kind in zip(mapper.names, mapper.kinds, strict=True) if kind == "head"}
+    assert found == set(heads)
 
 
 class Adapted(nn.Module):

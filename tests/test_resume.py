@@ -190,3 +190,23 @@ def test_resumed_run_adopts_the_lag_of_the_saved_one():
     resumed.finish()
     assert resumed.engine.config.lag == 3
     assert same_bits(resumed.trace(), bench.trace())
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_what_is_saved_after_leaving_a_run_is_what_would_have_been_before(lag):
+    bench = Bench(make_config(lag=lag))
+    bench.train(12)
+    before = bench.engine.state_dict()
+    bench.engine.detach()
+    assert same_bits(bench.engine.state_dict(), before)
+
+
+def test_a_full_step_left_before_its_update_leaves_no_trace_in_buffers():
+    bench = Bench(make_config(), "conv")
+    bench.train(8)
+    before = bench.trace()["model"]
+    bench.engine.before_step()
+    assert bench.engine.mapper.displaced
+    bench.loss().backward()
+    bench.engine.abandon()
+    assert same_bits(bench.trace()["model"], before)

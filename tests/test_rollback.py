@@ -1,5 +1,7 @@
 """A non-finite loss or gradient at a forecast point leaves no trace; at base weights it may."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -102,7 +104,7 @@ def two_optimizers(steps):
     optimizers = [torch.optim.AdamW(half.parameters(), lr=0.01) for half in halves]
     engine = HybridEngine(model, optimizers, make_config())
 
-    def step(spoil=False, report=True):
+    def step(spoil=False, report=True, interrupt=False):
         engine.before_step()
         loss = model(torch.linspace(0, 1, 12).view(3, 4)).square().mean()
         loss.backward()
@@ -111,20 +113,29 @@ def two_optimizers(steps):
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
+            if interrupt:
+                return engine.detach()
         return engine.after_step(loss if report else None)
 
     for _ in range(steps):
         step()
-    return model, step
+    return model, step, optimizers
 
 
 @pytest.mark.parametrize("report", [True, False], ids=["loss-reported", "no-loss"])
 def test_gradient_spoiled_for_the_second_optimizer_undoes_the_first_too(report, path):
-    model, step = two_optimizers(5)
+    model, step, _ = two_optimizers(5)
     before = [p.detach().clone() for p in model.parameters()]
     record = step(spoil=True, report=report)
     assert record.verdict is Verdict.REJECTED
     assert same_bits(before, list(model.parameters()))
+
+
+def test_a_step_left_between_two_optimizers_updates_leaves_no_trace():
+    model, step, optimizers = two_optimizers(5)
+    before = copy.deepcopy([model.state_dict(), [o.state_dict() for o in optimizers]])
+    step(interrupt=True)
+    assert same_bits(before, [model.state_dict(), [o.state_dict() for o in optimizers]])
 
 
 class LateBranch(nn.Module):

@@ -85,8 +85,7 @@ def gan(kwargs: dict[str, Any], folder: Path) -> None:
     assert run.model.updates == [24, 24]
     assert gan_rates(Gan, run, **kwargs)
     assert run.plugin.engine is not None
-    matrices = {"net": (0, 2, 4), "critic": (0, 2)}
-    forecast = {f"{part}.{k}.weight" for part, layers in matrices.items() for k in layers}
+    forecast = {f"{part}.{k}.weight" for part in ("net", "critic") for k in (0, 2)}
     assert run.plugin.engine.horizons.keys() == forecast
 
 
@@ -96,8 +95,7 @@ for _name, _kwargs in {"max_steps": {"max_steps": 72}, "max_epochs": EPOCHS}.ite
         "`automatic_optimization = False`, a GAN with two optimizers",
         partial(gan, _kwargs),
         note="one `training_step` is one full step; global step counts every update, as always; "
-        "schedulers that it steps follow the clock; the last network alone has "
-        "a head",
+        "schedulers that it steps follow the clock; each network has a head of its own",
         proof="test_compatibility.py::test_a_gan_resumes_bit_for_bit",
     )
 

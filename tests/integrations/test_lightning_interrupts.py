@@ -1,0 +1,203 @@
+"""Ctrl-C or SIGTERM in any hook leaves base weights and no hook, and a save goes on from there."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.core.hooks import CheckpointHooks, ModelHooks
+
+from hybrid_predict import FixedHorizon, HybridConfig, HybridPredict
+from lightning_models import Net, SeededLoader, fit, same, weights
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Checkpoint directory .* exists and is not empty", "ignore:The dirpath has changed"
+)
+
+STEPS, SAVED = 18, 5
+CONFIG = HybridConfig(horizon=FixedHorizon(updates=3.0), lag=1)
+ELSEWHERE = ("on_test_", "on_predict_", "on_exception", "configure_", "state_key", "load_state_")
+"""Hooks of other loops, of what an interrupt leads to, and those without a use here."""
+
+
+def hooks(*classes: type) -> list[str]:
+    """The public methods of these classes that a training run calls."""
+    named = {n: getattr(c, n) for c in classes for n in vars(c) if not n.startswith("_")}
+    return sorted(n for n, f in named.items() if callable(f) and not n.startswith(ELSEWHERE))
+
+
+STEP = (
+    "training_step", "validation_step", "optimizer_step", "optimizer_zero_grad",
+    "lr_scheduler_step", "configure_gradient_clipping", "backward", "configure_optimizers",
+)  # fmt: skip
+OWN = [name for name in hooks(Callback) if name in vars(HybridPredict)]
+OWNERS: dict[str, tuple[type, list[str]]] = {
+    "plug-in": (HybridPredict, OWN),
+    "plug-in, behind": (HybridPredict, OWN),
+    "module": (Net, [*hooks(ModelHooks, CheckpointHooks), *STEP]),
+    "callback before it": (Callback, hooks(Callback)),
+    "callback behind it": (Callback, hooks(Callback)),
+}
+
+
+class Witness(Callback):
+    """Knows the base weights, and how often a forward pass was at a forecast point."""
+
+    def __init__(self) -> None:
+        self.base: dict[str, torch.Tensor] = {}
+        self.moved = 0
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        # Behind the engine's own hook, which may take the optimizer's update back.
+        self.base = weights(module)
+        trainer.optimizers[0].register_step_post_hook(
+            lambda *_: self.base.update(dict(weights(module)))
+        )
+
+    def on_before_backward(self, trainer: L.Trainer, module: Any, loss: Any) -> None:
+        live = module.named_parameters()
+        self.moved += any(not torch.equal(p, self.base[n]) for n, p in live)
+
+
+class Run:
+    """A run in which one call of one hook, of one owner, does something more.
+
+    Without an owner the calls of all hooks of all owners are counted.
+    """
+
+    def __init__(
+        self, folder: Path, owner: str = "", name: str = "", act: Callable[[], None] | None = None,
+        at: int = 0,
+    ) -> None:  # fmt: skip
+        self.act, self.at, self.calls = act, at, Counter[tuple[str, str]]()
+        made = {}
+        for key, (cls, names) in OWNERS.items():
+            if key == owner or not owner:
+                cls = type(key, (cls,), {n: self._hook(key, n) for n in names
+                                                  if n == name or not owner})  # fmt: skip
+            made[key] = cls
+        plugin = made["plug-in, behind"] if owner == "plug-in, behind" else made["plug-in"]
+        self.witness, self.callback = Witness(), plugin(config=CONFIG)
+        save = ModelCheckpoint(folder, "{step}", every_n_train_steps=SAVED, save_top_k=-1)
+        before, behind = (made[f"callback {place} it"]() for place in ("before", "behind"))
+        self.callbacks = [before, self.callback, self.witness, behind, save]
+        self.model = made["module"]()
+
+    def _hook(self, owner: str, name: str) -> Callable[..., Any]:
+        plain, behind = getattr(OWNERS[owner][0], name), owner.endswith("behind")
+        key = owner.split(",")[0], name
+
+        def hook(this: Any, *args: Any, **kwargs: Any) -> Any:
+            self.calls[key] += 1
+            due = self.act is not None and self.calls[key] == self.at
+            if due and not behind:
+                self.act()
+            result = plain(this, *args, **kwargs)
+            if due and behind:
+                self.act()
+            return result
+
+        return hook
+
+    def fit(self, path: Path | None) -> None:
+        self.trainer, _ = fit(
+            self.callbacks, self.model, train=SeededLoader(7), max_steps=STEPS,
+            val_check_interval=3, num_sanity_val_steps=1, ckpt_path=path and str(path),
+        )  # fmt: skip
+
+    def check_let_go(self) -> None:
+        """Base weights, no hook, no counting mode, and an optimizer that belongs to the weights."""
+        if self.witness.base:
+            assert same(weights(self.model), {**weights(self.model), **self.witness.base})
+        assert not self.model._state_dict_hooks
+        assert torch._C._len_torch_dispatch_stack() == 0
+        engine = self.callback.engine
+        if engine is None:
+            return
+        assert not engine.in_step and not engine.mapper.displaced
+        (optimizer,) = engine.optimizer.optimizers
+        assert not optimizer._optimizer_step_pre_hooks
+        assert len(optimizer._optimizer_step_post_hooks) <= 1  # the witness's own
+        assert len({float(state["step"]) for state in optimizer.state.values()}) <= 1
+
+
+def ctrl_c() -> None:
+    raise KeyboardInterrupt
+
+
+def sigterm() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def fresh(folder: Path) -> Run:
+    """A run from the start."""
+    run = Run(folder / "saved")
+    run.fit(None)
+    return run
+
+
+@pytest.fixture(scope="module")
+def saved(fresh: Run, folder: Path) -> Path:
+    """A checkpoint of it with a forecast history."""
+    paths = (folder / "saved").glob("*.ckpt")
+    return min(paths, key=lambda path: int(path.stem.split("=")[1]))
+
+
+@pytest.fixture(scope="module")
+def whole(saved: Path, folder: Path) -> Run:
+    """The run that goes on from there and that nothing happens to."""
+    run = Run(folder / "whole")
+    run.fit(saved)
+    assert run.witness.moved > 4
+    return run
+
+
+@pytest.fixture(autouse=True)
+def handler() -> Iterator[None]:
+    """Lightning ignores further Ctrl-C once it has met one."""
+    kept = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, kept)
+
+
+SLOW = {"callback before it": [pytest.mark.slow]}
+PLACES = [
+    pytest.param(owner, name, act, marks=SLOW.get(owner, []))
+    for owner, (_, names) in OWNERS.items()
+    for name in names
+    for act in (ctrl_c, sigterm)
+    if act is ctrl_c or name in ("training_step", "on_train_batch_start", "on_train_batch_end")
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "act"), PLACES)
+def test_an_interrupt_leaves_base_weights_and_a_save_goes_on_from_there(
+    folder: Path, fresh: Run, saved: Path, whole: Run, owner: str, name: str, act: Any
+) -> None:
+    key = owner.split(",")[0], name
+    start = saved if whole.calls[key] else None  # the sanity check comes at the start only
+    calls = whole.calls[key] or fresh.calls[key]
+    run = Run(folder / "interrupted", owner, name, act, at=calls - calls // 3)
+    with pytest.raises(SystemExit):
+        run.fit(start)
+    assert run.calls[key] == run.at > 0
+    run.check_let_go()
+    run.model.train()
+    run.fit(saved)
+    run.check_let_go()
+    assert same(weights(run.model), weights(whole.model))
+    assert not any(type(c).__name__ == "MissedCheckpoints" for c in run.trainer.callbacks)
