@@ -25,7 +25,7 @@ from hybrid_predict.optimizer import OptimizerWrapper
 from hybrid_predict.parameters import BaseWeightsHook, ParameterMapper
 from hybrid_predict.phases import Clock, Phase
 from hybrid_predict.profiling import FlopProfile
-from hybrid_predict.rollback import Rollback
+from hybrid_predict.rollback import Rollback, let_go
 from hybrid_predict.verification import Evaluate, ResidualScorer
 from hybrid_predict.verifier import IDLE, Reading, Verifier, make_record
 from hybrid_predict.window import StepRecord, Window, as_scalar
@@ -103,7 +103,7 @@ class HybridEngine:
             distributed.check_same(self.mapper.names, shapes, self.config)
             handles = self.optimizer.attach(weakref.ref(self))
             handles.append(model.register_state_dict_post_hook(BaseWeightsHook(self.mapper)))
-        self._release = weakref.finalize(self, _let_go, self.mapper, handles, self._profile)
+        self._release = weakref.finalize(self, let_go, self.mapper, handles, self._profile)
         self._release.atexit = False
 
     @property
@@ -231,7 +231,8 @@ class HybridEngine:
             # Several ranks find out together, at the end of the full step.
             good = window.good() if window.applied and distributed.size() == 1 else None
             if first and self._bound and window.phase in LEARNING:
-                window.overlaps += self._forecaster.observe_update(index, window.forecast, good)
+                seen = index, window.forecast, good, window.limits.norm
+                window.overlaps += self._forecaster.observe_update(*seen)
             if good is not None:
                 self._rollback.undo(good, (index,))
             if len(window.updated) == len(self.optimizer.optimizers):
@@ -255,7 +256,7 @@ class HybridEngine:
                 self._forecaster.reconcile(index, window.delta, window.horizon)
 
     def _place(self, window: Window, evaluate: Evaluate | None) -> None:
-        config, mean = self.config, self._forecaster.horizon
+        config, mean = self.config, self._forecaster.mean_horizon
         delta = window.delta = self._forecaster.forecast(closed_loop=not config.shadow)
         window.sampled = self.ledger.forecasts % config.sample_every == 0
         if config.shadow:
@@ -269,7 +270,9 @@ class HybridEngine:
         elif self._loss_check.rises(self.clock.full_steps + 1, delta, evaluate):
             window.refused = "the loss check failed"
         else:
-            window.horizon, window.reach, window.applied = mean, self._forecaster.reach, True
+            window.horizon, window.applied = mean, True
+            window.supported = self._forecaster.supported_horizon
+            window.compares = self._forecaster.compares
             window.limits = self._verifier.monitor.limits
             self._scorer.drop()
             self.mapper.apply(delta)
@@ -390,11 +393,3 @@ class HybridEngine:
         self._verifier.load_state_dict(state["verifier"], lag, len(forecaster.positions))
         self._scorer.load_state_dict(state["scorer"], self.mapper.values(forecaster.positions))
         self.mapper.load_rounding(state["rounding"])
-
-
-def _let_go(mapper: ParameterMapper, handles: list[Any], profile: FlopProfile) -> None:
-    profile.stop()
-    mapper.rollback()
-    mapper.settle()
-    for handle in handles:
-        handle.remove()

@@ -59,7 +59,7 @@ class Forecaster:
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
         self._policy, self._long = config.policy, config.long_horizon
-        self._compares = config.speedup == "auto"
+        self._auto = config.speedup == "auto"
         self._history = config.history_dtype
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
@@ -92,13 +92,18 @@ class Forecaster:
         return not all(group.predictor.replaces_update for group in self._groups)
 
     @property
-    def horizon(self) -> float:
+    def compares(self) -> bool:
+        """Whether the speedup depends on how forecasts differ from the updates they replace."""
+        return self._auto and any(group.predictor.replaces_update for group in self._groups)
+
+    @property
+    def mean_horizon(self) -> float:
         """Mean horizon of the forecast parameters; 0 without any."""
         horizons = self.horizons
         return math.fsum(horizons) / max(1, len(horizons))
 
     @property
-    def reach(self) -> float:
+    def supported_horizon(self) -> float:
         """Mean horizon by element of what replaces updates, or of everything if nothing does."""
         horizons = self.horizons
         chosen = [g for g in self._groups if g.predictor.replaces_update] or self._groups
@@ -148,24 +153,28 @@ class Forecaster:
                 group.predictor.observe(group.state, own, part, group.backend)
 
     def observe_update(
-        self, index: int, applied: WeightDelta | None, good: Tensor | None = None
+        self,
+        index: int,
+        applied: WeightDelta | None,
+        good: Tensor | None = None,
+        limit: float = math.inf,
     ) -> list[Tensor]:
         """Show an optimizer's updates to the predictors that replace them, and take those back.
 
         A horizon h below 1 leaves the share 1 - h of the update, so that at 0 the optimizer goes
-        on as ever.
+        on, to rounding, as ever.
 
         Args:
             index: Which optimizer has just updated.
             applied: The forecast before it, None without one.
-            good: Whether the updates may stand, 0-dim; no history keeps those that are undone.
+            good: Whether the updates may stand, 0-dim; None if that is not known yet. No history
+                keeps those that are undone.
+            limit: Norm of a group's gradients above which they are not kept either.
 
         Returns:
-            If the speedup depends on them, squared length of updates u and of directions d and
-            their product <u, d>, shape (3,), per group of parameters on this rank.
+            If the speedup depends on them, what :func:`_overlap` gives, per group of parameters.
         """
-        overlaps = []
-        horizons = self.horizons
+        overlaps, horizons = [], self.horizons
         for group in self._groups:
             if not group.predictor.replaces_update or group.owner != index:
                 continue
@@ -179,18 +188,19 @@ class Forecaster:
             # points or, negated, the parameters.
             pair = (points, values) if part is None else (values, points)
             updates = group.backend.difference(*pair)
-            # Where the step was judged, its gradients were.
-            measured = updates if good is not None else [*updates, *gradients]
-            norms = group.backend.norms(measured).view(-1, len(updates))
+            found = [d if g is None else g for g, d in zip(gradients, updates, strict=True)]
+            measured = [*updates, *found, *group.state.direction]
+            norms = group.backend.norms(measured).view(3, -1)
             if part is not None:
-                if self._compares:
-                    overlaps.append(_overlap(updates, part.directions))
+                if self.compares:
+                    reached = [k for k, g in enumerate(gradients) if g is not None]
+                    overlaps.append(_overlap(updates, part.directions, reached))
                 shrink = [rules[id(p)][0] for p in group.parameters]
                 kept = [max(0.0, 1.0 - horizons[i]) for i in group.members]
                 self._mapper.take_back(group.positions, points, shrink, kept)
-            del points, pair, updates, measured
-            lengths = _masked(norms, gradients, good)
-            group.predictor.observe(group.state, gradients, None, group.backend, lengths)
+            del points, pair, updates, found, measured
+            seen, lengths = _unspoiled(gradients, norms, group.state.average, good, limit)
+            group.predictor.observe(group.state, seen, None, group.backend, lengths)
         return overlaps
 
     def reconcile(self, index: int, applied: WeightDelta | None, horizon: float) -> None:
@@ -262,40 +272,66 @@ def _part(delta: WeightDelta | None, members: Sequence[int]) -> WeightDelta | No
     )
 
 
-def _overlap(updates: Sequence[Tensor], directions: Sequence[Tensor]) -> Tensor:
-    """Squared lengths of all updates and all directions, and their product, shape (3,)."""
+def _overlap(
+    updates: Sequence[Tensor], directions: Sequence[Tensor], reached: Sequence[int]
+) -> Tensor:
+    """Squared lengths of updates and directions and their product, shape (3,), on this rank.
+
+    Directions are the forecasts of a single update, so matrices count by how far they move.
+
+    Args:
+        updates: One per parameter, all of them negated or none.
+        directions: As many.
+        reached: Places of those that a gradient has reached.
+    """
     backend = TorchBackend()
-    squares = [backend.norms(x).float().square().sum() for x in (updates, directions)]
-    return torch.stack([*squares, backend.dots(updates, directions).float().sum()])
+    pairs = [updates[k] for k in reached], [directions[k] for k in reached]
+    squares = [backend.norms(x).float().square().sum() for x in pairs]
+    return torch.stack([*squares, backend.dots(*pairs).float().sum()])
 
 
-def _descended(p: Tensor, point: Tensor, decay: float, sign: float) -> Tensor:
+def _descended(p: Tensor, point: Tensor, decay: float, sign: float) -> Tensor | None:
     """The gradient that an optimizer goes down from a point, its weight decay included."""
     if p.grad is None:
-        return torch.zeros_like(point)
+        return None
     gradient = dense_gradient(p).reshape(point.shape)
     gradient = gradient if sign > 0 else -gradient
     return wide(gradient).add(point, alpha=decay) if decay else gradient
 
 
-def _masked(norms: Tensor, gradients: list[Tensor], good: Tensor | None) -> Tensor:
-    """Replace what would spoil a history by zeros: gradients in place of the list's.
+def _unspoiled(
+    gradients: Sequence[Tensor | None],
+    norms: Tensor,
+    averages: Sequence[Tensor],
+    good: Tensor | None,
+    limit: float,
+) -> tuple[list[Tensor], Tensor]:
+    """Gradients and lengths of updates that a history may see.
+
+    Where there is no gradient, or one that must leave no trace, the history sees itself: its
+    average and the length of its direction, which leave it as it is.
 
     Args:
-        norms: Those of the K updates in the first row, shape (1, K), or (2, K) with those of the
-            gradients in the second.
-        gradients: K of them.
+        gradients: K of them, None where no gradient has reached the parameter.
+        norms: Those of updates, gradients and directions, shape (3, K).
+        averages: K averages of gradients.
         good: Whether the step may stand, 0-dim; None if that is not known yet.
+        limit: Norm of all K gradients above which it may not.
 
     Returns:
-        The norms of the updates, shape (K,), zero where one or its gradient is not finite, and
-        everywhere if the step is not good.
+        K gradients, and lengths of shape (K,).
     """
-    finite = norms.sum(0).isfinite()
+    finite = norms[:2].sum(0).isfinite()
     if good is not None:
         finite = finite & good.to(finite.device)
-    if finite.device.type == "cpu" and bool(finite.all()):
-        return norms[0]
-    for k, gradient in enumerate(gradients):
-        gradients[k] = torch.where(finite[k], gradient, 0.0)
-    return torch.where(finite, norms[0], 0.0)
+    elif math.isfinite(limit):
+        finite = finite & (torch.linalg.vector_norm(norms[1]) <= limit)
+    sees_itself = [g is None for g in gradients]
+    if finite.device.type == "cpu" and bool(finite.all()) and not any(sees_itself):
+        return [g for g in gradients if g is not None], norms[0]
+    seen = [
+        m if g is None else torch.where(ok, g, wide(m))
+        for g, m, ok in zip(gradients, averages, finite, strict=True)
+    ]
+    alive = finite & ~torch.tensor(sees_itself, device=finite.device)
+    return seen, torch.where(alive, norms[0], norms[2])

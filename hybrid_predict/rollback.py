@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from hybrid_predict import distributed
 from hybrid_predict.optimizer import OptimizerWrapper
 from hybrid_predict.parameters import ParameterMapper, named_buffers, restore_unless
+from hybrid_predict.profiling import FlopProfile
 from hybrid_predict.window import Window
 
 
@@ -178,3 +181,12 @@ class Rollback:
             window.applied, window.horizon = False, 0.0
         self._mapper.settle()
         self._mapper.rounding.commit()
+
+
+def let_go(mapper: ParameterMapper, handles: list[Any], profile: FlopProfile) -> None:
+    """Leave a model to itself: base weights, and no hook any more."""
+    profile.stop()
+    mapper.rollback()
+    mapper.settle()
+    for handle in handles:
+        handle.remove()

@@ -16,7 +16,9 @@ def support(horizon: float, novelty: float) -> float:
 
     .. math:: 1 + \tfrac12 \, \min(h, 3) \, \operatorname{clip}
         \Bigl(\frac{\nu - 0.55}{0.62 - 0.55},\; 0,\; 1\Bigr),
-        \qquad \nu = 1 - \cos^2(\hat\Delta, u)
+        \qquad \nu = 1 - \cos^2(d, u)
+
+    with d the forecast of a single update, over all matrices whose update u is replaced.
 
     A forecast that replaces the optimizer's update u and points where u points adds nothing: low-
     rank adapters, whose few singular directions are equally long from the start, have the lowest

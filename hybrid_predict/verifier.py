@@ -100,7 +100,7 @@ class Verifier:
         verdict = self._judge(tag, info, forecaster) if tag["forecast"] else None
         if alarm is not None:
             self._answer(step, alarm, forecaster)
-        return Reading(step, tag["applied"], info, verdict, support(tag["reach"], info.novelty))
+        return Reading(step, tag["applied"], info, verdict, support(tag["supported"], info.novelty))
 
     def drain(self, forecaster: Forecaster) -> None:
         """Judge everything under way."""

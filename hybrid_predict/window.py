@@ -59,7 +59,8 @@ class Window:
     phase: Phase
     delta: WeightDelta | None = None
     horizon: float = 0.0
-    reach: float = 0.0
+    supported: float = 0.0
+    compares: bool = False
     applied: bool = False
     refused: str = ""
     sampled: bool = False
@@ -159,9 +160,9 @@ class Window:
         good = (spoiled == 0) & self._within(loss, total)
         head = [loss, total, good.float(), remainder / forecast.clamp_min(tiny)]
         cosine = both / (own.sqrt() * placed.sqrt())
-        # A forecast of length zero adds nothing; without a replaced update nothing is known.
+        # A forecast of length zero, or that has replaced no update, adds nothing.
         novelty = (1.0 - cosine.square()).nan_to_num(0.0)
-        head.append(novelty if self.overlaps else self._scalar(None, math.nan))
+        head.append(novelty if self.compares else self._scalar(None, math.nan))
         alignments = -sums[6:] / (row_norms * row_lengths).clamp_min(tiny)
         return torch.cat([torch.stack(head), alignments])
 
@@ -180,7 +181,7 @@ class Window:
             "forecast": self.delta is not None,
             "applied": self.applied,
             "refused": self.refused,
-            "reach": self.reach,
+            "supported": self.supported,
             "limits": [self.limits.loss, self.limits.norm],
             "warmup": self.phase is Phase.WARMUP,
             "rows": list(self.rows),

@@ -117,6 +117,11 @@ class Loop:
         named = ranks.unwrapped(self.model).named_parameters()
         return {n: ranks.whole(ranks.local(p), p).clone() for n, p in named}
 
+    def averages(self) -> float:
+        """Norm of what predictors remember of gradients, on this rank."""
+        histories = [g.state.average for g in self.engine._forecaster._groups]
+        return float(torch.cat([x.float().flatten() for h in histories for x in h]).norm())
+
     def state(self) -> dict[str, Tensor]:
         """This rank's part of weights and optimizer state."""
         entries = {}
@@ -234,11 +239,13 @@ def spoiled(wrap: Callable[[Net], Any], factor: float) -> Callable[[Path], dict[
     def check(folder: Path) -> dict[str, Any]:
         loop = Loop(wrap)
         loop.train(SPOILED)
-        before = loop.state()
+        before, averages = loop.state(), [loop.averages()]
         record = loop.step(spoil=factor if ranks.rank() == ranks.size() - 1 else 0.0)
         after = loop.state()
         same = all(torch.equal(before[k], after[k]) for k in before)
-        return {"same": same, **outcome(loop, [record, *loop.train(3)])}
+        averages.append(loop.averages())
+        found = outcome(loop, [record, *loop.train(3)])
+        return {"same": same, "averages": averages, **found}
 
     return check
 

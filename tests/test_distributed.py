@@ -150,6 +150,8 @@ def test_a_spike_on_one_rank_is_undone_on_all_and_pauses_forecasts(
         assert first.horizon > 0
         assert first.verdict is Verdict.REJECTED
         assert {record.horizon for record in others} == {0.0}
+        before, after = found["averages"]
+        assert 0.0 < after < 2.0 * before
         (event,) = [e for e in found["ledger"]["events"] if "put back" in e["reason"]]
         assert event["step"] == first.step
 

@@ -20,6 +20,8 @@ SCENARIOS = {
     "hand-over": ({"patience": 2}, (7, 8)),
     "hand-over-lag": ({"patience": 2, "lag": 3}, (7, 8)),
     "shadow": ({"shadow": True, "horizon": FixedHorizon(updates=4.0)}, (9,)),
+    "auto": ({"speedup": "auto"}, (9,)),
+    "auto-lag": ({"speedup": "auto", "lag": 3}, (5, 9)),
     "history in bfloat16": ({"history_dtype": "bfloat16"}, (9,)),
     "sampled": ({"sample_every": 3, "policy": "implied", "long_horizon": 1.0}, ()),
 }

@@ -8,7 +8,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from hybrid_predict import FixedHorizon, HybridConfig, HybridEngine, MomentumPredictor
+from hybrid_predict import (
+    FixedHorizon,
+    HybridConfig,
+    HybridEngine,
+    MomentumPredictor,
+    SpectralPredictor,
+)
 
 STEPS, RATE, DECAY = 12, 0.01, 0.1
 
@@ -105,6 +111,35 @@ def test_the_forecast_is_as_long_as_so_many_updates():
         if k == 2:
             moved = (point - before["0.weight"]).norm().item()
     assert moved == pytest.approx(3 * update, rel=1e-4)
+
+
+@pytest.mark.parametrize("make", [AdamW, SGD])
+def test_matrices_whose_gradient_comes_and_goes_move_whenever_it_comes(make):
+    torch.manual_seed(0)
+    trunk, experts, head = nn.Linear(4, 8), [nn.Linear(8, 8), nn.Linear(8, 8)], nn.Linear(8, 2)
+    net = nn.ModuleList([trunk, *experts, head])
+    optimizer, moves = make(net.parameters(), RATE), [0, 0]
+    with HybridEngine(net, optimizer, HybridConfig(speedup=1, total_steps=60)) as engine:
+        for k in range(60):
+            before = [expert.weight.detach().clone() for expert in experts]
+            engine.before_step()
+            loss = head(experts[k % 2](trunk(torch.randn(16, 4)).tanh()).tanh()).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.after_step(loss)
+            moved = [not torch.equal(x.weight, y) for x, y in zip(experts, before, strict=True)]
+            assert not moved[1 - k % 2]
+            moves[k % 2] += moved[k % 2]
+    assert min(moves) >= 28
+
+
+@pytest.mark.parametrize("refresh_every", [1, 8])
+def test_matrices_move_on_after_an_undone_step(refresh_every):
+    predictor = SpectralPredictor(refresh_every=refresh_every)
+    changes = {"spoiled": 5, "predictors": {"hidden": predictor}}
+    for k, (net, before, _) in enumerate(run(MAKERS["adamw"], **changes)):
+        assert torch.equal(net[0].weight, before["0.weight"]) == (k == 5)
 
 
 def test_an_optimizer_that_maximises_goes_uphill():

@@ -94,7 +94,8 @@ def _rounded(array: NDFloat) -> NDFloat:
 def _unit(array: NDFloat, iterations: int) -> NDFloat:
     """O / |O| in 64 bits."""
     a, b, c = NEWTON_SCHULZ
-    x = np.asarray(array, np.float64) / (np.linalg.norm(array) or 1.0)
+    x = np.asarray(array, np.float64)
+    x = x / (np.linalg.norm(x) or 1.0)
     if x.ndim < 2 or not x.any():
         return x
     x = x.reshape(len(x), -1)
