@@ -7,14 +7,14 @@ import math
 LEAST, ENOUGH = 0.55, 0.62
 """Novelty below which a forecast supports nothing, and from which on it supports all it can."""
 
-LONGEST = 3.0
+LONGEST = 1.5
 """Horizon, in optimizer updates, beyond which nothing more is supported."""
 
 
 def support(horizon: float, novelty: float) -> float:
     r"""The compression that one forecast supports.
 
-    .. math:: 1 + \tfrac12 \, \min(h, 3) \, \operatorname{clip}
+    .. math:: 1 + \tfrac12 \, \min(h, 1.5) \, \operatorname{clip}
         \Bigl(\frac{\nu - 0.55}{0.62 - 0.55},\; 0,\; 1\Bigr),
         \qquad \nu = 1 - \cos^2(d, u)
 
@@ -29,7 +29,7 @@ def support(horizon: float, novelty: float) -> float:
         novelty: :math:`\nu` in [0, 1]; nan for forecasts made in addition to the update.
 
     Returns:
-        Equivalent steps per full step, in [1, 2.5].
+        Equivalent steps per full step, in [1, 1.75].
     """
     share = 1.0 if math.isnan(novelty) else (novelty - LEAST) / (ENOUGH - LEAST)
     return 1.0 + 0.5 * min(horizon, LONGEST) * min(1.0, max(0.0, share))

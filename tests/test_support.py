@@ -32,9 +32,9 @@ STEPS = 40
         (1.0, 1.0, 1.5),
         (0.0, 1.0, 1.0),
         (0.5, 1.0, 1.25),
-        (LONGEST, 1.0, 2.5),
-        (31.0, 1.0, 2.5),
-        (2.0, math.nan, 2.0),
+        (LONGEST, 1.0, 1.75),
+        (31.0, 1.0, 1.75),
+        (1.2, math.nan, 1.6),
     ],
 )
 def test_long_and_novel_forecasts_support_more(horizon, novelty, expected):
@@ -97,7 +97,7 @@ def auto(predictor, horizon=1.0, **changes):
         (Along(novelty=0.9), 1.0, 1.5),
         (Along(novelty=0.9, scale=1e-12), 1.0, 1.5),
         (Along(novelty=0.9, scale=0.0), 1.0, 1.0),
-        (Along(novelty=0.9), 2.0, 2.0),
+        (Along(novelty=0.9), 3.0, 1.75),
         (MomentumPredictor(), 1.0, 1.5),
     ],
 )
