@@ -170,15 +170,16 @@ class Rollback:
         late = late or len(window.updated) > 1 or distributed.size() > 1
         if window.applied and window.updated and late:
             self.undo(window.good(), tuple(sorted(window.updated)))
-        if window.applied:
+        if window.forecast is not None:
             # What no gradient reached was neither verified nor corrected.
             reached = window.with_gradient if window.updated else ()
-            missed = [p for p in self._mapper.parameters if id(p) not in reached]
-            self._mapper.restore(False, missed)
-        if window.applied and not window.updated:
-            # Where every forecast ends like this, base weights must get their chance again.
-            window.refused = "no update followed it"
-            window.applied, window.horizon = False, 0.0
+            named = dict(zip(self._mapper.names, self._mapper.parameters, strict=True))
+            missed = {name: p for name, p in named.items() if id(p) not in reached}
+            self._mapper.restore(False, list(missed.values()))
+            if missed.keys() >= set(window.forecast.names):
+                # Where every forecast ends like this, base weights must get their chance again.
+                window.refused = "no update followed it"
+                window.applied, window.horizon = False, 0.0
         self._mapper.settle()
         self._mapper.rounding.commit()
 

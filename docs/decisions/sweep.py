@@ -150,7 +150,10 @@ def main() -> None:
     parser.add_argument("--only", action="append", help="a variant; may be repeated")
     chosen = parser.parse_args()
     done = {(r["task"], r["variant"], r["seed"]) for r in load(chosen.page)}
-    names = chosen.only or list(variants_of(chosen.page))
+    known = list(variants_of(chosen.page))
+    names = chosen.only or known
+    if unknown := [name for name in names if name not in known]:
+        parser.error(f"--only: expected variants out of {known}, got {unknown}")
     cells = [(t, v, s) for v in names for t in RATES for s in SEEDS if (t, v, s) not in done]
     with ProcessPoolExecutor(chosen.jobs, get_context("spawn")) as pool:
         for row in pool.map(partial(run, chosen.page), *zip(*cells, strict=True)) if cells else ():
