@@ -63,7 +63,11 @@ def test_plain_arm_is_an_ordinary_loop(setting):
 def test_every_arm_trains_what_it_promises(name):
     cell, task = tiny(name)
     first = train(cell, task)
-    assert first["full_steps"] == cell.budget == round(task.steps * ARMS[name].share)
+    assert cell.budget == round(task.steps * ARMS[name].share)
+    if name == "auto":  # as many as its forecasts leave
+        assert task.steps / 1.75 <= first["full_steps"] <= task.steps
+    else:
+        assert first["full_steps"] == cell.budget
     assert first["cost"] == first["full_steps"]
     assert math.isfinite(first["loss"])
     assert first["loss"] < task.final_loss(task.model(0))

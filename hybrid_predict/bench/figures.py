@@ -160,5 +160,8 @@ class Summary:
             self.plain(task, setting, seeds),
             [number(row["loss"]) for row in rows],
             # A run that diverged early has not saved the rest of its steps.
-            [max(row["cost"], as_cell(row).budget) for row in rows],
+            [
+                row["cost"] if row["loss"] is not None else max(row["cost"], as_cell(row).budget)
+                for row in rows
+            ],
         )
