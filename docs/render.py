@@ -188,7 +188,12 @@ BLOCKS = {
     "added cost": added_cost,
     **{
         f"{name} {page}": partial(runs, f"{name}_{page}", f"{name}-{page}.json")
-        for name, page in (("forks", "0010"), ("tuning", "0010"), ("tails", "0011"))
+        for name, page in (
+            ("forks", "0010"),
+            ("tuning", "0010"),
+            ("tails", "0011"),
+            ("bases", "0012"),
+        )
     },
     "worth of momentum": partial(sweep, "0008", "momentum"),
     "worth of linear": partial(sweep, "0008", "linear"),

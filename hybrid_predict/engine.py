@@ -304,8 +304,12 @@ class HybridEngine:
             self.mapper.leave_out(silent)
             self._forecaster = Forecaster(self.mapper, self.optimizer, self.config)
             self._bound = True
+            if self._forecaster.growing:
+                reason = "matrices are left to an optimizer whose updates grow with the weights"
+                self.ledger.record(self.clock.full_steps + 1, reason)
+                logger.warning("%s%s: see decision 12.", reason[0].upper(), reason[1:])
             if not self._forecaster.positions:
-                self._hand_over("no parameter is of a kind that has a predictor")
+                self._hand_over("no parameter has a predictor")
             # A forecast of a wrong form had better end the run here than after the warm-up.
             self._forecaster.forecast(closed_loop=not self.config.shadow)
 

@@ -52,6 +52,11 @@ class Forecaster:
         mapper: The model's parameters.
         optimizer: Who updates them.
         config: Which predictor serves which kind, and the horizon rule.
+
+    Attributes:
+        positions: Of the forecast parameters among the mapper's.
+        growing: Of those that are left to an optimizer whose updates grow with the weights, as a
+            forecast in their place would grow with itself.
     """
 
     def __init__(
@@ -63,11 +68,17 @@ class Forecaster:
         self._history = config.history_dtype
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
-        self.positions = mapper.select(predictors)
+        owners = optimizer.owners()
+        replaced = [kind for kind, predictor in predictors.items() if predictor.replaces_update]
+        self.growing = [
+            k
+            for k in mapper.select(replaced)
+            if optimizer.is_relative(owners[id(mapper.parameters[k])])
+        ]
+        self.positions = [k for k in mapper.select(predictors) if k not in self.growing]
         self.kinds = [mapper.kinds[k] for k in self.positions]
         self._state = self._rule.init(self.kinds)
         self._parameters = [mapper.parameters[k] for k in self.positions]
-        owners = optimizer.owners()
         columns = [(k, owners[id(p)]) for k, p in zip(self.kinds, self._parameters, strict=True)]
         parts = [(kind, k) for kind in predictors for k in range(len(optimizer.optimizers))]
         self._groups = [

@@ -24,6 +24,8 @@ _REFUSED = {
     "SAM": "it moves the weights itself between two backward passes",
 }
 
+_RELATIVE = ("Adafactor", "Lamb", "LAMB", "LARS", "Lars")
+"""Optimizers whose updates are as long as a share of the weights."""
 
 _DECOUPLED = ("AdamW", "Muon", "Adafactor")
 """Optimizers whose weight decay leaves the gradient alone, unless their groups say otherwise."""
@@ -85,6 +87,14 @@ class OptimizerWrapper:
     def owners(self) -> dict[int, int]:
         """The number of the optimizer that each parameter belongs to, by ``id``."""
         return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
+
+    def is_relative(self, index: int) -> bool:
+        """Whether an optimizer's updates grow with the weights.
+
+        A forecast as long as such updates grows with what it has moved before (decision 12).
+        """
+        names = [cls.__name__ for cls in type(self.optimizers[index]).__mro__]
+        return any(name in own for own in names for name in _RELATIVE)
 
     def descent(self, index: int) -> dict[int, tuple[float, float, float]]:
         """What an optimizer goes down for each of its parameters, by ``id``.

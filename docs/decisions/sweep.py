@@ -26,7 +26,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.bench.arms import PLAIN, Rates, adamw
+from hybrid_predict.bench.arms import PLAIN, Build, Rates, adamw
 from hybrid_predict.evidence import speedup
 from hybrid_predict.tasks import TASKS, Task
 from hybrid_predict.tasks.base import linear_schedule
@@ -50,7 +50,12 @@ def variants_of(page: str) -> Variants:
 
 
 def train(
-    task: Task, rate: float, changes: Mapping[str, Any], seed: int, each: Each | None = None
+    task: Task,
+    rate: float,
+    changes: Mapping[str, Any],
+    seed: int,
+    each: Each | None = None,
+    build: Build = adamw,
 ) -> tuple[nn.Module, HybridEngine]:
     """One run with linear decay.
 
@@ -60,11 +65,12 @@ def train(
         changes: Arguments of HybridConfig.
         seed: Decides initial weights and batches.
         each: Called after every full step with the model and the training loss.
+        build: Makes the only optimizer.
     """
     torch.set_num_threads(1)
     settings = {"speedup": 1.5, "total_steps": task.steps, "count_flops": False, **changes}
     model, batches = task.model(seed), task.batches(seed)
-    (optimizer,) = adamw(model, task.recipe, Rates(rate), settings["total_steps"])
+    (optimizer,) = build(model, task.recipe, Rates(rate), settings["total_steps"])
     decay = linear_schedule(settings["total_steps"], task.recipe.warmup_fraction)
     scheduler = LambdaLR(optimizer, decay)
     with HybridEngine(model, optimizer, HybridConfig(**settings)) as engine:

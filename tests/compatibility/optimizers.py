@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,6 @@ OPTIMIZERS: dict[str, Make] = {
     "`Rprop`": lambda p: optim.Rprop(p, lr=1e-3),
     "`Adagrad`": lambda p: optim.Adagrad(p, lr=1e-2),
     "`Adagrad`, fused": lambda p: optim.Adagrad(p, lr=1e-2, fused=True),
-    "`Adafactor`": lambda p: optim.Adafactor(p, lr=1e-2),
 }
 
 
@@ -50,6 +50,25 @@ def trains(make: Make, folder: Path) -> None:
 
 for _name, _make in OPTIMIZERS.items():
     TABLE.add(_name, "`configure_optimizers` returns it", partial(trains, _make))
+
+
+@TABLE.row(
+    "`Adafactor`",
+    "`configure_optimizers` returns it",
+    note="matrices are left to it and trained plainly: its updates grow with the weights, and "
+    "forecasts as long as those would grow with themselves. Momentum forecasts work on top of it",
+)
+def adafactor(folder: Path) -> None:
+    def make(p: Any) -> optim.Optimizer:
+        return optim.Adafactor(p, lr=1e-2)
+
+    run = train(Subject(optimizer=make))
+    assert run.plugin.ledger.forecasts == 0
+    assert run.trainer.global_step == run.plugin.ledger.full_steps
+    assert "grow with the weights" in run.plugin.ledger.events[0]["reason"]
+    every = {"embedding": "momentum", "head": "momentum", "vector": "momentum"}
+    config = replace(EVERY_KIND, predictors={**every, "hidden": "momentum"})
+    train(Subject(optimizer=make), plugin=HybridPredict(config=config)).sound()
 
 
 @TABLE.row(

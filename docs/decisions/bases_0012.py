@@ -1,0 +1,100 @@
+"""Forecasts on top of other optimizers than AdamW and Muon: the runs of decision 12.
+
+    python docs/decisions/bases_0012.py [--jobs N]
+
+Every optimizer gets the best of three rates for plain training of T full steps, and keeps it in the
+other arms; writes docs/results/bases-0012.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from sweep import SEEDS, train
+from torch import nn
+from torch.optim import SGD, Adafactor, Optimizer, RMSprop
+
+from hybrid_predict.bench.arms import Rates, trainable
+from hybrid_predict.tasks import TASKS, Recipe
+
+FILE = Path(__file__).parent.parent / "results" / "bases-0012.json"
+BASES: dict[str, tuple[Any, tuple[float, ...]]] = {
+    "SGD, momentum 0.9": (partial(SGD, momentum=0.9), (0.03, 0.1, 0.3)),
+    "RMSprop": (RMSprop, (0.001, 0.003, 0.01)),
+    "Adafactor": (Adafactor, (0.01, 0.03, 0.1)),
+}
+"""What makes the optimizer, and the rates tried."""
+
+CHOSEN = ("cnn", "inr")
+
+
+def _make(name: str, model: nn.Module, recipe: Recipe, rates: Rates, _: int) -> list[Optimizer]:
+    made: Optimizer = BASES[name][0](trainable(model), lr=rates.base)
+    return [made]
+
+
+def run(base: str, task_name: str, arm: str, rate: float, seed: int) -> float:
+    """Final loss."""
+    task = TASKS[task_name]
+    arms: dict[str, dict[str, Any]] = {
+        "plain, T": {"enabled": False},
+        "plain, T/1.5": {"enabled": False, "total_steps": round(task.steps / 1.5)},
+        "hybrid": {},
+    }
+    model, _ = train(task, rate, arms[arm], seed, build=partial(_make, base))
+    return task.final_loss(model)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Final losses of the arms at the best rate."""
+    lines = [
+        "| optimizer | task | rate | plain, T | plain, T/1.5 | hybrid, T/1.5 |",
+        "|" + "---|" * 6,
+    ]
+    for row in rows:
+        losses = " | ".join(f"{row[arm]:.4f}" for arm in ("plain, T", "plain, T/1.5", "hybrid"))
+        lines.append(f"| {row['base']} | `{row['task']}` | {row['rate']:g} | {losses} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Run everything, write the file and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1)
+    jobs = parser.parse_args().jobs
+    pairs = [(base, task) for base in BASES for task in CHOSEN]
+    rows = []
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+
+        def losses(cells: list[tuple[Any, ...]]) -> list[float]:
+            """Mean final loss over seeds of every cell."""
+            wanted = [(*cell, seed) for cell in cells for seed in SEEDS]
+            found = list(pool.map(run, *zip(*wanted, strict=True)))
+            size = len(SEEDS)
+            return [statistics.fmean(found[i : i + size]) for i in range(0, len(found), size)]
+
+        grid = [(base, task, "plain, T", r) for base, task in pairs for r in BASES[base][1]]
+        plain = dict(zip(grid, losses(grid), strict=True))
+        best = {
+            (base, task): min((plain[base, task, "plain, T", r], r) for r in BASES[base][1])[1]
+            for base, task in pairs
+        }
+        rest = [(*pair, arm, best[pair]) for pair in pairs for arm in ("plain, T/1.5", "hybrid")]
+        plain.update(zip(rest, losses(rest), strict=True))
+    for base, task in pairs:
+        rate = best[base, task]
+        arms = {arm: plain[base, task, arm, rate] for arm in ("plain, T", "plain, T/1.5", "hybrid")}
+        rows.append({"base": base, "task": task, "rate": rate, **arms})
+    FILE.write_text(json.dumps({"seeds": list(SEEDS), "rows": rows}, indent=1) + "\n")
+    print(table(rows))
+
+
+if __name__ == "__main__":
+    main()
