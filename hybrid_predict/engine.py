@@ -307,7 +307,8 @@ class HybridEngine:
             if self._forecaster.growing:
                 reason = "matrices are left to an optimizer whose updates grow with the weights"
                 self.ledger.record(self.clock.full_steps + 1, reason)
-                logger.warning("%s%s: see decision 12.", reason[0].upper(), reason[1:])
+                remedy = "Use AdamW or SGD to have them forecast."
+                logger.warning("%s%s. %s", reason[0].upper(), reason[1:], remedy)
             if not self._forecaster.positions:
                 self._hand_over("no parameter has a predictor")
             # A forecast of a wrong form had better end the run here than after the warm-up.
