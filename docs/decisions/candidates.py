@@ -59,6 +59,29 @@ def lab_state(
     return LabState(tuple(names), backend.zeros(like), backend.zeros(like), window=window)
 
 
+class LabPredictor(AbstractPredictor):
+    """A candidate whose history starts at zero."""
+
+    def init(
+        self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
+    ) -> LabState:
+        """A history of zeros."""
+        return lab_state(names, like, backend)
+
+
+def gathered(
+    state: LabState,
+    moved: Sequence[Tensor],
+    backend: AbstractBackend[Any],
+    every: int,
+    share: float = 1.0,
+) -> bool:
+    """Add a share of a displacement to the average; whether ``every`` full steps are together."""
+    state.average = backend.add_scaled(state.average, moved, [share] * len(moved))
+    state.count += 1
+    return state.count % every == 0
+
+
 def own_update(displacement: Sequence[Tensor], applied: WeightDelta | None) -> list[Tensor]:
     """The optimizer's update: a displacement less the forecast in it, as new tensors."""
     update = [x.clone() for x in displacement]
@@ -120,7 +143,7 @@ def ridge_coefficients(gram: Tensor, moment: Tensor, alpha: float) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OuterNesterov(AbstractPredictor):
+class OuterNesterov(LabPredictor):
     r"""Forecast the momentum part of an outer Nesterov step, in equal shares over its full steps.
 
     .. math:: D = \sum_{i<K} u_{t-i}, \qquad m \leftarrow \mu m + (1 - \mu) D, \qquad
@@ -140,18 +163,10 @@ class OuterNesterov(AbstractPredictor):
     every: int = 8
     momentum: float = 0.8
 
-    def init(
-        self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
-    ) -> LabState:
-        """Momentum and inner displacement of zero."""
-        return lab_state(names, like, backend)
-
     def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Add the update to the inner displacement, and that to the momentum when due."""
         update = own_update(observed, applied)
-        state.average = backend.add_scaled(state.average, update, [1.0 / self.every] * len(update))
-        state.count += 1
-        if state.count % self.every == 0:
+        if gathered(state, update, backend, self.every, 1.0 / self.every):
             state.direction = backend.average(state.direction, state.average, self.momentum)
             state.average = backend.zeros(state.average)
 
@@ -205,15 +220,14 @@ class RidgePredictor(AbstractPredictor):
     def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Renew the features, fit when due, and combine them."""
         update, features = own_update(observed, applied), len(self.decays) + 2
-        state.average = backend.add_scaled(state.average, update, [1.0 / self.every] * len(update))
+        due = gathered(state, update, backend, self.every, 1.0 / self.every)
         now = state.window[:features]
         backend.copy(now[0], update)
         for decay, mean in zip(self.decays, now[1:-1], strict=True):
             backend.average(mean, update, decay)
         mean = now[1 + len(self.decays) // 2]
         backend.flatten_spectrum(now[-1], mean, mean, 0.0, backend.norms(mean), 5)
-        state.count += 1
-        if state.count % self.every == 0:
+        if due:
             self._fit(state, backend, features)
         state.direction = combination(state.tables["coefficients"], now)
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from candidates import LabState, combination, lab_state, own_update, products
+from candidates import LabPredictor, LabState, combination, gathered, own_update, products
 from torch import Tensor
 
 from hybrid_predict import WeightDelta
 from hybrid_predict.backends import AbstractBackend
-from hybrid_predict.predictors import AbstractPredictor
 
 
 def remember(state: LabState, backend: AbstractBackend[Any], size: int) -> None:
@@ -64,7 +63,7 @@ def weights_of_extrapolation(gram: np.ndarray, damping: float) -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowRankPredictor(AbstractPredictor):
+class LowRankPredictor(LabPredictor):
     r"""Forecast by dynamic mode decomposition of the last W block displacements, per tensor.
 
     .. math:: d_{i+1} \approx A d_i, \qquad \hat\Delta = \sum_{j=1}^{h/s} A^j d_W
@@ -87,18 +86,10 @@ class LowRankPredictor(AbstractPredictor):
     stride: int = 4
     rank: int = 3
 
-    def init(
-        self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
-    ) -> LabState:
-        """No block yet."""
-        return lab_state(names, like, backend)
-
     def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Add the update to the block under way."""
         update = own_update(observed, applied)
-        state.average = backend.add_scaled(state.average, update, [1.0] * len(update))
-        state.count += 1
-        if state.count % self.stride == 0:
+        if gathered(state, update, backend, self.stride):
             remember(state, backend, self.size)
             state.tables["gram"] = products(state.window, state.window)
 
@@ -114,7 +105,7 @@ class LowRankPredictor(AbstractPredictor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AndersonPredictor(AbstractPredictor):
+class AndersonPredictor(LabPredictor):
     r"""Forecast towards the regularised Anderson extrapolation of the last W base weights.
 
     .. math:: c = \arg\min_{\sum c = 1} \Bigl\|\sum_i c_i r_i\Bigr\|^2
@@ -138,18 +129,9 @@ class AndersonPredictor(AbstractPredictor):
     stride: int = 4
     damping: float = 1e-2
 
-    def init(
-        self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
-    ) -> LabState:
-        """No block yet."""
-        return lab_state(names, like, backend)
-
     def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Add the displacement to the block under way; extrapolate when it is full."""
-        ones = [1.0] * len(state.names)
-        state.average = backend.add_scaled(state.average, observed, ones)
-        state.count += 1
-        if state.count % self.stride == 0:
+        if gathered(state, observed, backend, self.stride):
             remember(state, backend, self.size)
             grams = products(state.window, state.window).numpy()
             # Weights before the newest differ from it by the blocks in between.
@@ -165,7 +147,7 @@ class AndersonPredictor(AbstractPredictor):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NowcastPredictor(AbstractPredictor):
+class NowcastPredictor(LabPredictor):
     r"""Forecast by a small network over each weight's recent displacements, trained on this run.
 
     .. math:: \hat y = w^\top x + v^\top \tanh(A x + b), \qquad
@@ -198,7 +180,7 @@ class NowcastPredictor(AbstractPredictor):
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> LabState:
         """A network that forecasts nothing."""
-        state = lab_state(names, like, backend)
+        state = super().init(names, like, backend)
         generator = torch.Generator().manual_seed(0)
         n, width = self.history, self.width
         tables = {"w": torch.zeros(n), "v": torch.zeros(width), "b": torch.zeros(width)}
@@ -210,9 +192,7 @@ class NowcastPredictor(AbstractPredictor):
     def observe(self, state, observed, applied, backend, lengths=None):  # type: ignore[no-untyped-def]
         """Add the update to the block under way; train and forecast anew when it is full."""
         update = own_update(observed, applied)
-        state.average = backend.add_scaled(state.average, update, [1.0] * len(update))
-        state.count += 1
-        if state.count % self.stride:
+        if not gathered(state, update, backend, self.stride):
             return
         remember(state, backend, self.history + 1)
         if len(state.window) > self.history:
