@@ -8,23 +8,17 @@ other arms; writes docs/results/bases-0012.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
-from sweep import SEEDS, train
+from sweep import SEEDS, Measure, Rows, study, train
 from torch import nn
 from torch.optim import SGD, Adafactor, Optimizer, RMSprop
 
 from hybrid_predict.bench.arms import Rates, trainable
 from hybrid_predict.tasks import TASKS, Recipe
 
-FILE = Path(__file__).parent.parent / "results" / "bases-0012.json"
 BASES: dict[str, tuple[Any, tuple[float, ...]]] = {
     "SGD, momentum 0.9": (partial(SGD, momentum=0.9), (0.03, 0.1, 0.3)),
     "RMSprop": (RMSprop, (0.001, 0.003, 0.01)),
@@ -52,49 +46,39 @@ def run(base: str, task_name: str, arm: str, rate: float, seed: int) -> float:
     return task.final_loss(model)
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(found: Rows) -> str:
     """Final losses of the arms at the best rate."""
     lines = [
         "| optimizer | task | rate | plain, T | plain, T/1.5 | hybrid, T/1.5 |",
         "|" + "---|" * 6,
     ]
-    for row in rows:
+    for row in found:
         losses = " | ".join(f"{row[arm]:.4f}" for arm in ("plain, T", "plain, T/1.5", "hybrid"))
         lines.append(f"| {row['base']} | `{row['task']}` | {row['rate']:g} | {losses} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run everything, write the file and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=1)
-    jobs = parser.parse_args().jobs
+def rows(measure: Measure) -> Rows:
+    """Mean final losses over seeds, by optimizer and task, at the best rate."""
+
+    def losses(cells: list[tuple[Any, ...]]) -> dict[tuple[Any, ...], float]:
+        runs = measure(run, [(*cell, seed) for cell in cells for seed in SEEDS])
+        return {cell: statistics.fmean(runs[(*cell, s)] for s in SEEDS) for cell in cells}
+
     pairs = [(base, task) for base in BASES for task in CHOSEN]
-    rows = []
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-
-        def losses(cells: list[tuple[Any, ...]]) -> list[float]:
-            """Mean final loss over seeds of every cell."""
-            wanted = [(*cell, seed) for cell in cells for seed in SEEDS]
-            found = list(pool.map(run, *zip(*wanted, strict=True)))
-            size = len(SEEDS)
-            return [statistics.fmean(found[i : i + size]) for i in range(0, len(found), size)]
-
-        grid = [(base, task, "plain, T", r) for base, task in pairs for r in BASES[base][1]]
-        plain = dict(zip(grid, losses(grid), strict=True))
-        best = {
-            (base, task): min((plain[base, task, "plain, T", r], r) for r in BASES[base][1])[1]
-            for base, task in pairs
-        }
-        rest = [(*pair, arm, best[pair]) for pair in pairs for arm in ("plain, T/1.5", "hybrid")]
-        plain.update(zip(rest, losses(rest), strict=True))
-    for base, task in pairs:
-        rate = best[base, task]
-        arms = {arm: plain[base, task, arm, rate] for arm in ("plain, T", "plain, T/1.5", "hybrid")}
-        rows.append({"base": base, "task": task, "rate": rate, **arms})
-    FILE.write_text(json.dumps({"seeds": list(SEEDS), "rows": rows}, indent=1) + "\n")
-    print(table(rows))
+    plain = losses([(*pair, "plain, T", rate) for pair in pairs for rate in BASES[pair[0]][1]])
+    best = {
+        (base, task): min((plain[base, task, "plain, T", r], r) for r in BASES[base][1])[1]
+        for base, task in pairs
+    }
+    rest = [(*pair, arm, best[pair]) for pair in pairs for arm in ("plain, T/1.5", "hybrid")]
+    plain.update(losses(rest))
+    return [
+        {"base": base, "task": task, "rate": rate,
+         **{arm: plain[base, task, arm, rate] for arm in ("plain, T", "plain, T/1.5", "hybrid")}}
+        for (base, task), rate in best.items()
+    ]  # fmt: skip
 
 
 if __name__ == "__main__":
-    main()
+    study("bases-0012", rows, table, __doc__)

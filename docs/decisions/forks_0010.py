@@ -8,21 +8,15 @@ on; writes docs/results/forks-0010.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any, ClassVar
 
-from sweep import RATES, SEEDS, train
+from sweep import RATES, SEEDS, Measure, Rows, study, train
 from torch import nn
 
 from hybrid_predict import FixedHorizon
 from hybrid_predict.tasks import TASKS
 
-FILE = Path(__file__).parent.parent / "results" / "forks-0010.json"
 FORK = 100
 """The full step after which the horizon changes."""
 
@@ -54,29 +48,24 @@ def losses(task_name: str, horizon: float, seed: int) -> list[float]:
     return [*found, task.final_loss(model)]
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(found: Rows) -> str:
     """Loss differences from the runs that did not change, by full steps after the fork."""
     heads = [f"{a + 1} to {b}" for a, b in BINS]
     lines = [
         f"| task | horizon | {' | '.join(heads)} | at the end |",
         "|---|" + "---|" * (len(BINS) + 2),
     ]
-    for row in rows:
+    for row in found:
         cells = [f"{value:+.3f}" for value in row["differences"]]
         lines.append(f"| `{row['task']}` | 1 → {row['horizon']:g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run everything, write the file and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=1)
-    jobs = parser.parse_args().jobs
+def rows(measure: Measure) -> Rows:
+    """Mean differences over seeds, by task and horizon."""
     tasks, horizons = ("gpt-0.2m", "cnn", "inr", "mlp", "lora"), (1.0, 0.5, 2.0)
-    cells = [(t, h, s) for t in tasks for h in horizons for s in SEEDS]
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        runs = dict(zip(cells, pool.map(losses, *zip(*cells, strict=True)), strict=True))
-    rows = []
+    runs = measure(losses, [(t, h, s) for t in tasks for h in horizons for s in SEEDS])
+    found = []
     for task in tasks:
         for horizon in horizons[1:]:
             bins = []
@@ -88,10 +77,9 @@ def main() -> None:
                     for s in SEEDS
                 ]
                 bins.append(statistics.fmean(parts))
-            rows.append({"task": task, "horizon": horizon, "differences": bins})
-    FILE.write_text(json.dumps({"seeds": list(SEEDS), "fork": FORK, "rows": rows}, indent=1) + "\n")
-    print(table(rows))
+            found.append({"task": task, "horizon": horizon, "differences": bins})
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    study("forks-0010", rows, table, __doc__)

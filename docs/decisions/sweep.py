@@ -26,7 +26,9 @@ from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.bench.arms import PLAIN, Build, Rates, adamw
+from hybrid_predict.bench.arms import Build, Rates, adamw
+from hybrid_predict.bench.figures import Summary
+from hybrid_predict.bench.plan import number
 from hybrid_predict.evidence import speedup
 from hybrid_predict.tasks import TASKS, Task
 from hybrid_predict.tasks.base import linear_schedule
@@ -98,26 +100,15 @@ def run(page: str, task_name: str, variant: str, seed: int) -> dict[str, Any]:
     }
 
 
-def plain_curves() -> dict[str, tuple[list[float], dict[str, dict[int, float]]]]:
-    """Costs and losses by seed of the plain arms at the tuned rate, by task."""
-    curves: dict[str, dict[str, dict[int, Any]]] = {}
-    for path in sorted(RESULTS.glob("bench-*.json")):
-        for row in json.loads(path.read_text())["runs"]:
-            if row["setting"] == "tuned" and row["arm"] in PLAIN:
-                found = curves.setdefault(row["task"], {}).setdefault(row["arm"], {})
-                found[row["seed"]] = row
-    return {
-        task: (
-            [next(iter(arms[a].values()))["cost"] for a in PLAIN],
-            {a: {s: row["loss"] for s, row in arms[a].items()} for a in PLAIN},
-        )
-        for task, arms in curves.items()
-    }
+def summaries() -> dict[str, Summary]:
+    """The committed benchmark by task."""
+    found = map(Summary, (json.loads(p.read_text()) for p in sorted(RESULTS.glob("bench-*.json"))))
+    return {task: summary for summary in found for task in summary.tasks}
 
 
 def table(page: str, only: str = "") -> str:
     """Speedups of every variant that was run to its end, or of one of them, two seeds each."""
-    rows, curves = load(page), plain_curves()
+    rows, known = load(page), summaries()
     lines = [f"| variant | {' | '.join(f'`{t}`' for t in RATES)} | geometric mean |",
              "|" + " --- |" * (len(RATES) + 2)]  # fmt: skip
     for variant in [only] if only else variants_of(page):
@@ -126,10 +117,9 @@ def table(page: str, only: str = "") -> str:
         values = []
         for task in RATES:
             own = [r for r in rows if (r["task"], r["variant"]) == (task, variant)]
-            steps, losses = curves[task]
-            plain = [[losses[a][r["seed"]] for r in own] for a in PLAIN]
-            ends = [math.inf if r["loss"] is None else r["loss"] for r in own]
-            costs = [r["cost"] for r in own]
+            steps = known[task].budgets(task, "tuned")
+            plain = known[task].plain(task, "tuned", [r["seed"] for r in own])
+            ends, costs = [number(r["loss"]) for r in own], [r["cost"] for r in own]
             values.append(speedup(steps, plain, ends, costs, resamples=1).value)
         mean = math.exp(sum(map(math.log, values)) / len(values))
         cells = [f"{v:.2f}" for v in [*values, mean]]
@@ -146,6 +136,38 @@ def load(page: str) -> list[dict[str, Any]]:
     """The runs of a page."""
     path = path_of(page)
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+Rows = list[dict[str, Any]]
+Measure = Callable[[Callable[..., Any], list[tuple[Any, ...]]], dict[tuple[Any, ...], Any]]
+"""Calls a function with every cell, in parallel; what it returned by cell."""
+
+
+def study(
+    stem: str, make: Callable[[Measure], Rows], show: Callable[[Rows], str], doc: str | None
+) -> None:
+    """Run a decision page's own script: write its rows and print their table.
+
+    Args:
+        stem: Of the results file.
+        make: Makes the rows.
+        show: Makes the table of them.
+        doc: What ``--help`` says.
+    """
+    parser = argparse.ArgumentParser(description=doc)
+    parser.add_argument("--jobs", type=int, default=1)
+    with ProcessPoolExecutor(parser.parse_args().jobs, get_context("spawn")) as pool:
+
+        def measure(
+            function: Callable[..., Any], cells: list[tuple[Any, ...]]
+        ) -> dict[tuple[Any, ...], Any]:
+            found = pool.map(function, *zip(*cells, strict=True))
+            return dict(zip(cells, found, strict=True))
+
+        rows = make(measure)
+    text = json.dumps({"seeds": list(SEEDS), "rows": rows}, indent=1)
+    (RESULTS / f"{stem}.json").write_text(text + "\n")
+    print(show(rows))
 
 
 def main() -> None:

@@ -8,23 +8,17 @@ high; writes docs/results/tuning-0010.json.
 
 from __future__ import annotations
 
-import argparse
-import json
 import statistics
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
-from sweep import SEEDS, train
+from sweep import SEEDS, Measure, Rows, study, train
 from torch import nn
 
 from hybrid_predict.tasks import TASKS
 from hybrid_predict.tasks.byte_gpt import ByteGPT
 from hybrid_predict.tasks.lora import LowRankTask, base_state
 
-FILE = Path(__file__).parent.parent / "results" / "tuning-0010.json"
 RATES = (0.0001, 0.0004, 0.0016, 0.0064)
 
 
@@ -58,34 +52,28 @@ def run(arm: str, rate: float, seed: int) -> tuple[float, float]:
     return task.final_loss(model), engine.ledger.cost
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(found: Rows) -> str:
     """Final losses by arm and rate, full steps of the arm that chooses them in brackets."""
     heads = " | ".join(f"{rate:g}" for rate in RATES)
     lines = [f"| arm | {heads} |", "|" + "---|" * (len(RATES) + 1)]
     for arm in ARMS:
-        own = {row["rate"]: row for row in rows if row["arm"] == arm}
+        own = {row["rate"]: row for row in found if row["arm"] == arm}
         cells = [f"{own[rate]['loss']:.4f} ({own[rate]['cost']:.0f})" for rate in RATES]
         lines.append(f"| {arm} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run everything, write the file and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, default=1)
-    jobs = parser.parse_args().jobs
-    cells = [(arm, rate, seed) for arm in ARMS for rate in RATES for seed in SEEDS]
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        runs = dict(zip(cells, pool.map(run, *zip(*cells, strict=True)), strict=True))
-    rows = []
+def rows(measure: Measure) -> Rows:
+    """Mean final losses and costs over seeds, by arm and rate."""
+    runs = measure(run, [(arm, rate, seed) for arm in ARMS for rate in RATES for seed in SEEDS])
+    found = []
     for arm in ARMS:
         for rate in RATES:
             losses, costs = zip(*(runs[arm, rate, seed] for seed in SEEDS), strict=True)
-            rows.append({"arm": arm, "rate": rate, "loss": statistics.fmean(losses),
-                         "cost": statistics.fmean(costs)})  # fmt: skip
-    FILE.write_text(json.dumps({"seeds": list(SEEDS), "rows": rows}, indent=1) + "\n")
-    print(table(rows))
+            found.append({"arm": arm, "rate": rate, "loss": statistics.fmean(losses),
+                          "cost": statistics.fmean(costs)})  # fmt: skip
+    return found
 
 
 if __name__ == "__main__":
-    main()
+    study("tuning-0010", rows, table, __doc__)

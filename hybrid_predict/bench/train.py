@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from time import perf_counter
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -17,7 +19,7 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.tasks import Task
 from hybrid_predict.tasks.base import linear_schedule
 
-_CHECK_EVERY, _NORM_BATCHES = 50, 32
+_CHECK_EVERY = 50
 
 
 def warm(task: Task) -> None:
@@ -102,24 +104,34 @@ class _Run:
         for part in parts:
             part.eval()
         if parts:
-            self._refresh_batch_norm()
-
-    @torch.no_grad()
-    def _refresh_batch_norm(self) -> None:
-        """Statistics of the weights that count, over the batches that would come next."""
-        norms = [m for m in self.model.modules() if isinstance(m, _BatchNorm)]
-        momenta = [norm.momentum for norm in norms]
-        for norm in norms:
-            norm.reset_running_stats()
-            norm.momentum = None  # a plain average
-        for _ in range(_NORM_BATCHES if norms else 0):
-            self._task.loss(self.model, next(self._batches))
-        for norm, momentum in zip(norms, momenta, strict=True):
-            norm.momentum = momentum
+            refresh_batch_norm(self._task, self.model, self._batches)
 
     @property
     def _done(self) -> bool:
         return self.engine.done if self.engine is not None else self.full_steps >= self._budget
+
+
+@torch.no_grad()
+def refresh_batch_norm(
+    task: Task, model: nn.Module, batches: Iterator[Any], count: int = 32
+) -> None:
+    """Take batch-norm statistics anew, for weights that are not those that were trained.
+
+    Args:
+        task: Whose forward passes are made.
+        model: In training mode.
+        batches: Where the next ``count`` batches come from.
+        count: Number of batches; none are drawn without batch norm.
+    """
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average
+    for _ in range(count if norms else 0):
+        task.loss(model, next(batches))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
 
 
 def _constant(update: int) -> float:
