@@ -15,16 +15,26 @@ class FlopProfile:
 
     def __init__(self) -> None:
         self._mode: Any = None
+        self._total = 0
 
     def start(self, model: nn.Module) -> None:
         """Start counting, unless the model has parts that cannot be counted.
 
-        Those are compiled parts, and tensor parallelism, where every rank would count all.
+        Those are compiled parts, and tensor parallelism, where every rank would count all. Torch's
+        own FlopCounterMode hooks modules as well, which breaks losses that differentiate inside
+        the forward pass, such as those of physics-informed nets.
         """
         compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
         if compiled or is_tensor_parallel(model):
             return
-        self._mode = _counter()
+        from torch.utils.flop_counter import flop_registry
+
+        def see(func: Any, args: Any, kwargs: Any, result: Any) -> None:
+            if (count := flop_registry.get(func._overloadpacket)) is not None:
+                self._total += count(*args, **kwargs, out_val=result)
+
+        self._total = 0
+        self._mode = _watching(see)
         self._mode.__enter__()
 
     def stop(self) -> int | None:
@@ -33,31 +43,7 @@ class FlopProfile:
         if mode is None:
             return None
         mode.__exit__(None, None, None)
-        return int(mode.total)
-
-
-def _counter() -> Any:
-    """A dispatch mode that adds up operations.
-
-    Torch's own FlopCounterMode hooks modules as well, which breaks losses that differentiate inside
-    the forward pass, such as those of physics-informed nets.
-    """
-    from torch.utils._python_dispatch import TorchDispatchMode
-    from torch.utils.flop_counter import flop_registry
-
-    class Counter(TorchDispatchMode):
-        total = 0
-
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            given = kwargs or {}
-            result = func(*args, **given)
-            if (count := flop_registry.get(func._overloadpacket)) is not None:
-                self.total += count(*args, **given, out_val=result)
-            return result
-
-    return Counter()
+        return int(self._total)
 
 
 def traffic(run: Callable[[], object]) -> dict[str, int]:
@@ -70,30 +56,32 @@ def traffic(run: Callable[[], object]) -> dict[str, int]:
         ``products``, the bytes of matrix products, each operand counted once, and ``others``, those
         of all other operations; views and allocations count nothing.
     """
-    mode = _meter()
-    with mode:
-        run()
-    return dict(mode.found)
-
-
-def _meter() -> Any:
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils.flop_counter import flop_registry
 
-    class Meter(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.found = {"products": 0, "others": 0}
+    found = {"products": 0, "others": 0}
 
+    def see(func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        which = "products" if func._overloadpacket in flop_registry else "others"
+        found[which] += _moved(func, args, kwargs, result)
+
+    with _watching(see):
+        run()
+    return found
+
+
+def _watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
+    """A dispatch mode that shows every operation, its arguments and its result."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             result = func(*args, **(kwargs or {}))
-            which = "products" if func._overloadpacket in flop_registry else "others"
-            self.found[which] += _moved(func, args, kwargs or {}, result)
+            see(func, args, kwargs or {}, result)
             return result
 
-    return Meter()
+    return Mode()
 
 
 _ONLY_WRITTEN = ("copy_", "_foreach_copy_", "zero_", "fill_")
