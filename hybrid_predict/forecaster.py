@@ -55,6 +55,7 @@ class Forecaster:
 
     Attributes:
         positions: Of the forecast parameters among the mapper's.
+        compares: Whether the speedup depends on how forecasts differ from the updates they replace.
         growing: Of those that are left to an optimizer whose updates grow with the weights, as a
             forecast in their place would grow with itself.
     """
@@ -64,8 +65,8 @@ class Forecaster:
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
         self._policy, self._long = config.policy, config.long_horizon
-        self._auto = config.speedup == "auto"
         self._history = config.history_dtype
+        self._auto = config.speedup == "auto"
         self._rule = make_horizon(config.horizon)
         predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
         owners = optimizer.owners()
@@ -86,6 +87,8 @@ class Forecaster:
             for part in parts
             if (members := [i for i, own in enumerate(columns) if own == part])
         ]
+        replacing = any(group.predictor.replaces_update for group in self._groups)
+        self.compares = self._auto and replacing
 
     def _group(self, predictor: AbstractPredictor, owner: int, members: list[int]) -> _Group:
         positions = [self.positions[i] for i in members]
@@ -103,11 +106,6 @@ class Forecaster:
         return not all(group.predictor.replaces_update for group in self._groups)
 
     @property
-    def compares(self) -> bool:
-        """Whether the speedup depends on how forecasts differ from the updates they replace."""
-        return self._auto and any(group.predictor.replaces_update for group in self._groups)
-
-    @property
     def mean_horizon(self) -> float:
         """Mean horizon of the forecast parameters; 0 without any."""
         horizons = self.horizons
@@ -115,7 +113,12 @@ class Forecaster:
 
     @property
     def supported_horizon(self) -> float:
-        """Mean horizon by element of what replaces updates, or of everything if nothing does."""
+        """Mean horizon by element of what replaces updates, or of everything if nothing does.
+
+        It is asked for by ``speedup="auto"`` alone, and 0 otherwise.
+        """
+        if not self._auto:
+            return 0.0
         horizons = self.horizons
         chosen = [g for g in self._groups if g.predictor.replaces_update] or self._groups
         pairs = [(horizons[i], p.numel()) for g in chosen
@@ -200,8 +203,7 @@ class Forecaster:
             pair = (points, values) if part is None else (values, points)
             updates = group.backend.difference(*pair)
             found = [d if g is None else g for g, d in zip(gradients, updates, strict=True)]
-            measured = [*updates, *found, *group.state.direction]
-            norms = group.backend.norms(measured).view(3, -1)
+            norms = group.backend.norms([*updates, *found]).view(2, -1)
             if part is not None:
                 if self.compares:
                     reached = [k for k, g in enumerate(gradients) if g is not None]
@@ -209,8 +211,8 @@ class Forecaster:
                 shrink = [rules[id(p)][0] for p in group.parameters]
                 kept = [max(0.0, 1.0 - horizons[i]) for i in group.members]
                 self._mapper.take_back(group.positions, points, shrink, kept)
-            del points, pair, updates, found, measured
-            seen, lengths = _unspoiled(gradients, norms, group.state.average, good, limit)
+            del points, pair, updates, found
+            seen, lengths = _unspoiled(gradients, norms, group, good, limit)
             group.predictor.observe(group.state, seen, None, group.backend, lengths)
         return overlaps
 
@@ -313,7 +315,7 @@ def _descended(p: Tensor, point: Tensor, decay: float, sign: float) -> Tensor | 
 def _unspoiled(
     gradients: Sequence[Tensor | None],
     norms: Tensor,
-    averages: Sequence[Tensor],
+    group: _Group,
     good: Tensor | None,
     limit: float,
 ) -> tuple[list[Tensor], Tensor]:
@@ -324,25 +326,26 @@ def _unspoiled(
 
     Args:
         gradients: K of them, None where no gradient has reached the parameter.
-        norms: Those of updates, gradients and directions, shape (3, K).
-        averages: K averages of gradients.
+        norms: Those of updates and gradients, shape (2, K), the same on all ranks.
+        group: Whose they are.
         good: Whether the step may stand, 0-dim; None if that is not known yet.
         limit: Norm of all K gradients above which it may not.
 
     Returns:
         K gradients, and lengths of shape (K,).
     """
-    finite = norms[:2].sum(0).isfinite()
+    finite = norms.sum(0).isfinite()
     if good is not None:
         finite = finite & good.to(finite.device)
     elif math.isfinite(limit):
         finite = finite & (torch.linalg.vector_norm(norms[1]) <= limit)
     sees_itself = [g is None for g in gradients]
+    # Ranks agree: norms are of whole tensors, and gradients reach sharded ones on all ranks alike.
     if finite.device.type == "cpu" and bool(finite.all()) and not any(sees_itself):
         return [g for g in gradients if g is not None], norms[0]
     seen = [
         m if g is None else torch.where(ok, g, wide(m))
-        for g, m, ok in zip(gradients, averages, finite, strict=True)
+        for g, m, ok in zip(gradients, group.state.average, finite, strict=True)
     ]
     alive = finite & ~torch.tensor(sees_itself, device=finite.device)
-    return seen, torch.where(alive, norms[0], norms[2])
+    return seen, torch.where(alive, norms[0], group.backend.norms(group.state.direction))
