@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 from torch import Tensor
 
 from distributed_loops import Loop, batch, ddp, make_config, sharded
-from faulty import Failing, FailingUpdate
+from faulty import Failing, FailingUpdate, Log
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict import distributed as ranks
 from loops import same_bits
@@ -103,16 +102,14 @@ def in_a_trainer(folder: Path) -> dict[str, Any]:
                     raise OSError("the share is gone")
                 yield x
 
-    heard: list[str] = []
-    handler = logging.Handler(logging.ERROR)
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("hybrid_predict").addHandler(handler)
     callback, net = HybridPredict(), Net()
-    try:
-        fit([callback], net, train=Torn(20), max_steps=30, devices=2, strategy=DDPStrategy())
-    except Exception as error:
-        whole = not callback.engine.mapper.displaced and not net._state_dict_hooks
-        return {"type": type(error).__name__, "text": " ".join(heard), "whole": whole, "steps": 8}
+    with Log() as log:
+        try:
+            fit([callback], net, train=Torn(20), max_steps=30, devices=2, strategy=DDPStrategy())
+        except Exception as error:
+            whole = not callback.engine.mapper.displaced and not net._state_dict_hooks
+            text = " ".join(log.lines)
+            return {"type": type(error).__name__, "text": text, "whole": whole, "steps": 8}
     return {"type": ""}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,6 +20,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from faulty import Log
 from hybrid_predict import (
     FixedHorizon,
     HybridConfig,
@@ -313,17 +313,13 @@ def refused(folder: Path) -> dict[str, str]:
 
 def logged(folder: Path) -> dict[str, Any]:
     """What is logged when forecasts do not pay and the engine hands over."""
-    heard: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
-    logging.getLogger("hybrid_predict").addHandler(handler)
     # Far forecasts of the head raise any loss; those of hidden layers only saturate.
     far = {"predictors": {"head": SpectralPredictor()}, "horizon": FixedHorizon(updates=1e4)}
     config = make_config(loss_tolerance=0.0, loss_check_every=1, patience=12, **far)
-    loop = Loop(ddp(), config)
-    records = loop.train()
-    logging.getLogger("hybrid_predict").removeHandler(handler)
-    return {"heard": heard, **outcome(loop, records)}
+    with Log() as log:
+        loop = Loop(ddp(), config)
+        records = loop.train()
+    return {"heard": log.lines, **outcome(loop, records)}
 
 
 CHECKS: dict[str, Callable[[Path], Any]] = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from distributed_loops import SPOILED, Loop, Net, make_config, outcome, sharded
+from faulty import Log
 from hybrid_predict import distributed as ranks
 
 
@@ -59,25 +59,19 @@ def resumed(
 
 def alone(folder: Path) -> dict[str, Any]:
     """The last check, as it takes the group apart: the saved run goes on with one rank."""
-    heard: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: heard.append(record.getMessage())  # type: ignore[method-assign]
     own = folder / f"alone-{dist.get_rank()}"
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
-    logging.getLogger("hybrid_predict").addHandler(handler)
     saved = torch.load(folder / "fsdp2-0.pt")
     loop = Loop(sharded)
     with torch.no_grad():
         for name, p in loop.model.named_parameters():
             ranks.local(p).copy_(saved["whole"][name])
-    loop.engine.load_state_dict(saved["engine"])
-    again = loop.engine.state_dict()["forecaster"]
-    return {
-        "history": [saved["engine"]["forecaster"], again],
-        "heard": heard,
-        **outcome(loop, loop.train(8)),
-    }
+    with Log() as log:
+        loop.engine.load_state_dict(saved["engine"])
+        again = loop.engine.state_dict()["forecaster"]
+        found = outcome(loop, loop.train(8))
+    return {"history": [saved["engine"]["forecaster"], again], "heard": log.lines, **found}
 
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
