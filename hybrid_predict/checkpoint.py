@@ -12,7 +12,7 @@ from hybrid_predict import distributed
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.ledger import SavingsLedger
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 
 logger = distributed.rank_zero_logger(__name__)
 

@@ -132,8 +132,9 @@ class Forecaster:
 
     @property
     def horizons(self) -> list[float]:
-        """Horizon per forecast parameter, in optimizer updates."""
-        return self._rule.horizons(self._state)
+        """Horizon per forecast parameter, in optimizer updates; 0 while it is frozen."""
+        pairs = zip(self._rule.horizons(self._state), self._parameters, strict=True)
+        return [horizon if p.requires_grad else 0.0 for horizon, p in pairs]
 
     def forecast(self, *, closed_loop: bool) -> WeightDelta:
         """The forecast of all kinds together, in the order of ``positions``.

@@ -38,7 +38,7 @@ class Clock:
     With ``speedup="auto"`` nothing is planned: a forecast is credited with what it supports, less
     one (:func:`hybrid_predict.support.support`). A forecast is credited when its verdict is read,
     fractions are carried exactly, and no more than E is handed out, so with a planned speedup
-    accepted forecasts end the run after F full steps.
+    accepted forecasts end the run after F full steps, if verdicts lag by no more than C.
 
     Args:
         config: The run's configuration, with ``total_steps`` set.

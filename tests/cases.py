@@ -40,7 +40,9 @@ def averaged_length(h: float, closed_loop: bool, weight: float) -> float:
 PREDICTOR_CASES = {
     "linear": PredictorCase(LinearPredictor(decay=DECAY), lambda h, closed, weight: h),
     "momentum": PredictorCase(MomentumPredictor(decay=DECAY), averaged_length),
-    "spectral": PredictorCase(SpectralPredictor(decay=DECAY), lambda h, closed, weight: h),
+    "spectral": PredictorCase(
+        SpectralPredictor(decay=DECAY, stretch=1.0), lambda h, closed, weight: h
+    ),
 }
 
 

@@ -221,7 +221,8 @@ def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dic
         grads = [ranks.local_gradient(p) for p in parameters]
         lengths = backend.norms(parts)
         target = [torch.empty_like(x) for x in parts]
-        flat = backend.flatten_spectrum(target, parts, parts, 0.5, lengths, 5)
+        rows = backend.zero_rows(parts)
+        flat, rows = backend.flatten_spectrum(target, parts, parts, 0.5, lengths, 5, rows)
         total = GradientProbe(parameters).total_norm()
         return {
             "total": ranks.combine(total[None], total.new_zeros(0))[0],

@@ -79,14 +79,16 @@ def flattened(case, source, length, iterations=5):
     arrays = [case.load(source, "float32")]
     lengths = case.load(np.array([length]), "float32")
     target = case.backend.zeros(arrays)
-    found = case.backend.flatten_spectrum(target, arrays, arrays, 0.5, lengths, iterations)
+    found, _ = case.backend.flatten_spectrum(target, arrays, arrays, 0.5, lengths, iterations)
     return [case.dump(x) for x in found]
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("name", BACKEND_CASES)
 def test_every_kernel_takes_an_empty_list(name, kernel):
-    assert len(KERNELS[kernel](BACKEND_CASES[name].backend, [], [], [])) == 0
+    case = BACKEND_CASES[name]
+    found = KERNELS[kernel](case.backend, [], [], [])
+    assert sum(case.dump(x).size for x in found) == 0
 
 
 @pytest.mark.parametrize("name", BACKEND_CASES)

@@ -101,7 +101,9 @@ def ridge_twin(moves, every, memory, alpha, decays=(0.8, 0.95, 0.99)):
     for count, u in enumerate(moves, 1):
         since = since + u / every
         means = [g * m + (1 - g) * u for g, m in zip(decays, means, strict=True)]
-        (flat,) = backend.flatten_spectrum([u], [means[1]], [u], 1.0, backend.norms([means[1]]), 5)
+        (flat,), _ = backend.flatten_spectrum(
+            [u], [means[1]], [u], 1.0, backend.norms([means[1]]), 5
+        )
         now = np.stack([x.ravel() for x in (u, *means, flat)], axis=1)
         if count % every == 0:
             if then is not None:

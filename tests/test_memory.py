@@ -53,8 +53,9 @@ def test_forecasts_hold_the_documented_memory(predictor, history, name, dtype):
     documented = (
         item * (1 + states) * trained + 4 * (buffers(predictor, history) + carry) * forecast
     )
-    # Beside them a few numbers per tensor, such as the copies of step counts.
-    assert documented <= found <= documented + 64 * len(list(model.parameters()))
+    # Beside them a few numbers per tensor, such as the copies of step counts, and one per row.
+    few = 64 * len(list(model.parameters())) + 4 * 2 * 64
+    assert documented <= found <= documented + few
 
 
 @pytest.mark.parametrize(("history", "most"), [("float32", 2), ("bfloat16", 1)])

@@ -181,33 +181,49 @@ def test_spectral_direction_is_refreshed_at_its_period_only(backend):
 
 
 @everywhere
-def test_spectral_forecast_is_muon_s_step_at_the_length_of_the_update(backend):
-    case = BACKEND_CASES[backend]
-    history = History(SpectralPredictor(decay=DECAY), case, {"matrix": (4, 3)})
-    average = np.zeros((4, 3))
-    for (gradient,), (update,) in zip(
-        steps(count=5, shapes={"matrix": (4, 3)}),
-        steps(seed=1, count=5, shapes={"matrix": (4, 3)}),
-        strict=True,
-    ):
+@pytest.mark.parametrize("level_rows", [False, True])
+def test_spectral_forecast_is_muon_s_step_at_the_length_of_the_update(backend, level_rows):
+    case, shapes = BACKEND_CASES[backend], {"matrix": (4, 3)}
+    predictor = SpectralPredictor(decay=DECAY, newest=0.3, level_rows=level_rows, stretch=1.0)
+    history, average, moments = History(predictor, case, shapes), np.zeros((4, 3)), np.zeros(4)
+    gradients, updates = steps(count=5, shapes=shapes), steps(seed=1, count=5, shapes=shapes)
+    for (gradient,), (update,) in zip(gradients, updates, strict=True):
         lengths = case.backend.norms([history.load(update)])
         seen = [history.load(gradient)]
         history.predictor.observe(history.state, seen, None, case.backend, lengths)
         average = DECAY * average + (1 - DECAY) * gradient
-        left, _, right = np.linalg.svd(
-            DECAY * average + (1 - DECAY) * gradient, full_matrices=False
-        )
+        left, _, right = np.linalg.svd(0.7 * average + 0.3 * gradient, full_matrices=False)
+        wanted = left @ right
+        if level_rows:
+            moments = 0.95 * moments + 0.05 * np.square(wanted).mean(1)
+            wanted = wanted / np.sqrt(moments)[:, None]
         (found,) = history.forecast(2.0)
         assert np.linalg.norm(found) == pytest.approx(2 * np.linalg.norm(update), rel=1e-5)
         # Newton-Schulz leaves singular values between about 0.7 and 1.2 of each other.
-        cosine = -np.vdot(found, left @ right) / np.linalg.norm(found) / np.sqrt(3)
-        assert cosine > 0.95
+        assert -np.vdot(found, wanted) > 0.95 * np.linalg.norm(found) * np.linalg.norm(wanted)
+
+
+@everywhere
+@pytest.mark.parametrize("stretch", [1.0, 1.5, 100.0])
+def test_tall_matrices_are_forecast_further_up_to_the_stretch(backend, stretch):
+    shapes = {"tall": (9, 1), "kernel": (8, 1, 2, 2), "wide": (2, 6), "vector": (5,), "scalar": ()}
+    predictor = SpectralPredictor(stretch=stretch)
+    history = History(predictor, BACKEND_CASES[backend], shapes)
+    (update,) = steps(count=1, shapes=shapes)
+    history.observe(update)
+    lengths = [np.linalg.norm(f) for f in history.forecast(2.0)]
+    ratios = [length / np.linalg.norm(u) for length, u in zip(lengths, update, strict=True)]
+    wanted = [2 * min(stretch, ratio) for ratio in (3.0, 2**0.5, 1.0, 1.0, 1.0)]
+    np.testing.assert_allclose(ratios, wanted, rtol=1e-5)
 
 
 @pytest.mark.parametrize(
     ("cls", "argument", "value"),
     [(cls, "decay", d) for cls in PREDICTORS.values() for d in (-0.1, 1.0, float("nan"))]
-    + [(SpectralPredictor, "refresh_every", 0), (SpectralPredictor, "iterations", 0)],
+    + [(SpectralPredictor, "refresh_every", 0), (SpectralPredictor, "iterations", 0)]
+    + [(SpectralPredictor, "newest", x) for x in (-0.1, 1.1, float("nan"))]
+    + [(SpectralPredictor, "stretch", x) for x in (0.5, float("inf"), float("nan"))]
+    + [(SpectralPredictor, "level_rows", 1)],
 )
 def test_hyperparameters_out_of_range_are_refused(cls, argument, value):
     with pytest.raises(ConfigError, match=f"^{argument}: expected .*got {value!r}"):

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from candidates_window import LowRankPredictor, NowcastPredictor
+from earlier import spectral
 from sweep import RATES, RESULTS
 from sweep_0008 import VARIANTS
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
-from hybrid_predict import MomentumPredictor, SpectralPredictor
+from hybrid_predict import MomentumPredictor
 from hybrid_predict.backends import TorchBackend
 from hybrid_predict.bench.arms import Rates, adamw
 from hybrid_predict.parameters import ParameterMapper
@@ -35,7 +36,7 @@ EVERY = 3
 """Full steps between two forecasts; coprime to every candidate's own period."""
 
 CANDIDATES = {
-    "spectral": SpectralPredictor(),
+    "spectral": spectral(),
     "last update": MomentumPredictor(decay=0.0),
     **{name: variant["predictors"]["hidden"] for name, variant in VARIANTS.items()},
     "dynamic modes, stride 1": LowRankPredictor(size=16, stride=1, rank=8),

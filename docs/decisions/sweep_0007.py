@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from earlier import earlier, spectral
+
 from hybrid_predict import FixedHorizon, SpectralPredictor
 
 
@@ -17,15 +19,13 @@ class UpdateKept(SpectralPredictor):
         super().observe(state, [-x for x in observed], None, backend, backend.norms(observed))
 
 
-def _spectral(**changes: Any) -> dict[str, Any]:
-    return {"predictors": {"hidden": SpectralPredictor(**changes)}}
-
-
 VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "horizon 1": {"horizon": FixedHorizon(updates=1.0)},
-    "O every 2 full steps": _spectral(refresh_every=2),
-    "horizon 4": {"horizon": FixedHorizon(updates=4.0)},
-    "displacements, update kept": {
-        "predictors": {"hidden": UpdateKept()}, "horizon": FixedHorizon(updates=0.7)},
-}  # fmt: skip
+    "default": earlier(),
+    "horizon 1": earlier(horizon=FixedHorizon(updates=1.0)),
+    "O every 2 full steps": earlier(predictors={"hidden": spectral(refresh_every=2)}),
+    "horizon 4": earlier(horizon=FixedHorizon(updates=4.0)),
+    "displacements, update kept": earlier(
+        predictors={"hidden": UpdateKept(newest=0.05, level_rows=False, stretch=1.0)},
+        horizon=FixedHorizon(updates=0.7),
+    ),
+}

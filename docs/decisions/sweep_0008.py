@@ -6,6 +6,7 @@ from typing import Any
 
 from candidates import EnsemblePredictor, OuterNesterov, RidgePredictor
 from candidates_window import AndersonPredictor, LowRankPredictor, NowcastPredictor
+from earlier import earlier
 
 from hybrid_predict import AlignmentHorizon, LinearPredictor, MomentumPredictor
 
@@ -14,7 +15,7 @@ RULE = AlignmentHorizon(floors={}, rate=0.3, target=-0.03)
 
 def _added(predictor: Any) -> dict[str, Any]:
     """A forecast of hidden matrices in addition to the update, by the rule."""
-    return {"predictors": {"hidden": predictor}, "horizon": RULE}
+    return earlier(predictors={"hidden": predictor}, horizon=RULE)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from earlier import earlier
+
 VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "history in bfloat16": {"history_dtype": "bfloat16"},
+    "default": earlier(),
+    "history in bfloat16": earlier(history_dtype="bfloat16"),
 }

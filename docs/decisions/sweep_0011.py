@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hybrid_predict import SpectralPredictor
-
-
-def _spectral(**changes: Any) -> dict[str, Any]:
-    return {"predictors": {"hidden": SpectralPredictor(**changes)}}
-
+from earlier import earlier, spectral
 
 VARIANTS: dict[str, dict[str, Any]] = {
-    "default": {},
-    "forecasts until the end": {"cooldown_fraction": 0.0},
-    "forecasts until 85 %": {"cooldown_fraction": 0.15},
-    "forecasts until 75 %": {"cooldown_fraction": 0.25},
-    "decay 0.9": _spectral(decay=0.9),
-    "decay 0.98": _spectral(decay=0.98),
-    "3 Newton-Schulz steps": _spectral(iterations=3),
+    "default": earlier(),
+    "forecasts until the end": earlier(cooldown_fraction=0.0),
+    "forecasts until 85 %": earlier(cooldown_fraction=0.15),
+    "forecasts until 75 %": earlier(cooldown_fraction=0.25),
+    "decay 0.9": earlier(predictors={"hidden": spectral(decay=0.9)}),
+    "decay 0.98": earlier(predictors={"hidden": spectral(decay=0.98)}),
+    "3 Newton-Schulz steps": earlier(predictors={"hidden": spectral(iterations=3)}),
 }

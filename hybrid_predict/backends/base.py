@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
@@ -13,6 +14,16 @@ Array = TypeVar("Array")
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Quintic coefficients of the orthogonalisation (Jordan et al., Muon, 2024)."""
+
+ROW_MEMORY = 0.95
+"""Decay of the second moments of rows; from 0.9 to 0.99 it made no difference (decision 13)."""
+
+
+def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of what an array is read as: the first dimension, or one, and the rest."""
+    if len(shape) > 1:
+        return shape[0], math.prod(shape[1:])
+    return 1, math.prod(shape)
 
 
 class AbstractBackend(ABC, Generic[Array]):
@@ -39,6 +50,14 @@ class AbstractBackend(ABC, Generic[Array]):
     @abstractmethod
     def zeros(self, like: Sequence[Array]) -> list[Array]:
         """An empty history: zeros of the same shapes, 64-bit inputs in 64 bits if it is float32."""
+
+    def matrices(self, like: Sequence[Array]) -> list[tuple[int, int]]:
+        """Rows and columns of what every whole array is read as, see :func:`as_matrix`."""
+        return [as_matrix(x.shape) for x in like]  # type: ignore[attr-defined]
+
+    @abstractmethod
+    def zero_rows(self, like: Sequence[Array]) -> Array:
+        """An empty second moment of every row of every whole array, shape (R,), 32-bit."""
 
     @abstractmethod
     def copy(self, target: Sequence[Array], source: Sequence[Array]) -> list[Array]:
@@ -85,15 +104,18 @@ class AbstractBackend(ABC, Generic[Array]):
         decay: float,
         lengths: Array,
         iterations: int,
-    ) -> list[Array]:
-        r"""Target[k] := :math:`\ell_k O / \|O\|` with O the orthogonal factor of the average M.
+        rows: Array | None = None,
+    ) -> tuple[list[Array], Array | None]:
+        r"""Target[k] := :math:`\ell_k P / \|P\|`, from the orthogonal factor O of the average M.
 
-        .. math:: M = \gamma \, \text{mean}_k + (1 - \gamma) \, \text{value}_k
+        .. math:: M = \gamma \, \text{mean}_k + (1 - \gamma) \, \text{value}_k, \qquad
+            r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
+            P_{ij} = O_{ij} / \sqrt{r_i}
 
         Arrays of more than two dimensions are read as matrices of shape (first, rest). The
         orthogonal factor comes from ``iterations`` quintic Newton-Schulz steps, so its singular
         values end near one (between about 0.7 and 1.2), not exactly at one. Where M is zero the
-        target is, and where it has fewer than two dimensions O is M itself.
+        target is, and where it has fewer than two dimensions P is M itself.
 
         Args:
             target: K arrays to write to.
@@ -102,4 +124,8 @@ class AbstractBackend(ABC, Generic[Array]):
             decay: :math:`\gamma`, dimensionless.
             lengths: :math:`\ell`, shape (K,); negative ones turn arrays around.
             iterations: Newton-Schulz steps, at least 1.
+            rows: r, shape (R,), with :math:`\rho` = ``ROW_MEMORY``; without it P is O.
+
+        Returns:
+            The targets, and the new r.
         """

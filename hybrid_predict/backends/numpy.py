@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_predict.backends.base import NEWTON_SCHULZ, AbstractBackend
+from hybrid_predict.backends.base import NEWTON_SCHULZ, ROW_MEMORY, AbstractBackend, as_matrix
 
 NDFloat = NDArray[Any]
 
@@ -25,6 +25,10 @@ class NumpyBackend(AbstractBackend[NDFloat]):
             np.zeros(x.shape, np.float32 if narrow or x.dtype.itemsize < 4 else x.dtype)
             for x in like
         ]
+
+    def zero_rows(self, like: Sequence[NDFloat]) -> NDFloat:
+        """An empty second moment per row."""
+        return np.zeros(sum(m for m, _ in self.matrices(like)), np.float32)
 
     def copy(self, target: Sequence[NDFloat], source: Sequence[NDFloat]) -> list[NDFloat]:
         """Target := source, element by element."""
@@ -72,13 +76,21 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         decay: float,
         lengths: NDFloat,
         iterations: int,
-    ) -> list[NDFloat]:
-        """Target[k] := lengths[k] O / |O|, O the orthogonal factor of the average; see the base."""
-        columns = zip(target, mean, value, lengths, strict=True)
-        return [
-            self._stored(s * _unit(decay * m + (1.0 - decay) * v, iterations)).astype(x.dtype)
-            for x, m, v, s in columns
-        ]
+        rows: NDFloat | None = None,
+    ) -> tuple[list[NDFloat], NDFloat | None]:
+        """Target[k] := lengths[k] P / |P|, from the orthogonal factor; see the base."""
+        flat, moments, start = [], None if rows is None else rows.copy(), 0
+        for x, m, v, length in zip(target, mean, value, lengths, strict=True):
+            factor = _factor(decay * m + (1.0 - decay) * v, iterations)
+            own = slice(start, start := start + as_matrix(x.shape)[0])
+            if moments is not None and x.ndim > 1:
+                squares = (factor**2).reshape(len(x), -1).mean(1)
+                moments[own] = ROW_MEMORY * moments[own] + (1.0 - ROW_MEMORY) * squares
+                roots = np.sqrt(np.maximum(moments[own], np.finfo(np.float32).tiny))
+                factor = factor / roots.reshape(-1, *[1] * (x.ndim - 1))
+            scale = length / (np.linalg.norm(factor) or 1.0)
+            flat.append(self._stored(scale * factor).astype(x.dtype))
+        return flat, moments
 
     def _stored(self, array: NDFloat) -> NDFloat:
         return _rounded(array) if self.history == "bfloat16" else array
@@ -91,8 +103,8 @@ def _rounded(array: NDFloat) -> NDFloat:
     return ((bits + (0x7FFF + tie)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-def _unit(array: NDFloat, iterations: int) -> NDFloat:
-    """O / |O| in 64 bits."""
+def _factor(array: NDFloat, iterations: int) -> NDFloat:
+    """O in 64 bits."""
     a, b, c = NEWTON_SCHULZ
     x = np.asarray(array, np.float64)
     x = x / (np.linalg.norm(x) or 1.0)
@@ -102,4 +114,4 @@ def _unit(array: NDFloat, iterations: int) -> NDFloat:
     for _ in range(iterations):
         gram = x @ x.T
         x = a * x + b * gram @ x + c * gram @ gram @ x
-    return (x / np.linalg.norm(x)).reshape(array.shape)
+    return x.reshape(array.shape)

@@ -27,6 +27,10 @@ class ShardedBackend(TorchBackend):
         self._tensors = list(tensors)
         self._roots = distributed.roots(tensors) or [1.0] * len(tensors)
 
+    def matrices(self, like: Sequence[Tensor]) -> list[tuple[int, int]]:
+        """Rows and columns of the whole tensors."""
+        return super().matrices(self._tensors)
+
     def norms(self, arrays: Sequence[Tensor]) -> Tensor:
         """Frobenius norm of each whole tensor, shape (K,), at least 32-bit; one all-reduce.
 
@@ -53,16 +57,20 @@ class ShardedBackend(TorchBackend):
         decay: float,
         lengths: Tensor,
         iterations: int,
-    ) -> list[Tensor]:
+        rows: Tensor | None = None,
+    ) -> tuple[list[Tensor], Tensor | None]:
         """This rank's part of every flattened whole, gathered one by one to bound the memory."""
         self._check(mean)
+        counts = [m for m, _ in self.matrices(mean)]
+        moments = rows.split(counts) if rows is not None else [None] * len(counts)
         for k, tensor in enumerate(self._tensors):
             part = blended(mean[k], value[k], decay)
             complete = distributed.whole(part, tensor).contiguous()
             flat = [complete]
-            super().flatten_spectrum(flat, flat, flat, decay, lengths[k : k + 1], iterations)
+            length = lengths[k : k + 1]
+            super().flatten_spectrum(flat, flat, flat, decay, length, iterations, moments[k])
             target[k].copy_(distributed.own(complete, tensor))
-        return list(target)
+        return list(target), rows
 
     def _check(self, arrays: Sequence[Tensor], times: int = 1) -> None:
         own = [distributed.local(t).shape for t in self._tensors]

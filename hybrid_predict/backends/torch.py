@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hybrid_predict.backends.base import NEWTON_SCHULZ, AbstractBackend
+from hybrid_predict.backends.base import NEWTON_SCHULZ, ROW_MEMORY, AbstractBackend, as_matrix
 
 _STABLE = 5
 """Newton-Schulz steps that a Gram matrix in 32 bits stands: its null space is noise, which grows
@@ -37,6 +37,11 @@ class TorchBackend(AbstractBackend[Tensor]):
         if self.history == "bfloat16":
             return [torch.zeros_like(x, dtype=torch.bfloat16) for x in like]
         return [torch.zeros_like(x, dtype=torch.float32 if is_half(x) else x.dtype) for x in like]
+
+    def zero_rows(self, like: Sequence[Tensor]) -> Tensor:
+        """An empty second moment per row, on the device of the first array."""
+        device = like[0].device if like else None
+        return torch.zeros(sum(m for m, _ in self.matrices(like)), device=device)
 
     def copy(self, target: Sequence[Tensor], source: Sequence[Tensor]) -> list[Tensor]:
         """Target := source, element by element."""
@@ -115,21 +120,25 @@ class TorchBackend(AbstractBackend[Tensor]):
         decay: float,
         lengths: Tensor,
         iterations: int,
-    ) -> list[Tensor]:
-        """Target[k] := lengths[k] O / |O|, O the orthogonal factor of the average; see the base."""
+        rows: Tensor | None = None,
+    ) -> tuple[list[Tensor], Tensor | None]:
+        """Target[k] := lengths[k] P / |P|, from the orthogonal factor; see the base."""
+        moments = None if rows is None else rows.split([as_matrix(x.shape)[0] for x in mean])
         groups: dict[tuple[int, int, bool, torch.device], list[int]] = defaultdict(list)
         for k, x in enumerate(mean):
-            groups[(*_matrix(x), x.dim() > 1, x.device)].append(k)
-        for (rows, columns, flattens, device), members in groups.items():
-            stack = torch.empty(len(members), rows, columns, dtype=torch.float32, device=device)
+            groups[(*as_matrix(x.shape), x.dim() > 1, x.device)].append(k)
+        for (height, width, flattens, device), members in groups.items():
+            stack = torch.empty(len(members), height, width, dtype=torch.float32, device=device)
             for x, k in zip(stack, members, strict=True):
                 blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), decay, x)
             if flattens:
                 stack = _orthogonal(stack, iterations)
+                if moments is not None:
+                    _level(stack, [moments[k] for k in members])
             norms = _lengths(stack).flatten()
             for x, k, norm in zip(stack, members, norms, strict=True):
                 torch.mul(x.reshape(target[k].shape), lengths[k] / norm, out=target[k])
-        return list(target)
+        return list(target), rows
 
 
 def blended(mean: Tensor, value: Tensor, decay: float, out: Tensor | None = None) -> Tensor:
@@ -141,14 +150,17 @@ def blended(mean: Tensor, value: Tensor, decay: float, out: Tensor | None = None
     return out.lerp_(value.to(out.dtype), 1.0 - decay)
 
 
-def _matrix(x: Tensor) -> tuple[int, int]:
-    """Rows and columns of what a tensor is read as."""
-    return (x.shape[0], x[0].numel()) if x.dim() > 1 else (1, x.numel())
-
-
 def _lengths(stack: Tensor) -> Tensor:
     tiny = torch.finfo(torch.float32).tiny
     return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(tiny)
+
+
+def _level(stack: Tensor, moments: Sequence[Tensor]) -> None:
+    """Divide the rows of K matrices by the roots of their second moments, which move on."""
+    for own, squares in zip(moments, stack.square().mean(-1), strict=True):
+        own.lerp_(squares.to(own.device), 1.0 - ROW_MEMORY)
+    roots = torch.stack(list(moments)).clamp_min(torch.finfo(torch.float32).tiny).sqrt()
+    stack.div_(roots.to(stack.device).unsqueeze(-1))
 
 
 def _orthogonal(stack: Tensor, iterations: int) -> Tensor:

@@ -22,12 +22,16 @@ class PredictorState:
         direction: Where forecasts point; the same list as ``average`` unless the predictor keeps
             another.
         count: Full steps observed so far.
+        rows: One array, second moments of the rows of all directions, None unless kept.
+        stretch: Factors that follow from the parameters' shapes alone, one each, if any.
     """
 
     names: tuple[str, ...]
     average: list[Any]
     direction: list[Any]
     count: int = 0
+    rows: Any = None
+    stretch: tuple[float, ...] = ()
 
     def state_dict(self) -> dict[str, Any]:
         """The history as plain containers of arrays."""
@@ -37,6 +41,7 @@ class PredictorState:
             "count": self.count,
             "average": list(self.average),
             "direction": list(self.direction) if own else None,
+            "rows": self.rows,
         }
 
     def load_state_dict(self, state: dict[str, Any], backend: AbstractBackend[Any]) -> None:
@@ -50,7 +55,8 @@ class PredictorState:
                 f"state: expected the history of {list(self.names)[:3]}..., got "
                 f"{state['names'][:3]}... The checkpoint belongs to another model or configuration."
             )
-        if (state["direction"] is None) != (self.direction is self.average):
+        alone, levelled = self.direction is self.average, self.rows is not None
+        if alone != (state["direction"] is None) or levelled != (state["rows"] is not None):
             raise CheckpointError(
                 "state: the checkpoint's history comes from another predictor. "
                 "Resume with the predictors of the saved run."
@@ -63,12 +69,19 @@ class PredictorState:
                     f"{[tuple(x.shape) for x in part][:3]}... "
                     "The checkpoint belongs to another model."
                 )
+        if levelled and self.rows.shape != state["rows"].shape:
+            raise CheckpointError(
+                f"state: expected second moments of {len(self.rows)} rows, got "
+                f"{len(state['rows'])}. The checkpoint belongs to another model."
+            )
         self.count = int(state["count"])
         self.average = backend.copy(self.average, state["average"])
         if state["direction"] is None:
             self.direction = self.average
         else:
             self.direction = backend.copy(self.direction, state["direction"])
+        if levelled:
+            (self.rows,) = backend.copy([self.rows], [state["rows"]])
 
 
 class AbstractPredictor(ABC):
