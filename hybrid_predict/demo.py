@@ -68,9 +68,8 @@ class DemoPlan:
     threads: int | None = None
 
     def __post_init__(self) -> None:
-        HybridConfig(speedup=self.speedup)
-        if self.speedup <= 1 or round(self.recipe.steps / self.speedup) < 10:
-            most = self.recipe.steps / 10
+        most = self.recipe.steps / 10
+        if not isinstance(self.speedup, (int, float)) or not 1 < self.speedup <= most:
             raise ConfigError("speedup", f"a number above 1 and at most {most:g}", self.speedup)
         for name in ("seeds", "threads"):
             value = getattr(self, name)

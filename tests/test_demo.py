@@ -217,7 +217,7 @@ def test_ctrl_c_in_the_first_run_leaves_a_readable_report(tmp_path, monkeypatch)
         (["demo", "extra"], "extra"),
         (["demo", "--speedup"], "--speedup"),
         (["demo", "--speedup", "fast"], "a number, got 'fast'"),
-        (["demo", "--speedup", "0.5"], "at least 1, got 0.5"),
+        (["demo", "--speedup", "0.5"], "a number above 1 and at most 180, got 0.5"),
         (["demo", "--speedup", "1"], "above 1"),
         (["demo", "--speedup", "1000"], "at most 180"),
         (["demo", "--speedup", "nan"], "got nan"),

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, ClassVar
 
+from earlier import earlier
 from sweep import RATES, SEEDS, Measure, Rows, study, train
 from torch import nn
 
@@ -43,7 +44,7 @@ def losses(task_name: str, horizon: float, seed: int) -> list[float]:
         Switched.now = horizon if len(found) >= FORK else 1.0
 
     Switched.now = 1.0
-    task, changes = TASKS[task_name], {"horizon": Switched(updates=1.0)}
+    task, changes = TASKS[task_name], earlier(horizon=Switched(updates=1.0))
     model, _ = train(task, RATES[task_name], changes, seed, each)
     return [*found, task.final_loss(model)]
 

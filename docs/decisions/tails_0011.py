@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import statistics
 
+from earlier import earlier
 from sweep import RATES, SEEDS, Measure, Rows, study, train
 from torch import nn
 from torch.optim.swa_utils import AveragedModel
@@ -43,7 +44,7 @@ def losses(task_name: str, seed: int) -> list[float]:
             if taken > (1 - part) * steps:
                 averages.setdefault(part, AveragedModel(model)).update_parameters(model)
 
-    model, _ = train(task, RATES[task_name], {}, seed, each)
+    model, _ = train(task, RATES[task_name], earlier(), seed, each)
     models = [model, *(averages[part].module for part in PARTS)]
     return [task.final_loss(refreshed(task, m, seed)) for m in models]
 
