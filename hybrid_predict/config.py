@@ -68,7 +68,7 @@ class HybridConfig:
     horizon: Any = "alignment"
     kinds: Mapping[str, str] = field(default_factory=dict)
     warmup_fraction: float = 0.0
-    cooldown_fraction: float = 0.01
+    cooldown_fraction: float = 0.05
     period: int = 1
     correct_steps: int = 0
     policy: str = "keep"

@@ -22,6 +22,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "newest gradient 0.3": _spectral(newest=0.3),
     "no stretch": _spectral(stretch=1.0),
     "stretch up to 5": _spectral(stretch=5.0),
-    "forecasts until 95 %": {"cooldown_fraction": 0.05},
+    "forecasts until 99 %": {"cooldown_fraction": 0.01},
     "floor 1.5": {"horizon": AlignmentHorizon(floors={"hidden": 1.5})},
 }
