@@ -258,7 +258,9 @@ def collected(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any
     if not any(is_sharded(t) for t in tensors):
         return state
     wholes = {name: _each(value, tensors, _to_host) for name, value in state.items()}
-    return wholes if rank() == 0 else None
+    if rank() != 0:
+        return None
+    return {name: x.cpu() if isinstance(x, Tensor) else x for name, x in wholes.items()}
 
 
 def spread(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:

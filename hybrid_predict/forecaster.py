@@ -132,9 +132,8 @@ class Forecaster:
 
     @property
     def horizons(self) -> list[float]:
-        """Horizon per forecast parameter, in optimizer updates; 0 while it is frozen."""
-        pairs = zip(self._rule.horizons(self._state), self._parameters, strict=True)
-        return [horizon if p.requires_grad else 0.0 for horizon, p in pairs]
+        """Horizon per forecast parameter, in optimizer updates."""
+        return self._rule.horizons(self._state)
 
     def forecast(self, *, closed_loop: bool) -> WeightDelta:
         """The forecast of all kinds together, in the order of ``positions``.
@@ -291,7 +290,7 @@ def _overlap(
 ) -> Tensor:
     """Squared lengths of updates and directions and their product, shape (3,), on this rank.
 
-    Directions are the forecasts of a single update, so matrices count by how far they move.
+    Directions are as long as the updates, so matrices count by how far the optimizer moves them.
 
     Args:
         updates: One per parameter, all of them negated or none.
@@ -323,7 +322,7 @@ def _unspoiled(
     """Gradients and lengths of updates that a history may see.
 
     Where there is no gradient, or one that must leave no trace, the history sees itself: its
-    average and the length of its direction, which leave it as it is.
+    average, which stays as it is, and the length of its direction.
 
     Args:
         gradients: K of them, None where no gradient has reached the parameter.

@@ -20,9 +20,10 @@ def support(horizon: float, novelty: float) -> float:
 
     with d the forecast of a single update, over all matrices whose update u is replaced.
 
-    A forecast that replaces the optimizer's update u and points where u points adds nothing: low-
-    rank adapters, whose few singular directions are equally long from the start, have the lowest
-    novelty of the benchmark's tasks and gain the least. The constants are those of decision 10.
+    A forecast that replaces the optimizer's update u and points where u points adds nothing. With
+    the forecasts of decision 7, low-rank adapters, whose few singular directions are equally long
+    from the start, had the lowest novelty of the benchmark's tasks and gained the least; that is
+    where the constants come from (decision 10).
 
     Args:
         horizon: h of the forecast, in optimizer updates, at least 0.

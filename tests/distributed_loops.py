@@ -228,6 +228,7 @@ def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dic
             "total": ranks.combine(total[None], total.new_zeros(0))[0],
             "norms": backend.norms(grads),
             "dots": backend.dots(grads, parts),
+            "rows": rows,
             "flat": [ranks.whole(x, p).clone() for x, p in zip(flat, parameters, strict=True)],
         }
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
@@ -89,6 +90,16 @@ def test_every_kernel_takes_an_empty_list(name, kernel):
     case = BACKEND_CASES[name]
     found = KERNELS[kernel](case.backend, [], [], [])
     assert sum(case.dump(x).size for x in found) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_levelling_does_not_depend_on_torch_s_default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        check_kernel(TORCH, "flatten_spectrum, levelled", "float32", ((4, 3), (5,)), seed=0)
+    finally:
+        torch.set_default_dtype(before)
 
 
 @pytest.mark.parametrize("name", BACKEND_CASES)

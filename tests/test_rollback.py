@@ -81,7 +81,7 @@ def test_at_base_weights_a_spoiled_step_goes_through(spoiler, steps):
 
 @pytest.mark.parametrize("lag", [0, 3])
 def test_rejections_lengthen_the_run_by_what_was_credited(lag):
-    config = make_config(lag=lag, total_steps=60, cooldown_fraction=0.05)
+    config = make_config(lag=lag, total_steps=60)
     clean, spoiled = Bench(config), Bench(config)
     clean.finish()
     for k in range(40):

@@ -1,4 +1,4 @@
-"""The default forecast before decision 13: what the runs of pages 7 to 11 vary."""
+"""The default forecast before decision 13: what sweeps and forks of pages 7 to 11 vary."""
 
 from __future__ import annotations
 
@@ -15,4 +15,4 @@ def spectral(**changes: Any) -> SpectralPredictor:
 
 def earlier(**changes: Any) -> dict[str, Any]:
     """Arguments of HybridConfig."""
-    return {"predictors": {"hidden": spectral()}, "cooldown_fraction": 0.05, **changes}
+    return {"predictors": {"hidden": spectral()}, **changes}

@@ -40,8 +40,8 @@ class TorchBackend(AbstractBackend[Tensor]):
 
     def zero_rows(self, like: Sequence[Tensor]) -> Tensor:
         """An empty second moment per row, on the device of the first array."""
-        device = like[0].device if like else None
-        return torch.zeros(sum(m for m, _ in self.matrices(like)), device=device)
+        device, count = like[0].device if like else None, sum(m for m, _ in self.matrices(like))
+        return torch.zeros(count, dtype=torch.float32, device=device)
 
     def copy(self, target: Sequence[Tensor], source: Sequence[Tensor]) -> list[Tensor]:
         """Target := source, element by element."""
@@ -157,8 +157,8 @@ def _lengths(stack: Tensor) -> Tensor:
 
 def _level(stack: Tensor, moments: Sequence[Tensor]) -> None:
     """Divide the rows of K matrices by the roots of their second moments, which move on."""
-    for own, squares in zip(moments, stack.square().mean(-1), strict=True):
-        own.lerp_(squares.to(own.device), 1.0 - ROW_MEMORY)
+    squares = stack.square().mean(-1).to(moments[0].device)
+    torch._foreach_lerp_(list(moments), list(squares), 1.0 - ROW_MEMORY)
     roots = torch.stack(list(moments)).clamp_min(torch.finfo(torch.float32).tiny).sqrt()
     stack.div_(roots.to(stack.device).unsqueeze(-1))
 

@@ -16,7 +16,7 @@ from hybrid_predict.predictors.momentum import check_decay, check_history
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralPredictor(AbstractPredictor):
-    r"""Forecast as long as h of the optimizer's own updates, equally along all singular directions.
+    r"""Forecast by the lengths of the optimizer's own updates, alike along all singular directions.
 
     .. math::
         m \leftarrow \gamma m + (1 - \gamma) g, \qquad
@@ -31,7 +31,7 @@ class SpectralPredictor(AbstractPredictor):
     where the trajectory is slow and can be foreseen. Since u is made of the same gradients, a
     forecast takes its place (:attr:`replaces_update`). Convolutions are read as matrices of shape
     (output channels, rest); vectors are forecast along the averaged gradient itself. The memory
-    :math:`\rho` of row moments is ``backends.ROW_MEMORY``.
+    :math:`\rho` of row moments is ``backends.base.ROW_MEMORY``.
 
     Args:
         decay: :math:`\gamma` in [0, 1), dimensionless.
