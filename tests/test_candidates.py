@@ -33,7 +33,7 @@ def lab(name: str) -> ModuleType:
 
 
 averages, windows = lab("candidates"), lab("candidates_window")
-foresight = [lab(name) for name in ("sweep", "sweep_0008", "foresight_0008")][-1]
+foresight = [lab(name) for name in ("sweep", "earlier", "sweep_0008", "foresight_0008")][-1]
 CANDIDATES = {
     "outer": averages.OuterNesterov(every=2),
     "ridge": averages.RidgePredictor(every=2),
