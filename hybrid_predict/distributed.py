@@ -253,6 +253,7 @@ def collected(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any
 
     Args:
         state: Its lists of tensors go with ``tensors`` one by one; those shaped like parts are.
+            A tensor by itself is the same on every rank.
         tensors: Parameters; if none is sharded the state stays as it is, on every rank.
     """
     if not any(is_sharded(t) for t in tensors):

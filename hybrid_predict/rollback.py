@@ -173,10 +173,10 @@ class Rollback:
         if window.forecast is not None:
             # What no gradient reached was neither verified nor corrected.
             reached = window.with_gradient if window.updated else ()
-            named = dict(zip(self._mapper.names, self._mapper.parameters, strict=True))
-            missed = {name: p for name, p in named.items() if id(p) not in reached}
+            named = zip(self._mapper.names, self._mapper.parameters, strict=True)
+            missed = {name: p for name, p in named if id(p) not in reached}
             self._mapper.restore(False, list(missed.values()))
-            if missed.keys() >= set(window.forecast.names):
+            if all(name in missed for name in window.forecast.names):
                 # Where every forecast ends like this, base weights must get their chance again.
                 window.refused = "no update followed it"
                 window.applied, window.horizon = False, 0.0

@@ -7,10 +7,12 @@ from typing import Any
 from hybrid_predict import SpectralPredictor
 
 
-def spectral(**changes: Any) -> SpectralPredictor:
+def spectral(
+    make: type[SpectralPredictor] = SpectralPredictor, **changes: Any
+) -> SpectralPredictor:
     """The predictor as it was: the newest gradient counted as in the average, rows as they come."""
     newest = 1.0 - changes.get("decay", 0.95)
-    return SpectralPredictor(newest=newest, level_rows=False, stretch=1.0, **changes)
+    return make(newest=newest, level_rows=False, stretch=1.0, **changes)
 
 
 def earlier(**changes: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "O every 2 full steps": earlier(predictors={"hidden": spectral(refresh_every=2)}),
     "horizon 4": earlier(horizon=FixedHorizon(updates=4.0)),
     "displacements, update kept": earlier(
-        predictors={"hidden": UpdateKept(newest=0.05, level_rows=False, stretch=1.0)},
+        predictors={"hidden": spectral(UpdateKept)},
         horizon=FixedHorizon(updates=0.7),
     ),
 }

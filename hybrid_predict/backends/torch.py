@@ -123,10 +123,11 @@ class TorchBackend(AbstractBackend[Tensor]):
         rows: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
         """Target[k] := lengths[k] P / |P|, from the orthogonal factor; see the base."""
-        moments = None if rows is None else rows.split([as_matrix(x.shape)[0] for x in mean])
+        shapes = [as_matrix(x.shape) for x in mean]
+        moments = None if rows is None else rows.split([height for height, _ in shapes])
         groups: dict[tuple[int, int, bool, torch.device], list[int]] = defaultdict(list)
         for k, x in enumerate(mean):
-            groups[(*as_matrix(x.shape), x.dim() > 1, x.device)].append(k)
+            groups[(*shapes[k], x.dim() > 1, x.device)].append(k)
         for (height, width, flattens, device), members in groups.items():
             stack = torch.empty(len(members), height, width, dtype=torch.float32, device=device)
             for x, k in zip(stack, members, strict=True):

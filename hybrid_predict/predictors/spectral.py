@@ -96,9 +96,14 @@ class SpectralPredictor(AbstractPredictor):
         """Move the average towards the gradient, flatten it when due, as long as the update."""
         state.average = backend.average(state.average, observed, self.decay)
         if state.count % self.refresh_every == 0:
-            source = state.average, observed, 1.0 - self.newest
             state.direction, state.rows = backend.flatten_spectrum(
-                state.direction, *source, -lengths, self.iterations, state.rows
+                state.direction,
+                state.average,
+                observed,
+                1.0 - self.newest,
+                -lengths,
+                self.iterations,
+                state.rows,
             )
         else:
             state.direction = backend.rescale(state.direction, lengths)

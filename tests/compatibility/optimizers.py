@@ -66,8 +66,7 @@ def adafactor(folder: Path) -> None:
     assert run.plugin.ledger.forecasts == 0
     assert run.trainer.global_step == run.plugin.ledger.full_steps
     assert "grow with the weights" in run.plugin.ledger.events[0]["reason"]
-    every = {"embedding": "momentum", "head": "momentum", "vector": "momentum"}
-    config = replace(EVERY_KIND, predictors={**every, "hidden": "momentum"})
+    config = replace(EVERY_KIND, predictors=dict.fromkeys(EVERY_KIND.predictors, "momentum"))
     train(Subject(optimizer=make), plugin=HybridPredict(config=config)).sound()
 
 
