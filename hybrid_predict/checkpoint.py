@@ -12,7 +12,7 @@ from hybrid_predict import distributed
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.ledger import SavingsLedger
 
-STATE_VERSION = 5
+STATE_VERSION = 6
 
 logger = distributed.rank_zero_logger(__name__)
 

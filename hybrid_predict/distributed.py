@@ -253,7 +253,7 @@ def collected(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any
 
     Args:
         state: Its lists of tensors go with ``tensors`` one by one; those shaped like parts are.
-            A tensor by itself is the same on every rank.
+            A tensor by itself, or in a dictionary, is the same on every rank.
         tensors: Parameters; if none is sharded the state stays as it is, on every rank.
     """
     if not any(is_sharded(t) for t in tensors):
@@ -261,7 +261,7 @@ def collected(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any
     wholes = {name: _each(value, tensors, _to_host) for name, value in state.items()}
     if rank() != 0:
         return None
-    return {name: x.cpu() if isinstance(x, Tensor) else x for name, x in wholes.items()}
+    return {name: _hosted(x) for name, x in wholes.items()}
 
 
 def spread(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
@@ -274,6 +274,12 @@ def _each(value: Any, tensors: Sequence[Tensor], convert: Callable[[Tensor, Tens
     if not fits or not all(isinstance(x, Tensor) for x in value):
         return value
     return [convert(x, t) for x, t in zip(value, tensors, strict=True)]
+
+
+def _hosted(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _hosted(x) for name, x in value.items()}
+    return value.cpu() if isinstance(value, Tensor) else value
 
 
 def _to_host(part: Tensor, tensor: Tensor) -> Tensor | None:

@@ -34,6 +34,7 @@ class _Group:
         parameters: They themselves.
         backend: Kernels for their arrays.
         state: Their history.
+        lengths: Of the last updates that may stand, shape (K,).
     """
 
     predictor: AbstractPredictor
@@ -43,6 +44,7 @@ class _Group:
     parameters: list[Tensor]
     backend: AbstractBackend[Tensor]
     state: PredictorState
+    lengths: Tensor
 
 
 class Forecaster:
@@ -98,7 +100,8 @@ class Forecaster:
         backend = ShardedBackend(parameters, history) if sharded else TorchBackend(history)
         names = [self._mapper.names[k] for k in positions]
         state = predictor.init(names, self._mapper.values(positions), backend)
-        return _Group(predictor, owner, members, positions, parameters, backend, state)
+        lengths = torch.zeros(len(members), dtype=torch.float32, device=parameters[0].device)
+        return _Group(predictor, owner, members, positions, parameters, backend, state, lengths)
 
     @property
     def follows_displacements(self) -> bool:
@@ -213,6 +216,7 @@ class Forecaster:
                 self._mapper.take_back(group.positions, points, shrink, kept)
             del points, pair, updates, found
             seen, lengths = _unspoiled(gradients, norms, group, good, limit)
+            group.lengths.copy_(lengths)
             group.predictor.observe(group.state, seen, None, group.backend, lengths)
         return overlaps
 
@@ -241,7 +245,9 @@ class Forecaster:
         return {
             "horizons": list(self._state),
             "histories": [
-                distributed.collected(group.state.state_dict(), group.parameters)
+                distributed.collected(
+                    {**group.state.state_dict(), "lengths": group.lengths}, group.parameters
+                )
                 for group in self._groups
             ],
         }
@@ -266,6 +272,7 @@ class Forecaster:
                 )
             own = distributed.spread(history, group.parameters)
             group.state.load_state_dict(own, group.backend)
+            group.lengths.copy_(own["lengths"])
         self._state = [float(x) for x in saved["horizons"]]
         if not all(math.isfinite(h) and h >= 0 for h in self.horizons):
             raise CheckpointError(
@@ -322,7 +329,7 @@ def _unspoiled(
     """Gradients and lengths of updates that a history may see.
 
     Where there is no gradient, or one that must leave no trace, the history sees itself: its
-    average, which stays as it is, and the length of its direction.
+    average, which stays as it is, and the length of the last update that could stand.
 
     Args:
         gradients: K of them, None where no gradient has reached the parameter.
@@ -348,4 +355,4 @@ def _unspoiled(
         for g, m, ok in zip(gradients, group.state.average, finite, strict=True)
     ]
     alive = finite & ~torch.tensor(sees_itself, device=finite.device)
-    return seen, torch.where(alive, norms[0], group.backend.norms(group.state.direction))
+    return seen, torch.where(alive, norms[0], group.lengths)

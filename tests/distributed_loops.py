@@ -222,12 +222,14 @@ def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dic
         lengths = backend.norms(parts)
         target = [torch.empty_like(x) for x in parts]
         rows = backend.zero_rows(parts)
-        flat, rows = backend.flatten_spectrum(target, parts, parts, 0.5, lengths, 5, rows)
+        turn = backend.cosines(grads, parts)
+        flat, rows = backend.flatten_spectrum(target, parts, grads, turn, lengths, 5, rows)
         total = GradientProbe(parameters).total_norm()
         return {
             "total": ranks.combine(total[None], total.new_zeros(0))[0],
             "norms": backend.norms(grads),
             "dots": backend.dots(grads, parts),
+            "cosines": turn,
             "rows": rows,
             "flat": [ranks.whole(x, p).clone() for x, p in zip(flat, parameters, strict=True)],
         }

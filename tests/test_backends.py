@@ -80,7 +80,7 @@ def flattened(case, source, length, iterations=5):
     arrays = [case.load(source, "float32")]
     lengths = case.load(np.array([length]), "float32")
     target = case.backend.zeros(arrays)
-    found, _ = case.backend.flatten_spectrum(target, arrays, arrays, 0.5, lengths, iterations)
+    found, _ = case.backend.flatten_spectrum(target, arrays, arrays, [0.5], lengths, iterations)
     return [case.dump(x) for x in found]
 
 

@@ -102,7 +102,7 @@ def ridge_twin(moves, every, memory, alpha, decays=(0.8, 0.95, 0.99)):
         since = since + u / every
         means = [g * m + (1 - g) * u for g, m in zip(decays, means, strict=True)]
         (flat,), _ = backend.flatten_spectrum(
-            [u], [means[1]], [u], 1.0, backend.norms([means[1]]), 5
+            [u], [means[1]], [u], [1.0], backend.norms([means[1]]), 5
         )
         now = np.stack([x.ravel() for x in (u, *means, flat)], axis=1)
         if count % every == 0:

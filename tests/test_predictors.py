@@ -22,6 +22,7 @@ from hybrid_predict.predictors import PREDICTORS, make_predictor
 from hybrid_predict.testing.backends import NUMPY, NUMPY_NARROW, TORCH_NARROW
 from hybrid_predict.testing.predictors import PREDICTOR_CHECKS, History, steps
 
+NOT_ABOVE_ONE = (0.5, float("inf"), float("nan"))
 everywhere = pytest.mark.parametrize("backend", BACKEND_CASES)
 every_predictor = pytest.mark.parametrize("name", PREDICTOR_CASES)
 either_loop = pytest.mark.parametrize("closed_loop", [True, False], ids=["closed", "open"])
@@ -181,18 +182,26 @@ def test_spectral_direction_is_refreshed_at_its_period_only(backend):
 
 
 @everywhere
+@pytest.mark.parametrize("damped", [False, True])
 @pytest.mark.parametrize("level_rows", [False, True])
-def test_spectral_forecast_is_muon_s_step_at_the_length_of_the_update(backend, level_rows):
+def test_spectral_forecast_is_muon_s_step_at_the_length_of_the_update(backend, level_rows, damped):
     case, shapes = BACKEND_CASES[backend], {"matrix": (4, 3)}
-    predictor = SpectralPredictor(decay=DECAY, newest=0.3, level_rows=level_rows, stretch=1.0)
+    predictor = SpectralPredictor(
+        decay=DECAY, newest=0.3, damped=damped, level_rows=level_rows, stretch=1.0, magnify=1.0
+    )
     history, average, moments = History(predictor, case, shapes), np.zeros((4, 3)), np.zeros(4)
     gradients, updates = steps(count=5, shapes=shapes), steps(seed=1, count=5, shapes=shapes)
     for (gradient,), (update,) in zip(gradients, updates, strict=True):
         lengths = case.backend.norms([history.load(update)])
         seen = [history.load(gradient)]
         history.predictor.observe(history.state, seen, None, case.backend, lengths)
+        share = 0.3
+        if damped and average.any():
+            norms = np.linalg.norm(gradient) * np.linalg.norm(average)
+            share = 0.3 * (1 + np.vdot(gradient, average) / norms)
         average = DECAY * average + (1 - DECAY) * gradient
-        left, _, right = np.linalg.svd(0.7 * average + 0.3 * gradient, full_matrices=False)
+        blend = (1 - share) * average + share * gradient
+        left, _, right = np.linalg.svd(blend, full_matrices=False)
         wanted = left @ right
         if level_rows:
             moments = 0.95 * moments + 0.05 * np.square(wanted).mean(1)
@@ -207,7 +216,7 @@ def test_spectral_forecast_is_muon_s_step_at_the_length_of_the_update(backend, l
 @pytest.mark.parametrize("stretch", [1.0, 1.5, 100.0])
 def test_tall_matrices_are_forecast_further_up_to_the_stretch(backend, stretch):
     shapes = {"tall": (9, 1), "kernel": (8, 1, 2, 2), "wide": (2, 6), "vector": (5,), "scalar": ()}
-    predictor = SpectralPredictor(stretch=stretch)
+    predictor = SpectralPredictor(stretch=stretch, magnify=1.0)
     history = History(predictor, BACKEND_CASES[backend], shapes)
     (update,) = steps(count=1, shapes=shapes)
     history.observe(update)
@@ -217,13 +226,44 @@ def test_tall_matrices_are_forecast_further_up_to_the_stretch(backend, stretch):
     np.testing.assert_allclose(ratios, wanted, rtol=1e-5)
 
 
+@everywhere
+@pytest.mark.parametrize("muon_rate", [1e-3, 0.02, 10.0])
+def test_forecasts_are_as_long_as_those_of_a_muon_of_the_rate_asked_for(backend, muon_rate):
+    shapes = {"tall": (9, 4), "kernel": (2, 2, 2, 1), "vector": (5,)}
+    capacity = 4 + 2 + 1
+    predictor = SpectralPredictor(decay=DECAY, stretch=1.0, muon_rate=muon_rate, magnify=8.0)
+    history, longest = History(predictor, BACKEND_CASES[backend], shapes), 0.0
+    for size, updates in zip((0.1, 0.05, 0.3, 0.01), steps(shapes=shapes), strict=True):
+        updates = [size * u for u in updates]
+        history.observe(updates)
+        longest = max(longest, sum(np.vdot(u, u) for u in updates))
+        factor = min(8.0, max(1.0, muon_rate / np.sqrt(longest / capacity)))
+        for found, update in zip(history.forecast(1.0), updates, strict=True):
+            assert np.linalg.norm(found) == pytest.approx(factor * np.linalg.norm(update), rel=1e-5)
+
+
+@everywhere
+def test_what_persists_is_forecast_further_where_gradients_turn_back(backend):
+    persists, turns = np.eye(4, 3), np.outer([0, 0, 0, 1.0], [0, 0, 1.0])
+    lengths = []
+    for damped in (False, True):
+        predictor = SpectralPredictor(damped=damped, level_rows=False)
+        history = History(predictor, BACKEND_CASES[backend], {"matrix": (4, 3)})
+        for k in range(60):
+            history.observe([1e-4 * persists + (-1) ** k * turns])
+        (found,) = history.forecast(1.0)
+        lengths.append(np.vdot(found, persists) / np.linalg.norm(found))
+    assert lengths[1] > 2 * lengths[0] > 0
+
+
 @pytest.mark.parametrize(
     ("cls", "argument", "value"),
     [(cls, "decay", d) for cls in PREDICTORS.values() for d in (-0.1, 1.0, float("nan"))]
     + [(SpectralPredictor, "refresh_every", 0), (SpectralPredictor, "iterations", 0)]
-    + [(SpectralPredictor, "newest", x) for x in (-0.1, 1.1, float("nan"))]
-    + [(SpectralPredictor, "stretch", x) for x in (0.5, float("inf"), float("nan"))]
-    + [(SpectralPredictor, "level_rows", 1)],
+    + [(SpectralPredictor, "newest", x) for x in (-0.1, 0.6, float("nan"))]
+    + [(SpectralPredictor, x, y) for x in ("stretch", "magnify") for y in NOT_ABOVE_ONE]
+    + [(SpectralPredictor, "muon_rate", x) for x in (0.0, float("inf"), float("nan"))]
+    + [(SpectralPredictor, x, 1) for x in ("level_rows", "damped")],
 )
 def test_hyperparameters_out_of_range_are_refused(cls, argument, value):
     with pytest.raises(ConfigError, match=f"^{argument}: expected .*got {value!r}"):

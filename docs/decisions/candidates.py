@@ -226,7 +226,7 @@ class RidgePredictor(AbstractPredictor):
         for decay, mean in zip(self.decays, now[1:-1], strict=True):
             backend.average(mean, update, decay)
         mean = now[1 + len(self.decays) // 2]
-        backend.flatten_spectrum(now[-1], mean, mean, 0.0, backend.norms(mean), 5)
+        backend.flatten_spectrum(now[-1], mean, mean, [0.0] * len(mean), backend.norms(mean), 5)
         if due:
             self._fit(state, backend, features)
         state.direction = combination(state.tables["coefficients"], now)

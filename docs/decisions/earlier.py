@@ -1,4 +1,4 @@
-"""The default forecast before decision 13: what sweeps and forks of pages 7 to 11 vary."""
+"""Default forecasts of earlier decisions, which the sweeps and forks of their pages vary."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from hybrid_predict import SpectralPredictor
 def spectral(
     make: type[SpectralPredictor] = SpectralPredictor, **changes: Any
 ) -> SpectralPredictor:
-    """The predictor as it was: the newest gradient counted as in the average, rows as they come."""
+    """That of decision 7: the newest gradient counted as in the average, rows as they come."""
     newest = 1.0 - changes.get("decay", 0.95)
-    return make(newest=newest, level_rows=False, stretch=1.0, **changes)
+    return levelled(make, **{"newest": newest, "level_rows": False, "stretch": 1.0, **changes})
+
+
+def levelled(
+    make: type[SpectralPredictor] = SpectralPredictor, **changes: Any
+) -> SpectralPredictor:
+    """That of decision 13: a constant share of the newest gradient, and lengths of updates."""
+    return make(**{"newest": 0.15, "damped": False, "magnify": 1.0, **changes})
 
 
 def earlier(**changes: Any) -> dict[str, Any]:
-    """Arguments of HybridConfig."""
+    """Arguments of HybridConfig for decision 7."""
     return {"predictors": {"hidden": spectral()}, **changes}

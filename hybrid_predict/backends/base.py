@@ -89,6 +89,10 @@ class AbstractBackend(ABC, Generic[Array]):
         """Inner product of each pair of arrays, shape (K,), at least 32-bit."""
 
     @abstractmethod
+    def cosines(self, left: Sequence[Array], right: Sequence[Array]) -> Array:
+        """Cosine of the angle of each pair of arrays, shape (K,); 0 where either array is zero."""
+
+    @abstractmethod
     def rescale(self, target: Sequence[Array], lengths: Array) -> list[Array]:
         """Target[k] := lengths[k] * target[k] / |target[k]|, lengths of shape (K,).
 
@@ -101,14 +105,14 @@ class AbstractBackend(ABC, Generic[Array]):
         target: Sequence[Array],
         mean: Sequence[Array],
         value: Sequence[Array],
-        decay: float,
+        decays: Sequence[float] | Array,
         lengths: Array,
         iterations: int,
         rows: Array | None = None,
     ) -> tuple[list[Array], Array | None]:
         r"""Target[k] := :math:`\ell_k P / \|P\|`, from the orthogonal factor O of the average M.
 
-        .. math:: M = \gamma \, \text{mean}_k + (1 - \gamma) \, \text{value}_k, \qquad
+        .. math:: M = \gamma_k \, \text{mean}_k + (1 - \gamma_k) \, \text{value}_k, \qquad
             r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
             P_{ij} = O_{ij} / \sqrt{r_i}
 
@@ -121,7 +125,7 @@ class AbstractBackend(ABC, Generic[Array]):
             target: K arrays to write to.
             mean: K averages, shaped like them.
             value: What is averaged in once more, shaped like them.
-            decay: :math:`\gamma`, dimensionless.
+            decays: :math:`\gamma`, K numbers, dimensionless.
             lengths: :math:`\ell`, shape (K,); negative ones turn arrays around.
             iterations: Newton-Schulz steps, at least 1.
             rows: r, shape (R,), with :math:`\rho` = ``ROW_MEMORY``; without it P is O.

@@ -61,6 +61,11 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         pairs = zip(left, right, strict=True)
         return np.array([(x.astype(np.float64) * y).sum() for x, y in pairs])
 
+    def cosines(self, left: Sequence[NDFloat], right: Sequence[NDFloat]) -> NDFloat:
+        """Cosine of the angle of each pair of arrays, shape (K,)."""
+        scales = self.norms(left) * self.norms(right)
+        return self.dots(left, right) / np.where(scales > 0, scales, 1.0)
+
     def rescale(self, target: Sequence[NDFloat], lengths: NDFloat) -> list[NDFloat]:
         """Target[k] := lengths[k] * target[k] / |target[k]|; see the base."""
         norms = [np.linalg.norm(x.astype(np.float64)) for x in target]
@@ -73,14 +78,15 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         target: Sequence[NDFloat],
         mean: Sequence[NDFloat],
         value: Sequence[NDFloat],
-        decay: float,
+        decays: Sequence[float] | NDFloat,
         lengths: NDFloat,
         iterations: int,
         rows: NDFloat | None = None,
     ) -> tuple[list[NDFloat], NDFloat | None]:
         """Target[k] := lengths[k] P / |P|, from the orthogonal factor; see the base."""
         flat, moments, start = [], None if rows is None else rows.copy(), 0
-        for x, m, v, length in zip(target, mean, value, lengths, strict=True):
+        columns = zip(target, mean, value, decays, lengths, strict=True)
+        for x, m, v, decay, length in columns:
             factor = _factor(decay * m + (1.0 - decay) * v, iterations)
             own = slice(start, start := start + as_matrix(x.shape)[0])
             if moments is not None and x.ndim > 1:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict import distributed
-from hybrid_predict.backends.torch import TorchBackend, blended
+from hybrid_predict.backends.torch import TorchBackend, blended, cosines
 
 
 class ShardedBackend(TorchBackend):
@@ -39,22 +39,26 @@ class ShardedBackend(TorchBackend):
         times = len(arrays) // max(1, len(self._tensors))
         self._check(arrays, times)
         norms = super().norms(arrays)
-        parts = torch._foreach_mul(list(norms), self._roots * times)
-        return distributed.combine(torch.stack(parts), norms[:0])[0]
+        return distributed.combine(self._counted(norms, 1), norms[:0])[0]
 
     def dots(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
         """Inner product of each pair of whole tensors, shape (K,); one all-reduce."""
         self._check(left)
         dots = super().dots(left, right)
-        parts = torch._foreach_mul(list(dots), [root * root for root in self._roots])
-        return distributed.combine(dots[:0], torch.stack(parts))[1]
+        return distributed.combine(dots[:0], self._counted(dots, 2))[1]
+
+    def cosines(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        """Cosine of the angle of each pair of whole tensors, shape (K,); one all-reduce."""
+        self._check([*left, *right], 2)
+        norms, dots = super().norms([*left, *right]), super().dots(left, right)
+        return cosines(*distributed.combine(self._counted(norms, 1), self._counted(dots, 2)))
 
     def flatten_spectrum(
         self,
         target: Sequence[Tensor],
         mean: Sequence[Tensor],
         value: Sequence[Tensor],
-        decay: float,
+        decays: Sequence[float] | Tensor,
         lengths: Tensor,
         iterations: int,
         rows: Tensor | None = None,
@@ -64,13 +68,18 @@ class ShardedBackend(TorchBackend):
         counts = [m for m, _ in self.matrices(mean)]
         moments = rows.split(counts) if rows is not None else [None] * len(counts)
         for k, tensor in enumerate(self._tensors):
-            part = blended(mean[k], value[k], decay)
+            part = blended(mean[k], value[k], decays[k])
             complete = distributed.whole(part, tensor).contiguous()
             flat = [complete]
             length = lengths[k : k + 1]
-            super().flatten_spectrum(flat, flat, flat, decay, length, iterations, moments[k])
+            super().flatten_spectrum(flat, flat, flat, [1.0], length, iterations, moments[k])
             target[k].copy_(distributed.own(complete, tensor))
         return list(target), rows
+
+    def _counted(self, values: Tensor, power: int) -> Tensor:
+        """One value per array, lessened so that what several ranks hold counts once."""
+        roots = [root**power for root in self._roots] * (len(values) // max(1, len(self._roots)))
+        return torch.stack(torch._foreach_mul(list(values), roots))
 
     def _check(self, arrays: Sequence[Tensor], times: int = 1) -> None:
         own = [distributed.local(t).shape for t in self._tensors]

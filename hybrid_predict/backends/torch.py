@@ -14,6 +14,8 @@ _STABLE = 5
 """Newton-Schulz steps that a Gram matrix in 32 bits stands: its null space is noise, which grows
 almost twelvefold in each."""
 
+_TINY = torch.finfo(torch.float32).tiny
+
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -100,11 +102,14 @@ class TorchBackend(AbstractBackend[Tensor]):
             [torch.dot(x.reshape(-1).float(), y.reshape(-1).float()) for x, y in pairs]
         )
 
+    def cosines(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        """Cosine of the angle of each pair of tensors, shape (K,)."""
+        return cosines(self.norms([*left, *right]), self.dots(left, right))
+
     def rescale(self, target: Sequence[Tensor], lengths: Tensor) -> list[Tensor]:
         """Target[k] := lengths[k] * target[k] / |target[k]|; see the base."""
         if target:
-            tiny = torch.finfo(torch.float32).tiny
-            scales = (lengths / self.norms(target).clamp_min(tiny)).unbind()
+            scales = (lengths / self.norms(target).clamp_min(_TINY)).unbind()
             if any(map(is_half, target)):
                 for x, scale in zip(target, scales, strict=True):
                     x.copy_(wide(x) * scale)
@@ -117,7 +122,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         target: Sequence[Tensor],
         mean: Sequence[Tensor],
         value: Sequence[Tensor],
-        decay: float,
+        decays: Sequence[float] | Tensor,
         lengths: Tensor,
         iterations: int,
         rows: Tensor | None = None,
@@ -131,7 +136,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         for (height, width, flattens, device), members in groups.items():
             stack = torch.empty(len(members), height, width, dtype=torch.float32, device=device)
             for x, k in zip(stack, members, strict=True):
-                blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), decay, x)
+                blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), decays[k], x)
             if flattens:
                 stack = _orthogonal(stack, iterations)
                 if moments is not None:
@@ -142,25 +147,33 @@ class TorchBackend(AbstractBackend[Tensor]):
         return list(target), rows
 
 
-def blended(mean: Tensor, value: Tensor, decay: float, out: Tensor | None = None) -> Tensor:
-    """Decay * mean + (1 - decay) * value in at least 32 bits."""
+def blended(
+    mean: Tensor, value: Tensor, decay: float | Tensor, out: Tensor | None = None
+) -> Tensor:
+    """Decay * mean + (1 - decay) * value in at least 32 bits, for a number or 0-dim tensor."""
     if mean.dtype == value.dtype == (torch.float32 if out is None else out.dtype):
         return torch.lerp(mean, value, 1.0 - decay, out=out)
     kept = torch.promote_types(mean.dtype, torch.float32)
     out = mean.to(kept, copy=True) if out is None else out.copy_(mean)
-    return out.lerp_(value.to(out.dtype), 1.0 - decay)
+    weight = decay.to(out.dtype) if isinstance(decay, Tensor) else decay
+    return out.lerp_(value.to(out.dtype), 1.0 - weight)
+
+
+def cosines(norms: Tensor, products: Tensor) -> Tensor:
+    """Cosines of K angles, from the norms of all left and all right sides and from K products."""
+    left, right = norms.view(2, -1)
+    return (products / (left * right).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
 
 
 def _lengths(stack: Tensor) -> Tensor:
-    tiny = torch.finfo(torch.float32).tiny
-    return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(tiny)
+    return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
 
 
 def _level(stack: Tensor, moments: Sequence[Tensor]) -> None:
     """Divide the rows of K matrices by the roots of their second moments, which move on."""
     squares = stack.square().mean(-1).to(moments[0].device)
     torch._foreach_lerp_(list(moments), list(squares), 1.0 - ROW_MEMORY)
-    roots = torch.stack(list(moments)).clamp_min(torch.finfo(torch.float32).tiny).sqrt()
+    roots = torch.stack(list(moments)).clamp_min(_TINY).sqrt()
     stack.div_(roots.to(stack.device).unsqueeze(-1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hybrid_predict.backends import AbstractBackend
@@ -22,16 +22,19 @@ class PredictorState:
         direction: Where forecasts point; the same list as ``average`` unless the predictor keeps
             another.
         count: Full steps observed so far.
-        rows: One array, second moments of the rows of all directions, None unless kept.
+        statistics: Small arrays by name that are not shaped like the parameters, the same on all
+            ranks.
         stretch: Factors that follow from the parameters' shapes alone, one each, if any.
+        unit: A length that follows from them, if any.
     """
 
     names: tuple[str, ...]
     average: list[Any]
     direction: list[Any]
     count: int = 0
-    rows: Any = None
+    statistics: dict[str, Any] = field(default_factory=dict)
     stretch: tuple[float, ...] = ()
+    unit: float = 0.0
 
     def state_dict(self) -> dict[str, Any]:
         """The history as plain containers of arrays."""
@@ -41,7 +44,7 @@ class PredictorState:
             "count": self.count,
             "average": list(self.average),
             "direction": list(self.direction) if own else None,
-            "rows": self.rows,
+            "statistics": dict(self.statistics),
         }
 
     def load_state_dict(self, state: dict[str, Any], backend: AbstractBackend[Any]) -> None:
@@ -55,8 +58,8 @@ class PredictorState:
                 f"state: expected the history of {list(self.names)[:3]}..., got "
                 f"{state['names'][:3]}... The checkpoint belongs to another model or configuration."
             )
-        alone, levelled = self.direction is self.average, self.rows is not None
-        if alone != (state["direction"] is None) or levelled != (state["rows"] is not None):
+        alone, known = self.direction is self.average, state["statistics"]
+        if alone != (state["direction"] is None) or self.statistics.keys() != known.keys():
             raise CheckpointError(
                 "state: the checkpoint's history comes from another predictor. "
                 "Resume with the predictors of the saved run."
@@ -69,19 +72,20 @@ class PredictorState:
                     f"{[tuple(x.shape) for x in part][:3]}... "
                     "The checkpoint belongs to another model."
                 )
-        if levelled and self.rows.shape != state["rows"].shape:
-            raise CheckpointError(
-                f"state: expected second moments of {len(self.rows)} rows, got "
-                f"{len(state['rows'])}. The checkpoint belongs to another model."
-            )
+        for name, own in self.statistics.items():
+            if own.shape != known[name].shape:
+                raise CheckpointError(
+                    f"state: expected {name} of shape {tuple(own.shape)}, got "
+                    f"{tuple(known[name].shape)}. The checkpoint belongs to another model."
+                )
         self.count = int(state["count"])
         self.average = backend.copy(self.average, state["average"])
         if state["direction"] is None:
             self.direction = self.average
         else:
             self.direction = backend.copy(self.direction, state["direction"])
-        if levelled:
-            (self.rows,) = backend.copy([self.rows], [state["rows"]])
+        for name, own in self.statistics.items():
+            (self.statistics[name],) = backend.copy([own], [known[name]])
 
 
 class AbstractPredictor(ABC):

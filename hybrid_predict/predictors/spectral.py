@@ -13,31 +13,50 @@ from hybrid_predict.parameters import WeightDelta
 from hybrid_predict.predictors.base import AbstractPredictor, PredictorState
 from hybrid_predict.predictors.momentum import check_decay, check_history
 
+_TINY = 1e-30
+
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralPredictor(AbstractPredictor):
     r"""Forecast by the lengths of the optimizer's own updates, alike along all singular directions.
 
     .. math::
-        m \leftarrow \gamma m + (1 - \gamma) g, \qquad
-        (1 - \nu) m + \nu g = U \Sigma V^\top, \qquad O \approx U V^\top, \\
+        \nu_t = \nu \, (1 + \cos(g, m)), \qquad m \leftarrow \gamma m + (1 - \gamma) g, \qquad
+        (1 - \nu_t) m + \nu_t g = U \Sigma V^\top, \qquad O \approx U V^\top, \\
         r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
         P_{ij} = O_{ij} / \sqrt{r_i}, \qquad
-        \hat\Delta = -h \, s \, \|u\|_F \, \frac{P}{\|P\|_F}, \\
-        s = \min \bigl(S, \max (1, \sqrt{\text{rows} / \text{columns}})\bigr)
+        \hat\Delta = -h \, b \, s \, \|u\|_F \, \frac{P}{\|P\|_F}, \\
+        s = \min \bigl(S, \max (1, \sqrt{\text{rows} / \text{columns}})\bigr), \qquad
+        b = \min \bigl(B, \max (1, \eta / \hat\eta)\bigr)
 
     with g the gradient and u the optimizer's update of the last full step. An element-wise
     optimizer moves mostly along a few large singular directions; the small, persistent ones are
     where the trajectory is slow and can be foreseen. Since u is made of the same gradients, a
-    forecast takes its place (:attr:`replaces_update`). Convolutions are read as matrices of shape
-    (output channels, rest); vectors are forecast along the averaged gradient itself. The memory
-    :math:`\rho` of row moments is ``backends.base.ROW_MEMORY``.
+    forecast takes its place (:attr:`replaces_update`). Where successive gradients turn back, as
+    in full-batch training at the edge of stability, the newest one is mostly oscillation, and
+    :math:`\nu_t` is small.
+
+    Before they are stretched, all forecasts together are at least as long as the updates of a Muon
+    of learning rate :math:`\eta`, whose singular values :math:`\eta` is, if that takes no more than
+    b = B. The longest updates that the optimizer has made so far are as long as those at a rate of
+
+    .. math:: \hat\eta = \max_t \Bigl( \sum_k \|u_{tk}\|_F^2 \Big/ \sum_k \min (m_k, n_k)
+        \Bigr)^{1/2},
+
+    which only grows, so that lengths follow the optimizer's schedule. Convolutions are read as
+    matrices of shape (output channels, rest); vectors are forecast along the averaged gradient
+    itself. The memory :math:`\rho` of row moments is ``backends.base.ROW_MEMORY``.
 
     Args:
         decay: :math:`\gamma` in [0, 1), dimensionless.
-        newest: :math:`\nu` in [0, 1], the share of the newest gradient in what is flattened.
+        newest: :math:`\nu` in [0, 1], the share of the newest gradient in what is flattened; with
+            ``damped`` where it is orthogonal to the average, and at most ½.
+        damped: Whether that share follows the angle of gradient and average; it is constant
+            otherwise.
         level_rows: Whether rows are levelled; P is O otherwise.
         stretch: S, how much further than others tall matrices are forecast at most, at least 1.
+        muon_rate: :math:`\eta`, above 0, dimensionless.
+        magnify: B, how much longer than updates forecasts are made at most to reach it, at least 1.
         refresh_every: Full steps between two computations of O, at least 1.
         iterations: Newton-Schulz steps per computation, at least 1.
 
@@ -45,9 +64,12 @@ class SpectralPredictor(AbstractPredictor):
         ConfigError: If an argument is out of range.
 
     References:
-        Orthogonalised momentum: Jordan et al., Muon (2024), https://kellerjordan.github.io/posts/muon
+        Orthogonalised momentum, and its rate: Jordan et al., Muon (2024),
+        https://kellerjordan.github.io/posts/muon
         Share of the newest gradient: Ma and Yarats, Quasi-hyperbolic momentum (2019),
         https://arxiv.org/abs/1810.06801
+        Gradients that turn back: Cohen et al., Gradient descent on neural networks typically
+        occurs at the edge of stability (2021), https://arxiv.org/abs/2103.00065
         Longer steps of tall matrices: Yang, Simon and Bernstein, A spectral condition for feature
         learning (2023), https://arxiv.org/abs/2310.17813
         Levelled rows: Li et al., NorMuon (2025), https://arxiv.org/abs/2510.05491
@@ -56,20 +78,28 @@ class SpectralPredictor(AbstractPredictor):
     replaces_update: ClassVar[bool] = True
 
     decay: float = 0.95
-    newest: float = 0.15
+    newest: float = 0.2
+    damped: bool = True
     level_rows: bool = True
     stretch: float = 2.0
+    muon_rate: float = 0.02
+    magnify: float = 4.0
     refresh_every: int = 1
     iterations: int = 5
 
     def __post_init__(self) -> None:
         check_decay(self.decay)
-        if not 0.0 <= self.newest <= 1.0:
-            raise ConfigError("newest", "a number in [0, 1]", self.newest)
-        if not isinstance(self.level_rows, bool):
-            raise ConfigError("level_rows", "True or False", self.level_rows)
-        if not 1.0 <= self.stretch < math.inf:
-            raise ConfigError("stretch", "a finite number, at least 1", self.stretch)
+        for name in ("damped", "level_rows"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(name, "True or False", getattr(self, name))
+        most = 0.5 if self.damped else 1.0
+        if not 0.0 <= self.newest <= most:
+            raise ConfigError("newest", f"a number in [0, {most:g}]", self.newest)
+        for name in ("stretch", "magnify"):
+            if not 1.0 <= getattr(self, name) < math.inf:
+                raise ConfigError(name, "a finite number, at least 1", getattr(self, name))
+        if not 0.0 < self.muon_rate < math.inf:
+            raise ConfigError("muon_rate", "a finite number above 0", self.muon_rate)
         for name in ("refresh_every", "iterations"):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ConfigError(name, "an integer, at least 1", getattr(self, name))
@@ -77,13 +107,21 @@ class SpectralPredictor(AbstractPredictor):
     def init(
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
-        """Averages, directions and moments of zero, and the stretch of each matrix."""
+        """Averages, directions and statistics of zero, and what follows from shapes."""
         check_history(self.decay, backend)
-        rows = backend.zero_rows(like) if self.level_rows else None
-        ratios = [math.sqrt(m / max(1, n)) for m, n in backend.matrices(like)]
-        stretch = tuple(min(self.stretch, max(1.0, ratio)) for ratio in ratios)
         average, direction = backend.zeros(like), backend.zeros(like)
-        return PredictorState(tuple(names), average, direction, rows=rows, stretch=stretch)
+        statistics = {"longest": backend.norms(average).sum()}
+        if self.level_rows:
+            statistics["rows"] = backend.zero_rows(like)
+        shapes = backend.matrices(like)
+        return PredictorState(
+            tuple(names),
+            average,
+            direction,
+            statistics=statistics,
+            stretch=tuple(min(self.stretch, max(1.0, math.sqrt(m / max(1, n)))) for m, n in shapes),
+            unit=math.sqrt(sum(map(min, shapes))),
+        )
 
     def observe(
         self,
@@ -93,21 +131,38 @@ class SpectralPredictor(AbstractPredictor):
         backend: AbstractBackend[Any],
         lengths: Any = None,
     ) -> None:
-        """Move the average towards the gradient, flatten it when due, as long as the update."""
+        """Move the average towards the gradient, flatten it when due, as long as it should be."""
+        known = state.statistics
+        known, longest = state.statistics, (lengths * lengths).sum() ** 0.5
+        known["longest"] = longest.clip(min=known["longest"])
+        ratio = self.muon_rate * state.unit / known["longest"].clip(min=_TINY)
+        lengths = lengths * ratio.clip(1.0, self.magnify)
+        due = state.count % self.refresh_every == 0
+        keep = self._keep(state, observed, backend) if due else None
         state.average = backend.average(state.average, observed, self.decay)
-        if state.count % self.refresh_every == 0:
-            state.direction, state.rows = backend.flatten_spectrum(
+        if keep is not None:
+            state.direction, rows = backend.flatten_spectrum(
                 state.direction,
                 state.average,
                 observed,
-                1.0 - self.newest,
+                keep,
                 -lengths,
                 self.iterations,
-                state.rows,
+                known.get("rows"),
             )
+            if rows is not None:
+                known["rows"] = rows
         else:
             state.direction = backend.rescale(state.direction, lengths)
         state.count += 1
+
+    def _keep(
+        self, state: PredictorState, observed: Sequence[Any], backend: AbstractBackend[Any]
+    ) -> Any:
+        """The share of the average in what is flattened, one number per parameter."""
+        if self.damped:
+            return 1.0 - self.newest * (1.0 + backend.cosines(observed, state.average))
+        return [1.0 - self.newest] * len(state.names)
 
     def forecast(
         self, state: PredictorState, horizons: Sequence[float], *, closed_loop: bool = True

@@ -24,6 +24,7 @@ KERNELS: dict[str, Callable[[Any, Any, Any, list[float]], Any]] = {
     "average": lambda b, x, y, f: b.average(b.average(b.zeros(x), x, 0.75), y, 0.75),
     "norms": lambda b, x, y, f: b.norms(x),
     "dots": lambda b, x, y, f: b.dots(x, y),
+    "cosines": lambda b, x, y, f: b.cosines(x, y),
     "rescale": lambda b, x, y, f: b.rescale(b.average(b.zeros(x), x, 0.75), b.norms(y)),
     "zero_rows": lambda b, x, y, f: [b.zero_rows(x)],
     "flatten_spectrum": lambda b, x, y, f: _flattened(b, x, y, None),
@@ -72,9 +73,9 @@ NUMPY_NARROW = replace(NUMPY, backend=NumpyBackend("bfloat16"))
 
 def _flattened(backend: AbstractBackend[Any], x: Any, y: Any, rows: Any) -> list[Any]:
     """Two flattenings one after the other, and the second moments of rows that they leave."""
-    flat, lengths = backend.zeros(x), backend.norms(x)
+    flat, lengths, decays = backend.zeros(x), backend.norms(x), 0.7 + 0.2 * backend.cosines(x, y)
     for source in (y, x):
-        flat, rows = backend.flatten_spectrum(flat, source, y, 0.75, lengths, 5, rows)
+        flat, rows = backend.flatten_spectrum(flat, source, y, decays, lengths, 5, rows)
     return flat if rows is None else [*flat, rows]
 
 
