@@ -95,7 +95,7 @@ class HybridEngine:
         self._forecaster = Forecaster(self.mapper, self.optimizer, self.config)
         self._verifier = Verifier(lag, self.ledger, config.patience)
         self._rollback = Rollback(model, self.mapper, self.optimizer)
-        self._profile = FlopProfile()
+        self._profile = FlopProfile(model, self.config, self.ledger)
         self._window: Window | None = None
         handles: list[Any] = []
         if config.enabled:
@@ -140,8 +140,8 @@ class HybridEngine:
         started = perf_counter()
         self.abandon()
         window = self._window = Window(self.clock.phase)
-        if self._watching and not self._bound and self.config.count_flops:
-            self._profile.start(self._model)
+        if self._watching and not self._bound:
+            self._profile.start()
         if self._watching and self._bound and window.phase in LEARNING:
             paused = self._verifier.monitor.pausing(self.clock.full_steps + 1)
             with self._contained(window):
@@ -171,8 +171,7 @@ class HybridEngine:
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
         self._window = None
-        flops = distributed.total(self._profile.stop())
-        self.ledger.flops_per_step = self.ledger.flops_per_step or flops
+        self._profile.end_step()
         reading = None
         if self._watching:
             with self._contained(window):
@@ -232,7 +231,8 @@ class HybridEngine:
             good = window.good() if window.applied and distributed.size() == 1 else None
             if first and self._bound and window.phase in LEARNING:
                 seen = index, window.forecast, good, window.limits.norm
-                window.overlaps += self._forecaster.observe_update(*seen)
+                with self._profile.forecasting(self.clock.full_steps + 1):
+                    window.overlaps += self._forecaster.observe_update(*seen)
             if good is not None:
                 self._rollback.undo(good, (index,))
             if len(window.updated) == len(self.optimizer.optimizers):

@@ -27,7 +27,8 @@ class SavingsLedger:
         forward_passes: Forward-only passes spent on verification.
         full_seconds: Host seconds between forecasting and verification, that is in full steps.
         forecast_seconds: Host seconds spent in the plug-in.
-        flops_per_step: Floating point operations of one full step, None if not counted.
+        flops_per_step: Floating point operations of one plain full step, None if not counted.
+        flops_per_forecast: Those that a forecast computed anew adds to it, None if not counted.
         events: What happened that a user should know: ``reason``, the ``step`` at which it first
             happened, and the ``count``.
     """
@@ -42,6 +43,7 @@ class SavingsLedger:
     full_seconds: float = 0.0
     forecast_seconds: float = 0.0
     flops_per_step: int | None = None
+    flops_per_forecast: int | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -75,10 +77,11 @@ class SavingsLedger:
 
     @property
     def estimated_flops_saved(self) -> float | None:
-        """Operations of the steps not taken, None if a step's operations were not counted."""
+        """Operations of the steps not taken, less those of forecasts; None if not counted."""
         if self.flops_per_step is None:
             return None
-        return (self.equivalent_steps - self.cost) * self.flops_per_step
+        spent = self.forecasts * (self.flops_per_forecast or 0)
+        return (self.equivalent_steps - self.cost) * self.flops_per_step - spent
 
     def count(self, verdict: str) -> None:
         """Count one verdict: ``accepted``, ``shrunk`` or ``rejected``."""
@@ -148,7 +151,7 @@ class SavingsLedger:
         known = {f.name: data[f.name] for f in fields(cls)}
         for name, value in known.items():
             numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-            optional = name == "flops_per_step" and value is None
+            optional = name.startswith("flops_per") and value is None
             if name != "events" and not optional and not (numeric and 0 <= value < math.inf):
                 raise ConfigError(name, "a finite number, at least 0", value)
         whole = isinstance(known["events"], list) and all(map(_is_event, known["events"]))

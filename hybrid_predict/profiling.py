@@ -1,31 +1,44 @@
-"""Counts operations and memory traffic of one full step, outside the hot path."""
+"""Counts operations and memory traffic of single full steps, outside the hot path."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
-from hybrid_predict.distributed import is_tensor_parallel
+from hybrid_predict import distributed
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.ledger import SavingsLedger
+
+logger = distributed.rank_zero_logger(__name__)
 
 
 class FlopProfile:
-    """Counts between :meth:`start` and :meth:`stop`; operations torch does not know count zero."""
+    """Counts what a plain full step and a forecast take; operations torch does not know count zero.
 
-    def __init__(self) -> None:
+    Args:
+        model: The model that is trained.
+        config: Whether to count, and what a forecast is to save.
+        ledger: Is told what was counted.
+    """
+
+    def __init__(self, model: nn.Module, config: HybridConfig, ledger: SavingsLedger) -> None:
+        self._model, self._config, self._ledger = model, config, ledger
         self._mode: Any = None
         self._total = 0
+        self._counted: int | None = None
 
-    def start(self, model: nn.Module) -> None:
+    def start(self) -> None:
         """Start counting, unless the model has parts that cannot be counted.
 
         Those are compiled parts, and tensor parallelism, where every rank would count all. Torch's
         own FlopCounterMode hooks modules as well, which breaks losses that differentiate inside
         the forward pass, such as those of physics-informed nets.
         """
-        compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
-        if compiled or is_tensor_parallel(model):
+        compiled = any(hasattr(module, "_orig_mod") for module in self._model.modules())
+        if not self._config.count_flops or compiled or distributed.is_tensor_parallel(self._model):
             return
         from torch.utils.flop_counter import flop_registry
 
@@ -44,6 +57,43 @@ class FlopProfile:
             return None
         mode.__exit__(None, None, None)
         return int(self._total)
+
+    def end_step(self) -> None:
+        """Stop counting, if it was under way, and note the operations of a full step."""
+        flops = distributed.total(self.stop())
+        self._ledger.flops_per_step = self._ledger.flops_per_step or flops
+
+    @contextmanager
+    def forecasting(self, step: int) -> Iterator[None]:
+        """Around the work of forecasts in full step ``step``, which may come in several parts."""
+        ledger = self._ledger
+        if ledger.flops_per_step and ledger.flops_per_forecast is None:
+            self._counted, ledger.flops_per_forecast = step, 0
+        if self._counted != step:
+            yield
+            return
+        self.start()
+        try:
+            yield
+        finally:
+            # Ranks do this work alike, so nothing has to be reduced.
+            part = (self.stop() or 0) * distributed.size()
+            ledger.flops_per_forecast = (ledger.flops_per_forecast or 0) + part
+            self._warn(step)
+
+    def _warn(self, step: int) -> None:
+        speedup, ledger = self._config.speedup, self._ledger
+        saved = 1.0 if speedup == "auto" else speedup - 1.0
+        saved *= not self._config.shadow
+        share = (ledger.flops_per_forecast or 0) / (ledger.flops_per_step or 1)
+        reason = "forecasts take more operations than they save"
+        if 0.0 < saved < share and ledger.record(step, reason):
+            logger.warning(
+                "Full step %d: %s: %.2g full steps each to save at most %.2g. Expect fewer full "
+                "steps, and no less time where operations are what takes it. Larger batches, a "
+                "higher refresh_every, or patterns in kinds that leave out wide layers help.",
+                step, reason, share, saved,
+            )  # fmt: skip
 
 
 def traffic(run: Callable[[], object]) -> dict[str, int]:

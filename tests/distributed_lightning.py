@@ -18,7 +18,7 @@ from hybrid_predict import FixedHorizon, HybridConfig, HybridPredict
 from hybrid_predict import distributed as ranks
 from lightning_models import Net, SeededLoader, fit
 
-FAR = HybridConfig(horizon=FixedHorizon(updates=3.0), warmup_fraction=0.05)
+FAR = HybridConfig(horizon=FixedHorizon(updates=3.0), warmup_fraction=0.05, count_flops=False)
 CHECKED = HybridConfig(loss_tolerance=0.5, loss_check_every=3)
 
 

@@ -286,6 +286,29 @@ def test_operations_of_a_full_step_are_counted_for_a_linear_layer(count):
     assert engine.ledger.flops_per_step == (2 * 2 * rows * inputs * outputs if count else None)
 
 
+@pytest.mark.parametrize(("rows", "speedup", "told"), [(2, 1.5, 1), (2, 1.0, 0), (500, 1.5, 0)])
+def test_operations_of_a_forecast_are_counted_and_told_where_they_outweigh(
+    rows, speedup, told, caplog
+):
+    side, iterations = 8, 5
+    model = nn.Sequential(nn.Linear(side, side, bias=False), nn.Tanh(), nn.Linear(side, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    config = make_config(speedup=speedup, count_flops=True, predictors={"hidden": "spectral"})
+    with HybridEngine(model, optimizer, config) as engine:
+        for _ in range(6):
+            engine.before_step()
+            model(torch.ones(rows, side)).square().sum().backward()
+            optimizer.step()
+            engine.after_step()
+    ledger = engine.ledger
+    assert ledger.flops_per_forecast == iterations * 3 * 2 * side**3
+    saved = (ledger.equivalent_steps - ledger.cost) * ledger.flops_per_step
+    assert ledger.estimated_flops_saved == saved - ledger.forecasts * ledger.flops_per_forecast
+    reason = "forecasts take more operations than they save"
+    assert sum(event["reason"] == reason for event in ledger.events) == told
+    assert caplog.text.count(reason) == told
+
+
 def test_model_without_hidden_matrices_trains_plainly():
     model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.LayerNorm(8))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

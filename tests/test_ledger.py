@@ -18,6 +18,7 @@ BY_HAND = SavingsLedger(
     full_seconds=30.0,
     forecast_seconds=3.0,
     flops_per_step=1000,
+    flops_per_forecast=20,
     events=[{"step": 7, "reason": "because", "count": 1}],
 )
 
@@ -27,7 +28,7 @@ DERIVED = {
     "acceptance": 0.8,
     "overhead_fraction": 0.1,
     "estimated_seconds_saved": 40 * 0.5 - 3.0,
-    "estimated_flops_saved": 38_000.0,
+    "estimated_flops_saved": 38_000.0 - 50 * 20,
 }
 
 

@@ -92,9 +92,9 @@ def check_backend(case: BackendUnderTest) -> None:
         >>> from hybrid_predict.testing.backends import TORCH
         >>> check_backend(TORCH)
     """
-    for dtype in case.dtypes:
-        for shapes in SHAPES:
-            for kernel in KERNELS:
+    for kernel in KERNELS:
+        for dtype in case.dtypes:
+            for shapes in SHAPES:
                 check_kernel(case, kernel, dtype, shapes, seed=0)
 
 

@@ -57,7 +57,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
         return send(self, run_id, metrics=metrics, **kwargs)
 
     monkeypatch.setattr(type(logger.experiment), "log_batch", count)
-    callback = HybridPredict(config=HybridConfig(), **mode)
+    callback = HybridPredict(config=HybridConfig(count_flops=False), **mode)
     fit([callback], max_steps=60, logger=logger, log_every_n_steps=10)
     client, run_id = logger.experiment, logger.run_id
     assert calls == [False] * (callback.ledger.full_steps // 10)
@@ -92,7 +92,7 @@ def test_a_server_that_is_down_for_a_while_gets_everything_and_events_too(
     monkeypatch.setattr(type(logger.experiment), "log_batch", down)
     impatient = partial(Outbox, patience=0.06)
     monkeypatch.setattr(mlflow, "Outbox", impatient)
-    callback = HybridPredict()
+    callback = HybridPredict(config=HybridConfig(count_flops=False))
     fit([callback], Net(nan_at={20}), max_steps=60, logger=logger, log_every_n_steps=10)
     client, run_id = logger.experiment, logger.run_id
     history = client.get_metric_history(run_id, "hybrid_predict/equivalent_steps")
