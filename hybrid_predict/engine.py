@@ -23,14 +23,12 @@ from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.loss_check import LossCheck
 from hybrid_predict.optimizer import OptimizerWrapper
 from hybrid_predict.parameters import BaseWeightsHook, ParameterMapper
-from hybrid_predict.phases import Clock, Phase
+from hybrid_predict.phases import LEARNING, Clock
 from hybrid_predict.profiling import FlopProfile
 from hybrid_predict.rollback import Rollback, let_go
 from hybrid_predict.verification import Evaluate, ResidualScorer
 from hybrid_predict.verifier import IDLE, Reading, Verifier, make_record
 from hybrid_predict.window import StepRecord, Window, as_scalar
-
-LEARNING = (Phase.WARMUP, Phase.PREDICT, Phase.CORRECT)
 
 logger = distributed.rank_zero_logger(__name__)
 
@@ -114,8 +112,12 @@ class HybridEngine:
     @property
     def horizons(self) -> dict[str, float]:
         """Current horizon per forecast parameter, in optimizer updates."""
-        names = [self.mapper.names[k] for k in self._forecaster.positions]
-        return dict(zip(names, self._forecaster.horizons, strict=True))
+        return dict(zip(self._forecaster.names, self._forecaster.horizons, strict=True))
+
+    @property
+    def multipliers(self) -> dict[str, float]:
+        """Lengths of forecasts now over those of the updates they replace; ask on all ranks."""
+        return self._forecaster.multipliers()
 
     @property
     def in_step(self) -> bool:
@@ -304,11 +306,7 @@ class HybridEngine:
             self.mapper.leave_out(silent)
             self._forecaster = Forecaster(self.mapper, self.optimizer, self.config)
             self._bound = True
-            if self._forecaster.growing:
-                reason = "matrices are left to an optimizer whose updates grow with the weights"
-                self.ledger.record(self.clock.full_steps + 1, reason)
-                remedy = "Use AdamW or SGD to have them forecast."
-                logger.warning("%s%s. %s", reason[0].upper(), reason[1:], remedy)
+            self._forecaster.tell_growing(self.ledger, self.clock.full_steps + 1)
             if not self._forecaster.positions:
                 self._hand_over("no parameter has a predictor")
             # A forecast of a wrong form had better end the run here than after the warm-up.

@@ -16,10 +16,13 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.gradients import dense_gradient
 from hybrid_predict.horizons import make_horizon
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.optimizer import OptimizerWrapper
 from hybrid_predict.parameters import ParameterMapper, WeightDelta
 from hybrid_predict.predictors import AbstractPredictor, PredictorState, make_predictor
 from hybrid_predict.predictors.contract import check_delta
+
+logger = distributed.rank_zero_logger(__name__)
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,31 @@ class Forecaster:
         pairs = [(horizons[i], p.numel()) for g in chosen
                  for i, p in zip(g.members, g.parameters, strict=True)]  # fmt: skip
         return math.fsum(h * n for h, n in pairs) / max(1, sum(n for _, n in pairs))
+
+    @property
+    def names(self) -> list[str]:
+        """Of the forecast parameters."""
+        return [self._mapper.names[k] for k in self.positions]
+
+    def multipliers(self) -> dict[str, float]:
+        """Lengths of the next forecasts over those of the last updates that they replace."""
+        found: dict[str, float] = {}
+        for group in self._groups:
+            if group.predictor.replaces_update:
+                delta = group.predictor.forecast(
+                    group.state, [self.horizons[i] for i in group.members]
+                )
+                ratios = group.backend.norms(delta.directions) / group.lengths
+                ratios = ratios.nan_to_num(0.0, 0.0, 0.0).cpu() * torch.tensor(delta.factors)
+                found.update(zip(delta.names, ratios.tolist(), strict=True))
+        return found
+
+    def tell_growing(self, ledger: SavingsLedger, step: int) -> None:
+        """Tell the user, if parameters are left to an optimizer whose updates grow with them."""
+        reason = "matrices are left to an optimizer whose updates grow with the weights"
+        if self.growing and ledger.record(step, reason):
+            remedy = "Use AdamW or SGD to have them forecast."
+            logger.warning("%s%s. %s", reason[0].upper(), reason[1:], remedy)
 
     @property
     def roots(self) -> list[float] | None:

@@ -26,6 +26,10 @@ class Phase(str, Enum):
     COOLDOWN = "cooldown"
 
 
+LEARNING = (Phase.WARMUP, Phase.PREDICT, Phase.CORRECT)
+"""Phases in which predictors observe."""
+
+
 class Clock:
     r"""Counts full steps and equivalent steps, and decides phase and ticks from them.
 

@@ -20,8 +20,7 @@ from hypothesis.stateful import (
 
 from faulty import Interrupt, state
 from hybrid_predict import CheckpointError, HybridConfig, Phase
-from hybrid_predict.engine import LEARNING
-from hybrid_predict.phases import Clock
+from hybrid_predict.phases import LEARNING, Clock
 from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
 
 
