@@ -189,6 +189,7 @@ BLOCKS = {
     **{
         f"{name} {page}": partial(runs, f"{name}_{page}", f"{name}-{page}.json")
         for name, page in (
+            ("batches", "0009"),
             ("forks", "0010"),
             ("tuning", "0010"),
             ("tails", "0011"),

@@ -54,7 +54,8 @@ class HybridConfig:
             fraction; ``None`` disables the check. Costs two forward-only passes per check and
             waits for the device.
         loss_check_every: Check the loss at every n-th forecast.
-        count_flops: Count the floating point operations of one warm-up step.
+        count_flops: Count the floating point operations of one full step and of one forecast, and
+            warn if forecasts take more than they save.
 
     Raises:
         ConfigError: If a value is out of range.

@@ -93,7 +93,7 @@ class HybridEngine:
         self._forecaster = Forecaster(self.mapper, self.optimizer, self.config)
         self._verifier = Verifier(lag, self.ledger, config.patience)
         self._rollback = Rollback(model, self.mapper, self.optimizer)
-        self._profile = FlopProfile(model, self.config, self.ledger)
+        self._profile = FlopProfile(self.ledger, config.count_flops, self.clock.most_saved)
         self._window: Window | None = None
         handles: list[Any] = []
         if config.enabled:
@@ -114,7 +114,6 @@ class HybridEngine:
         """Current horizon per forecast parameter, in optimizer updates."""
         return dict(zip(self._forecaster.names, self._forecaster.horizons, strict=True))
 
-    @property
     def multipliers(self) -> dict[str, float]:
         """Lengths of forecasts now over those of the updates they replace; ask on all ranks."""
         return self._forecaster.multipliers()
@@ -143,7 +142,7 @@ class HybridEngine:
         self.abandon()
         window = self._window = Window(self.clock.phase)
         if self._watching and not self._bound:
-            self._profile.start()
+            self._profile.start(self._model)
         if self._watching and self._bound and window.phase in LEARNING:
             paused = self._verifier.monitor.pausing(self.clock.full_steps + 1)
             with self._contained(window):
@@ -173,7 +172,7 @@ class HybridEngine:
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
         self._window = None
-        self._profile.end_step()
+        self._profile.end_step(self.clock.full_steps + 1)
         reading = None
         if self._watching:
             with self._contained(window):
@@ -233,7 +232,7 @@ class HybridEngine:
             good = window.good() if window.applied and distributed.size() == 1 else None
             if first and self._bound and window.phase in LEARNING:
                 seen = index, window.forecast, good, window.limits.norm
-                with self._profile.forecasting(self.clock.full_steps + 1):
+                with self._profile.forecasting(self._model, self._forecaster.period):
                     window.overlaps += self._forecaster.observe_update(*seen)
             if good is not None:
                 self._rollback.undo(good, (index,))

@@ -136,6 +136,11 @@ class Forecaster:
         """Of the forecast parameters."""
         return [self._mapper.names[k] for k in self.positions]
 
+    @property
+    def period(self) -> int:
+        """Full steps between two costly computations, the fewest of all predictors."""
+        return min((group.predictor.period for group in self._groups), default=1)
+
     def multipliers(self) -> dict[str, float]:
         """Lengths of the next forecasts over those of the last updates that they replace."""
         found: dict[str, float] = {}
@@ -325,7 +330,8 @@ def _overlap(
 ) -> Tensor:
     """Squared lengths of updates and directions and their product, shape (3,), on this rank.
 
-    Directions are as long as the updates, so matrices count by how far the optimizer moves them.
+    Directions of one optimizer are in proportion to its updates, so its matrices count by how far
+    it moves them.
 
     Args:
         updates: One per parameter, all of them negated or none.

@@ -28,7 +28,9 @@ class SavingsLedger:
         full_seconds: Host seconds between forecasting and verification, that is in full steps.
         forecast_seconds: Host seconds spent in the plug-in.
         flops_per_step: Floating point operations of one plain full step, None if not counted.
-        flops_per_forecast: Those that a forecast computed anew adds to it, None if not counted.
+        flops_per_forecast: Those that forecasts add to a full step they learn from, None if not
+            counted.
+        learned: Full steps that forecasts have learned from.
         events: What happened that a user should know: ``reason``, the ``step`` at which it first
             happened, and the ``count``.
     """
@@ -44,6 +46,7 @@ class SavingsLedger:
     forecast_seconds: float = 0.0
     flops_per_step: int | None = None
     flops_per_forecast: int | None = None
+    learned: int = 0
     events: list[dict[str, Any]] = field(default_factory=list)
 
     @property
@@ -80,7 +83,7 @@ class SavingsLedger:
         """Operations of the steps not taken, less those of forecasts; None if not counted."""
         if self.flops_per_step is None:
             return None
-        spent = self.forecasts * (self.flops_per_forecast or 0)
+        spent = self.learned * (self.flops_per_forecast or 0)
         return (self.equivalent_steps - self.cost) * self.flops_per_step - spent
 
     def count(self, verdict: str) -> None:

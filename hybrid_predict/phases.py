@@ -11,6 +11,7 @@ from typing import Any
 from hybrid_predict.checkpoint import whole
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.support import LONGEST
 
 _GRAIN = 64
 """Credits of ``speedup="auto"`` are multiples of one part in so many of a tick."""
@@ -90,6 +91,11 @@ class Clock:
             f"after {trial.full_steps} full steps, not {self.total - self._extra}. Lower period, "
             "correct_steps, warmup_fraction or cooldown_fraction, or ask for less speedup."
         )
+
+    @property
+    def most_saved(self) -> float:
+        """Equivalent steps beyond one that a full step between two forecasts earns at most."""
+        return (0.5 * LONGEST if self._auto and self._extra else float(self.credit)) / self._cycle
 
     @property
     def done(self) -> bool:

@@ -9,7 +9,6 @@ from typing import Any
 from torch import Tensor, nn
 
 from hybrid_predict import distributed
-from hybrid_predict.config import HybridConfig
 from hybrid_predict.ledger import SavingsLedger
 
 logger = distributed.rank_zero_logger(__name__)
@@ -19,26 +18,27 @@ class FlopProfile:
     """Counts what a plain full step and a forecast take; operations torch does not know count zero.
 
     Args:
-        model: The model that is trained.
-        config: Whether to count, and what a forecast is to save.
         ledger: Is told what was counted.
+        counts: Whether to count at all.
+        most: Full steps that forecasts can save at most per full step they learn from.
     """
 
-    def __init__(self, model: nn.Module, config: HybridConfig, ledger: SavingsLedger) -> None:
-        self._model, self._config, self._ledger = model, config, ledger
+    def __init__(self, ledger: SavingsLedger, counts: bool = True, most: float = 0.0) -> None:
+        self._ledger, self._counts, self._most = ledger, counts, most
         self._mode: Any = None
         self._total = 0
-        self._counted: int | None = None
+        self._parts: float | None = None
+        self._learned = False
 
-    def start(self) -> None:
+    def start(self, model: nn.Module) -> None:
         """Start counting, unless the model has parts that cannot be counted.
 
         Those are compiled parts, and tensor parallelism, where every rank would count all. Torch's
         own FlopCounterMode hooks modules as well, which breaks losses that differentiate inside
         the forward pass, such as those of physics-informed nets.
         """
-        compiled = any(hasattr(module, "_orig_mod") for module in self._model.modules())
-        if not self._config.count_flops or compiled or distributed.is_tensor_parallel(self._model):
+        compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
+        if not self._counts or compiled or distributed.is_tensor_parallel(model):
             return
         from torch.utils.flop_counter import flop_registry
 
@@ -58,41 +58,44 @@ class FlopProfile:
         mode.__exit__(None, None, None)
         return int(self._total)
 
-    def end_step(self) -> None:
-        """Stop counting, if it was under way, and note the operations of a full step."""
-        flops = distributed.total(self.stop())
-        self._ledger.flops_per_step = self._ledger.flops_per_step or flops
-
     @contextmanager
-    def forecasting(self, step: int) -> Iterator[None]:
-        """Around the work of forecasts in full step ``step``, which may come in several parts."""
-        ledger = self._ledger
-        if ledger.flops_per_step and ledger.flops_per_forecast is None:
-            self._counted, ledger.flops_per_forecast = step, 0
-        if self._counted != step:
+    def forecasting(self, model: nn.Module, period: int) -> Iterator[None]:
+        """Around the work of forecasts; a full step has as many such parts as optimizers.
+
+        Args:
+            model: The model that is trained.
+            period: Full steps that share what is counted now.
+        """
+        self._learned, ledger = True, self._ledger
+        if self._parts is None and ledger.flops_per_step and ledger.flops_per_forecast is None:
+            self._parts = 0.0
+        if self._parts is None:
             yield
             return
-        self.start()
+        self.start(model)
         try:
             yield
         finally:
             # Ranks do this work alike, so nothing has to be reduced.
-            part = (self.stop() or 0) * distributed.size()
-            ledger.flops_per_forecast = (ledger.flops_per_forecast or 0) + part
-            self._warn(step)
+            self._parts += (self.stop() or 0) * distributed.size() / period
 
-    def _warn(self, step: int) -> None:
-        speedup, ledger = self._config.speedup, self._ledger
-        saved = 1.0 if speedup == "auto" else speedup - 1.0
-        saved *= not self._config.shadow
-        share = (ledger.flops_per_forecast or 0) / (ledger.flops_per_step or 1)
+    def end_step(self, step: int) -> None:
+        """Note what was counted in full step ``step``."""
+        ledger, flops = self._ledger, distributed.total(self.stop())
+        ledger.flops_per_step = ledger.flops_per_step or flops
+        ledger.learned += self._learned
+        parts, self._parts, self._learned = self._parts, None, False
+        if parts is None:
+            return
+        ledger.flops_per_forecast = round(parts)
+        share = parts / (ledger.flops_per_step or 1)
         reason = "forecasts take more operations than they save"
-        if 0.0 < saved < share and ledger.record(step, reason):
+        if 0.0 < self._most < share and ledger.record(step, reason):
             logger.warning(
                 "Full step %d: %s: %.2g full steps each to save at most %.2g. Expect fewer full "
                 "steps, and no less time where operations are what takes it. Larger batches, a "
                 "higher refresh_every, or patterns in kinds that leave out wide layers help.",
-                step, reason, share, saved,
+                step, reason, share, self._most,
             )  # fmt: skip
 
 

@@ -97,7 +97,9 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     single, found = outcome(loop, loop.train()), results[name][0]
     unknown = ["flops_per_forecast", "estimated_flops_saved"]
     if "tensor" in name:
-        unknown += ["flops_per_step", "events"]
+        unknown += ["flops_per_step"]
+        dear = "forecasts take more operations than they save"  # known where they are counted
+        single["ledger"]["events"] = [e for e in single["ledger"]["events"] if e["reason"] != dear]
     else:  # both ranks flatten whole matrices
         assert found["ledger"][unknown[0]] == 2 * single["ledger"][unknown[0]]
         assert (single["ledger"][unknown[0]] > 0) == ("long" not in name)

@@ -17,6 +17,7 @@ from hybrid_predict import (
     HybridConfig,
     HybridEngine,
     Phase,
+    SpectralPredictor,
     Verdict,
 )
 from hybrid_predict.phases import Clock
@@ -286,14 +287,26 @@ def test_operations_of_a_full_step_are_counted_for_a_linear_layer(count):
     assert engine.ledger.flops_per_step == (2 * 2 * rows * inputs * outputs if count else None)
 
 
-@pytest.mark.parametrize(("rows", "speedup", "told"), [(2, 1.5, 1), (2, 1.0, 0), (500, 1.5, 0)])
+@pytest.mark.parametrize(
+    ("rows", "changes", "told"),
+    [
+        (2, {}, 1),
+        (2, {"speedup": "auto"}, 1),
+        (2, {"speedup": 1.0}, 0),
+        (2, {"shadow": True}, 0),
+        (2, {"shadow": True, "speedup": "auto"}, 0),
+        (500, {}, 0),
+    ],
+)
+@pytest.mark.parametrize("refresh_every", [1, 3])
 def test_operations_of_a_forecast_are_counted_and_told_where_they_outweigh(
-    rows, speedup, told, caplog
+    rows, changes, told, refresh_every, caplog
 ):
     side, iterations = 8, 5
     model = nn.Sequential(nn.Linear(side, side, bias=False), nn.Tanh(), nn.Linear(side, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    config = make_config(speedup=speedup, count_flops=True, predictors={"hidden": "spectral"})
+    hidden = SpectralPredictor(refresh_every=refresh_every)
+    config = make_config(count_flops=True, predictors={"hidden": hidden}, **changes)
     with HybridEngine(model, optimizer, config) as engine:
         for _ in range(6):
             engine.before_step()
@@ -301,9 +314,10 @@ def test_operations_of_a_forecast_are_counted_and_told_where_they_outweigh(
             optimizer.step()
             engine.after_step()
     ledger = engine.ledger
-    assert ledger.flops_per_forecast == iterations * 3 * 2 * side**3
+    assert ledger.flops_per_forecast == iterations * 3 * 2 * side**3 / refresh_every
+    assert ledger.learned == 5  # the first full step only shows what has a gradient
     saved = (ledger.equivalent_steps - ledger.cost) * ledger.flops_per_step
-    assert ledger.estimated_flops_saved == saved - ledger.forecasts * ledger.flops_per_forecast
+    assert ledger.estimated_flops_saved == saved - ledger.learned * ledger.flops_per_forecast
     reason = "forecasts take more operations than they save"
     assert sum(event["reason"] == reason for event in ledger.events) == told
     assert caplog.text.count(reason) == told

@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import weakref
 
 import pytest
 import torch
@@ -100,6 +101,15 @@ def test_function_that_raises_takes_its_engine_with_it():
     assert not same_bits(seen["moved"], seen["base"])
     assert same_bits(weights(outer.model), seen["base"])
     assert hooks(outer) == 0
+
+
+def test_an_engine_that_its_model_can_reach_is_collected_with_it():
+    bench = Bench(make_config())
+    bench.model.trainer = bench
+    engine = weakref.ref(bench.engine)
+    del bench
+    gc.collect()
+    assert engine() is None
 
 
 def test_detached_engine_leaves_the_loop_plain():

@@ -19,6 +19,7 @@ BY_HAND = SavingsLedger(
     forecast_seconds=3.0,
     flops_per_step=1000,
     flops_per_forecast=20,
+    learned=55,
     events=[{"step": 7, "reason": "because", "count": 1}],
 )
 
@@ -28,7 +29,7 @@ DERIVED = {
     "acceptance": 0.8,
     "overhead_fraction": 0.1,
     "estimated_seconds_saved": 40 * 0.5 - 3.0,
-    "estimated_flops_saved": 38_000.0 - 50 * 20,
+    "estimated_flops_saved": 38_000.0 - 55 * 20,
 }
 
 

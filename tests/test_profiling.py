@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybrid_predict import HybridConfig, SavingsLedger
+from hybrid_predict import SavingsLedger
 from hybrid_predict.profiling import FlopProfile, traffic
 from hybrid_predict.tasks import TASKS
 
@@ -16,8 +16,8 @@ def counted(name: str, reference: bool) -> int | None:
         with FlopCounterMode(display=False) as mode:
             task.loss(model, batch).backward()
         return mode.get_total_flops()
-    profile = FlopProfile(model, HybridConfig(total_steps=10), SavingsLedger())
-    profile.start()
+    profile = FlopProfile(SavingsLedger())
+    profile.start(model)
     task.loss(model, batch).backward()
     return profile.stop()
 

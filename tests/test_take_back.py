@@ -117,25 +117,32 @@ def test_the_forecast_is_as_long_as_so_many_updates():
     assert moved == pytest.approx(3 * stretch * update, rel=1e-4)
 
 
-@pytest.mark.parametrize("spoiled", [(), (3, 5)])
+@pytest.mark.parametrize("refresh_every", [1, 8])
 @pytest.mark.parametrize("magnify", [1.0, 3.0])
-def test_multipliers_tell_how_far_forecasts_go_in_updates(magnify, spoiled):
+def test_forecasts_are_magnified_once_and_as_long_after_a_spoiled_step(magnify, refresh_every):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
-    optimizer = SGD(net.parameters(), 1e-6)
-    predictors = {"hidden": SpectralPredictor(magnify=magnify), "vector": MomentumPredictor()}
+    optimizer, spoiled, moved = SGD(net.parameters(), 1e-3), (4, 5), []
+    hidden = SpectralPredictor(magnify=magnify, refresh_every=refresh_every)
+    predictors = {"hidden": hidden, "vector": MomentumPredictor()}
     config = HybridConfig(total_steps=30, predictors=predictors, horizon=FixedHorizon(updates=2.0))
     with HybridEngine(net, optimizer, config) as engine:
-        for k in range(6):
+        for k in range(8):
+            before = net[2].weight.detach().clone()
+            multipliers = engine.multipliers()
             engine.before_step()
+            moved.append((net[2].weight - before).norm().item())
             loss = net(torch.randn(4, 8)).square().mean() * (math.nan if k in spoiled else 1.0)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             engine.after_step(loss)
-        found = engine.multipliers
-    assert set(found) == {"0.weight", "2.weight"}
-    assert list(found.values()) == pytest.approx([2 * magnify] * 2, rel=1e-4)
+            if k > 2:
+                assert set(multipliers) == {"0.weight", "2.weight"}
+                wanted = [2 * magnify] * 2
+                assert list(multipliers.values()) == pytest.approx(wanted, rel=1e-4)
+    assert moved[4] == pytest.approx(moved[5], rel=1e-3) == pytest.approx(moved[6], rel=1e-3)
+    assert moved[3] != pytest.approx(moved[4], rel=1e-3)
 
 
 @pytest.mark.parametrize("make", [AdamW, SGD])

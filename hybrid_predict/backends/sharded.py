@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict import distributed
-from hybrid_predict.backends.torch import TorchBackend, blended, cosines
+from hybrid_predict.backends.torch import TorchBackend, blended, cosines, shares_of
 
 
 class ShardedBackend(TorchBackend):
@@ -65,10 +65,10 @@ class ShardedBackend(TorchBackend):
     ) -> tuple[list[Tensor], Tensor | None]:
         """This rank's part of every flattened whole, gathered one by one to bound the memory."""
         self._check(mean)
-        counts = [m for m, _ in self.matrices(mean)]
+        counts, shares = [m for m, _ in self.matrices(mean)], shares_of(decays)
         moments = rows.split(counts) if rows is not None else [None] * len(counts)
         for k, tensor in enumerate(self._tensors):
-            part = blended(mean[k], value[k], decays[k])
+            part = blended(mean[k], value[k], shares[k])
             complete = distributed.whole(part, tensor).contiguous()
             flat = [complete]
             length = lengths[k : k + 1]

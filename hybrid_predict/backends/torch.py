@@ -82,7 +82,7 @@ class TorchBackend(AbstractBackend[Tensor]):
             torch._foreach_lerp_(list(mean), list(value), 1.0 - decay)
         else:
             for m, v in zip(mean, value, strict=True):
-                m.copy_(blended(m, v, decay, None if is_half(m) else m))
+                m.copy_(blended(m, v, 1.0 - decay, None if is_half(m) else m))
         return list(mean)
 
     def norms(self, arrays: Sequence[Tensor]) -> Tensor:
@@ -128,7 +128,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         rows: Tensor | None = None,
     ) -> tuple[list[Tensor], Tensor | None]:
         """Target[k] := lengths[k] P / |P|, from the orthogonal factor; see the base."""
-        shapes = [as_matrix(x.shape) for x in mean]
+        shapes, shares = [as_matrix(x.shape) for x in mean], shares_of(decays)
         moments = None if rows is None else rows.split([height for height, _ in shapes])
         groups: dict[tuple[int, int, bool, torch.device], list[int]] = defaultdict(list)
         for k, x in enumerate(mean):
@@ -136,7 +136,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         for (height, width, flattens, device), members in groups.items():
             stack = torch.empty(len(members), height, width, dtype=torch.float32, device=device)
             for x, k in zip(stack, members, strict=True):
-                blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), decays[k], x)
+                blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
             if flattens:
                 stack = _orthogonal(stack, iterations)
                 if moments is not None:
@@ -147,16 +147,23 @@ class TorchBackend(AbstractBackend[Tensor]):
         return list(target), rows
 
 
+def shares_of(decays: Sequence[float] | Tensor) -> Sequence[float] | Sequence[Tensor]:
+    """1 - decay of each array, in one operation."""
+    if isinstance(decays, Tensor):
+        return (1.0 - decays).unbind()
+    return [1.0 - decay for decay in decays]
+
+
 def blended(
-    mean: Tensor, value: Tensor, decay: float | Tensor, out: Tensor | None = None
+    mean: Tensor, value: Tensor, share: float | Tensor, out: Tensor | None = None
 ) -> Tensor:
-    """Decay * mean + (1 - decay) * value in at least 32 bits, for a number or 0-dim tensor."""
+    """(1 - share) * mean + share * value in at least 32 bits, for a number or 0-dim tensor."""
     if mean.dtype == value.dtype == (torch.float32 if out is None else out.dtype):
-        return torch.lerp(mean, value, 1.0 - decay, out=out)
+        return torch.lerp(mean, value, share, out=out)
     kept = torch.promote_types(mean.dtype, torch.float32)
     out = mean.to(kept, copy=True) if out is None else out.copy_(mean)
-    weight = decay.to(out.dtype) if isinstance(decay, Tensor) else decay
-    return out.lerp_(value.to(out.dtype), 1.0 - weight)
+    share = share.to(out.dtype) if isinstance(share, Tensor) else share
+    return out.lerp_(value.to(out.dtype), share)
 
 
 def cosines(norms: Tensor, products: Tensor) -> Tensor:

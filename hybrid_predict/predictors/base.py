@@ -99,6 +99,11 @@ class AbstractPredictor(ABC):
     """Whether forecasts are made of gradients, so that the optimizer's update at the forecast point
     would count the same gradients twice; it is then taken back, weight decay excepted."""
 
+    @property
+    def period(self) -> int:
+        """Full steps between two of its costly computations."""
+        return 1
+
     @abstractmethod
     def init(
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]

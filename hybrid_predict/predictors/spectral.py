@@ -36,14 +36,15 @@ class SpectralPredictor(AbstractPredictor):
     in full-batch training at the edge of stability, the newest one is mostly oscillation, and
     :math:`\nu_t` is small.
 
-    Before they are stretched, all forecasts together are at least as long as the updates of a Muon
-    of learning rate :math:`\eta`, whose singular values :math:`\eta` is, if that takes no more than
-    b = B. The longest updates that the optimizer has made so far are as long as those at a rate of
+    The factor b makes forecasts, before they are stretched, as long as the updates of a Muon of
+    learning rate :math:`\eta`, whose singular values are :math:`\eta`, where the optimizer's are at
+    their longest, if that takes no more than b = B. Its longest so far are those of a Muon of rate
 
     .. math:: \hat\eta = \max_t \Bigl( \sum_k \|u_{tk}\|_F^2 \Big/ \sum_k \min (m_k, n_k)
         \Bigr)^{1/2},
 
-    which only grows, so that lengths follow the optimizer's schedule. Convolutions are read as
+    over the parameters of one optimizer. It only grows, so that from its longest updates on lengths
+    follow the optimizer's schedule. Convolutions are read as
     matrices of shape (output channels, rest); vectors are forecast along the averaged gradient
     itself. The memory :math:`\rho` of row moments is ``backends.base.ROW_MEMORY``.
 
@@ -104,13 +105,18 @@ class SpectralPredictor(AbstractPredictor):
             if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
                 raise ConfigError(name, "an integer, at least 1", getattr(self, name))
 
+    @property
+    def period(self) -> int:
+        """Full steps between two computations of O."""
+        return self.refresh_every
+
     def init(
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
         """Averages, directions and statistics of zero, and what follows from shapes."""
         check_history(self.decay, backend)
         average, direction = backend.zeros(like), backend.zeros(like)
-        statistics = {"longest": backend.norms(average).sum()}
+        statistics = {"longest": backend.zero_rows(like)[:0].sum()}
         if self.level_rows:
             statistics["rows"] = backend.zero_rows(like)
         shapes = backend.matrices(like)
@@ -132,9 +138,8 @@ class SpectralPredictor(AbstractPredictor):
         lengths: Any = None,
     ) -> None:
         """Move the average towards the gradient, flatten it when due, as long as it should be."""
-        known = state.statistics
-        known, longest = state.statistics, (lengths * lengths).sum() ** 0.5
-        known["longest"] = longest.clip(min=known["longest"])
+        known, total = state.statistics, (lengths * lengths).sum() ** 0.5
+        known["longest"] = total.clip(min=known["longest"])
         ratio = self.muon_rate * state.unit / known["longest"].clip(min=_TINY)
         lengths = lengths * ratio.clip(1.0, self.magnify)
         due = state.count % self.refresh_every == 0
