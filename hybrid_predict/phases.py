@@ -11,7 +11,7 @@ from typing import Any
 from hybrid_predict.checkpoint import whole
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.support import LONGEST
+from hybrid_predict.support import support
 
 _GRAIN = 64
 """Credits of ``speedup="auto"`` are multiples of one part in so many of a tick."""
@@ -95,7 +95,8 @@ class Clock:
     @property
     def most_saved(self) -> float:
         """Equivalent steps beyond one that a full step between two forecasts earns at most."""
-        return (0.5 * LONGEST if self._auto and self._extra else float(self.credit)) / self._cycle
+        most = support(math.inf, 1.0) - 1.0 if self._auto and self._extra else float(self.credit)
+        return most / self._cycle
 
     @property
     def done(self) -> bool:

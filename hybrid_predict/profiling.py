@@ -37,8 +37,9 @@ class FlopProfile:
         own FlopCounterMode hooks modules as well, which breaks losses that differentiate inside
         the forward pass, such as those of physics-informed nets.
         """
-        compiled = any(hasattr(module, "_orig_mod") for module in model.modules())
-        if not self._counts or compiled or distributed.is_tensor_parallel(model):
+        if not self._counts or distributed.is_tensor_parallel(model):
+            return
+        if any(hasattr(module, "_orig_mod") for module in model.modules()):
             return
         from torch.utils.flop_counter import flop_registry
 

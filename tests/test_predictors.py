@@ -22,7 +22,7 @@ from hybrid_predict.predictors import PREDICTORS, make_predictor
 from hybrid_predict.testing.backends import NUMPY, NUMPY_NARROW, TORCH_NARROW
 from hybrid_predict.testing.predictors import PREDICTOR_CHECKS, History, steps
 
-NOT_ABOVE_ONE = (0.5, float("inf"), float("nan"))
+NO_FACTORS = (0.5, float("inf"), float("nan"))
 everywhere = pytest.mark.parametrize("backend", BACKEND_CASES)
 every_predictor = pytest.mark.parametrize("name", PREDICTOR_CASES)
 either_loop = pytest.mark.parametrize("closed_loop", [True, False], ids=["closed", "open"])
@@ -260,14 +260,20 @@ def test_what_persists_is_forecast_further_where_gradients_turn_back(backend):
     ("cls", "argument", "value"),
     [(cls, "decay", d) for cls in PREDICTORS.values() for d in (-0.1, 1.0, float("nan"))]
     + [(SpectralPredictor, "refresh_every", 0), (SpectralPredictor, "iterations", 0)]
-    + [(SpectralPredictor, "newest", x) for x in (-0.1, 0.6, float("nan"))]
-    + [(SpectralPredictor, x, y) for x in ("stretch", "magnify") for y in NOT_ABOVE_ONE]
+    + [(SpectralPredictor, "newest", x) for x in (-0.1, 0.6, 1.1, float("nan"))]
+    + [(SpectralPredictor, x, y) for x in ("stretch", "magnify") for y in NO_FACTORS]
     + [(SpectralPredictor, "muon_rate", x) for x in (0.0, float("inf"), float("nan"))]
     + [(SpectralPredictor, x, 1) for x in ("level_rows", "damped")],
 )
 def test_hyperparameters_out_of_range_are_refused(cls, argument, value):
     with pytest.raises(ConfigError, match=f"^{argument}: expected .*got {value!r}"):
         cls(**{argument: value})
+
+
+def test_a_constant_share_of_the_newest_gradient_may_be_all_of_it():
+    assert SpectralPredictor(newest=1.0, damped=False).newest == 1.0
+    with pytest.raises(ConfigError, match=r"^newest: expected a number in \[0, 1\], got 1.1"):
+        SpectralPredictor(newest=1.1, damped=False)
 
 
 @every_predictor

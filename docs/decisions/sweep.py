@@ -14,7 +14,7 @@ import argparse
 import importlib
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from multiprocessing import get_context
@@ -144,7 +144,11 @@ Measure = Callable[[Callable[..., Any], list[tuple[Any, ...]]], dict[tuple[Any, 
 
 
 def study(
-    stem: str, make: Callable[[Measure], Rows], show: Callable[[Rows], str], doc: str | None
+    stem: str,
+    make: Callable[[Measure], Rows],
+    show: Callable[[Rows], str],
+    doc: str | None,
+    seeds: Sequence[int] = SEEDS,
 ) -> None:
     """Run a decision page's own script: write its rows and print their table.
 
@@ -153,6 +157,7 @@ def study(
         make: Makes the rows.
         show: Makes the table of them.
         doc: What ``--help`` says.
+        seeds: Those of the runs.
     """
     parser = argparse.ArgumentParser(description=doc)
     parser.add_argument("--jobs", type=int, default=1)
@@ -165,7 +170,7 @@ def study(
             return dict(zip(cells, found, strict=True))
 
         rows = make(measure)
-    text = json.dumps({"seeds": list(SEEDS), "rows": rows}, indent=1)
+    text = json.dumps({"seeds": list(seeds), "rows": rows}, indent=1)
     (RESULTS / f"{stem}.json").write_text(text + "\n")
     print(show(rows))
 

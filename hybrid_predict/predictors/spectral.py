@@ -116,9 +116,8 @@ class SpectralPredictor(AbstractPredictor):
         """Averages, directions and statistics of zero, and what follows from shapes."""
         check_history(self.decay, backend)
         average, direction = backend.zeros(like), backend.zeros(like)
-        statistics = {"longest": backend.zero_rows(like)[:0].sum()}
-        if self.level_rows:
-            statistics["rows"] = backend.zero_rows(like)
+        rows = backend.zero_rows(like)
+        statistics = {"longest": rows.sum(), **({"rows": rows} if self.level_rows else {})}
         shapes = backend.matrices(like)
         return PredictorState(
             tuple(names),
