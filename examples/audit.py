@@ -1,6 +1,6 @@
-"""The audit of audit.yaml from Python: does forecasting save steps on this model?
+"""The audit of audit.yaml from Python: are full steps saved on this model?
 
-Run with: python examples/audit.py (about two minutes on one core)
+Run with: python examples/audit.py (about three minutes on one core)
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from digits import Digits, DigitsNet
 
-from hybrid_predict import AuditConfig, audit
+from hybrid_predict.audit import AuditConfig, audit
 
 
 def make_run(arm: Any, max_steps: int = 600) -> tuple[Any, DigitsNet, Digits]:

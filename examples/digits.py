@@ -1,4 +1,4 @@
-"""An ordinary LightningModule and LightningDataModule, which know nothing of forecasts.
+"""An ordinary LightningModule and LightningDataModule, which know nothing of hybrid_predict.
 
 Used by audit.py and audit.yaml.
 """

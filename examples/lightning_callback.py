@@ -69,7 +69,7 @@ def main(max_epochs: int = 20) -> L.Trainer:
         DigitsNet(), DataLoader(train, batch_size=64, shuffle=True), DataLoader(val, batch_size=360)
     )
     ledger = callback.ledger
-    print(f"{ledger.full_steps} full steps for {ledger.equivalent_steps} on the clock")
+    print(f"{ledger.steps} steps, {ledger.full_steps} of them full steps")
     print(f"validation loss {float(trainer.callback_metrics['val_loss']):.4f}")
     return trainer
 

@@ -75,7 +75,10 @@ def main() -> tuple[Run, Run]:
     while not resumed.engine.done:
         resumed.step()
     ledger = first.engine.ledger
-    print(f"{ledger.full_steps} full steps for {ledger.equivalent_steps} on the clock, {loss=:.4f}")
+    print(
+        f"{ledger.full_steps} full steps and {ledger.predicted_steps} predicted steps are "
+        f"{ledger.steps} steps, {loss=:.4f}"
+    )
     pairs = zip(first.model.parameters(), resumed.model.parameters(), strict=True)
     print("resumed run identical:", all(torch.equal(a, b) for a, b in pairs))
     return first, resumed

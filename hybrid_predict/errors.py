@@ -1,13 +1,47 @@
-"""Every exception that the package raises on purpose."""
+"""Every exception that the package raises on purpose, and what to do after each."""
 
 from __future__ import annotations
 
 import copyreg
+from enum import Enum
 from typing import Any
 
 
+class RecoveryAction(str, Enum):
+    """What a caller can do after an error; training state is intact in every case."""
+
+    CONTINUE = "continue"
+    """Call again, corrected; the run goes on."""
+    UNDO = "undo"
+    """Undo the predicted steps under way, then go on."""
+    FULL_STEPS_ONLY = "full steps only"
+    """Go on without predicted steps and corrected updates."""
+    RESTORE = "restore"
+    """Stop, and resume the run from its last checkpoint."""
+    ABORT = "abort"
+    """Stop; the set-up has to change first."""
+
+
 class HybridPredictError(Exception):
-    """Base class of all errors raised by ``hybrid_predict``."""
+    """Base class of all errors raised by ``hybrid_predict``.
+
+    Args:
+        message: What was expected, what came, and the remedy.
+        where: What failed: an argument, a call, a class or a rank.
+        action: What to do about it; the class's own if None.
+    """
+
+    action: RecoveryAction = RecoveryAction.ABORT
+
+    def __init__(self, message: str, where: str = "", action: RecoveryAction | None = None) -> None:
+        super().__init__(message)
+        self.where = where
+        self.action = action or type(self).action
+
+    @property
+    def what(self) -> str:
+        """What failed: the message."""
+        return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let errors leave a worker process: their constructors take other arguments than a text.
@@ -18,12 +52,8 @@ class HybridPredictError(Exception):
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
 
-def _message(argument: str, expected: str, got: object, remedy: str) -> str:
-    return f"{argument}: expected {expected}, got {got!r}. {remedy}".rstrip()
-
-
-class ConfigError(HybridPredictError, ValueError):
-    """An argument has a value that cannot work.
+class _ArgumentError(HybridPredictError):
+    """An error about one argument.
 
     Args:
         argument: Name of the argument, as the user wrote it.
@@ -33,50 +63,51 @@ class ConfigError(HybridPredictError, ValueError):
     """
 
     def __init__(self, argument: str, expected: str, got: object, remedy: str = "") -> None:
-        super().__init__(_message(argument, expected, got, remedy))
+        super().__init__(
+            f"{argument}: expected {expected}, got {got!r}. {remedy}".rstrip(), argument
+        )
         self.argument = argument
 
 
-class UnsupportedSetupError(HybridPredictError, RuntimeError):
-    """The surrounding training set-up is one that forecasts cannot work with.
+class ConfigError(_ArgumentError, ValueError):
+    """An argument has a value that cannot work."""
 
-    Args:
-        argument: The part of the set-up that is unsupported.
-        expected: What is supported.
-        got: What was found.
-        remedy: What to do about it, one sentence.
-    """
 
-    def __init__(self, argument: str, expected: str, got: object, remedy: str = "") -> None:
-        super().__init__(_message(argument, expected, got, remedy))
-        self.argument = argument
+class UnsupportedSetupError(_ArgumentError, RuntimeError):
+    """The surrounding training set-up is one that the plug-in cannot work with."""
 
 
 class UsageError(HybridPredictError, RuntimeError):
     """Calls came in an order that has no meaning, such as two steps without an update."""
 
+    action = RecoveryAction.CONTINUE
+
 
 class CheckpointError(HybridPredictError, ValueError):
     """A saved state does not belong to this model, optimizer or version."""
 
+    action = RecoveryAction.RESTORE
+
 
 class PredictorError(HybridPredictError, TypeError):
-    """A predictor gave a forecast of another form than its parameters need.
+    """A predictor or an update gave a result of another form than its parameters need.
 
     Args:
-        predictor: Name of its class.
-        expected: The form that forecasts have.
+        subject: Name of its class and method.
+        expected: The form that was expected.
         got: What came.
     """
 
-    def __init__(self, predictor: str, expected: str, got: object) -> None:
-        remedy = "Run hybrid_predict.testing.check_predictor on it."
-        super().__init__(_message(f"{predictor}.forecast", expected, got, remedy))
-        self.predictor = predictor
+    action = RecoveryAction.FULL_STEPS_ONLY
+
+    def __init__(self, subject: str, expected: str, got: object) -> None:
+        remedy = "Run the checks of hybrid_predict.testing on it."
+        super().__init__(f"{subject}: expected {expected}, got {got!r}. {remedy}", subject)
+        self.subject = subject
 
 
 class ContractError(HybridPredictError, AssertionError):
-    """A predictor, horizon rule or backend does not do what its base class promises.
+    """A predictor, update or array library does not do what its base class promises.
 
     Args:
         subject: Name of its class.
@@ -85,7 +116,7 @@ class ContractError(HybridPredictError, AssertionError):
     """
 
     def __init__(self, subject: str, promise: str, got: object = "otherwise") -> None:
-        super().__init__(_message(subject, promise, got, ""))
+        super().__init__(f"{subject}: expected {promise}, got {got!r}.", subject)
         self.subject = subject
 
 
@@ -97,11 +128,14 @@ class RankError(HybridPredictError, RuntimeError):
         cause: What it failed with.
     """
 
+    action = RecoveryAction.RESTORE
+
     def __init__(self, rank: int | None, cause: str) -> None:
         who = "another rank" if rank is None else f"rank {rank}"
         remedy = "Stop every rank, and resume the run from its last checkpoint."
         expected = "every rank to take part in the full step"
-        super().__init__(f"ranks: expected {expected}, but {who} failed with {cause}. {remedy}")
+        text = f"ranks: expected {expected}, but {who} failed with {cause}. {remedy}"
+        super().__init__(text, who)
         self.rank = rank
 
 
@@ -116,6 +150,7 @@ class MissingExtraError(HybridPredictError, ImportError):
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(
             f"{feature} needs packages that are not installed. "
-            f'Install them with: pip install "hybrid-predict[{extra}]"'
+            f'Install them with: pip install "hybrid-predict[{extra}]"',
+            feature,
         )
         self.extra = extra

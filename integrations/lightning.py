@@ -3,111 +3,94 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
-from typing import Any, Literal
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from hybrid_predict import distributed
+from hybrid_predict.accounts.clock import Phase
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.accounts.random_states import random_states, set_random_states
+from hybrid_predict.accounts.saved import check_state
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine import HybridEngine
-from hybrid_predict.errors import (
-    CheckpointError,
-    ConfigError,
-    MissingExtraError,
-    RankError,
-    UnsupportedSetupError,
-)
-from hybrid_predict.horizons import make_horizon
-from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.phases import Phase
-from hybrid_predict.predictors import make_predictor
-from hybrid_predict.report import RunHistory
-from hybrid_predict.verification import random_states, set_random_states
-from hybrid_predict.window import StepRecord
-
-try:
-    import lightning.pytorch as pl
-    from lightning.pytorch.callbacks import Callback
-    from lightning.pytorch.strategies import (
-        DDPStrategy,
-        DeepSpeedStrategy,
-        ModelParallelStrategy,
-        SingleDeviceStrategy,
-    )
-    from lightning.pytorch.trainer.states import TrainerFn
-    from lightning.pytorch.utilities import rank_zero_warn
-except ImportError as error:
-    raise MissingExtraError("HybridPredict", "lightning") from error
-
+from hybrid_predict.engine import HybridEngine, StepRecord
+from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
+from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
-from hybrid_predict.integrations.lightning_shield import refuse_loss_check, training_loss
+from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
 from hybrid_predict.integrations.mlflow import Recorder
+from hybrid_predict.report import RunHistory
+from hybrid_predict.tensors import ranks
+from hybrid_predict.updates import make_update
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
 
 KEY = "hybrid_predict"
 
 logger = logging.getLogger(__name__)
 
-_STRATEGIES = (SingleDeviceStrategy, DDPStrategy, ModelParallelStrategy)
+_FIELDS = frozenset(f.name for f in fields(HybridConfig))
+_PATTERN = {"full_steps", "predict_steps"}
+"""What says the same as ``speedup``."""
 
 
-class HybridPredict(Callback):
-    """Trains the Trainer's model in fewer full steps by forecasting where its weights are going.
+class HybridPredict(TrainerCallback):
+    """Trains the Trainer's model in fewer full steps: corrected updates, predicted steps.
 
-    The LightningModule, its optimizer and its schedulers stay as they are. With the ``equivalent``
-    clock, global step, schedulers and epochs tell equivalent steps, so a Trainer with
-    ``max_steps=3000`` stops after about ``3000 / speedup`` full steps with its schedule complete.
-    Validation, checkpoints and other callbacks see base weights; list this callback first.
-    With manual optimization one ``training_step`` is one full step, whatever it updates.
+    It works in a Trainer of ``lightning`` and of ``pytorch_lightning``. The LightningModule, its
+    optimizer and its schedulers stay as they are. Global step, schedulers and epochs count steps,
+    predicted ones included, so a Trainer with ``max_steps=3000`` stops after about
+    ``3000 / speedup`` full steps with its schedule complete. Validation, checkpoints and other
+    callbacks see the one set of weights there is; list this callback first. With manual
+    optimization one ``training_step`` is one full step, whatever it updates.
 
     Args:
-        speedup: Equivalent steps per full step, or ``"auto"`` for as many as the run's forecasts
-            support; None for the configuration's (1.5).
-        enabled: ``False`` leaves training bit-identical; None for the configuration's (True).
-        shadow: Score forecasts without applying them; None for the configuration's (False).
-        config: Everything else; ``total_steps`` comes from the Trainer.
-        clock: ``equivalent``, or ``real`` to compress nothing and count full steps.
-        skip_data: What happens to the batches of steps that are not taken: ``draw`` loads and drops
-            them, ``tail`` leaves the end of each epoch unread (for shuffled data), ``none`` keeps
-            them all; ``auto`` draws if the run's length or a scheduler counts epochs.
+        speedup: The field of :class:`HybridConfig` of this name; None is what ``config`` says. So
+            are all arguments up to ``lag``, among them ``total_steps``, which is used only where
+            the Trainer does not know the run's length.
+        config: A configuration that the arguments above override, or its fields by name.
+        skip_data: What happens to the batches of predicted steps: ``draw`` loads and drops them,
+            ``tail`` leaves the end of each epoch unread (for shuffled data), ``none`` keeps them
+            all; ``auto`` draws if the run's length or a scheduler counts epochs.
 
     Raises:
         ConfigError: If an argument is out of range.
-        UnsupportedSetupError: At the start of training, if the set-up cannot work with forecasts.
+        UnsupportedSetupError: At the start of training, if the set-up is not supported.
     """
 
     def __init__(
         self,
         speedup: float | Literal["auto"] | None = None,
         *,
+        full_steps: int | None = None,
+        predict_steps: int | None = None,
+        warmup_steps: int | float | None = None,
+        cooldown_steps: int | float | None = None,
+        total_steps: int | None = None,
         enabled: bool | None = None,
         shadow: bool | None = None,
-        config: HybridConfig | None = None,
-        clock: Literal["equivalent", "real"] = "equivalent",
+        updates: Mapping[str, Any] | None = None,
+        predictors: Mapping[str, Any] | None = None,
+        kinds: Mapping[str, str] | None = None,
+        max_overhead: float | None = None,
+        history_dtype: str | None = None,
+        lag: int | None = None,
+        config: HybridConfig | Mapping[str, Any] | None = None,
         skip_data: SkipData = "auto",
     ) -> None:
-        if isinstance(speedup, HybridConfig):
-            remedy = "Pass a configuration as HybridPredict(config=...)."
-            raise ConfigError("speedup", "a number", "a HybridConfig", remedy)
-        given = {"speedup": speedup, "enabled": enabled, "shadow": shadow}
-        chosen: dict[str, Any] = {name: v for name, v in given.items() if v is not None}
-        self.config = replace(config or HybridConfig(), **chosen)
-        make_horizon(self.config.horizon)
-        for choice in self.config.predictors.values():
-            make_predictor(choice)
-        if clock not in ("equivalent", "real"):
-            raise ConfigError("clock", "'equivalent' or 'real'", clock)
+        given = {k: v for k, v in locals().items() if k in _FIELDS and v is not None}
+        self.config = configuration(config, given)
         if skip_data not in ("auto", "draw", "tail", "none"):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
-        self.clock = clock
         self.skip_data = skip_data
         self.engine: HybridEngine | None = None
         self.history = RunHistory()
-        self._trainer_clock: TrainerClock | None = None
+        self._clock: TrainerClock | None = None
         self._missed: MissedCheckpoints | None = None
         self._saved: dict[str, Any] | None = None
-        self._real = False
         self._epochs: int | None = None
         self._losses: list[Any] = []
         self._unlogged: tuple[StepRecord, int] | None = None
@@ -123,13 +106,13 @@ class HybridPredict(Callback):
         """What the current, last or loaded run has cost and saved."""
         if self.engine is not None:
             return self.engine.ledger
-        saved = self._saved["engine"]["ledger"] if self._saved else None
-        return SavingsLedger.from_dict(saved) if saved else SavingsLedger()
+        saved = self._saved
+        return SavingsLedger.from_dict(saved["engine"]["ledger"]) if saved else SavingsLedger()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Forget the last run, and read the length of this one before callbacks change it."""
         if stage == "fit":
-            self.engine, self._trainer_clock = None, None
+            self.engine, self._clock = None, None
             self._epochs = trainer.max_epochs
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -137,38 +120,40 @@ class HybridPredict(Callback):
         if not self.config.enabled:
             return
         refuse(trainer, pl_module)
-        if self.config.loss_tolerance is not None:
-            refuse_loss_check(trainer, pl_module)
         saved, self._saved = self._saved, None
         kind = TrainerClock if pl_module.automatic_optimization else ManualClock
-        clock = self._trainer_clock = kind(trainer, self.skip_data, self._epochs)
+        clock = self._clock = kind(trainer, self.skip_data, self._epochs)
         if saved is not None:
-            clock.load_state_dict(saved["clock"])
-        config = self._run_config(clock)
+            check_state(saved["engine"])
+            stayed = clock.load_state_dict(saved["clock"])
+        config = self._run_config(trainer, clock)
         self.history = RunHistory()
         self._recorder = Recorder(trainer.loggers if trainer.is_global_zero else ())
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
         if saved is not None:
-            self._continue(trainer, saved)
-        if not self._real:
+            self.engine.load_state_dict(saved["engine"], steps=clock.steps)
+            self.history.load_state_dict(saved["history"])
+            if stayed:
+                continue_random_states(trainer, saved["random"])
+        if not clock.unavailable:
             clock.set_global_step(clock.global_step)
             self._missed = MissedCheckpoints(clock)
             trainer.callbacks.append(self._missed)  # type: ignore[attr-defined]
+            trainer.should_stop |= self.engine.done and clock.outlasts
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Open a full step, or show its forecast again inside an accumulation window."""
+        """Open a full step, unless one is under way in an accumulation window."""
         engine = self.engine
-        if engine is None or engine.done:
+        if engine is None or engine.done or engine.in_step:
             return
-        if engine.in_step:
-            engine.mapper.resume()
-            return
+        if tuple(trainer.optimizers) != engine.optimizer.optimizers:
+            engine.replace_optimizer(trainer.optimizers)
+        assert self._clock is not None
+        self._clock.open()
         self._losses = []
-        assert self._trainer_clock is not None
-        self._trainer_clock.open()
-        engine.before_step(lambda: training_loss(trainer, pl_module, batch, batch_idx))
+        engine.before_step()
 
     def on_train_batch_end(
         self,
@@ -178,28 +163,26 @@ class HybridPredict(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Close a full step and let the Trainer follow; inside a window hide its forecast."""
-        engine = self.engine
-        if engine is None or not engine.in_step:
+        """Close a full step, and let the Trainer follow."""
+        engine, clock = self.engine, self._clock
+        if engine is None or clock is None or not engine.in_step:
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # The losses of several optimizers, as of a GAN, are no one quantity that should fall.
         if loss is not None and len(trainer.optimizers) == 1:
             self._losses.append(loss)
         if trainer.fit_loop._should_accumulate():
-            engine.mapper.suspend()
             return
         # Lightning divides each loss by the number of batches in the window.
         record = engine.after_step(sum(self._losses) if self._losses else None)
-        clock = self._trainer_clock
-        assert clock is not None
         clock.check(engine.clock.full_steps)
         if self._missed is not None:
             self._missed.jumped_from = clock.global_step if record.ticks > 1 else None
-            clock.advance(record.ticks, engine.clock.equivalent_steps, batch_idx)
-            # Where epochs hold more batches than can be skipped, the clock ends before they do.
-            trainer.should_stop |= engine.done and clock.owes_batches
-        self.history.add(record, engine.clock.equivalent_steps)
+            clock.advance(record.ticks, engine.clock.steps, batch_idx)
+            trainer.should_stop |= engine.done and clock.outlasts
+        else:
+            clock.steps, clock.global_step = engine.clock.steps, trainer.global_step
+        self.history.add(record, engine.clock.steps)
         self._report(trainer, pl_module, record)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -210,17 +193,23 @@ class HybridPredict(Callback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let go of the model and record the run in the loggers."""
         self._let_go(trainer)
-        if self.engine is not None and self._recorder is not None:
-            self._log_row()
-            self._recorder.log_summary(self.engine.config, self.ledger, self.history)
+        if self.engine is None or self._recorder is None:
+            return
+        clock = self.engine.clock
+        if not clock.done and not trainer.should_stop:
+            package_of(trainer).utilities.rank_zero_warn(
+                f"HybridPredict: the Trainer ended the run at {clock.steps} of {clock.total} steps."
+            )
+        self._log_row()
+        self._recorder.log_summary(self.engine.config, self.ledger, self.history)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Put the base weights back before anybody saves them; name the rank that failed first."""
+        """Undo predicted steps that are not verified; name the rank that failed first."""
         self._let_go(trainer)
         try:
-            distributed.fail_together(exception)
+            ranks.fail_together(exception)
         except RankError as first:
             logger.error("%s", first)
         self._close(5.0)
@@ -234,64 +223,41 @@ class HybridPredict(Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Save what the run's future depends on, random states included."""
-        if self.engine is None or self._trainer_clock is None:
-            if self._saved is not None:  # a tuner saves before training starts, and loads it again
-                checkpoint[KEY] = self._saved
-            return
-        checkpoint[KEY] = {
-            "engine": self.engine.state_dict(),
-            "clock": self._trainer_clock.state_dict(),
-            "real": self._real,
-            "history": self.history.state_dict(),
-            "random": distributed.gather(random_states()),
-        }
+        if self.engine is not None and self._clock is not None:
+            checkpoint[KEY] = {
+                "engine": self.engine.state_dict(),
+                "clock": self._clock.state_dict(),
+                "history": self.history.state_dict(),
+                "random": ranks.gather(random_states()),
+            }
+        elif self._saved is not None:
+            # A tuner saves before training starts, and a run with enabled=False hands on what it
+            # got: the state knows at which global step it was taken.
+            checkpoint[KEY] = self._saved
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Keep the saved state until training starts, when there is something to put it into."""
-        fitting = trainer.state.fn == TrainerFn.FITTING
-        self._saved = checkpoint.get(KEY) if fitting else None
+        self._saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
 
-    def _is_real(self, clock: TrainerClock) -> bool:
-        reason = "" if self.clock == "real" else clock.unavailable()
-        if reason:
-            rank_zero_warn(
-                f"HybridPredict falls back to clock='real', which compresses nothing: {reason}."
-            )
-        return self.clock == "real" or bool(reason)
-
-    def _run_config(self, clock: TrainerClock) -> HybridConfig:
-        length = clock.length
-        if not isinstance(length, int):
+    def _run_config(self, trainer: pl.Trainer, clock: TrainerClock) -> HybridConfig:
+        """The configuration with the run's length, and without predicted steps if need be."""
+        length = clock.length if isinstance(clock.length, int) else self.config.total_steps
+        if length is None:
             raise UnsupportedSetupError(
                 "Trainer",
                 "a run whose number of optimizer updates is known",
-                length,
+                clock.length,
                 "Set Trainer(max_steps=...).",
             )
-        self._real = self._is_real(clock)
-        speedup: float | Literal["auto"] = 1.0 if self._real else self.config.speedup
-        return replace(self.config, speedup=speedup, total_steps=max(1, length))
-
-    def _continue(self, trainer: pl.Trainer, saved: dict[str, Any]) -> None:
-        assert self.engine is not None
-        if saved["real"] != self._real:
-            raise CheckpointError(
-                "clock: expected a checkpoint of a run with the same clock. "
-                "Resume with the clock of the saved run."
-            )
-        self.engine.load_state_dict(saved["engine"])
-        self.history.load_state_dict(saved["history"])
-        states = saved["random"]
-        if len(states) == distributed.size():
-            set_random_states(states[distributed.rank()])
-        loop = trainer.fit_loop
-        progress = loop.epoch_loop.batch_progress
-        if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
-            # The epoch's iterator was made, and drew its seeds, before the states were put back.
-            assert loop._data_fetcher is not None
-            iter(loop._data_fetcher)
+        config = replace(self.config, total_steps=max(1, length))
+        if not clock.unavailable:
+            return config
+        package_of(trainer).utilities.rank_zero_warn(
+            f"HybridPredict makes no predicted steps: {clock.unavailable}."
+        )
+        return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
 
     def _report(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, record: StepRecord
@@ -315,21 +281,7 @@ class HybridPredict(Callback):
         if self._unlogged is None or self._recorder is None:
             return
         (record, position), self._unlogged = self._unlogged, None
-        ledger = self.ledger
-        metrics = {
-            "phase": list(Phase).index(record.phase),
-            "horizon": record.horizon,
-            "alignment": record.alignment,
-            "residual": record.residual,
-            "acceptance": ledger.acceptance,
-            "full_steps": ledger.full_steps,
-            "equivalent_steps": ledger.equivalent_steps,
-            "saved_steps_fraction": ledger.saved_steps_fraction,
-            "overhead_fraction": ledger.overhead_fraction,
-            "estimated_seconds_saved": ledger.estimated_seconds_saved,
-        }
-        known = {f"{KEY}/{name}": float(v) for name, v in metrics.items() if v is not None}
-        self._recorder.log_metrics(known, position)
+        self._recorder.log_row(self.ledger, list(Phase).index(record.phase), position)
 
     def _close(self, timeout: float) -> None:
         """Send what waits to be logged; the next run has a recorder of its own."""
@@ -345,8 +297,42 @@ class HybridPredict(Callback):
             self._missed = None
 
 
+def configuration(
+    config: HybridConfig | Mapping[str, Any] | None, given: Mapping[str, Any]
+) -> HybridConfig:
+    """A configuration, its fields by name or None, overridden by the fields given.
+
+    Raises:
+        ConfigError: If a field is unknown or out of range.
+    """
+    chosen = dict(config) if isinstance(config, Mapping) else dict(vars(config or HybridConfig()))
+    if unknown := sorted(chosen.keys() - _FIELDS):
+        raise ConfigError("config", f"fields out of {', '.join(sorted(_FIELDS))}", unknown)
+    for one, other in ((_PATTERN, {"speedup"}), ({"speedup"}, _PATTERN)):
+        if given.keys() & one:
+            chosen = {k: v for k, v in chosen.items() if k not in other}
+    made = HybridConfig(**{**chosen, **given})
+    for choice in made.predictors.values():
+        make_predictor(choice)
+    for choice in made.updates.values():
+        make_update(choice)
+    return made
+
+
+def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
+    """Continue every rank's random generators, in the epoch's iterator as well."""
+    if len(states) == ranks.size():
+        set_random_states(states[ranks.rank()])
+    loop = trainer.fit_loop
+    progress = loop.epoch_loop.batch_progress
+    if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
+        # The epoch's iterator was made, and drew its seeds, before the states were put back.
+        assert loop._data_fetcher is not None
+        iter(loop._data_fetcher)
+
+
 def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-    """Raise for set-ups in which forecasts would be wrong.
+    """Raise for set-ups that are not supported.
 
     Args:
         trainer: The Trainer.
@@ -355,23 +341,15 @@ def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
     Raises:
         UnsupportedSetupError: If this is such a set-up.
     """
-    found = [
-        (
-            sum(isinstance(c, HybridPredict) for c in trainer.callbacks) > 1,  # type: ignore[attr-defined]
-            "one HybridPredict callback",
-            "several",
-            "Keep one of them.",
-        ),
-        (
-            not isinstance(trainer.strategy, _STRATEGIES)
-            or isinstance(trainer.strategy, DeepSpeedStrategy),
-            "a single device, DDP, or ModelParallelStrategy with fully_shard (FSDP2)",
-            type(trainer.strategy).__name__,
-            "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model.",
-        ),
-    ]
-    for unsupported, expected, got, remedy in found:
-        if unsupported:
-            raise UnsupportedSetupError(
-                "Trainer", expected, got, f"{remedy} Or remove HybridPredict."
-            )
+    known = package_of(trainer).strategies
+    supported = (known.SingleDeviceStrategy, known.DDPStrategy, known.ModelParallelStrategy)
+    strategy, callbacks = trainer.strategy, trainer.callbacks  # type: ignore[attr-defined]
+    if sum(isinstance(c, HybridPredict) for c in callbacks) > 1:
+        expected, got, remedy = "one HybridPredict callback", "several", "Keep one of them."
+    elif not isinstance(strategy, supported) or isinstance(strategy, known.DeepSpeedStrategy):
+        expected = "a single device, DDP, or ModelParallelStrategy with fully_shard (FSDP2)"
+        got = type(strategy).__name__
+        remedy = "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model."
+    else:
+        return
+    raise UnsupportedSetupError("Trainer", expected, got, f"{remedy} Or remove HybridPredict.")

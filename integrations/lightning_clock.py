@@ -1,57 +1,77 @@
-"""Lets a Lightning Trainer's own counters tell equivalent steps."""
+"""Lets a Lightning Trainer's own counters follow the steps of a run, predicted ones included."""
 
 from __future__ import annotations
 
 import math
 from operator import attrgetter
-from typing import Any, Literal
-
-import lightning.pytorch as pl
-from lightning.pytorch.callbacks import (
-    Callback,
-    GradientAccumulationScheduler,
-    ModelCheckpoint,
-)
+from typing import TYPE_CHECKING, Any, Literal
 
 from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
 
 SkipData = Literal["auto", "draw", "tail", "none"]
 
 
 class TrainerClock:
-    """Advances global step, schedulers and, in epoch-bound runs, batches by the extra ticks.
+    """Advances global step, schedulers and, in epoch-bound runs, batches by predicted steps.
 
     Args:
         trainer: The Trainer, at the start of training.
-        skip_data: What happens to the batches of steps that are not taken: ``draw`` loads and drops
-            them, ``tail`` leaves the end of each epoch unread, ``none`` keeps all batches, so that
-            a run sees fewer epochs; ``auto`` draws if the run or a scheduler counts epochs.
+        skip_data: See :class:`HybridPredict`.
         epochs: ``max_epochs`` as the user set it; -1 or None if epochs do not bound the run. Other
             callbacks may raise the Trainer's own for epochs without updates.
+
+    Attributes:
+        steps: Steps of the run, as the Trainer has counted them.
+        global_step: The Trainer's global step after the last full step.
     """
 
     _counter = "automatic_optimization.optim_progress.optimizer.step"
+    _updates = 1
+    """What the Trainer's global step counts in one full step."""
 
     def __init__(self, trainer: pl.Trainer, skip_data: SkipData, epochs: int | None) -> None:
         self._trainer = trainer
         self._epochs = -1 if epochs is None else epochs
         self.skip_data = self._choose(skip_data)
+        self.steps = 0
         self.global_step = self._start = trainer.global_step
-        self._first_batch = trainer.fit_loop.epoch_loop.batch_progress.total.ready
-        # Where all batches are kept, the run's epochs outlast its clock.
-        self.owes_batches = self.skip_data == "none" and self._by_epochs < self._by_steps
+        self._batches = trainer.fit_loop.epoch_loop.batch_progress.total
+        self._first_batch = self._batches.ready
         self._scheduler_steps: dict[int, int] = {}
+        self._by_steps, self._by_epochs = self._ends()
+        self.length = self._length()
 
-    @property
-    def length(self) -> int | float:
-        """Full steps of the plain run, from where this one started; infinite if unknown.
+    def _ends(self) -> tuple[int | float, int | float]:
+        """The step at which ``max_steps`` ends the run, and that at which epochs do."""
+        trainer, loop = self._trainer, self._trainer.fit_loop
+        by_steps = by_epochs = math.inf
+        if trainer.max_steps != -1:
+            left = trainer.max_steps - self.global_step
+            by_steps = self.steps + math.ceil(left / self._updates)
+        batches, window = trainer.num_training_batches, trainer.accumulate_grad_batches
+        if self._epochs != -1 and math.isfinite(batches):
+            begun = loop.epoch_loop.batch_progress.current.ready if loop.restarting else 0
+            epochs_done: Any = loop.epoch_progress.current
+            done = epochs_done.processed * int(batches) + begun % int(batches)
+            epochs, rest = divmod(done + max(0, self._owed), int(batches))
+            left = (max(self._epochs, 1) - epochs) * math.ceil(batches / window)
+            by_epochs = self.steps + left - rest // window
+        return by_steps, by_epochs
+
+    def _length(self) -> int | float:
+        """Steps of the run, those before included; infinite if unknown.
 
         Raises:
             UnsupportedSetupError: If epochs matter and differ in their number of updates.
         """
+        scheduler = package_of(self._trainer).callbacks.GradientAccumulationScheduler
         now = {self._trainer.accumulate_grad_batches}
         changing = any(
-            isinstance(c, GradientAccumulationScheduler) and set(c.scheduling.values()) != now
+            isinstance(c, scheduler) and set(c.scheduling.values()) != now
             for c in self._trainer.callbacks  # type: ignore[attr-defined]
         )
         if changing and (math.isfinite(self._by_epochs) or self.skip_data != "none"):
@@ -64,42 +84,29 @@ class TrainerClock:
         return min(self._by_epochs, self._by_steps)
 
     @property
-    def _by_epochs(self) -> int | float:
-        per_epoch = self._per_epoch()
-        if self._epochs == -1 or math.isinf(per_epoch):
-            return math.inf
-        return int(per_epoch) * max(self._epochs, 1) - self._start
-
-    @property
-    def _by_steps(self) -> int | float:
-        steps = self._trainer.max_steps
-        return math.inf if steps == -1 else steps - self._start
-
-    def _per_epoch(self) -> int | float:
-        """Full steps of an epoch of the plain run; infinite if unknown."""
-        batches = self._trainer.num_training_batches
-        return batches if math.isinf(batches) else math.ceil(
-            batches / self._trainer.accumulate_grad_batches
-        )  # fmt: skip
-
     def unavailable(self) -> str:
-        """Why the equivalent clock cannot run on this version of Lightning; empty if it can."""
-        loop = self._trainer.fit_loop.epoch_loop
-        paths = {
-            f"{self._counter}.total.completed": loop,
-            "batch_progress.current.ready": loop,
-            "_should_accumulate": loop,
-            "_data_fetcher.fetched": self._trainer.fit_loop,
-        }
-        for path, holder in paths.items():
-            found: Any = holder
-            for name in path.split("."):
-                if not hasattr(found, name):
-                    return f"this version of Lightning has no {type(holder).__name__}.{path}"
-                found = getattr(found, name)
+        """Why this version of Lightning cannot follow predicted steps; empty if it can."""
+        paths = (
+            f"epoch_loop.{self._counter}.total.completed",
+            "epoch_loop.batch_progress.current.ready",
+            "_data_fetcher.fetched",
+        )
+        for path in paths:
+            try:
+                attrgetter(path)(self._trainer.fit_loop)
+            except AttributeError:
+                return f"this version of Lightning has no fit_loop.{path}"
         if self.skip_data != "none" and math.isinf(self._trainer.num_training_batches):
             return "the length of an epoch is unknown, so its batches cannot be skipped"
         return ""
+
+    @property
+    def outlasts(self) -> bool:
+        """Whether the Trainer would go on after the run's last step."""
+        if math.isinf(self.length):
+            return True
+        # Epochs may hold more batches than the steps so far have used or skipped.
+        return self._by_epochs < self._by_steps if self.skip_data == "none" else self._owed > 0
 
     def set_global_step(self, step: int) -> None:
         """Make the Trainer's global step ``step``."""
@@ -113,81 +120,85 @@ class TrainerClock:
         """Take note of where the counters stand before a full step."""
 
     def check(self, full_steps: int) -> None:
-        """Check after a full step that the Trainer counts as the length of the run assumes.
+        """Check after this many full steps that the last one counted as the length assumes."""
 
-        Args:
-            full_steps: Full steps of the run so far.
-        """
-
-    def advance(self, ticks: int, equivalent: int, batch_idx: int) -> None:
+    def advance(self, ticks: int, steps: int, batch_idx: int) -> None:
         """Follow the engine's clock after a full step.
 
         Args:
             ticks: Ticks of the full step; what the Trainer counted in it counts so many times.
-            equivalent: Equivalent steps of the run so far, this one included.
+            steps: Steps of the run so far, these ticks included.
             batch_idx: Index of the full step's last batch in the epoch.
         """
         self.global_step += ticks * (self._trainer.global_step - self.global_step)
         self.set_global_step(self.global_step)
-        self._step_schedulers(ticks, equivalent, batch_idx)
+        self._step_schedulers(steps, batch_idx)
+        self.steps = steps
         if self.skip_data != "none":
-            self._skip_batches(equivalent)
+            self._skip_batches()
 
     def _choose(self, skip_data: SkipData) -> SkipData:
         if skip_data != "auto":
             return skip_data
-        trainer, per_epoch = self._trainer, self._per_epoch()
+        trainer, batches = self._trainer, self._trainer.num_training_batches
+        per_epoch = batches / trainer.accumulate_grad_batches
+        per_epoch = math.ceil(per_epoch) if math.isfinite(batches) else math.inf
         epochs = math.inf if self._epochs == -1 else self._epochs
         by_steps = trainer.max_steps != -1 and trainer.max_steps <= per_epoch * epochs
         counts_epochs = any(
             c.interval == "epoch" and not c.reduce_on_plateau for c in trainer.lr_scheduler_configs
         )
-        return "none" if by_steps and not (counts_epochs and per_epoch < math.inf) else "draw"
+        return "none" if math.isinf(batches) or (by_steps and not counts_epochs) else "draw"
 
-    def _step_schedulers(self, ticks: int, equivalent: int, batch_idx: int) -> None:
+    def _step_schedulers(self, steps: int, batch_idx: int) -> None:
         trainer = self._trainer
         for k, config in enumerate(trainer.lr_scheduler_configs):
             if config.interval != "step" or config.reduce_on_plateau:
                 continue
             by_trainer = int((batch_idx + 1) % config.frequency == 0)
-            done = self._scheduler_steps.get(k, 0) + by_trainer
-            due = max(done, self._plain_scheduler_steps(equivalent, config.frequency))
+            before = self._plain_scheduler_steps(self.steps, config.frequency)
+            done = self._scheduler_steps.get(k, before) + by_trainer
+            due = max(done, self._plain_scheduler_steps(steps, config.frequency))
             for _ in range(due - done):
                 trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
             self._scheduler_steps[k] = due
 
-    def _plain_scheduler_steps(self, equivalent: int, frequency: int) -> int:
-        """How often the plain run would have stepped a scheduler after so many full steps."""
+    def _plain_scheduler_steps(self, steps: int, frequency: int) -> int:
+        """How often the plain run would have stepped a scheduler after so many steps."""
         window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
         stride = frequency // math.gcd(frequency, window)
         if math.isinf(batches):
-            return equivalent // stride
+            return steps // stride
         whole, partial = divmod(int(batches), window)
-        epochs, rest = divmod(equivalent, whole + bool(partial))
+        epochs, rest = divmod(steps, whole + bool(partial))
         per_epoch = whole // stride + (partial > 0 and batches % frequency == 0)
         return epochs * per_epoch + rest // stride
 
-    def _plain_batches(self, equivalent: int) -> int:
-        """How many batches the plain run would have used after so many full steps."""
+    @property
+    def _owed(self) -> int:
+        """Batches that the plain run would have used by now, and this one has not.
+
+        Within an epoch only differences matter: what an epoch's end cuts off is owed to the next.
+        """
+        return self._first_batch + self._plain_batches() - self._batches.ready
+
+    def _plain_batches(self) -> int:
+        """How many batches the plain run would have used after so many steps."""
         window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
-        epochs, rest = divmod(equivalent, math.ceil(batches / window))
+        epochs, rest = divmod(self.steps, math.ceil(batches / window))
         return epochs * int(batches) + min(rest * window, int(batches))
 
-    def _skip_batches(self, equivalent: int) -> None:
+    def _skip_batches(self) -> None:
         """Catch up with the plain run, but never over a validation or the end of the epoch."""
         trainer, fit_loop = self._trainer, self._trainer.fit_loop
         window, progress = trainer.accumulate_grad_batches, fit_loop.epoch_loop.batch_progress
-        at, batches = progress.current.ready, int(trainer.num_training_batches)
-        # Within an epoch only differences matter: what an epoch's end cuts off is owed to the next.
-        owed = self._first_batch + self._plain_batches(equivalent) - progress.total.ready
-        count = min(owed, batches - 1 - at)
+        at = progress.current.ready
+        count = min(self._owed, int(trainer.num_training_batches) - 1 - at)
         every = trainer.val_check_batch
         if trainer.enable_validation and isinstance(every, int):
             over_epochs = trainer.check_val_every_n_epoch is None
-            position = progress.total.ready if over_epochs else at
-            count = min(count, -position % every)
+            count = min(count, -(progress.total.ready if over_epochs else at) % every)
         count = max(0, count) // window * window
-        self.owes_batches = owed > count
         fetcher = fit_loop._data_fetcher
         assert fetcher is not None
         if self.skip_data == "draw":
@@ -203,23 +214,55 @@ class TrainerClock:
                 setattr(counts, name, getattr(counts, name) + count)
         progress.is_last_batch = fetcher.done
 
+    def _settings(self) -> list[int | float]:
+        """What the length of a run depends on."""
+        trainer = self._trainer
+        data = [trainer.num_training_batches, trainer.accumulate_grad_batches]
+        return [*data, trainer.max_steps, self._epochs]
+
     def state_dict(self) -> dict[str, Any]:
-        """Where the run started and what was stepped, as primitives."""
+        """Where the run started and what was counted, as primitives."""
         return {
+            "steps": self.steps,
+            "length": self.length,
+            "settings": self._settings(),
             "start": self._start,
             "global_step": self.global_step,
             "first_batch": self._first_batch,
+            "batches": self._batches.ready,
             "scheduler_steps": {str(k): v for k, v in self._scheduler_steps.items()},
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
-        self._start, self.global_step = int(state["start"]), int(state["global_step"])
-        self._first_batch = int(state["first_batch"])
-        self._scheduler_steps = {int(k): int(v) for k, v in state["scheduler_steps"].items()}
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Continue from a saved state; where the Trainer has gone on since, its counters win.
+
+        Returns:
+            Whether the Trainer stands where the state was saved.
+        """
+        before, self._start = int(state["global_step"]), int(state["start"])
+        # What MissedCheckpoints has saved is told an earlier global step.
+        stayed = state["batches"] == self._batches.ready and self.global_step <= before
+        self.steps = int(state["steps"])
+        if stayed:
+            self.global_step = before
+            self._scheduler_steps = {int(k): int(v) for k, v in state["scheduler_steps"].items()}
+        else:
+            self.steps += self._steps_of(self.global_step - before, state)
+        settings = self._settings()
+        if state["settings"][:2] == settings[:2]:
+            self._first_batch = int(state["first_batch"])
+        elif math.isfinite(settings[0]):  # what was used of other epochs is no measure
+            self._first_batch -= self._plain_batches()
+        self._by_steps, self._by_epochs = self._ends()
+        self.length = state["length"] if state["settings"] == settings else self._length()
+        return stayed
+
+    def _steps_of(self, updates: int, state: dict[str, Any]) -> int:
+        """Steps in which the Trainer has counted so many updates, in a run with this state."""
+        return updates
 
 
-class MissedCheckpoints(Callback):
+class MissedCheckpoints(TrainerCallback):
     """Runs after all other callbacks: catches up on the global steps that they wait for.
 
     A full step of several ticks may jump over a multiple of ``every_n_train_steps``, or over a step
@@ -234,33 +277,26 @@ class MissedCheckpoints(Callback):
         self._clock = clock
         self.jumped_from: int | None = None
 
-    def on_train_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Let every callback see the last step that it waits for and this full step jumped over."""
         before, self.jumped_from = self.jumped_from, None
         if before is None:
             return
         after = trainer.global_step
         for callback in list(trainer.callbacks):  # type: ignore[attr-defined]
-            step = self._awaited(callback, before, after)
+            step = self._awaited(trainer, callback, before, after)
             if step is None:
                 continue
             self._clock.set_global_step(step)
             try:
-                callback.on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+                callback.on_train_batch_end(trainer, *args, **kwargs)
             finally:
                 self._clock.set_global_step(after)
 
     @staticmethod
-    def _awaited(callback: Any, before: int, after: int) -> int | None:
+    def _awaited(trainer: pl.Trainer, callback: Any, before: int, after: int) -> int | None:
         """The last global step between these that a callback waits for; None without one."""
-        if isinstance(callback, ModelCheckpoint):
+        if isinstance(callback, package_of(trainer).callbacks.ModelCheckpoint):
             every = getattr(callback, "_every_n_train_steps", 0)
             multiple = after // every * every if every > 0 else 0
             return multiple if before < multiple < after else None

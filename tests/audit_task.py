@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hybrid_predict import AuditConfig
+from hybrid_predict.audit import AuditConfig
 from lightning_models import Net, loader
 
 STEPS = 18

@@ -1,4 +1,4 @@
-"""The tables that parametrize the suite: to add a predictor, backend or optimizer, add a row."""
+"""The tables that parametrize the suite; a new predictor, update or optimizer adds a row."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,60 +8,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict import (
-    AlignmentHorizon,
-    FixedHorizon,
-    LinearPredictor,
-    MomentumPredictor,
-    SpectralPredictor,
-)
-from hybrid_predict.horizons import AbstractHorizon
-from hybrid_predict.predictors import AbstractPredictor
+from hybrid_predict import MomentumPredictor, SpectralUpdate
+from hybrid_predict.config import KINDS
+from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.testing.backends import NUMPY, NUMPY_NARROW, TORCH, TORCH_NARROW
+from hybrid_predict.updates import AbstractUpdate
 
-DECAY = 0.8
-
-
-@dataclass(frozen=True)
-class PredictorCase:
-    """A predictor, and how long its forecast is after n equal displacements of length 1.
-
-    ``length(h, closed_loop, weight)`` takes the horizon and the weight 1 - decay**n.
-    """
-
-    predictor: AbstractPredictor
-    length: Callable[[float, bool, float], float]
-
-
-def averaged_length(h: float, closed_loop: bool, weight: float) -> float:
-    return weight * (h / (1 + h) if closed_loop else h)
-
-
-PREDICTOR_CASES = {
-    "linear": PredictorCase(LinearPredictor(decay=DECAY), lambda h, closed, weight: h),
-    "momentum": PredictorCase(MomentumPredictor(decay=DECAY), averaged_length),
-    "spectral": PredictorCase(
-        SpectralPredictor(decay=DECAY, stretch=1.0), lambda h, closed, weight: h
-    ),
+PREDICTOR_CASES: dict[str, AbstractPredictor] = {
+    "momentum": MomentumPredictor(decay=0.8, coefficient=0.7),
 }
+"""Every registered predictor, with other settings than its own."""
 
-
-@dataclass(frozen=True)
-class HorizonCase:
-    """A horizon rule, the bounds of its horizons per kind, and whether it adapts."""
-
-    rule: AbstractHorizon
-    bounds: dict[str, tuple[float, float]]
-
-
-HORIZON_CASES = {
-    "alignment": HorizonCase(
-        AlignmentHorizon(floors={"hidden": 1.0}, longest=15.0),
-        {"hidden": (1.0, 15.0), "vector": (0.0, 15.0)},
-    ),
-    "fixed": HorizonCase(FixedHorizon(updates=2.5), {"hidden": (2.5, 2.5), "vector": (2.5, 2.5)}),
+UPDATE_CASES: dict[str, AbstractUpdate] = {
+    "spectral": SpectralUpdate(share=0.8, decay=0.9, newest=0.3),
 }
-
+"""Every registered update, with other settings than its own."""
 
 BACKEND_CASES = {"numpy": NUMPY, "torch": TORCH}
 
@@ -71,6 +32,9 @@ HISTORY_CASES = {
     "torch, bfloat16": TORCH_NARROW,
 }
 """The backends with histories of either type."""
+
+EVERY_KIND = dict.fromkeys(KINDS, MomentumPredictor(gated=False))
+"""A predictor for every kind, so that predicted steps move the whole model."""
 
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {
@@ -153,6 +117,3 @@ MODELS = {
     "tied": ModelCase(TiedLM, (), classes=11, tokens=True),
     "partly-trained": ModelCase(PartlyTrained, (6,)),
 }
-
-EVERY_KIND = {"hidden": "spectral", "embedding": "momentum", "head": "linear", "vector": "momentum"}
-"""A predictor for every kind, so that forecasts move the whole model."""

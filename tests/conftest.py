@@ -1,11 +1,16 @@
-"""What every test shares: one thread, fixed seeds."""
+"""What every test shares: one thread, fixed seeds, and the benchmarks of the checkout."""
 
 import random
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+
+# At the end: an installed hybrid_predict comes before the one in the checkout.
+sys.path.append(str(Path(__file__).parents[1]))
 
 torch.set_num_threads(1)
 settings.register_profile("suite", deadline=None, derandomize=True, max_examples=25)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
-import lightning as L
+import lightning.pytorch
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
+
+from hybrid_predict import HybridPredict, StepRecord
 
 Schedule = Callable[[torch.optim.Optimizer, int], Any]
 
@@ -27,8 +29,30 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-class Net(L.LightningModule):
-    """A net with batch norm and dropout that notes what it sees."""
+class Recorded(HybridPredict):
+    """Keeps the records of its full steps."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.records: list[StepRecord] = []
+
+    def _report(self, trainer: Any, module: Any, record: StepRecord) -> None:
+        super()._report(trainer, module, record)
+        self.records.append(record)
+
+
+class StopAt(lightning.pytorch.Callback):
+    """Asks a Trainer to stop at a global step."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        trainer.should_stop |= trainer.global_step >= self.step
+
+
+class AnyNet:
+    """A net with batch norm and dropout that notes what it sees, for any Lightning package."""
 
     def __init__(
         self,
@@ -80,6 +104,10 @@ class Net(L.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": entry}
 
 
+class Net(AnyNet, lightning.pytorch.LightningModule):
+    """The same of ``lightning``."""
+
+
 class SeededLoader:
     """Batches that depend on the epoch and position only, and that resumes where it was."""
 
@@ -111,25 +139,26 @@ def loader(batches: int = 16) -> DataLoader[Any]:
 
 
 def fit(
-    callbacks: list[L.Callback],
-    model: Net | None = None,
+    callbacks: list[Any],
+    model: Any = None,
     *,
+    package: Any = lightning.pytorch,
     train: Any = None,
     seed: int = 0,
     ckpt_path: str | None = None,
     **kwargs: Any,
-) -> tuple[L.Trainer, Net]:
+) -> tuple[Any, Any]:
     """Train quietly and return trainer and model."""
-    L.seed_everything(seed, verbose=False)
+    package.seed_everything(seed, verbose=False)
     model = model or Net()
     quiet: dict[str, Any] = {
         "logger": False, "enable_progress_bar": False, "enable_model_summary": False,
         "accelerator": "cpu", "log_every_n_steps": 1, "enable_checkpointing": False,
     }  # fmt: skip
-    if any(isinstance(c, L.pytorch.callbacks.Checkpoint) for c in callbacks):
+    if any(isinstance(c, package.callbacks.Checkpoint) for c in callbacks):
         quiet["enable_checkpointing"] = True
-    trainer = L.Trainer(callbacks=callbacks, **{**quiet, **kwargs})
-    brings_its_own = is_overridden("train_dataloader", model)
+    trainer = package.Trainer(callbacks=callbacks, **{**quiet, **kwargs})
+    brings_its_own = is_overridden("train_dataloader", model, package.LightningModule)
     train = train if train is not None or brings_its_own else loader()
     trainer.fit(model, train, loader(2), ckpt_path=ckpt_path)
     return trainer, model

@@ -10,21 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from cases import EVERY_KIND, MODELS, OPTIMIZERS
-from hybrid_predict import FixedHorizon, HybridConfig, HybridEngine, StepRecord
+from hybrid_predict import HybridConfig, HybridEngine, StepRecord
 
 Spoiler = Callable[[nn.Module, Tensor], Tensor]
 
 
 def make_config(**changes: Any) -> HybridConfig:
-    """A short run that forecasts every parameter from full step 3 on."""
-    defaults = {
+    """A short run that predicts every kind, every other step from the fourth on.
+
+    Batches are tiny here, so that corrected updates take more operations than full steps.
+    """
+    defaults: dict[str, Any] = {
         "total_steps": 30,
-        "warmup_fraction": 2 / 30,
+        "warmup_steps": 2,
+        "cooldown_steps": 1,
+        "max_overhead": 100.0,
         "predictors": EVERY_KIND,
-        "horizon": FixedHorizon(updates=2.0),
-        # Batches are tiny here, so that forecasts of matrices would be warned of as too expensive.
-        "count_flops": False,
     }
+    if "speedup" not in changes:
+        defaults.update(full_steps=1, predict_steps=1)
     return HybridConfig(**{**defaults, **changes})
 
 
@@ -142,5 +146,5 @@ def _bytes(tensor: Tensor) -> Tensor:
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    """Copies of the live parameters, whatever a state dict would show."""
+    """Copies of the parameters."""
     return {name: p.detach().clone() for name, p in model.named_parameters()}

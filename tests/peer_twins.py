@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from hybrid_predict.backends.base import NEWTON_SCHULZ
+from hybrid_predict.tensors.base import NEWTON_SCHULZ
 
 SHAPES = ((4, 3), (5,), (3, 2, 2, 2))
 MATRICES = ((4, 3), (3, 7), (3, 2, 2, 2))

@@ -18,13 +18,13 @@ import pytest
 import torch
 
 from audit_task import STEPS, Task, config
-from hybrid_predict import ConfigError, audit, plan_audit
-from hybrid_predict.auditing import AuditOutcome
-from hybrid_predict.auditing.config import ARMS
-from hybrid_predict.auditing.results import make_results
-from hybrid_predict.evidence import FULL, HYBRID, SHORT
+from hybrid_predict import ConfigError
+from hybrid_predict.audit import AuditOutcome, audit, plan_audit
+from hybrid_predict.audit.config import ARMS
+from hybrid_predict.audit.results import make_results
 from hybrid_predict.report.audit import write_audit_page
-from hybrid_predict.runtime import Observer
+from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.runtime import Observer
 from lightning_models import Net, loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
@@ -47,9 +47,8 @@ def test_arms_are_trained_seed_by_seed_from_the_same_random_states(finished):
     _, task, _ = finished
     assert task.calls == [(name, seed) for seed in (0, 1) for name in ARMS]
     for found in (task.first_weights, task.orders):
-        assert found[0] == found[1] == found[2]
-        assert found[3] == found[4] == found[5]
-        assert found[0] != found[3]
+        assert (len(set(map(str, found[:4]))), len(set(map(str, found[4:])))) == (1, 1)
+        assert found[0] != found[4]
 
 
 def test_what_is_written(finished):
@@ -62,9 +61,9 @@ def test_what_is_written(finished):
     assert results == result.results
     assert set(results) == {
         "schema", "partial", "planned_runs", "seeds", "environment", "config", "hybrid_config",
-        "depends_on", "notes", "runs", "summary", "paired", "verdict",
+        "depends_on", "notes", "runs", "summary", "paired", "earned", "verdict",
     }  # fmt: skip
-    assert (results["schema"], results["partial"], results["planned_runs"]) == (2, False, 6)
+    assert (results["schema"], results["partial"], results["planned_runs"]) == (3, False, 8)
     assert results["seeds"] == [0, 1]
     assert {"cpu", "cpu_count", "gpu", "torch", "lightning"} <= results["environment"].keys()
     assert results["verdict"]["outcome"] == result.outcome.value == "undecided"
@@ -72,12 +71,15 @@ def test_what_is_written(finished):
 
 def test_counts_of_every_arm(finished):
     result, _, _ = finished
-    expected = {FULL: (18, 18), SHORT: (12, 12), HYBRID: (12, 18)}
+    expected = {
+        FULL: (18, 0, 18), SHORT: (12, 0, 12), CORRECTED: (12, 0, 12), HYBRID: (12, 6, 18),
+    }  # fmt: skip
     for run in result.results["runs"]:
-        assert (run["full_steps"], run["equivalent_steps"]) == expected[run["arm"]]
-        passes = run["ledger"]["forward_passes"] if run["ledger"] else 0
-        assert run["cost"] == pytest.approx(expected[run["arm"]][0] + passes / 3)
-        assert (run["ledger"] is None) == (run["arm"] != HYBRID)
+        counts = (run["full_steps"], run["predicted_steps"], run["steps"])
+        assert counts == expected[run["arm"]]
+        assert run["undone_steps"] == 0
+        corrected = run["ledger"]["corrected_steps"] if run["ledger"] else 0
+        assert (corrected > 0) == (run["arm"] in (CORRECTED, HYBRID))
         assert run["seconds"] > 0
         assert math.isfinite(run["metric"])
         assert run["failure"] is None
@@ -103,6 +105,8 @@ def test_report_holds_the_verdict_and_loads_nothing(finished):
     assert result.verdict.headline[1:] in page
     assert "hybrid - 0.8 full - 0.2 control" in page
     assert page.count("data:image/svg+xml;base64,") == 3
+    assert all(gain["reading"] in page for gain in result.results["earned"].values())
+    assert not re.search("equivalent|forecast point|horizon", page, re.I)
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
     assert "Partial results" not in page
 
@@ -112,7 +116,7 @@ def test_mlflow_has_one_parent_also_after_more_seeds(finished):
     task = Task()
     result = audit(task, config(mlflow=True, seeds=3), folder)
     assert task.calls == [(name, 2) for name in ARMS]
-    assert len(result.results["runs"]) == 9
+    assert len(result.results["runs"]) == 12
     with sqlite3.connect(folder / "mlflow.db") as connection:
 
         def ask(query: str) -> Any:
@@ -123,8 +127,8 @@ def test_mlflow_has_one_parent_also_after_more_seeds(finished):
         metrics = {key for (key,) in ask("select distinct key from metrics")}
         tags = dict(ask(f"select key, value from tags where run_uuid = '{parent}'"))
     connection.close()
-    assert (status, nested) == ("FINISHED", [(parent,)] * 9)
-    assert {"audit/metric", "audit/cost", "hybrid/metric", "saving", "train_loss_step"} <= metrics
+    assert (status, nested) == ("FINISHED", [(parent,)] * 12)
+    assert {"audit/metric", "audit/predicted_steps", "corrected/metric", "saving"} <= metrics
     assert tags["conclusion"] == result.verdict.headline
 
 
@@ -146,11 +150,11 @@ def test_finished_arms_are_not_trained_again_and_seeds_and_judging_may_change(tm
     before = audit(first, config(), tmp_path)
     again = Task()
     after = audit(again, config(retain=0.5, alpha=0.1, margin=0.2), tmp_path)
-    assert (len(first.calls), again.calls) == (6, [])
+    assert (len(first.calls), again.calls) == (8, [])
     assert after.results["runs"] == before.results["runs"]
     assert after.verdict.line == 0.2 != before.verdict.line
     fewer = audit(again, config(seeds=1), tmp_path)
-    assert [run["seed"] for run in fewer.results["runs"]] == [0, 0, 0]
+    assert [run["seed"] for run in fewer.results["runs"]] == [0, 0, 0, 0]
     (tmp_path / "runs" / "short-seed1.json").unlink()
     audit(again, config(), tmp_path)
     assert again.calls == [(SHORT, 1)]
@@ -195,7 +199,7 @@ def test_diverged_run_is_recorded(tmp_path):
 
 
 class Interrupting(Observer):
-    """Presses Ctrl-C in the fifth run."""
+    """Presses Ctrl-C in the sixth run."""
 
     started = 0
 
@@ -203,7 +207,7 @@ class Interrupting(Observer):
         self.started += 1
 
     def stepped(self, full_steps: int, loss: float) -> None:
-        if self.started == 5:
+        if self.started == 6:
             raise KeyboardInterrupt
 
 
@@ -212,19 +216,19 @@ def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
     result = audit(Task(), config(), tmp_path, observer=Interrupting())
     assert signal.getsignal(signal.SIGINT) is handler
     assert result.partial
-    assert len(result.results["runs"]) == 4
+    assert len(result.results["runs"]) == 5
     assert result.verdict.seeds == 1
     assert "Partial results" in (tmp_path / "report.html").read_text(encoding="utf-8")
     task = Task()
     assert not audit(task, config(), tmp_path).partial
-    assert task.calls == [(SHORT, 1), (HYBRID, 1)]
+    assert task.calls == [(SHORT, 1), (CORRECTED, 1), (HYBRID, 1)]
     assert "Partial results" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_error_of_the_model_keeps_what_is_done_and_comes_out(tmp_path):
     class Broken(Task):
         def __call__(self, arm: Any) -> Any:
-            if arm.name == HYBRID:
+            if arm.name == CORRECTED:
                 raise OSError("the disk is gone")
             return super().__call__(arm)
 
@@ -237,9 +241,9 @@ def test_error_of_the_model_keeps_what_is_done_and_comes_out(tmp_path):
 def test_epochs_are_rounded_up_and_that_is_noted(tmp_path):
     result = audit(Task(max_steps=-1, max_epochs=7), config(seeds=1), tmp_path)
     runs = {run["arm"]: run for run in result.results["runs"]}
-    assert runs[SHORT]["full_steps"] == 80
-    assert runs[SHORT]["lengths"] == {"max_epochs": 5}
-    assert runs[HYBRID]["full_steps"] in (74, 75)
+    assert runs[SHORT]["full_steps"] == runs[CORRECTED]["full_steps"] == 80
+    assert runs[SHORT]["lengths"] == runs[CORRECTED]["lengths"] == {"max_epochs": 5}
+    assert runs[HYBRID]["full_steps"] == 75
     assert any("80 full steps instead of 75" in note for note in result.results["notes"])
     assert any("times as long as the full arm" in note for note in result.results["notes"])
 
@@ -247,10 +251,10 @@ def test_epochs_are_rounded_up_and_that_is_noted(tmp_path):
 @pytest.mark.parametrize(
     ("options", "steps"),
     [
-        ({"max_steps": 60}, {FULL: 60, SHORT: 40, HYBRID: 40}),
-        ({"max_steps": 6}, {FULL: 6, SHORT: 4, HYBRID: 4}),
-        ({"max_steps": -1, "max_epochs": 7}, {FULL: 112, SHORT: 80, HYBRID: 75}),
-        ({"accumulate_grad_batches": 4, "max_steps": 30}, {FULL: 30, SHORT: 20, HYBRID: 20}),
+        ({"max_steps": 60}, (60, 40, 40, 40)),
+        ({"max_steps": 6}, (6, 4, 4, 4)),
+        ({"max_steps": -1, "max_epochs": 7}, (112, 80, 80, 75)),
+        ({"accumulate_grad_batches": 4, "max_steps": 30}, (30, 20, 20, 20)),
     ],
     ids=str,
 )
@@ -258,34 +262,33 @@ def test_plan_learns_the_length_from_a_few_steps(tmp_path, options, steps):
     task = Task(**options)
     plan = plan_audit(task, config(seeds=5), tmp_path / "none")
     assert task.calls == [(FULL, 0)]
-    assert plan.full_steps == steps
-    assert (plan.runs, plan.done) == (15, 0)
-    assert plan.seconds == pytest.approx(5 * sum(steps.values()) * plan.seconds_per_step)
+    assert plan.full_steps == dict(zip(ARMS, steps, strict=True))
+    assert (plan.runs, plan.done) == (20, 0)
+    assert plan.seconds == pytest.approx(5 * sum(steps) * plan.seconds_per_step)
     assert list(tmp_path.iterdir()) == []
-    assert "15 runs: 3 arms, 5 seeds; 0 done." in str(plan)
-    assert "Validation, forecasts, start-up and reports are not included" in str(plan)
+    assert "20 runs: 4 arms, 5 seeds; 0 done." in str(plan)
 
 
 def test_plan_counts_finished_arms_and_changes_nothing(tmp_path):
     audit(Task(), config(seeds=1), tmp_path)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     plan = plan_audit(Task(), config(seeds=2), tmp_path)
-    assert (plan.runs, plan.done) == (6, 3)
-    assert plan.seconds == pytest.approx((18 + 12 + 12) * plan.seconds_per_step)
+    assert (plan.runs, plan.done) == (8, 4)
+    assert plan.seconds == pytest.approx((18 + 12 + 12 + 12) * plan.seconds_per_step)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def made_up(hybrid: float, seeds: int, mode: str = "min") -> Any:
+def made_up(hybrid: float, seeds: int = 5, mode: str = "min", corrected: float = 1.1) -> Any:
     """Results of runs that nobody trained."""
     sign = 1 if mode == "min" else -1
-    base = {FULL: (1.0, 18), SHORT: (1.2, 12), HYBRID: (hybrid, 12)}
+    base = {FULL: (1.0, 18), SHORT: (1.2, 12), CORRECTED: (corrected, 12), HYBRID: (hybrid, 12)}
     runs = [
         {
-            "arm": arm, "seed": k, "full_steps": steps, "cost": float(steps), "seconds": 1.0,
-            "equivalent_steps": 18, "total_steps": 18, "threads": 1, "failure": None,
-            "metric": sign * (value + 0.001 * k * len(arm)), "ledger": None,
+            "arm": arm, "seed": k, "full_steps": steps, "predicted_steps": 0, "undone_steps": 0,
+            "steps": steps, "seconds": 1.0, "total_steps": 18, "threads": 1, "failure": None,
+            "metric": sign * (value + 0.001 * ((k + place) % 5 - 2)), "ledger": None,
         }
-        for k in range(seeds) for arm, (value, steps) in base.items()
+        for k in range(seeds) for place, (arm, (value, steps)) in enumerate(base.items())
     ]  # fmt: skip
     return make_results(config(seeds=5, mode=mode), {}, runs)
 
@@ -295,11 +298,40 @@ def made_up(hybrid: float, seeds: int, mode: str = "min") -> Any:
     ("hybrid", "outcome"), [(1.0, AuditOutcome.VERIFIED), (1.1, AuditOutcome.NO_SAVING)]
 )
 def test_outcome_of_five_seeds_reaches_results_and_report(tmp_path, hybrid, outcome, mode):
-    results, verdict = made_up(hybrid, 5, mode)
+    results, verdict = made_up(hybrid, mode=mode)
     assert verdict.outcome is outcome
     page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
     assert verdict.headline[1:] in page
-    assert ("credited to forecasts, because" in page) == (outcome is AuditOutcome.VERIFIED)
+    assert ("credited to hybrid_predict" in page) == (outcome is AuditOutcome.VERIFIED)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize(
+    ("corrected", "hybrid", "said", "advised"),
+    [
+        (1.1, 1.0, ("better", "better"), ""),
+        (1.0, 1.1, ("better", "worse"), "alone is better"),
+        (1.1, 1.1, ("better", "no difference that these seeds can show"), "may do as well"),
+        (1.2, 1.0, ("no difference that these seeds can show", "better"), ""),
+        (1.3, 1.2, ("worse", "better"), ""),
+    ],
+)
+def test_each_mechanism_is_told_what_it_earned(corrected, hybrid, said, advised, mode):
+    results, _ = made_up(hybrid, mode=mode, corrected=corrected)
+    correction, prediction = results["earned"].values()
+    assert (correction["reading"], prediction["reading"]) == said
+    assert correction["mean"] == pytest.approx(1.2 - corrected)
+    assert prediction["mean"] == pytest.approx(corrected - hybrid)
+    assert correction["lower"] < correction["mean"] < correction["upper"]
+    assert advised in " ".join(results["notes"])
+    assert bool(advised) == ("HybridPredict(speedup=1) for 12 full" in " ".join(results["notes"]))
+
+
+@pytest.mark.parametrize("seeds", [1, 4])
+def test_few_seeds_tell_no_mechanism_apart(seeds):
+    results, _ = made_up(1.0, seeds)
+    assert all("too few seeds" in gain["reading"] for gain in results["earned"].values())
+    assert "speedup=1" not in " ".join(results["notes"])
 
 
 def test_seeds_that_miss_an_arm_are_left_out():

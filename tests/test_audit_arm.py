@@ -19,12 +19,12 @@ from lightning.pytorch.callbacks import (
 )
 
 from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
-from hybrid_predict.auditing.arm import AuditArm
-from hybrid_predict.auditing.config import ARMS, AuditConfig
-from hybrid_predict.auditing.meter import Meter
-from hybrid_predict.auditing.training import train_arm, try_steps
-from hybrid_predict.evidence import FULL, HYBRID, SHORT
-from hybrid_predict.runtime import Observer
+from hybrid_predict.audit.arm import AuditArm
+from hybrid_predict.audit.config import ARMS, SHORTENED, AuditConfig
+from hybrid_predict.audit.meter import Meter
+from hybrid_predict.audit.training import train_arm, try_steps
+from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.runtime import Observer
 from lightning_models import Net, loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
@@ -55,22 +55,22 @@ def keys(value):
 @pytest.mark.parametrize("name", ARMS)
 def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain):
     trainer = arm(name, tmp_path).trainer(**options, accelerator="cpu")
-    steps, epochs = short if name == SHORT else plain
+    steps, epochs = short if name in SHORTENED else plain
     assert trainer.max_steps == steps
     if epochs is not None:
         assert trainer.max_epochs == epochs
     found = [c for c in trainer.callbacks if isinstance(c, HybridPredict)]
-    assert len(found) == (name == HYBRID)
+    assert [c.config.speedup for c in found] == {CORRECTED: [1.0], HYBRID: [1.5]}.get(name, [])
     assert str(tmp_path) == trainer.default_root_dir
 
 
 @pytest.mark.parametrize(
     ("number", "speedup", "expected"), [(1800, 1.5, 1200), (33, 1.1, 30), (10, 3.0, 4), (1, 9.0, 1)]
 )
-def test_scaled_numbers_are_rounded_up_in_the_short_arm_only(tmp_path, number, speedup, expected):
-    assert arm(SHORT, tmp_path, speedup=speedup).scaled(number) == expected
-    for name in (FULL, HYBRID):
-        assert arm(name, tmp_path, speedup=speedup).scaled(number) == number
+def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path, number, speedup, expected):
+    for name in ARMS:
+        found = arm(name, tmp_path, speedup=speedup).scaled(number)
+        assert found == (expected if name in SHORTENED else number)
 
 
 @pytest.mark.parametrize("number", [0, -1, 2.5, True, "30"])
@@ -79,7 +79,7 @@ def test_only_positive_integers_can_be_scaled(tmp_path, number):
         arm(SHORT, tmp_path).scaled(number)
 
 
-def test_forecasts_come_first_and_what_draws_on_the_terminal_is_left_out(tmp_path):
+def test_the_callback_comes_first_and_what_draws_on_the_terminal_is_left_out(tmp_path):
     given = [LearningRateMonitor(), TQDMProgressBar(), RichModelSummary()]
     trainer = arm(HYBRID, tmp_path, speedup=2.0).trainer(max_steps=9, callbacks=given)
     kinds = [type(c) for c in trainer.callbacks]
@@ -97,9 +97,10 @@ def test_checkpoints_are_saved_only_if_asked_for(tmp_path, options, expected):
     assert bool(trainer.checkpoint_callbacks) == expected
 
 
-def test_further_configuration_reaches_the_callback(tmp_path):
-    trainer = arm(HYBRID, tmp_path, hybrid={"patience": 7}).trainer(max_steps=9)
-    assert trainer.callbacks[0].config.patience == 7
+@pytest.mark.parametrize("name", [CORRECTED, HYBRID])
+def test_further_configuration_reaches_the_callback(tmp_path, name):
+    trainer = arm(name, tmp_path, hybrid={"warmup_steps": 7}).trainer(max_steps=9)
+    assert trainer.callbacks[0].config.warmup_steps == 7
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -238,8 +239,8 @@ def test_run_that_ends_early_is_refused(tmp_path, name):
     def make_run(arm):
         return arm.trainer(max_steps=30), Tired("none"), loaders()
 
-    due = 20 if name == SHORT else 30
-    with pytest.raises(UnsupportedSetupError, match=f"a run of {due} equivalent steps, got"):
+    due = 20 if name in SHORTENED else 30
+    with pytest.raises(UnsupportedSetupError, match=f"a run of {due} steps, got"):
         train_arm(make_run, AuditConfig(), name, 0, tmp_path, Observer())
 
 

@@ -9,9 +9,10 @@ import torch
 import yaml
 
 from audit_task import STEPS, Task, config
-from hybrid_predict import ConfigError, audit, plan_audit
-from hybrid_predict.evidence import FULL, SHORT
-from hybrid_predict.runtime import locked
+from hybrid_predict import ConfigError
+from hybrid_predict.audit import audit, plan_audit
+from hybrid_predict.runs.evidence import FULL, SHORT
+from hybrid_predict.runs.runtime import locked
 from lightning_models import Net, loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
     ("options", "source", "said"),
     [
         ({"speedup": 2.0}, {}, "other speedup. Choose another folder"),
-        ({"hybrid": {"patience": 5}}, {}, "other hybrid"),
+        ({"hybrid": {"warmup_steps": 5}}, {}, "other hybrid"),
         ({"metric": "train_loss"}, {}, "other metric"),
         ({}, {"file": "b"}, "other file"),
     ],
@@ -79,10 +80,10 @@ def test_arms_of_another_training_are_refused_before_training_and_in_the_folder(
     tmp_path, other, said
 ):
     audit(Task(), config(seeds=1), tmp_path / "one")
-    with pytest.raises(ConfigError, match=f"full, seed 0, with other {said}") as raised:
+    with pytest.raises(ConfigError, match=f", seed 0, with other {said}") as raised:
         audit(Task(**other), config(seeds=2), tmp_path / "one")
     assert raised.value.argument == str(tmp_path / "one")
-    assert len(list((tmp_path / "one" / "runs").iterdir())) == 3
+    assert len(list((tmp_path / "one" / "runs").iterdir())) == 4
     audit(Task(**other), config(seeds=1), tmp_path / "two")
     text = (
         (tmp_path / "two" / "runs" / "full-seed0.json")
@@ -115,7 +116,7 @@ def test_two_audits_in_one_folder_are_refused(tmp_path):
                 audit(Task(), config(), tmp_path)
             return super().__call__(arm)
 
-    assert len(audit(Nested(), config(seeds=1), tmp_path).results["runs"]) == 3
+    assert len(audit(Nested(), config(seeds=1), tmp_path).results["runs"]) == 4
     with locked(tmp_path):
         pass
 

@@ -8,23 +8,23 @@ import pytest
 from scipy import stats
 
 from hybrid_predict import ConfigError
-from hybrid_predict.auditing.config import AuditConfig
-from hybrid_predict.auditing.verdict import AuditOutcome, PairedSeed, bounds, judge_audit
+from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.verdict import AuditOutcome, PairedSeed, bounds, judge_audit
 
 VERIFIED, NO_SAVING, UNDECIDED = AuditOutcome
 
 NOISE = (-0.01, -0.005, 0.0, 0.005, 0.01)
 
 
-def seeds(full=1.0, short=1.2, hybrid=1.0, cost=1200.0, noise=NOISE):
+def seeds(full=1.0, short=1.2, hybrid=1.0, steps=1200.0, noise=NOISE):
     """Arms at the given metrics; only the hybrid arm scatters."""
-    return [PairedSeed(full, short, hybrid + e, 1800, 1200, cost) for e in noise]
+    return [PairedSeed(full, short, hybrid + e, 1800, 1200, steps) for e in noise]
 
 
-def plain(cost):
+def plain(steps):
     """A hybrid arm that took plain steps only, of a loss that is linear in their logarithm."""
-    loss = 1.0 + 0.2 * math.log(1800 / cost) / math.log(1.5)
-    return seeds(hybrid=loss, cost=cost)
+    loss = 1.0 + 0.2 * math.log(1800 / steps) / math.log(1.5)
+    return seeds(hybrid=loss, steps=steps)
 
 
 CASES = {
@@ -44,7 +44,7 @@ CASES = {
         [PairedSeed(1.0, 1.06 + 10 * e, 1.05 + e, 1800, 1200, 1200) for e in NOISE],
         {"margin": 0.1},
         UNDECIDED,
-        "nothing is credited to forecasts",
+        "no saving is credited",
     ),
     "short and full alike": (
         [PairedSeed(1.0, 1.01 + 5 * e, 1.0 - 5 * e, 1800, 1200, 1200) for e in NOISE],
@@ -53,9 +53,9 @@ CASES = {
         "cannot be told apart",
     ),
     "all the same": (seeds(short=1.0, noise=[0.0] * 5), {}, UNDECIDED, "cannot be told apart"),
-    "nothing saved": (seeds(cost=1790.0), {}, NO_SAVING, "handed over"),
+    "nothing saved": (seeds(steps=1790.0), {}, NO_SAVING, "no saving: predicted steps were not"),
     "a hundredth saved": (
-        seeds(cost=1782.0, noise=[e / 100 for e in NOISE]),
+        seeds(steps=1782.0, noise=[e / 100 for e in NOISE]),
         {},
         VERIFIED,
         "saving 1 %",
@@ -65,22 +65,27 @@ CASES = {
         plain(1710.0),
         {"margin": 0.1},
         NO_SAVING,
-        "same cost is as good as the full arm",
+        "as many full steps is as good as the full arm",
     ),
     "no gain over plain training at 80 %": (
         [PairedSeed(1.0, 1.12 + 10 * e, 1.05 + e, 1800, 1200, 1440) for e in NOISE],
         {"margin": 0.1},
         UNDECIDED,
-        "better than plain training of the same cost",
+        "better than plain training of as many full steps",
     ),
-    "equal to full at 80 %": (seeds(cost=1440.0), {}, VERIFIED, "verified saving 20 %"),
+    "equal to full at 80 %": (seeds(steps=1440.0), {}, VERIFIED, "verified saving 20 %"),
     "keeps 75 % at 80 %": (
-        seeds(hybrid=1.03, cost=1440.0, noise=[e / 10 for e in NOISE]),
+        seeds(hybrid=1.03, steps=1440.0, noise=[e / 10 for e in NOISE]),
         {},
         NO_SAVING,
         "inferior",
     ),
-    "costlier than full": (seeds(cost=1900.0), {}, NO_SAVING, "handed over"),
+    "stepslier than full": (
+        seeds(steps=1900.0),
+        {},
+        NO_SAVING,
+        "no saving: predicted steps were not",
+    ),
     "hybrid diverged": (seeds(hybrid=math.nan), {}, NO_SAVING, "hybrid arm diverged on 5 of 5"),
     "hybrid infinite": (seeds(hybrid=math.inf), {}, NO_SAVING, "hybrid arm diverged"),
     "full diverged": (seeds(full=math.nan, hybrid=math.nan), {}, UNDECIDED, "full arm diverged"),
@@ -157,20 +162,22 @@ def test_tests_are_those_of_scipy(alpha, margin):
 
 
 @pytest.mark.parametrize(
-    ("cost", "way", "control"),
+    ("steps", "way", "control"),
     [(1000, 0.0, 1.2), (1200, 0.0, 1.2), (math.sqrt(1200 * 1800), 0.5, 1.1), (1800, 1.0, 1.0),
      (2000, 1.0, 1.0)],
 )  # fmt: skip
-def test_control_is_plain_training_of_the_hybrid_arms_cost(cost, way, control):
-    paired = seeds(cost=cost)
+def test_control_is_plain_training_of_the_hybrid_arms_full_steps(steps, way, control):
+    paired = seeds(steps=steps)
     assert paired[0].way == pytest.approx(way)
     assert paired[0].control == pytest.approx(control)
     verdict = judge_audit(paired, AuditConfig())
     assert verdict.way == pytest.approx(way)
     assert verdict.worth.mean == pytest.approx(control - 1.0)
     assert verdict.gain.mean == pytest.approx(control - 1.0)
-    assert ("which costs the same" in verdict.text) == (way == 0.0)
-    assert (f"{cost:,.0f} full steps, which is taken to end" in verdict.text) == (way > 0)
+    assert ("which takes as many full steps" in verdict.text) == (way == 0.0)
+    assert (f"as many full steps, {steps:,.0f}, which is assumed to end" in verdict.text) == (
+        way > 0
+    )
 
 
 def test_metric_that_is_not_finite_has_another_remedy_than_weights_that_are_not():
@@ -192,7 +199,7 @@ def test_bounds_by_hand():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, ("hybrid - 0.8 full - 0.2 control", "95 % bounds", "4 degrees", "level 0.05")),
+        ({}, ("hybrid - 0.8 full - 0.2 control", "95 % bounds", "over 5 seeds", "level 0.05")),
         ({"margin": 0.1, "alpha": 0.1}, ("hybrid - full - 0.1", "90 % bounds", "level 0.1")),
     ],
 )
@@ -209,7 +216,8 @@ def test_explanation_states_test_level_and_bounds(options, said):
         ("metric", ""), ("metric", None), ("mode", "lower"), ("seeds", 0), ("seeds", 2.0),
         ("seeds", True), ("speedup", 1.0), ("speedup", math.inf), ("margin", 0.0),
         ("margin", math.nan), ("retain", 0.0), ("retain", 1.1), ("alpha", 0.5), ("alpha", 0),
-        ("hybrid", {"speedup": 2.0}), ("hybrid", {"perod": 2}), ("hybrid", 3),
+        ("hybrid", {"speedup": 2.0}), ("hybrid", {"full_steps": 2}),
+        ("hybrid", {"predictors": {}}), ("hybrid", {"perod": 2}), ("hybrid", 3),
         ("scaled", "model.steps"), ("scaled", (3,)), ("experiment", ""), ("mlflow", 1),
     ],
 )  # fmt: skip
@@ -220,9 +228,10 @@ def test_bad_configuration_is_refused_by_name(argument, value):
 
 
 @pytest.mark.parametrize(
-    "hybrid", [{"period": 0}, {"predictors": {"hidden": "oracle"}}, {"horizon": "far"}]
+    "hybrid",
+    [{"lag": -1}, {"predictors": {"hidden": "oracle"}}, {"updates": {"hidden": "newton"}}],
 )
-def test_bad_configuration_of_forecasts_is_refused_at_once(hybrid):
+def test_bad_configuration_of_the_hybrid_arm_is_refused_at_once(hybrid):
     with pytest.raises(ConfigError, match=next(iter(hybrid))):
         AuditConfig(hybrid=hybrid)
 

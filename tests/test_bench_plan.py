@@ -2,13 +2,13 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
-from hybrid_predict.bench.arms import ARMS, PLAIN
-from hybrid_predict.bench.figures import Summary
-from hybrid_predict.bench.plan import (
+from benchmarks.arms import ARMS, MECHANISMS, PLAIN, RUNNABLE
+from benchmarks.figures import Summary
+from benchmarks.plan import (
     MULTIPLIERS,
     SETTINGS,
     SUITES,
@@ -21,22 +21,24 @@ from hybrid_predict.bench.plan import (
     select,
     to_row,
 )
-from hybrid_predict.bench.run import Store, compile_results
-from hybrid_predict.bench.table import blocks
+from benchmarks.run import Store, code_digest, compile_results
+from benchmarks.step_cost import WAYS
+from benchmarks.table import blocks
+from benchmarks.tasks import TASKS
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tasks import TASKS
+from hybrid_predict.updates import UPDATES
 
 BEST_RATE, BEST_MULTIPLIER = 0.008, 2.0
 
 
 def invented(cell, gain=1.3):
-    """Losses with a known optimum: steps help, the wrong rate hurts, forecasts gain."""
+    """Losses with a known optimum: steps help, the wrong rate hurts, the plug-in gains."""
     worth = cell.budget * (gain if cell.arm == "hybrid" else 1.0)
     off = abs(math.log(cell.rate / BEST_RATE)) + abs(math.log(cell.hidden / BEST_MULTIPLIER))
     loss = 10 - math.log(worth) + off + 0.01 * (cell.seed % 7)
-    numbers = {"seconds": 2.0 * cell.budget, "memory": 1000, "forecasts": None}
-    numbers["code"] = "one"
-    return to_row(cell, {"loss": loss, "full_steps": cell.budget, "cost": cell.budget, **numbers})
+    numbers = {"seconds": 2.0 * cell.budget, "memory": 1000, "code": "one"}
+    steps = {"full_steps": cell.budget, "predicted_steps": 7, "undone_steps": 0}
+    return to_row(cell, {"loss": loss, **steps, **numbers})
 
 
 def finished(plan, outcome=invented):
@@ -64,10 +66,11 @@ def test_suites_hold_what_they_promise():
     assert {"core", "full", "smoke", "gpu"} <= SUITES.keys()
     assert len(SUITES["core"].tasks) == 3
     assert SUITES["core"].seeds == 5
-    everything = set(ARMS) - set(PLAIN)
-    assert set(SUITES["full"].arms["tuned"]) == everything
+    assert set(SUITES["full"].arms["tuned"]) == set(ARMS) - set(PLAIN)
     assert set(SUITES["smoke"].tasks) == set(TASKS)
-    assert set(SUITES["smoke"].arms["default-decay"]) == everything
+    assert set(SUITES["smoke"].arms["default-decay"]) == set(RUNNABLE)
+    for suite in ("core", "wide"):
+        assert set(MECHANISMS) < {*PLAIN, *SUITES[suite].arms["tuned"]}
 
 
 def test_tuned_settings_take_the_best_of_their_grid(core):
@@ -185,7 +188,7 @@ def test_a_run_that_diverged_early_is_charged_its_budget():
 
     def outcome(cell):
         lost = cell.arm in ("hybrid", "plain-double")
-        gone = {"loss": None, "full_steps": 50, "cost": 50}
+        gone = {"loss": None, "full_steps": 50}
         return {**invented(cell), **(gone if lost and cell.seed < 2 else {})}
 
     summary = Summary(compiled(plan, finished(plan, outcome)))
@@ -197,9 +200,80 @@ def test_a_run_that_diverged_early_is_charged_its_budget():
 
 def test_runs_of_several_states_of_the_code_are_told(core):
     plan, done = core
-    mixed = {cell: {**row, "code": f"state {k % 2}"} for k, (cell, row) in enumerate(done.items())}
-    assert "2 states of the code" in blocks(compiled(plan, mixed))["bench core source"]()
     assert "states of the code" not in blocks(compiled(plan, done))["bench core source"]()
+    plugin = {name for name, arm in ARMS.items() if arm.plugin is not None}
+    mixed = {
+        cell: {**row, "code": f"state {k % 2}"} if cell.arm in plugin else row
+        for k, (cell, row) in enumerate(done.items())
+    }
+    told = blocks(compiled(plan, mixed))["bench core source"]()
+    assert "those with the plug-in from 2" in told
+    assert "without it" not in told
+
+
+def edition(plan, seeds=(0, 1)):
+    """Committed runs of an arm that cannot be made any more."""
+    (cell,) = [c for c in plan.ready({}) if (c.arm, c.seed) == ("plain", 0)]
+    cells = [replace(cell, arm="landed", recipe="old", seed=seed) for seed in seeds]
+    return {cell: invented(cell) for cell in cells}
+
+
+def test_committed_runs_of_an_arm_whose_code_is_gone_are_shown_and_not_made():
+    suite = Suite(("inr",), {"default-decay": ("landed",)}, 2)
+    plan = Plan(suite)
+    known = edition(plan)
+    assert plan.ready({}) == plan.ready(known)
+    done = {**finished(plan), **known}
+    assert plan.finished(done) == len(plan) == 2 * len(PLAIN)
+    assert set(plan.chosen(done)) == set(done)
+    assert ARMS["landed"].title in blocks(compiled(plan, done))["bench core arms"]()
+    assert ARMS["landed"].title not in blocks(compiled(plan, finished(plan)))["bench core arms"]()
+    for other in (
+        replace(suite, seeds=1),
+        replace(suite, tasks=("cnn",)),
+        replace(suite, arms={"tuned": ("landed",)}),
+    ):
+        assert not known.keys() <= Plan(other).chosen(done).keys()
+
+
+def test_a_store_starts_from_committed_runs(tmp_path):
+    plan = Plan(Suite(("inr",), {"default-decay": ("landed",)}, 1))
+    rows = [*edition(plan, seeds=(0,)).values(), *map(invented, plan.ready({})[:2])]
+    store = Store(tmp_path)
+    assert store.start_from(rows) == 3
+    assert store.start_from(rows) == 0
+    assert plan.finished(Store(tmp_path).done) == 2
+    assert len(plan.ready(store.done)) == 2
+
+
+@pytest.mark.parametrize(
+    ("arm", "full", "schedule", "speedup"),
+    [("short", 400, 400, None), ("plain-double", 1200, 1200, None), ("corrected", 400, 400, 1),
+     ("hybrid", 400, 600, 1.5), ("predict-0", 400, 600, 1.5), ("predicted-only", 400, 600, 1.5)],
+)  # fmt: skip
+def test_arms_have_a_schedule_of_their_full_steps_and_the_predicted_ones(
+    arm, full, schedule, speedup
+):
+    assert ARMS[arm].full_steps(600) == full
+    assert ARMS[arm].schedule(600) == schedule
+    config = ARMS[arm].config(600)
+    assert (config and (config.speedup, config.total_steps)) == (speedup and (speedup, schedule))
+
+
+def test_arms_with_the_plug_in_have_a_digest_of_its_rules(monkeypatch):
+    def digests(name):
+        return recipe_digest(TASKS["inr"], ARMS[name]), code_digest(name)
+
+    before = {name: digests(name) for name in ("hybrid", "corrected", "short", "muon")}
+    assert before["hybrid"][1] == before["corrected"][1] != before["short"][1] == before["muon"][1]
+
+    @dataclass(frozen=True, kw_only=True)
+    class SpectralUpdate(UPDATES["spectral"]):
+        iterations: int = 4
+
+    monkeypatch.setitem(UPDATES, "spectral", SpectralUpdate)
+    changed = {name for name, digest in before.items() if digests(name) != digest}
+    assert changed == {"hybrid", "corrected"}
 
 
 def test_store_keeps_rows_and_survives_a_torn_line(tmp_path, caplog):
@@ -220,7 +294,9 @@ def test_store_keeps_rows_and_survives_a_torn_line(tmp_path, caplog):
 
 def compiled(plan, done):
     environment = {"torch": "2", "python": "3", "cpu_count": 2}
-    return compile_results("core", plan, plan.chosen(done), environment, {})
+    ways = {way: {"ratio": 2.0, "quartiles": [1.9, 2.1], "memory": 0} for way in ("plain", *WAYS)}
+    steps = {task: {"parameters": 9, "plain_ms": 100.0, **ways} for task in ("cnn", "inr")}
+    return compile_results("core", plan, plan.chosen(done), environment, steps)
 
 
 def test_figures_recover_what_was_put_in(core):
@@ -231,7 +307,6 @@ def test_figures_recover_what_was_put_in(core):
     assert hybrid.speedup.value == pytest.approx(1.3, rel=0.01)
     assert hybrid.speedup.low == pytest.approx(hybrid.speedup.high)
     assert hybrid.loss["n"] == 5
-    assert hybrid.overhead == pytest.approx(1.0)
     assert summary.figures("cnn", "tuned", "short").speedup.value == pytest.approx(1.0)
     overall = summary.overall("tuned", "hybrid")
     assert overall.value == pytest.approx(1.3, rel=0.01)
@@ -260,16 +335,24 @@ def test_what_lies_beyond_the_curve_is_a_bound(gain, bound, value):
 def test_tables_name_every_task_setting_and_arm(core):
     plan, done = core
     made = {name: make() for name, make in blocks(compiled(plan, done)).items()}
-    assert list(made) == [f"bench core {x}" for x in
-                          ("source", "settings", "arms", "auto", "losses", "steps")]  # fmt: skip
+    wanted = ("source", "mechanisms", "settings", "arms", "losses", "steps")
+    assert list(made) == [f"bench core {name}" for name in wanted]
     assert all(f"`{task}`" in made["bench core settings"] for task in plan.tasks)
-    assert all(ARMS[a].title in made["bench core arms"] for a in plan.arms("tuned")[len(PLAIN) :])
+    runnable = [arm for arm in plan.arms("tuned")[len(PLAIN) :] if arm in RUNNABLE]
+    assert all(ARMS[arm].title in made["bench core arms"] for arm in runnable)
     assert "5 paired seeds" in made["bench core source"]
     assert "hint" not in made["bench core source"]
-    compressed = sum("auto" in plan.arms(setting) for setting in SUITES["core"].arms)
-    assert made["bench core auto"].count("\n") == 1 + 3 * compressed
-    rows = sum(len(plan.arms(setting)) for setting in SUITES["core"].arms)
-    assert made["bench core losses"].count("\n") == 1 + 3 * rows
+    runs = [cell for cell in done if cell.setting != TUNING and cell.seed == 0]
+    assert made["bench core losses"].count("\n") == 1 + len(runs)
+    lines = made["bench core mechanisms"].splitlines()[2:]
+    shown = [arm for arm in MECHANISMS if not ARMS[arm].kept]  # none of the others is in `done`
+    assert [line.split(" | ")[1] for line in lines] == [ARMS[arm].title for arm in shown] * 3
+    for row in (
+        "`cnn` | plain, T/1.5 | 533 | 7 | 53.3",
+        "`cnn` | corrected | 533 | 7 | 106.6",
+        "`gpt-0.2m` | corrected | 400 | 7 | n/a",
+    ):
+        assert any(line.startswith(f"| {row} |") for line in lines)
 
 
 def test_few_seeds_are_called_a_hint():
@@ -283,3 +366,17 @@ def test_an_unfinished_suite_says_so(core):
     made = {name: make() for name, make in blocks(compiled(plan, some)).items()}
     assert f"100 of {len(plan)} runs" in made["bench core source"].replace(",", "")
     assert "n/a" in made["bench core settings"]
+
+
+def test_numbers_of_fewer_seeds_than_the_suite_has_say_so():
+    plan = Plan(select(SUITES["core"], tasks=["cnn"], settings=["tuned"], arms=["corrected"]))
+    done = {
+        cell: row
+        for cell, row in finished(plan).items()
+        if cell.arm != "corrected" or cell.seed < 3
+    }
+    made = {name: make() for name, make in blocks(compiled(plan, done)).items()}
+    lines = made["bench core mechanisms"].splitlines()
+    assert "seeds" not in next(line for line in lines if "plain, T/1.5" in line)
+    assert next(line for line in lines if "corrected" in line).count("(3 seeds)") == 2
+    assert "fewer seeds are named" in made["bench core source"]

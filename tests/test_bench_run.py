@@ -9,20 +9,18 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 import torch
 
-from hybrid_predict import runtime
-from hybrid_predict.bench import run as running
-from hybrid_predict.bench import step_cost
-from hybrid_predict.bench import train as training
-from hybrid_predict.bench.arms import ARMS, PLAIN
-from hybrid_predict.bench.memory import Memory
-from hybrid_predict.bench.plan import SUITES, Plan, select
-from hybrid_predict.bench.run import Store, run_plan
-from hybrid_predict.bench.train import train
-from hybrid_predict.cli import main
-from hybrid_predict.tasks import TASKS
-from hybrid_predict.tasks.base import linear_schedule
-
-EVERYTHING = tuple(ARMS)
+from benchmarks import run as running
+from benchmarks import step_cost, update_cost
+from benchmarks import train as training
+from benchmarks.__main__ import main
+from benchmarks.arms import ARMS, PLAIN, RUNNABLE
+from benchmarks.memory import Memory
+from benchmarks.plan import SUITES, Plan, select
+from benchmarks.run import Store, run_plan
+from benchmarks.tasks import TASKS
+from benchmarks.tasks.base import linear_schedule
+from benchmarks.train import train
+from hybrid_predict.runs import runtime
 
 
 def tiny(arm, setting="default-decay", task="inr"):
@@ -59,22 +57,19 @@ def test_plain_arm_is_an_ordinary_loop(setting):
     assert train(cell, task)["loss"] == pytest.approx(task.final_loss(model), rel=1e-6)
 
 
-@pytest.mark.parametrize("name", EVERYTHING)
+@pytest.mark.filterwarnings("ignore:.*predicted steps only:UserWarning")
+@pytest.mark.parametrize("name", RUNNABLE)
 def test_every_arm_trains_what_it_promises(name):
     cell, task = tiny(name)
-    first = train(cell, task)
-    assert cell.budget == round(task.steps * ARMS[name].share)
-    if name == "auto":  # as many as its forecasts leave
-        assert task.steps / 1.75 <= first["full_steps"] <= task.steps
-    else:
-        assert first["full_steps"] == cell.budget
-    assert first["cost"] == first["full_steps"]
+    first, arm = train(cell, task), ARMS[name]
+    assert first["full_steps"] == cell.budget == round(task.steps * arm.share)
+    assert first["full_steps"] + first["predicted_steps"] == arm.schedule(task.steps)
+    assert (first["predicted_steps"] > 0) == (arm.schedule(task.steps) > cell.budget)
+    assert first["undone_steps"] == 0
     assert math.isfinite(first["loss"])
     assert first["loss"] < task.final_loss(task.model(0))
-    assert (first["forecasts"] is None) == (ARMS[name].forecasts is None)
     again = train(cell, task)
-    timeless = {**first, "seconds": again["seconds"]}
-    assert again == timeless
+    assert again == {**first, "seconds": again["seconds"]}
 
 
 def test_arms_differ_from_the_short_one():
@@ -82,14 +77,18 @@ def test_arms_differ_from_the_short_one():
         cell, task = tiny(name)
         return train(replace(cell, steps=36), replace(task, steps=36))["loss"]
 
-    same = {"short", "rate-x-gain", "hidden-x-gain"}  # the gain comes in through the plan
-    others = [name for name in EVERYTHING if name not in same | set(PLAIN)]
-    losses = {name: longer(name) for name in ("short", *others)}
-    # Factors of the controls come in through the plan as well.
-    controls = {name for name in others if name.startswith("hidden-x")}
-    assert all(losses[name] == losses["short"] for name in controls)
-    distinct = {round(losses[name], 9) for name in losses if name not in controls}
-    assert len(distinct) == len(losses) - len(controls)
+    # Factors come in through the plan.
+    controls = {name for name in RUNNABLE if name.startswith("hidden-x") or name == "rate-x-gain"}
+    alike = {
+        frozenset(("short", *controls)),
+        frozenset(("hybrid", "predict-.5")),  # as long as skill gates nothing
+        frozenset(("corrected", "corrected-unbounded")),  # at this rate the bound is not reached
+    }
+    losses = {name: longer(name) for name in RUNNABLE if name not in set(PLAIN) - {"short"}}
+    equal = {}
+    for name, loss in losses.items():
+        equal.setdefault(loss, set()).add(name)
+    assert {frozenset(names) for names in equal.values() if len(names) > 1} == alike
 
 
 def test_rates_reach_the_hidden_matrices():
@@ -159,15 +158,30 @@ def test_run_plan_resumes_and_gives_paired_results(tmp_path, monkeypatch):
     assert run_plan(plan, Store(tmp_path)) == done
 
 
-def test_step_cost_measures_both_ways():
+def test_step_cost_measures_every_way():
     found = step_cost.measure(TASKS["inr"].tiny(), blocks=2, length=2)
     assert found["plain_ms"] > 0
-    assert found["ratio"] > 0
-    assert found["memory"]["hybrid"] > found["memory"]["plain"]
-    # Thirty-odd passes of four bytes each, and undoing what is not forecast.
-    assert 4 * 30 < found["traffic"]["others"] < 4 * 100
-    assert found["traffic"]["products"] > 0
-    assert "waits" not in found
+    held = {way: found[way]["memory"] for way in ("plain", *step_cost.WAYS)}
+    assert held["plain"] < held["corrected"] < held["predicted"] < held["both"]
+    corrected, predicted, both = (found[way]["traffic"] for way in step_cost.WAYS)
+    # Passes of four bytes each over the hidden matrices.
+    assert 4 * 10 < predicted["others"] < both["others"] < 4 * 100
+    assert 4 * 30 < corrected["others"] < both["others"]
+    assert predicted["products"] == 0 < corrected["products"] == both["products"]
+    assert all(found[way]["ratio"] > 0 and "waits" not in found[way] for way in step_cost.WAYS)
+
+
+def test_update_cost_tells_the_mechanisms_apart(monkeypatch):
+    monkeypatch.setattr(update_cost, "SIZES", {"tiny": (2, 16)})
+    monkeypatch.setattr(update_cost, "ROUNDS", {"tiny": 2})
+    rows = {name: update_cost.measure(name, "tiny", "float32") for name in update_cost.MECHANISMS}
+    passes = {name: row["passes"] for name, row in rows.items()}
+    assert passes["predicted"]["products"] == 0 < passes["corrected"]["products"]
+    assert passes["predicted"]["others"] < passes["corrected + predicted"]["others"]
+    # The averaged gradients, the drift, and one number per row.
+    held = {name: row["bytes_per_parameter"] for name, row in rows.items()}
+    assert held["predicted"] == pytest.approx(8)
+    assert 4 < held["corrected"] < 5 < 8 < held["corrected + predicted"] < 9
 
 
 ARGUMENTS = ["--suite", "smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]
@@ -176,7 +190,7 @@ ARGUMENTS = ["--suite", "smoke", "--tasks", "inr", "--arms", "hybrid", "--output
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
-    assert main(["bench", "run", *ARGUMENTS, str(folder)]) == 0
+    assert main(["run", *ARGUMENTS, str(folder)]) == 0
     return folder / "results.json"
 
 
@@ -189,24 +203,32 @@ def test_results_file_holds_everything(results):
     assert {row["arm"] for row in found["runs"]} == {*PLAIN, "hybrid"}
 
 
+def test_a_run_starts_from_a_results_file(results, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "train", None)
+    start = ["--start-from", str(results), "--output-dir", str(tmp_path)]
+    assert main(["run", *ARGUMENTS[:-1], *start]) == 0
+    first, second = (json.loads(p.read_text()) for p in (results, tmp_path / "results.json"))
+    assert first["runs"] == second["runs"]
+
+
 def test_table_prints_and_fills_pages(results, tmp_path, capsys):
-    assert main(["bench", "table", str(results)]) == 0
+    assert main(["table", str(results)]) == 0
     printed = capsys.readouterr().out
     assert "| task |" in printed
     page = tmp_path / "page.md"
     untouched = "<!-- results: demo -->\nold\n<!-- end -->\n"
     page.write_text(f"<!-- results: bench smoke arms -->\nold\n<!-- end -->\n{untouched}")
-    assert main(["bench", "table", str(results), "--write", str(page)]) == 0
+    assert main(["table", str(results), "--write", str(page)]) == 0
     filled = page.read_text()
     assert filled.endswith(untouched)
     assert "| arm |" in filled
-    assert main(["bench", "table", str(results), "--write", str(page)]) == 0
+    assert main(["table", str(results), "--write", str(page)]) == 0
     assert page.read_text() == filled
 
 
 def test_plot_draws(results, tmp_path):
     picture = tmp_path / "bench.svg"
-    assert main(["bench", "plot", str(results), "--output", str(picture)]) == 0
+    assert main(["plot", str(results), "--output", str(picture)]) == 0
     assert "hybrid" in picture.read_text()
 
 
@@ -216,6 +238,9 @@ def test_plot_draws(results, tmp_path):
         (["run", "--suite", "nope"], "--suite"),
         (["run", "--suite", "smoke", "--tasks", "nope"], "tasks"),
         (["run", "--suite", "smoke", "--jobs", "0"], "jobs"),
+        (["run", "--suite", "smoke", "--jobs", "two"], "expected an integer"),
+        (["run", "--suite", "smoke", "--start-from", "other.json"], "It lacks"),
+        ([], "action"),
         (["table", "missing.json"], "missing.json"),
         (["table", "other.json"], "It lacks"),
         (["plot", "{results}", "--output", "nowhere/bench.png"], "--output"),
@@ -229,7 +254,7 @@ def test_bad_usage_is_one_line(arguments, complaint, results, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pyproject.toml").write_text("[project]")
     (tmp_path / "other.json").write_text('{"suite": "x"}')
-    assert main(["bench", *(a.format(results=results) for a in arguments)]) == 2
+    assert main([*(a.format(results=results) for a in arguments)]) == 2
     message = capsys.readouterr().err
     assert complaint in message
     assert message.count("\n") == 1
@@ -237,7 +262,7 @@ def test_bad_usage_is_one_line(arguments, complaint, results, tmp_path, monkeypa
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 def test_gpu_suite_without_a_device_is_refused(tmp_path, capsys):
-    assert main(["bench", "run", "--suite", "gpu", "--output-dir", str(tmp_path)]) == 2
+    assert main(["run", "--suite", "gpu", "--output-dir", str(tmp_path)]) == 2
     assert "CUDA" in capsys.readouterr().err
 
 
@@ -250,7 +275,7 @@ def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
         kept(store, cell, row)
 
     monkeypatch.setattr(running.Store, "add", stop_at_the_third)
-    assert main(["bench", "run", *ARGUMENTS, str(tmp_path)]) == 130
+    assert main(["run", *ARGUMENTS, str(tmp_path)]) == 130
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["cells"]["done"] == 2
     assert "2 of 5 runs" in capsys.readouterr().out

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import yaml
 
-from hybrid_predict import AuditConfig, cli, plan_audit
-from hybrid_predict.auditing import AuditOutcome, AuditResult
-from hybrid_predict.auditing.verdict import AuditVerdict
-from hybrid_predict.auditing.yaml_file import importable, read_audit
+from hybrid_predict import cli
+from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_audit
+from hybrid_predict.audit.verdict import AuditVerdict
+from hybrid_predict.audit.yaml_file import importable, read_audit
 from hybrid_predict.cli import audit as command
 
 pytestmark = [
@@ -71,7 +71,7 @@ FILE: dict[str, Any] = {
         "class_path": "torch.optim.lr_scheduler.CosineAnnealingLR", "init_args": {"T_max": 9},
     },
     "audit": {
-        "metric": "val_loss", "seeds": 1, "hybrid": {"patience": 5}, "mlflow": False,
+        "metric": "val_loss", "seeds": 1, "hybrid": {"warmup_steps": 5}, "mlflow": False,
         "scaled": ["model.init_args.total_steps", "lr_scheduler.init_args.T_max"],
     },
 }  # fmt: skip
@@ -104,21 +104,23 @@ def test_audit_of_a_file(work, capsys):
     out, err = capsys.readouterr()
     assert err == ""
     assert (sys.path, sys.argv) == (path, before)
-    assert seen() == [[18, 18, 9], [12, 12, 6], [18, 18, 9]]
+    assert seen() == [[18, 18, 9], [12, 12, 6], [12, 12, 6], [18, 18, 9]]
     folder = work / "hybrid-predict-audit"
     results = json.loads((folder / "results.json").read_text())
-    assert results["hybrid_config"]["patience"] == 5
-    assert [run["full_steps"] for run in results["runs"]] == [18, 12, 12]
+    assert results["hybrid_config"]["warmup_steps"] == 5
+    assert [run["full_steps"] for run in results["runs"]] == [18, 12, 12, 12]
     assert results["depends_on"]["file"]["trainer"] == FILE["trainer"]
     for said in (
-        "3 runs",
-        "1/3  full, seed 0",
+        "4 runs",
+        "1/4 full, seed 0",
         "hint from 1 seed",
+        "(corrected against short): too few seeds to tell.",
+        "(hybrid against corrected): too few seeds to tell.",
         "hybrid-predict-audit/report.html",
     ):
-        assert said in out
+        assert said in " ".join(out.split())
     assert cli.main(["audit", "file.yaml", "--seeds", "2"]) == 3
-    assert len(seen()) == 6
+    assert len(seen()) == 8
     changed = {**FILE, "trainer": {"max_steps": 12, "accelerator": "cpu"}}
     assert cli.main(["audit", write(changed)]) == 2
     assert "arms with other file" in capsys.readouterr().err
@@ -135,7 +137,7 @@ def test_file_makes_the_models_that_its_seed_makes(work):
 
 def test_plan_trains_a_few_steps_and_writes_nothing(work, capsys):
     assert cli.main(["audit", write(FILE), "--plan", "--seeds", "4"]) == 0
-    assert "12 runs: 3 arms, 4 seeds; 0 done." in capsys.readouterr().out
+    assert "16 runs: 4 arms, 4 seeds; 0 done." in capsys.readouterr().out
     assert not (work / "hybrid-predict-audit").exists()
     assert seen() == [[18, 18, 9]]
 
@@ -146,7 +148,7 @@ def test_ctrl_c_exits_with_130(work, monkeypatch, capsys):
 
     monkeypatch.setattr(command.Screen, "stepped", stop)
     assert cli.main(["audit", write(FILE)]) == 130
-    assert "Stopped after 0 of 3 runs." in capsys.readouterr().out
+    assert "Stopped after 0 of 4 runs." in capsys.readouterr().out
     assert (work / "hybrid-predict-audit" / "report.html").exists()
 
 
@@ -156,7 +158,8 @@ def test_ctrl_c_exits_with_130(work, monkeypatch, capsys):
 )
 def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsys):
     verdict = AuditVerdict(outcome, "told", "why")
-    results = {"partial": False, "summary": {}, "runs": [], "verdict": verdict.to_dict()}
+    empty = {"partial": False, "summary": {}, "runs": [], "notes": [], "earned": {}}
+    results = {**empty, "verdict": verdict.to_dict()}
     result = AuditResult(verdict, results, work)
     monkeypatch.setattr(command, "audit", lambda *args, **options: result)
     assert cli.main(["audit", write(FILE)]) == status
@@ -298,7 +301,7 @@ def examples(monkeypatch):
 
 def test_example_file_can_be_audited(examples, capsys):
     assert cli.main(["audit", "audit.yaml", "--plan"]) == 0
-    assert "full 600, short 400, hybrid 400" in capsys.readouterr().out
+    assert "full 600, short 400, corrected 400, hybrid 400" in capsys.readouterr().out
 
 
 def test_example_in_python_is_the_same(examples):
@@ -306,4 +309,4 @@ def test_example_in_python_is_the_same(examples):
     example = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(example)
     plan = plan_audit(example.make_run, AuditConfig())
-    assert dict(plan.full_steps) == {"full": 600, "short": 400, "hybrid": 400}
+    assert dict(plan.full_steps) == {"full": 600, "short": 400, "corrected": 400, "hybrid": 400}

@@ -98,7 +98,7 @@ def test_a_gan_resumes_bit_for_bit(tmp_path: Path) -> None:
 def tuned(
     folder: Path, *savers: ModelCheckpoint, **more: Any
 ) -> tuple[L.Trainer, Net, HybridPredict]:
-    """A run of 12 equivalent steps per epoch that first looks for a learning rate."""
+    """A run of 12 steps per epoch that first looks for a learning rate."""
     finder = LearningRateFinder(num_training_steps=8, early_stop_threshold=None)
     plugin, model = HybridPredict(), Tuned()
     trainer, _ = fit([plugin, finder, *savers], model, max_epochs=2, default_root_dir=folder,
@@ -108,11 +108,11 @@ def tuned(
 
 def test_a_tuner_in_a_second_fit_does_not_bring_the_first_clock_back(tmp_path: Path) -> None:
     trainer, model, plugin = tuned(tmp_path)
-    assert (plugin.ledger.full_steps, plugin.ledger.equivalent_steps) == (16, 24)
+    assert (plugin.ledger.full_steps, plugin.ledger.steps) == (16, 24)
     trainer.fit_loop.max_epochs = 5
     trainer.fit(model, val_dataloaders=loader(2))
     assert trainer.global_step == 60
-    assert (plugin.ledger.full_steps, plugin.ledger.equivalent_steps) == (24, 36)
+    assert (plugin.ledger.full_steps, plugin.ledger.steps) == (24, 36)
 
 
 def test_a_tuner_in_a_resumed_run_keeps_the_saved_clock(tmp_path: Path) -> None:
@@ -121,5 +121,5 @@ def test_a_tuner_in_a_resumed_run_keeps_the_saved_clock(tmp_path: Path) -> None:
     path = saver.best_model_path
     with pytest.warns(UserWarning, match="not empty"):
         trainer, _, plugin = tuned(tmp_path, ModelCheckpoint(tmp_path / "run"), ckpt_path=path)
-    assert trainer.global_step == plugin.ledger.equivalent_steps == 24
+    assert trainer.global_step == plugin.ledger.steps == 24
     assert any("length changed" in event["reason"] for event in plugin.ledger.events)

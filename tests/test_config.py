@@ -6,18 +6,7 @@ import math
 
 import pytest
 
-from hybrid_predict import (
-    AlignmentHorizon,
-    CheckpointError,
-    ConfigError,
-    HybridConfig,
-    HybridEngine,
-    HybridPredictError,
-    MissingExtraError,
-    SpectralPredictor,
-    UnsupportedSetupError,
-    UsageError,
-)
+from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate
 from loops import Bench
 
 INF, NAN = math.inf, math.nan
@@ -27,21 +16,16 @@ BAD = {
     "total_steps": [0, -3, 1.5, "many", True],
     "enabled": ["yes", 1, None],
     "shadow": ["no", 0],
-    "count_flops": [1],
-    "predictors": [["spectral"], "spectral", {"bias": "linear"}, None],
-    "kinds": [{"*": "matrix"}, ["hidden"], None],
-    "warmup_fraction": [-0.1, 1.1, NAN, "0"],
-    "cooldown_fraction": [-0.1, 1.1, NAN],
-    "period": [0, 1.0, "1", True],
-    "correct_steps": [-1, 0.5],
-    "policy": ["reset", None, 1],
+    "updates": [["spectral"], "spectral", {"bias": "spectral"}, None],
+    "predictors": [["momentum"], "momentum", {"bias": "momentum"}, None],
+    "kinds": [{"*": "matrix"}, ["hidden"], {1: "hidden"}, None],
+    "warmup_steps": [-0.1, 1.0, -1, NAN, "0", True],
+    "cooldown_steps": [-0.1, 1.0, -1, NAN, None],
     "history_dtype": ["float16", None, 32],
-    "long_horizon": [-1.0, NAN, INF],
-    "sample_every": [0, 2.5],
+    "max_overhead": [-0.1, NAN, INF, "low"],
     "lag": [-1, 0.5, True],
-    "patience": [0, INF],
-    "loss_tolerance": [-0.1, NAN, "low"],
-    "loss_check_every": [0],
+    "full_steps": [0, 1.5, True],
+    "predict_steps": [0, "1"],
 }
 
 
@@ -55,15 +39,14 @@ def test_bad_value_is_refused_by_name(argument, value):
 
 
 def test_bad_values_are_tried_for_every_argument_that_can_be_checked_alone():
-    names = {f.name for f in dataclasses.fields(HybridConfig)}
-    assert names - BAD.keys() == {"horizon"}
+    assert {f.name for f in dataclasses.fields(HybridConfig)} == BAD.keys()
 
 
 @pytest.mark.parametrize(
     ("argument", "value", "known"),
     [
-        ("predictors", {"hidden": "quadratic"}, "linear, momentum, spectral"),
-        ("horizon", "adaptive", "alignment, fixed"),
+        ("predictors", {"hidden": "quadratic"}, "momentum"),
+        ("updates", {"hidden": "cubic"}, "spectral"),
     ],
 )
 def test_unknown_name_is_refused_with_the_known_ones(argument, value, known):
@@ -73,10 +56,36 @@ def test_unknown_name_is_refused_with_the_known_ones(argument, value, known):
         HybridEngine(bench.model, bench.optimizer, config)
 
 
+@pytest.mark.parametrize(
+    ("given", "argument"),
+    [
+        ({"full_steps": 2}, "predict_steps"),
+        ({"predict_steps": 1}, "full_steps"),
+        ({"full_steps": 2, "predict_steps": 1, "speedup": 2}, "speedup"),
+    ],
+)
+def test_a_pattern_is_said_whole_and_in_place_of_a_speedup(given, argument):
+    with pytest.raises(ConfigError, match=f"^{argument}: expected"):
+        HybridConfig(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "compression"),
+    [
+        ({}, 1.5),
+        ({"speedup": "auto"}, 1.5),
+        ({"speedup": 3}, 3.0),
+        ({"full_steps": 4, "predict_steps": 1}, 1.25),
+        ({"shadow": True}, 1.0),
+        ({"predictors": {}}, 1.0),
+    ],
+)
+def test_compression_is_what_the_configuration_asks_for(given, compression):
+    assert HybridConfig(**given).compression == compression
+
+
 def test_extremes_are_accepted():
-    config = HybridConfig(
-        speedup=1, total_steps=1, warmup_fraction=0.5, cooldown_fraction=0.5, lag=0
-    )
+    config = HybridConfig(speedup=1, total_steps=1, warmup_steps=0, cooldown_steps=0.99, lag=0)
     assert config.speedup == 1
 
 
@@ -86,40 +95,9 @@ def test_configuration_is_frozen():
 
 
 def test_configuration_becomes_plain_data():
-    config = HybridConfig(
-        predictors={"hidden": SpectralPredictor(), "head": "linear"},
-        horizon=AlignmentHorizon(longest=7.0),
-    )
+    config = HybridConfig(updates={"hidden": SpectralUpdate(share=0.5), "head": "spectral"})
     plain = json.loads(json.dumps(config.to_dict()))
-    assert plain["predictors"]["head"] == "linear"
-    assert plain["predictors"]["hidden"]["class"] == "SpectralPredictor"
-    assert plain["horizon"]["longest"] == 7.0
+    assert plain["updates"]["head"] == "spectral"
+    assert plain["updates"]["hidden"]["class"] == "SpectralUpdate"
+    assert plain["updates"]["hidden"]["share"] == 0.5
     assert plain.keys() == {f.name for f in dataclasses.fields(HybridConfig)}
-
-
-@pytest.mark.parametrize("cls", [ConfigError, UnsupportedSetupError])
-def test_message_names_argument_expectation_finding_and_remedy(cls):
-    error = cls("horizon", "a positive number", -1, "Raise it.")
-    assert str(error) == "horizon: expected a positive number, got -1. Raise it."
-    assert str(cls("horizon", "a positive number", -1)).endswith("got -1.")
-
-
-def test_missing_extra_says_how_to_install_it():
-    error = MissingExtraError("A figure", "cli")
-    assert 'pip install "hybrid-predict[cli]"' in str(error)
-    assert error.extra == "cli"
-
-
-@pytest.mark.parametrize(
-    ("cls", "builtin"),
-    [
-        (ConfigError, ValueError),
-        (CheckpointError, ValueError),
-        (UsageError, RuntimeError),
-        (UnsupportedSetupError, RuntimeError),
-        (MissingExtraError, ImportError),
-    ],
-)
-def test_errors_can_be_caught_as_the_package_s_or_as_the_language_s(cls, builtin):
-    assert issubclass(cls, HybridPredictError)
-    assert issubclass(cls, builtin)

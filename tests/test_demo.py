@@ -8,17 +8,20 @@ import sys
 import pytest
 import torch
 
-from hybrid_predict import cli, demo
+from hybrid_predict import __version__, cli
 from hybrid_predict.cli.screen import Screen
-from hybrid_predict.evidence import FULL, HYBRID, SHORT, spread
+from hybrid_predict.demo import run as demo
+from hybrid_predict.demo import training
+from hybrid_predict.demo.schedule import linear_schedule
+from hybrid_predict.demo.training import DemoRecipe
 from hybrid_predict.report.page import conclusion
-from hybrid_predict.tasks import stdlib_gpt
-from hybrid_predict.tasks.stdlib_gpt import CONTROL, DemoRecipe
+from hybrid_predict.runs.evidence import CONTROL, CORRECTED, FULL, HYBRID, SHORT, spread
 
 pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
 
 STEPS, TINY = 24, ["demo", "--quick", "--steps", "24", "--threads", "1"]
+ARMS = (FULL, SHORT, CORRECTED, HYBRID, CONTROL)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -39,7 +42,7 @@ def finished(tmp_path_factory, small_model):
     """One demo of all arms, with two seeds and MLflow: exit status, folder, results, batches."""
     pytest.importorskip("mlflow")
     work = tmp_path_factory.mktemp("demo with space")
-    draw, firsts = stdlib_gpt.TrainingBatches.__iter__, []
+    draw, firsts = training.TrainingBatches.__iter__, []
 
     def recorded(self):
         for k, batch in enumerate(draw(self)):
@@ -51,7 +54,7 @@ def finished(tmp_path_factory, small_model):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(work)
-        patch.setattr(stdlib_gpt.TrainingBatches, "__iter__", recorded)
+        patch.setattr(training.TrainingBatches, "__iter__", recorded)
         status = cli.main([*TINY, "--seeds", "2", "--controls", "--output-dir", "out"])
     return status, work, json.loads((work / "out/results.json").read_text()), firsts
 
@@ -67,16 +70,22 @@ def test_steps_of_every_arm_add_up(finished):
     _, _, results, _ = finished
     assert not results["partial"]
     names = [(run["seed"], run["arm"]) for run in results["runs"]]
-    assert names == [(seed, arm) for seed in (0, 1) for arm in (FULL, SHORT, HYBRID, CONTROL)]
-    expected = {FULL: (24, 24), SHORT: (16, 16), HYBRID: (16, 24), CONTROL: (24, 24)}
+    assert names == [(seed, arm) for seed in (0, 1) for arm in ARMS]
+    expected = {
+        FULL: (24, 0, 24), SHORT: (16, 0, 16), CORRECTED: (16, 0, 16), HYBRID: (16, 8, 24),
+        CONTROL: (24, 0, 24),
+    }  # fmt: skip
     for run in results["runs"]:
-        assert (run["full_steps"], run["equivalent_steps"]) == expected[run["arm"]]
-        assert run["cost"] == run["full_steps"]
+        counts = (run["full_steps"], run["predicted_steps"], run["steps"])
+        assert counts == expected[run["arm"]]
+        assert run["undone_steps"] == 0
         assert run["seconds_per_full_step"] == pytest.approx(run["seconds"] / run["full_steps"])
         steps = [point[0] for point in run["curve"]]
         assert len(steps) == 8
         assert steps[-1] == run["full_steps"]
-        assert (run["ledger"] is not None) == (run["arm"] == HYBRID)
+        assert (run["ledger"] is not None) == (run["arm"] in (CORRECTED, HYBRID))
+        if run["ledger"]:
+            assert run["ledger"]["corrected_steps"] > 0
     assert results["recipe"]["steps"] == STEPS
     assert results["config"]["speedup"] == 1.5
     assert re.fullmatch("[0-9a-f]{64}", results["text"]["sha256"])
@@ -87,16 +96,17 @@ def test_steps_of_every_arm_add_up(finished):
 def test_statistics_are_those_of_the_runs(finished):
     _, _, results, _ = finished
     loss = {(run["arm"], run["seed"]): run["val_loss"] for run in results["runs"]}
-    for arm in (FULL, SHORT, HYBRID, CONTROL):
+    for arm in ARMS:
         assert results["summary"][arm]["val_loss"] == spread([loss[arm, 0], loss[arm, 1]])
-    for arm in (FULL, SHORT):
-        differences = [loss[HYBRID, seed] - loss[arm, seed] for seed in (0, 1)]
-        assert results["paired"][f"hybrid - {arm}"] == spread(differences)
+    assert len(results["paired"]) == 4
+    for pair, found in results["paired"].items():
+        left, right = pair.split(" - ")
+        assert found == spread([loss[left, seed] - loss[right, seed] for seed in (0, 1)])
 
 
 def test_arms_of_a_seed_see_the_same_batches(finished):
     _, _, _, firsts = finished
-    first, second = firsts[:4], firsts[4:]
+    first, second = firsts[:5], firsts[5:]
     assert all(batches == first[0] for batches in first)
     assert all(batches == second[0] for batches in second)
     assert first[0] != second[0]
@@ -106,7 +116,7 @@ def test_arms_of_a_seed_start_from_the_same_weights():
     recipe = DemoRecipe.quick()
     state = torch.get_rng_state()
     full, short, control, other = (
-        stdlib_gpt.build_module(recipe, steps, seed, factor).state_dict()
+        training.build_module(recipe, steps, seed, factor).state_dict()
         for steps, seed, factor in ((24, 0, 1.0), (16, 0, 1.0), (24, 0, 2.0), (24, 1, 1.0))
     )
     assert torch.equal(torch.get_rng_state(), state)
@@ -115,7 +125,7 @@ def test_arms_of_a_seed_start_from_the_same_weights():
 
 
 def test_control_doubles_the_rate_of_hidden_matrices_only():
-    module = stdlib_gpt.build_module(DemoRecipe(learning_rate=0.01), 100, 0, 2.0)
+    module = training.build_module(DemoRecipe(learning_rate=0.01), 100, 0, 2.0)
     (optimizer,), _ = module.configure_optimizers()
     rates = {id(p): g["initial_lr"] for g in optimizer.param_groups for p in g["params"]}
     named = {name: rates[id(p)] for name, p in module.model.named_parameters()}
@@ -125,7 +135,7 @@ def test_control_doubles_the_rate_of_hidden_matrices_only():
 
 
 def test_schedule_rises_then_falls_to_zero():
-    factor = stdlib_gpt.linear_schedule(100, 0.05)
+    factor = linear_schedule(100, 0.05)
     assert [factor(k) for k in (0, 4, 5)] == pytest.approx([0.2, 1.0, 1.0])
     assert factor(52) == pytest.approx(48 / 95)
     assert factor(100) == 0
@@ -138,6 +148,7 @@ def test_report_loads_nothing(finished):
     assert page.count("data:image/svg+xml;base64,") == 3
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
     assert results["conclusion"]["headline"] in page
+    assert not re.search("equivalent|forecast point|horizon", page, re.I)
     assert "Partial results" not in page
 
 
@@ -152,9 +163,9 @@ def test_mlflow_has_a_parent_run_and_nested_runs(finished):
         assert {status for (status,) in ask("select status from runs")} == {"FINISHED"}
         ((parent,),) = ask("select run_uuid from runs where name = 'demo'")
         nested = ask("select value from tags where key = 'mlflow.parentRunId'")
-        assert nested == [(parent,)] * 8
+        assert nested == [(parent,)] * 10
         logged = ask("select distinct key from metrics")
-        assert {("train_loss",), ("val_loss",), ("hybrid_predict/acceptance",)} <= set(logged)
+        assert {("train_loss",), ("val_loss",), ("predicted_steps",), ("steps",)} <= set(logged)
         losses = {value for (value,) in ask("select value from metrics where key = 'val_loss'")}
     connection.close()
     assert losses == {run["val_loss"] for run in results["runs"]}
@@ -170,7 +181,7 @@ def test_output_to_a_file_is_short_and_names_the_files(tmp_path, monkeypatch, ca
     assert len(out.splitlines()) < 40
     assert str(tmp_path / "report.html") in out
     assert "hint" in out
-    assert "proof" not in out
+    assert not re.search("proof|equivalent|forecast", out, re.I)
     assert files(tmp_path) == ["report.html", "results.json"]
 
 
@@ -191,10 +202,10 @@ def test_ctrl_c_leaves_partial_results(tmp_path, monkeypatch, capsys, mlflow):
     results = json.loads((tmp_path / "results.json").read_text())
     assert results["partial"] is True
     assert [run["arm"] for run in results["runs"]] == [FULL]
-    assert results["equivalent_plain_steps"] is None
+    assert results["plain_steps_to_reach"] == {}
     assert "Partial results" in (tmp_path / "report.html").read_text(encoding="utf-8")
     out = capsys.readouterr().out
-    assert "Stopped after 1 of 3 runs" in out
+    assert "Stopped after 1 of 4 runs" in out
     assert str(tmp_path / "report.html") in out
 
 
@@ -212,7 +223,7 @@ def test_ctrl_c_in_the_first_run_leaves_a_readable_report(tmp_path, monkeypatch)
     ("arguments", "said"),
     [
         ([], "command"),
-        (["train"], "train"),
+        (["bench"], "bench"),
         (["demo", "--bogus"], "--bogus"),
         (["demo", "extra"], "extra"),
         (["demo", "--speedup"], "--speedup"),
@@ -263,7 +274,7 @@ def test_a_missing_extra_is_told_in_one_line(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--version"], "0.1"),
+        (["--version"], __version__),
         (["--help"], "demo"),
         (["demo", "--help"], "--learning-rate"),
     ],
@@ -272,27 +283,25 @@ def test_help_and_version(capsys, arguments, said):
     assert cli.main(arguments) == 0
     printed = capsys.readouterr().out
     assert said in printed
-    assert "<function" not in printed
+    assert not re.search("<function|None", printed)
 
 
-def fake_results(seeds, hybrid_losses=1.9, partial=False, price=1.25):
-    shape = {FULL: (1600, 1600), SHORT: (400, 400), HYBRID: (400, 1600)}
-    losses = {FULL: 1.8, SHORT: 2.0, HYBRID: hybrid_losses}
+def fake_results(seeds, hybrid=1.9, corrected=1.95, partial=False, price=1.25):
+    shape = {FULL: (1600, 0), SHORT: (400, 0), CORRECTED: (400, 0), HYBRID: (400, 1200)}
+    losses = {FULL: 1.8, SHORT: 2.0, CORRECTED: corrected, HYBRID: hybrid}
     runs = [
         {
-            "arm": arm,
-            "seed": seed,
-            "full_steps": full_steps,
-            "equivalent_steps": equivalent,
+            "arm": arm, "seed": seed, "full_steps": full_steps, "predicted_steps": predicted,
+            "undone_steps": 0, "steps": full_steps + predicted,
             "seconds": full_steps * (price if arm == HYBRID else 1.0),
             "seconds_per_full_step": price if arm == HYBRID else 1.0,
             "val_loss": losses[arm] + 0.01 * seed,
         }
         for seed in range(seeds)
-        for arm, (full_steps, equivalent) in shape.items()
-    ]
+        for arm, (full_steps, predicted) in shape.items()
+    ]  # fmt: skip
     runs = runs[:-1] if partial else runs
-    results = {"runs": runs, "planned_runs": 3 * seeds, "partial": partial, **demo.compare(runs)}
+    results = {"runs": runs, "planned_runs": 4 * seeds, "partial": partial, **demo.compare(runs)}
     return {**results, "conclusion": conclusion(results)}
 
 
@@ -302,34 +311,42 @@ def test_compare_by_hand():
         {"mean": 1.91, "sd": 0.01, "n": 3}
     )
     assert results["summary"][HYBRID]["seconds"] == 500
-    assert results["paired"]["hybrid - full"]["mean"] == pytest.approx(0.1)
-    assert results["paired"]["hybrid - short"]["mean"] == pytest.approx(-0.1)
+    means = {pair: found["mean"] for pair, found in results["paired"].items()}
+    assert means == pytest.approx(
+        {
+            "hybrid - full": 0.1, "hybrid - short": -0.1, "corrected - short": -0.05,
+            "hybrid - corrected": -0.05,
+        }
+    )  # fmt: skip
     assert results["overhead_ratio"] == 1.25
-    assert results["equivalent_plain_steps"] == pytest.approx(800)
+    reached = {HYBRID: 800, CORRECTED: 400 * 4**0.25}
+    assert results["plain_steps_to_reach"] == pytest.approx(reached)
 
 
 def test_compare_leaves_incomplete_seeds_out_of_comparisons():
     results = fake_results(3, partial=True)
     assert results["summary"][FULL]["val_loss"]["n"] == 3
     assert results["paired"]["hybrid - full"]["n"] == 2
-    assert results["equivalent_plain_steps"] == pytest.approx(800)
+    assert results["plain_steps_to_reach"][HYBRID] == pytest.approx(800)
     text = results["conclusion"]["text"]
-    assert "8 of 9 runs are done" in text
-    assert "1.9050 nats per byte; plain training is at 2.0050" in text
+    assert "11 of 12 runs are done" in text
+    assert "1.9050 nats per byte. Plain training is at 2.0050" in text
 
 
 @pytest.mark.parametrize(
-    ("hybrid", "said"),
+    ("hybrid", "corrected", "said"),
     [
-        (1.9, "400 hybrid full steps do the work of 800 plain ones"),
-        (1.7, "lower loss than the full run, with 75% fewer full steps"),
-        (2.1, "no gain over plain training with as many full steps"),
-        (2.0, "no gain over plain training with as many full steps"),
-        (math.nan, "No comparison"),
+        (1.9, 1.95, "400 hybrid full steps do the work of 800 plain ones; 50% of the gain by corr"),
+        (1.9, 1.88, "do the work of 800 plain ones; predicted steps lost a part"),
+        (1.9, 2.02, "do the work of 800 plain ones; predicted steps gained it"),
+        (1.7, 1.73, "lower loss than the full run, with 75% fewer full steps; 90% of the gain by"),
+        (2.1, 2.0, "no gain over plain training with as many full steps"),
+        (2.0, 2.0, "no gain over plain training with as many full steps"),
+        (math.nan, 1.9, "No comparison"),
     ],
 )
-def test_conclusion_says_what_was_found(hybrid, said):
-    assert said in fake_results(1, hybrid)["conclusion"]["headline"]
+def test_conclusion_says_what_was_found_and_what_earned_it(hybrid, corrected, said):
+    assert said in fake_results(1, hybrid, corrected)["conclusion"]["headline"]
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 4, 5, 6])

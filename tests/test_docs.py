@@ -10,7 +10,9 @@ from types import ModuleType
 import pytest
 import torch
 
-from hybrid_predict.predictors import PREDICTORS
+from benchmarks import render
+from hybrid_predict.forecast.predictors import PREDICTORS
+from hybrid_predict.updates import UPDATES
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -41,8 +43,8 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("name", PREDICTORS)
-def test_every_predictor_has_a_method_card(name: str) -> None:
+@pytest.mark.parametrize("name", [*PREDICTORS, *UPDATES])
+def test_every_predictor_and_update_has_a_method_card(name: str) -> None:
     card = (ROOT / "docs" / "method_cards" / f"{name}.md").read_text()
     for heading in ("What it does.", "Memory.", "When it loses.", "Source."):
         assert f"**{heading}**" in card
@@ -71,11 +73,10 @@ def test_lightning_example_ends_early(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert trainer.callbacks[0].ledger.full_steps == 46
 
 
-def test_numbers_on_the_pages_are_those_of_the_results_files() -> None:
-    spec = importlib.util.spec_from_file_location("render", ROOT / "docs" / "render.py")
-    assert spec is not None and spec.loader is not None
-    render = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(render)
-    for page in render.PAGES:
-        assert "<!-- results:" in page.read_text()
-        assert render.rendered(page) == page.read_text(), "run: python docs/render.py"
+@pytest.mark.parametrize("page", render.PAGES, ids=named)
+def test_numbers_on_the_pages_are_those_of_the_results_files(page: Path) -> None:
+    assert render.rendered(page) == page.read_text(), "run: python -m benchmarks.render"
+
+
+def test_readme_shows_results() -> None:
+    assert ROOT / "README.md" in render.PAGES

@@ -1,27 +1,44 @@
-"""Typed errors."""
+"""Typed errors: what failed, where, and what to do about it."""
 
 import copy
 import pickle
 
 import pytest
 
-from hybrid_predict import errors
+from hybrid_predict import HybridPredictError, RecoveryAction, errors
 
-MADE = [
-    errors.ConfigError("metric", "a name", 3, "Give one."),
-    errors.UnsupportedSetupError("Trainer", "a single device", "two"),
-    errors.MissingExtraError("The audit", "cli"),
-    errors.UsageError("two steps without an update"),
-    errors.CheckpointError("another model"),
-    errors.ContractError("Mine", "a pure forecast"),
-    errors.PredictorError("Mine", "a WeightDelta", None),
-    errors.RankError(1, "OSError: the share is gone"),
-]
+MADE = {
+    errors.ConfigError("metric", "a name", 3, "Give one."): ("metric", ValueError, "abort"),
+    errors.UnsupportedSetupError("Trainer", "one device", "two"): (
+        "Trainer",
+        RuntimeError,
+        "abort",
+    ),
+    errors.MissingExtraError("The audit", "cli"): ("The audit", ImportError, "abort"),
+    errors.UsageError("two steps without an update"): ("", RuntimeError, "continue"),
+    errors.CheckpointError("another model"): ("", ValueError, "restore"),
+    errors.ContractError("Mine", "a pure forecast"): ("Mine", AssertionError, "abort"),
+    errors.PredictorError("Mine.forecast", "a WeightDelta", None): (
+        "Mine.forecast",
+        TypeError,
+        "full steps only",
+    ),
+    errors.RankError(1, "OSError: the share is gone"): ("rank 1", RuntimeError, "restore"),
+}
 
 
 def test_every_error_is_tested():
     defined = [v for v in vars(errors).values() if isinstance(v, type) and issubclass(v, Exception)]
-    assert {type(e) for e in MADE} == set(defined) - {errors.HybridPredictError}
+    public = {cls for cls in defined if not cls.__name__.startswith("_")}
+    assert {type(e) for e in MADE} == public - {HybridPredictError}
+
+
+@pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
+def test_errors_say_what_failed_where_and_what_to_do(error):
+    where, builtin, action = MADE[error]
+    assert (error.what, error.where, error.action) == (str(error), where, RecoveryAction(action))
+    assert isinstance(error, HybridPredictError)
+    assert isinstance(error, builtin)
 
 
 @pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
@@ -30,3 +47,16 @@ def test_errors_can_leave_a_worker_process(error, copied):
     found = copied(error)
     assert type(found) is type(error)
     assert (str(found), vars(found)) == (str(error), vars(error))
+
+
+@pytest.mark.parametrize("cls", [errors.ConfigError, errors.UnsupportedSetupError])
+def test_message_names_argument_expectation_finding_and_remedy(cls):
+    error = cls("speedup", "a positive number", -1, "Raise it.")
+    assert str(error) == "speedup: expected a positive number, got -1. Raise it."
+    assert str(cls("speedup", "a positive number", -1)).endswith("got -1.")
+
+
+def test_missing_extra_says_how_to_install_it():
+    error = errors.MissingExtraError("A figure", "cli")
+    assert 'pip install "hybrid-predict[cli]"' in str(error)
+    assert error.extra == "cli"

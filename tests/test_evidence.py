@@ -1,4 +1,4 @@
-"""Equivalent plain steps, speedups and their intervals."""
+"""Plain steps to reach a loss, speedups and their intervals."""
 
 import math
 
@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hybrid_predict.evidence import (
+from hybrid_predict.runs.evidence import (
     AT_LEAST,
     AT_MOST,
     PlainSteps,
-    equivalent_plain_steps,
+    plain_steps_to_reach,
     speedup,
     spread,
 )
@@ -42,8 +42,8 @@ INF = math.inf
         ((INF, INF, INF, INF), 3.0, PlainSteps(300, AT_MOST)),
     ],
 )
-def test_equivalent_plain_steps(losses, loss, expected):
-    found = equivalent_plain_steps(STEPS, losses, loss)
+def test_plain_steps_to_reach(losses, loss, expected):
+    found = plain_steps_to_reach(STEPS, losses, loss)
     assert found.bound == expected.bound
     assert found.steps == pytest.approx(expected.steps)
 
@@ -52,12 +52,12 @@ def test_equivalent_plain_steps(losses, loss, expected):
     st.lists(st.floats(0.1, 10), min_size=2, max_size=6, unique=True),
     st.floats(0, 1),
 )
-def test_equivalent_plain_steps_inverts_the_curve(losses, share):
+def test_plain_steps_to_reach_inverts_the_curve(losses, share):
     losses = sorted(losses, reverse=True)
     steps = [100 * 2**k for k in range(len(losses))]
     wanted = steps[0] * (steps[-1] / steps[0]) ** share
     loss = float(np.interp(math.log(wanted), np.log(steps), losses))
-    found = equivalent_plain_steps(steps, losses, loss)
+    found = plain_steps_to_reach(steps, losses, loss)
     back = float(np.interp(math.log(found.steps), np.log(steps), losses))
     assert back == pytest.approx(loss, abs=1e-9)
 
@@ -76,7 +76,7 @@ def test_an_arm_that_is_the_short_arm_gains_exactly_nothing():
     assert (found.low, found.high) == (pytest.approx(1.0), pytest.approx(1.0))
 
 
-def test_speedup_is_equivalent_steps_over_cost():
+def test_speedup_is_plain_steps_over_full_steps():
     plain = curve(5)
     assert speedup(STEPS, plain, plain[3], [400] * 5).value == pytest.approx(3.0)
     assert speedup(STEPS, plain, plain[3], [600, 800, 800, 800, 1000]).value == pytest.approx(1.5)

@@ -5,17 +5,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-import test_predictors as contract
-from cases import PREDICTOR_CASES, PredictorCase
-from hybrid_predict import ConfigError, SpectralPredictor
-from hybrid_predict.bench.peers.placebo import NegatedForecast, RandomForecast
+from benchmarks.peers.placebo import NegatedForecast, RandomForecast
+from cases import PREDICTOR_CASES
+from hybrid_predict import ConfigError, MomentumPredictor, Phase
 from hybrid_predict.testing import check_predictor
 from hybrid_predict.testing.predictors import History, same, steps
 from loops import Bench, make_config
 
 PLACEBOS = {"random": RandomForecast, "negated": NegatedForecast}
 every_placebo = pytest.mark.parametrize("placebo", PLACEBOS.values(), ids=PLACEBOS.keys())
-every_inner = pytest.mark.parametrize("inner", PREDICTOR_CASES)
+every_inner = pytest.mark.parametrize("inner", PREDICTOR_CASES.values(), ids=PREDICTOR_CASES.keys())
 WIDE = {"matrix": (60, 40), "kernel": (20, 10, 3, 3)}
 
 
@@ -24,45 +23,34 @@ def cosine(left, right):
     return left @ right / (np.linalg.norm(left) * np.linalg.norm(right))
 
 
-@pytest.fixture(params=[(p, i) for p in PLACEBOS for i in PREDICTOR_CASES], ids="-".join)
-def name(request, monkeypatch):
-    """The name under which the contract's tests find a placebo."""
-    placebo, inner = request.param
-    case = PREDICTOR_CASES[inner]
-    own = PredictorCase(PLACEBOS[placebo](case.predictor), case.length)
-    monkeypatch.setitem(PREDICTOR_CASES, "placebo", own)
-    return "placebo"
+def lengths(forecast):
+    return [np.linalg.norm(x) for x in forecast]
 
 
-@pytest.mark.parametrize("closed_loop", [True, False], ids=["closed", "open"])
-def test_length_follows_the_horizon_as_the_inner_predictor_s_does(name, closed_loop):
-    for horizon in (0.0, 0.5, 8.0):
-        contract.test_length_follows_the_horizon_as_documented(name, "torch", closed_loop, horizon)
-
-
-def test_placebos_keep_the_contract_of_predictors(name):
-    check_predictor(PREDICTOR_CASES[name].predictor)
+@every_placebo
+@every_inner
+def test_placebos_keep_the_contract_of_predictors(placebo, inner):
+    check_predictor(placebo(inner=inner))
 
 
 @every_placebo
 @every_inner
 def test_history_and_length_are_those_of_the_inner_predictor(placebo, inner):
-    predictor = PREDICTOR_CASES[inner].predictor
-    wrong, right = (History(p) for p in (placebo(predictor), predictor))
+    wrong, right = History(placebo(inner=inner)), History(inner)
     for arrays in steps(count=20):
         wrong.observe(arrays)
         right.observe(arrays)
-    assert same(wrong.state.average, right.state.average)
-    pairs = zip(wrong.forecast(2.0), right.forecast(2.0), strict=True)
-    lengths = [(np.linalg.norm(left), np.linalg.norm(own)) for left, own in pairs]
-    assert all(left == pytest.approx(own, rel=1e-5) for left, own in lengths)
-    assert all(own > 0 for _, own in lengths)
+    for name, arrays in right.state.arrays.items():
+        assert same(wrong.state.arrays[name], arrays)
+    own = lengths(right.forecast(2.0))
+    assert all(length > 0 for length in own)
+    assert lengths(wrong.forecast(2.0)) == pytest.approx(own, rel=1e-5)
+    assert not same(wrong.forecast(2.0), right.forecast(2.0))
 
 
 @every_inner
 def test_negated_forecast_is_the_opposite(inner):
-    predictor = PREDICTOR_CASES[inner].predictor
-    negated, plain = (History(p) for p in (NegatedForecast(predictor), predictor))
+    negated, plain = History(NegatedForecast(inner=inner)), History(inner)
     for arrays in steps():
         negated.observe(arrays)
         plain.observe(arrays)
@@ -76,7 +64,7 @@ def random_forecasts(count, **options):
     found = []
     for _ in range(count):
         history.observe([x.copy() for x in displacement])
-        found.append(history.forecast(1.0))
+        found.append(history.forecast())
     return displacement, found
 
 
@@ -93,9 +81,9 @@ def test_random_forecasts_are_as_likely_right_as_wrong():
 
 
 @pytest.mark.parametrize("hold", [1, 4])
-def test_random_direction_is_held_for_so_many_observations(hold):
+def test_random_direction_is_held_for_so_many_displacements(hold):
     _, found = random_forecasts(12, hold=hold)
-    for k, (left, right) in enumerate(pairwise(found), 2):  # the k-th observation is between them
+    for k, (left, right) in enumerate(pairwise(found), 2):  # the k-th displacement is between them
         for x, y in zip(left, right, strict=True):
             assert abs(cosine(x, y)) < 0.15 if k % hold == 0 else cosine(x, y) > 0.999
 
@@ -113,11 +101,20 @@ def test_bad_arguments_are_refused(argument, least):
         RandomForecast(**{argument: least - 1})
 
 
-@every_placebo
-def test_engine_forecasts_with_a_placebo(placebo):
-    predictors = {"hidden": placebo(SpectralPredictor(refresh_every=1))}
-    bench = Bench(make_config(predictors=predictors))
-    records = bench.train(10)
-    found = [r.alignment for r in records if r.horizon > 0 and r.alignment is not None]
-    assert len(found) >= 5
-    assert bench.engine.config.to_dict()["predictors"]["hidden"]["class"] == placebo.__name__
+def first_alignments(predictor):
+    """Alignments of forecast and gradients in a run's first verifying step, by parameter."""
+    bench = Bench(make_config(predictors={"hidden": predictor}))
+    record = next(r for r in bench.finish() if r.phase is Phase.PREDICT)
+    return record.gradients.alignments
+
+
+def test_a_predicted_step_moves_as_the_placebo_says():
+    plain, negated, random = (
+        first_alignments(make(gated=False))
+        for make in (MomentumPredictor, NegatedForecast, RandomForecast)
+    )
+    assert len(plain) == 2
+    # The gradients are those of weights that have moved the other way.
+    assert negated == pytest.approx({name: -x for name, x in plain.items()}, rel=0.1)
+    assert random != pytest.approx(plain, rel=0.1)
+    assert random != pytest.approx(negated, rel=0.1)

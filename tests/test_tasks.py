@@ -13,14 +13,14 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from benchmarks.tasks import TASKS
+from benchmarks.tasks.autoencoder import AUTOENCODER
+from benchmarks.tasks.burgers import PINN, burgers_residual, physics_loss
+from benchmarks.tasks.digits import CNN, augment, load_digits
+from benchmarks.tasks.lora import LORA, LowRankLinear, base_state, load_reference_text
+from benchmarks.tasks.photograph import INR, FourierFeatures, load_photograph, pixel_table
 from hybrid_predict import ConfigError
-from hybrid_predict.kinds import classify
-from hybrid_predict.tasks import TASKS
-from hybrid_predict.tasks.autoencoder import AUTOENCODER
-from hybrid_predict.tasks.burgers import PINN, burgers_residual, physics_loss
-from hybrid_predict.tasks.digits import CNN, augment, load_digits
-from hybrid_predict.tasks.lora import LORA, LowRankLinear, base_state, load_reference_text
-from hybrid_predict.tasks.photograph import INR, FourierFeatures, load_photograph, pixel_table
+from hybrid_predict.model.kinds import classify
 
 
 @pytest.fixture(params=TASKS, scope="module")

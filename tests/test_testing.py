@@ -1,4 +1,4 @@
-"""The checks for third parties pass for what is registered and find every broken promise."""
+"""The checks for third parties pass for what is registered, and find every broken promise."""
 
 import random
 from dataclasses import dataclass, replace
@@ -6,143 +6,203 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
-from cases import BACKEND_CASES, HORIZON_CASES, PREDICTOR_CASES
+from cases import BACKEND_CASES, HISTORY_CASES, PREDICTOR_CASES, UPDATE_CASES
 from hybrid_predict import (
     ContractError,
-    FixedHorizon,
     MomentumPredictor,
     PredictorError,
+    SpectralUpdate,
     WeightDelta,
 )
-from hybrid_predict.backends import TorchBackend
-from hybrid_predict.testing import check_backend, check_horizon, check_predictor
+from hybrid_predict.forecast.predictors import PREDICTORS
+from hybrid_predict.tensors import BACKENDS, TorchBackend
+from hybrid_predict.testing import check_backend, check_predictor, check_update
 from hybrid_predict.testing.backends import TORCH
+from hybrid_predict.testing.predictors import PREDICTOR_CHECKS
+from hybrid_predict.testing.updates import UPDATE_CHECKS
+from hybrid_predict.updates import UPDATES
 
 
-@pytest.mark.parametrize("name", PREDICTOR_CASES)
-def test_registered_predictors_pass(name):
-    check_predictor(PREDICTOR_CASES[name].predictor)
+def test_every_registered_class_has_a_case():
+    assert {name: type(case) for name, case in PREDICTOR_CASES.items()} == PREDICTORS
+    assert {name: type(case) for name, case in UPDATE_CASES.items()} == UPDATES
+    assert {name: type(case.backend) for name, case in BACKEND_CASES.items()} == BACKENDS
 
 
-@pytest.mark.parametrize("name", HORIZON_CASES)
-def test_registered_horizon_rules_pass(name):
-    check_horizon(HORIZON_CASES[name].rule)
+@pytest.mark.parametrize("backend", HISTORY_CASES)
+@pytest.mark.parametrize("check", PREDICTOR_CHECKS)
+@pytest.mark.parametrize("name", PREDICTORS)
+def test_predictors_keep_their_contract(name, check, backend):
+    for predictor in (PREDICTOR_CASES[name], PREDICTORS[name]()):
+        PREDICTOR_CHECKS[check](predictor, HISTORY_CASES[backend])
 
 
-@pytest.mark.parametrize("name", BACKEND_CASES)
-def test_registered_backends_pass(name):
-    check_backend(BACKEND_CASES[name])
+@pytest.mark.parametrize("backend", HISTORY_CASES)
+@pytest.mark.parametrize("check", UPDATE_CHECKS)
+@pytest.mark.parametrize("name", UPDATES)
+def test_updates_keep_their_contract(name, check, backend):
+    for update in (UPDATE_CASES[name], UPDATES[name]()):
+        UPDATE_CHECKS[check](update, HISTORY_CASES[backend])
 
 
-class Mutable(MomentumPredictor):
-    """Not a value: it counts in itself."""
+@pytest.mark.parametrize("name", HISTORY_CASES)
+def test_backends_keep_their_contract(name):
+    check_backend(HISTORY_CASES[name])
 
+
+class MutablePredictor(MomentumPredictor):
     __dataclass_params__ = None
 
 
 class Eager(MomentumPredictor):
-    def forecast(self, state, horizons, *, closed_loop=True):
-        ones = tuple(torch.ones_like(x) for x in state.direction)
-        return WeightDelta(state.names, ones, tuple(horizons))
+    def forecast(self, state, rates):
+        ones = tuple(torch.ones_like(x) for x in state.arrays["drift"])
+        return WeightDelta(state.names, ones, tuple(rates))
+
+
+class Uncounted(MomentumPredictor):
+    def observe(self, state, displacement, backend):
+        super().observe(state, displacement, backend)
+        state.count = 1
 
 
 class Impure(MomentumPredictor):
-    def forecast(self, state, horizons, *, closed_loop=True):
+    def forecast(self, state, rates):
         state.count += 1
-        return super().forecast(state, horizons, closed_loop=closed_loop)
+        return super().forecast(state, rates)
 
 
 class Infinite(MomentumPredictor):
-    def forecast(self, state, horizons, *, closed_loop=True):
-        delta = super().forecast(state, horizons, closed_loop=closed_loop)
-        return delta.scaled(1e300 * 1e300) if state.count else delta
+    def forecast(self, state, rates):
+        delta = super().forecast(state, rates)
+        return delta.scaled(float("inf")) if state.count else delta
 
 
 class Blind(MomentumPredictor):
-    def forecast(self, state, horizons, *, closed_loop=True):
-        return super().forecast(state, [1.0 for _ in horizons], closed_loop=closed_loop)
-
-
-class Forgetful(MomentumPredictor):
-    def init(self, names, like, backend):
-        state = super().init(names, like, backend)
-        state.load_state_dict = lambda saved, backend: None
-        return state
+    def forecast(self, state, rates):
+        return super().forecast(state, [1.0 for _ in rates])
 
 
 class Secretive(MomentumPredictor):
-    def init(self, names, like, backend):
-        state = super().init(names, like, backend)
-        plain = state.state_dict
-        state.state_dict = lambda: {**plain(), "source": random.Random()}
-        return state
+    """What it knows is not in the arrays of its history."""
+
+    def observe(self, state, displacement, backend):
+        super().observe(state, displacement, backend)
+        state.hidden = [x.clone() for x in state.arrays["drift"]]
+
+    def forecast(self, state, rates):
+        known = getattr(state, "hidden", [0.0 * x for x in state.arrays["drift"]])
+        return WeightDelta(state.names, tuple(known), tuple(rates))
 
 
-class Flat(MomentumPredictor):
-    def forecast(self, state, horizons, *, closed_loop=True):
-        flat = tuple(x.reshape(-1) for x in state.direction)
+class Summarising(MomentumPredictor):
+    def observe(self, state, displacement, backend):
+        super().observe(state, displacement, backend)
+        state.arrays["length"] = [backend.norms(displacement)]
+
+
+class FlatForecast(MomentumPredictor):
+    def forecast(self, state, rates):
+        flat = tuple(x.reshape(-1) for x in state.arrays["drift"])
         return WeightDelta(state.names, flat, (0.0,) * len(flat))
 
 
-@pytest.mark.parametrize(
-    ("predictor", "error", "words"),
-    [
-        (Mutable(), ContractError, "frozen dataclass"),
-        (Eager(), ContractError, "zero before any step"),
-        (Impure(), ContractError, "changes nothing"),
-        (Infinite(), ContractError, "finite"),
-        (Blind(), ContractError, "horizon 0"),
-        (Forgetful(), ContractError, "survives being saved"),
-        (Secretive(), ContractError, "weights_only"),
-        (Flat(), PredictorError, "shape"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, MomentumPredictor) else "",
-)
+BROKEN_PREDICTORS = [
+    (MutablePredictor(), ContractError, "frozen dataclass"),
+    (Eager(), ContractError, "zero before any step"),
+    (Uncounted(), ContractError, "counts its displacements"),
+    (Impure(), ContractError, "counts its displacements|changes nothing"),
+    (Infinite(), ContractError, "finite"),
+    (Blind(), ContractError, "learning rate is 0"),
+    (Secretive(), ContractError, "survives being saved"),
+    (Summarising(), ContractError, "one array shaped like each parameter"),
+    (FlatForecast(), PredictorError, "shape"),
+]
+
+
+def class_name(value):
+    return type(value).__name__ if isinstance(value, (MomentumPredictor, SpectralUpdate)) else ""
+
+
+@pytest.mark.parametrize(("predictor", "error", "words"), BROKEN_PREDICTORS, ids=class_name)
 def test_broken_predictors_are_found(predictor, error, words):
-    with pytest.raises(error, match=f"^{type(predictor).__name__}.*{words}"):
+    with pytest.raises(error, match=f"^{type(predictor).__name__}.*({words})"):
         check_predictor(predictor)
 
 
-class Dice(FixedHorizon):
-    def update(self, state, alignments, kinds):
-        return [random.random() for _ in state]
+class MutableUpdate(SpectralUpdate):
+    __dataclass_params__ = None
 
 
-class InPlace(FixedHorizon):
-    def reject(self, state, kinds):
-        state[:] = [s / 2 for s in state]
-        return state
+class Overshooting(SpectralUpdate):
+    share = 1.5
+
+    def __init__(self):
+        object.__setattr__(self, "share", 1.5)
 
 
-class Negative(FixedHorizon):
-    def horizons(self, state):
-        return [-1.0 for _ in state]
+class Uphill(SpectralUpdate):
+    def direction(self, *args):
+        return [-x for x in super().direction(*args)]
 
 
-class Stubborn(FixedHorizon):
-    def reject(self, state, kinds):
-        return [s + 1 for s in state]
+class Long(SpectralUpdate):
+    def direction(self, *args):
+        return [2 * x for x in super().direction(*args)]
 
 
-class Contrary(FixedHorizon):
-    def update(self, state, alignments, kinds):
-        return [max(0.0, 1.0 - c) for c in alignments]
+class Short(SpectralUpdate):
+    def direction(self, *args):
+        return super().direction(*args)[1:]
 
 
-@pytest.mark.parametrize(
-    ("rule", "words"),
-    [
-        (Dice(), "same states"),
-        (InPlace(), "arguments"),
-        (Negative(), "at least 0"),
-        (Stubborn(), "after a rejection"),
-        (Contrary(), "better alignment"),
-    ],
-    ids=lambda value: type(value).__name__ if isinstance(value, FixedHorizon) else "",
-)
-def test_broken_horizon_rules_are_found(rule, words):
-    with pytest.raises(ContractError, match=f"^{type(rule).__name__}.*{words}"):
-        check_horizon(rule)
+class Careless(SpectralUpdate):
+    def direction(self, state, members, average, gradients, cosines, backend):
+        found = super().direction(state, members, average, gradients, cosines, backend)
+        gradients[0].zero_()
+        return found
+
+
+class Undefined(SpectralUpdate):
+    def direction(self, *args):
+        return [x / x.norm() for x in super().direction(*args)]
+
+
+class Restless(SpectralUpdate):
+    def lengths(self, state, members, own):
+        return super().lengths(state, members, own) + 1.0
+
+
+class Meddling(SpectralUpdate):
+    def direction(self, state, members, *rest):
+        for row in state.arrays["rows"]:
+            row.mul_(0.5)
+        return super().direction(state, members, *rest)
+
+
+class Dice(SpectralUpdate):
+    def lengths(self, state, members, own):
+        return super().lengths(state, members, own) * random.random()
+
+
+BROKEN_UPDATES = [
+    (MutableUpdate(), "frozen dataclass"),
+    (Overshooting(), "share in"),
+    (Uphill(), "down the gradient"),
+    (Long(), "unit length"),
+    (Short(), "4 directions"),
+    (Careless(), "leave gradients"),
+    (Undefined(), "finite directions"),
+    (Restless(), "moves nothing"),
+    (Meddling(), "no gradient has reached"),
+    (Dice(), "survives being saved"),
+]
+
+
+@pytest.mark.parametrize(("update", "words"), BROKEN_UPDATES, ids=class_name)
+def test_broken_updates_are_found(update, words):
+    with pytest.raises(ContractError, match=f"^{type(update).__name__}.*{words}"):
+        check_update(update)
 
 
 @dataclass
@@ -158,7 +218,22 @@ class Broken(TorchBackend):
         return lambda *args: [1.5 * x + 1 for x in value(*args)]
 
 
-@pytest.mark.parametrize("kernel", ["zeros", "copy", "difference", "average", "norms", "dots"])
+KERNELS = ["zeros", "constants", "copy", "difference", "average", "norms", "distances", "dots"]
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_broken_backends_are_found(kernel):
     with pytest.raises(ContractError, match=f"^Broken.*{kernel}"):
         check_backend(replace(TORCH, backend=Broken(kernel)))
+
+
+class Deaf(TorchBackend):
+    """Stores every history as its own type, whatever is asked for."""
+
+    def zeros(self, like, history=None):
+        return super().zeros(like)
+
+
+def test_a_backend_that_ignores_the_history_asked_for_is_found():
+    with pytest.raises(ContractError, match="zeros, float32"):
+        check_backend(replace(TORCH, backend=Deaf("bfloat16")))

@@ -7,17 +7,16 @@ from argparse import ArgumentError
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict import __version__
-from hybrid_predict.cli import audit, bench, demo
+from hybrid_predict.cli import audit, demo
 from hybrid_predict.cli.options import BAD_USAGE, INTERRUPTED, PROGRAM
 from hybrid_predict.errors import HybridPredictError, MissingExtraError
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-COMMANDS = {"demo": demo, "audit": audit, "bench": bench}
+COMMANDS = {"demo": demo, "audit": audit}
 """By name: modules with ``HELP``, one line; ``parser(formatter)``, the command's parser; and
-``run(options)``, which takes what was parsed and returns the exit status. One with actions of its
-own also has ``add_actions(parser, formatter)``."""
+``run(options)``, which takes what was parsed and returns the exit status."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,20 +53,17 @@ def _parser() -> ArgumentParser:
         """Help texts as they are written, without types and defaults behind them."""
 
         def _get_help_string(self, action: Any) -> str:
-            return str(action.help)
+            return str(action.help or "")
 
     parser = ArgumentParser(
         prog=PROGRAM,
         formatter_class=Help,
-        description="Train neural networks in fewer full steps by forecasting where their weights "
-        "are going.",
+        description="Train neural networks in fewer full steps: corrected updates, and predicted "
+        "steps between them.",
         version=__version__,
         exit_on_error=False,
     )
     commands = parser.add_subcommands(dest="command", metavar="COMMAND")
     for name, command in COMMANDS.items():
-        own = command.parser(Help)
-        commands.add_subcommand(name, own, help=command.HELP)
-        if hasattr(command, "add_actions"):
-            command.add_actions(own, Help)
+        commands.add_subcommand(name, command.parser(Help), help=command.HELP)
     return parser

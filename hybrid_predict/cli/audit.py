@@ -1,4 +1,4 @@
-"""``hybrid-predict audit``: whether forecasting saves steps on a model of one's own."""
+"""``hybrid-predict audit``: whether full steps are saved on a model of one's own."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.auditing import AuditConfig, AuditOutcome, audit, plan_audit
-from hybrid_predict.auditing.arm import MakeRun
-from hybrid_predict.auditing.config import ARMS
+from hybrid_predict.audit import AuditConfig, AuditOutcome, audit, plan_audit
+from hybrid_predict.audit.arm import MakeRun
+from hybrid_predict.audit.config import ARMS
+from hybrid_predict.audit.mechanisms import sentences
 from hybrid_predict.cli.options import (
     BAD_USAGE,
     INTERRUPTED,
@@ -20,13 +21,13 @@ from hybrid_predict.cli.options import (
 )
 from hybrid_predict.cli.screen import Screen
 from hybrid_predict.errors import HybridPredictError
-from hybrid_predict.evidence import FULL
 from hybrid_predict.report.audit import COLUMNS, audit_rows
+from hybrid_predict.runs.evidence import FULL
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
 
-HELP = "Find out whether forecasting saves steps on your own model."
+HELP = "Find out whether it saves full steps on your own model."
 
 STATUS = {AuditOutcome.VERIFIED: 0, AuditOutcome.NO_SAVING: 4, AuditOutcome.UNDECIDED: 3}
 """Exit statuses by outcome; 1 is what Python itself ends with when something is broken."""
@@ -41,10 +42,11 @@ def parser(formatter: Any) -> ArgumentParser:
     from jsonargparse import ArgumentParser
 
     made = ArgumentParser(
-        description="Trains your own Lightning model in full, with a shortened schedule, and with "
-        "forecasts, from the same seeds, and tests whether forecasting saves steps at equal "
-        "quality. An audit that was stopped goes on where it was. Exit status: 0 verified saving, "
-        "4 no saving, 3 not enough seeds to tell, 2 bad usage or failed training, 130 interrupted.",
+        description="Trains your own Lightning model in full, with a shortened schedule, with "
+        "corrected updates, and with corrected updates and predicted steps, from the same seeds, "
+        "and tests whether full steps are saved at equal quality. An audit that was stopped goes "
+        "on where it was. Exit status: 0 verified saving, 4 no saving, 3 not enough seeds to tell, "
+        "2 bad usage or failed training, 130 interrupted.",
         exit_on_error=False,
         formatter_class=formatter,
     )
@@ -77,7 +79,7 @@ def run(options: Any) -> int:
         training failed, 130 after Ctrl-C.
     """
     need("The audit", ("cli", "lightning"))
-    from hybrid_predict.auditing.yaml_file import importable
+    from hybrid_predict.audit.yaml_file import importable
 
     # Statuses that the user's own code ends with would be taken for outcomes.
     try:
@@ -94,7 +96,7 @@ def run(options: Any) -> int:
 
 
 def _run(options: Any) -> int:
-    from hybrid_predict.auditing.yaml_file import read_audit
+    from hybrid_predict.audit.yaml_file import read_audit
 
     make_run, config, source = read_audit(options.file)
     chosen: dict[str, Any] = {} if options.seeds is None else {"seeds": options.seeds}
@@ -118,5 +120,7 @@ def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], outpu
         result = audit(make_run, config, folder, observer=screen, source=source)
     titles = [title.format(metric=config.metric) for title in COLUMNS]
     table = (titles, [row.values() for row in audit_rows(result.results)])
-    screen.conclude(result.results, result.results["verdict"], table, folder, mlflow=config.mlflow)
+    notes = [*sentences(result.results["earned"]), *result.results["notes"]]
+    shown = {**result.results, "notes": notes}
+    screen.conclude(shown, shown["verdict"], table, folder, mlflow=config.mlflow)
     return INTERRUPTED if result.partial else STATUS[result.outcome]

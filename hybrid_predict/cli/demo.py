@@ -1,4 +1,4 @@
-"""``hybrid-predict demo``: a small GPT trained with and without forecasts."""
+"""``hybrid-predict demo``: a small GPT trained with and without the callback."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.cli.options import INTERRUPTED, PROGRAM, integer, need, number, output_folder
 from hybrid_predict.cli.screen import Screen
-from hybrid_predict.demo import DemoPlan, run_demo
+from hybrid_predict.demo.run import DemoPlan, run_demo
+from hybrid_predict.demo.training import DemoRecipe
 from hybrid_predict.report.page import table_rows
-from hybrid_predict.tasks.stdlib_gpt import DemoRecipe
 
 if TYPE_CHECKING:
     from jsonargparse import ArgumentParser
@@ -19,10 +19,10 @@ HELP = "Train a small GPT with and without it."
 _COLUMNS = (
     "arm",
     "full\nsteps",
-    "equivalent\nsteps",
+    "predicted\nsteps",
     "seconds",
     "final validation\nloss (mean ± sd)",
-    "equivalent\nplain steps",
+    "plain full steps\nto reach it",
 )
 
 
@@ -36,9 +36,10 @@ def parser(formatter: Any) -> ArgumentParser:
 
     made = ArgumentParser(
         description="Trains a small GPT on the source text of Python's standard library: in full, "
-        "with a shortened schedule, and with forecasts, from the same weights and batches. Needs "
-        "no network. Writes a report, the results and an MLflow database into the output folder. "
-        "Takes 6 to 8 minutes on 2 cores, about 1 minute with --quick.",
+        "with a shortened schedule, with corrected updates, and with corrected updates and "
+        "predicted steps, from the same weights and batches. Needs no network. Writes a report, "
+        "the results and an MLflow database into the output folder. Takes about 10 minutes on 2 "
+        "cores, 1.5 minutes with --quick.",
         exit_on_error=False,
         formatter_class=formatter,
     )
@@ -48,14 +49,14 @@ def parser(formatter: Any) -> ArgumentParser:
 
 def _add_options(parser: ArgumentParser) -> None:
     add = parser.add_argument
-    add("--quick", action="store_true", help="A third of the full steps, and one seed.")
+    add("--quick", action="store_true", help="A third of the steps, and one seed.")
     add("--seeds", type=integer, metavar="N", help="Paired seeds (3; with --quick 1).")
     add(
         "--speedup",
         type=number,
         default=1.5,
         metavar="X",
-        help="Equivalent steps per full step of the hybrid arm, above 1 (1.5).",
+        help="Steps per full step of the hybrid arm, above 1 (1.5).",
     )
     add(
         "--steps",

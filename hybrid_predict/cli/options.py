@@ -8,7 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 from hybrid_predict.errors import MissingExtraError
-from hybrid_predict.runtime import writable_folder
+from hybrid_predict.runs.runtime import writable_folder
 
 PROGRAM = "hybrid-predict"
 BAD_USAGE, INTERRUPTED = 2, 130

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.runtime import Observer
-from hybrid_predict.tracking import tracking_uri
+from hybrid_predict.runs.runtime import Observer
+from hybrid_predict.runs.tracking import tracking_uri
 
 
 class Screen(Observer):

@@ -13,9 +13,9 @@ from hybrid_predict.report.shared import COLORS, data_uri, mean_and_sd, paired_f
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-ORDER = ("short", "hybrid", "full")
+ORDER = ("short", "corrected", "hybrid", "full")
 
-COLUMNS = ("arm", "full\nsteps", "equivalent\nsteps", "cost", "seconds", "{metric}\n(mean ± sd)")
+COLUMNS = ("arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)")
 """Titles of the table, for the terminal."""
 
 
@@ -61,8 +61,8 @@ def audit_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
             {
                 "arm": name,
                 "full_steps": f"{summary['full_steps']:,.0f}",
-                "equivalent_steps": f"{summary['equivalent_steps']:,.0f}",
-                "cost": f"{summary['cost']:,.1f}",
+                "predicted_steps": f"{summary['predicted_steps']:,.0f}",
+                "undone_steps": f"{summary['undone_steps']:,.0f}",
                 "seconds": f"{summary['seconds']:,.1f}",
                 "metric": ", ".join(metrics),
             }
@@ -85,10 +85,10 @@ def difference_figure(results: Mapping[str, Any]) -> Figure:
     verdict, config = results["verdict"], results["config"]
     sign = 1.0 if config["mode"] == "min" else -1.0
     line = sign * verdict["line"]
-    figure = new_figure(figsize=(9, 2.9))
+    figure = new_figure(figsize=(9, 3.4))
     axes = figure.subplots()
     values = {(r["arm"], r["seed"]): r["metric"] for r in results["runs"] if not r["failure"]}
-    for height, arm in enumerate(("short", "hybrid")):
+    for height, arm in enumerate(ORDER[:-1]):
         differences = [
             value - values["full", seed]
             for (name, seed), value in values.items()
@@ -97,16 +97,16 @@ def difference_figure(results: Mapping[str, Any]) -> Figure:
         heights = [height] * len(differences)
         axes.scatter(differences, heights, color=COLORS[arm], s=42, alpha=0.55, zorder=3)
     ends = [line + sign * verdict["contrast"][name] for name in ("lower", "upper")]
-    axes.plot(ends, [1.28, 1.28], color=COLORS["hybrid"], linewidth=4, solid_capstyle="butt")
+    axes.plot(ends, [2.28, 2.28], color=COLORS["hybrid"], linewidth=4, solid_capstyle="butt")
     middle = line + sign * verdict["contrast"]["mean"]
-    axes.plot([middle], [1.28], marker="|", markersize=13, markeredgewidth=3, color="#1d2129")
+    axes.plot([middle], [2.28], marker="|", markersize=13, markeredgewidth=3, color="#1d2129")
     axes.axvline(0, color=COLORS["full"], linewidth=1.2, label="full")
     kept = f"keeps {config['retain']:.0%} of what the saved steps are worth"
     label = kept if config["margin"] is None else f"margin {config['margin']:g}"
     axes.axvline(line, color="#e9a03b", linestyle="--", linewidth=1.6, label=label)
     better = "less" if sign > 0 else "more"
-    axes.set(xlabel=f"{config['metric']} - full arm's ({better} is better)", ylim=(-0.5, 1.8))
-    axes.set_yticks([0, 1], ["short", "hybrid"])
+    axes.set(xlabel=f"{config['metric']} - full arm's ({better} is better)", ylim=(-0.5, 2.9))
+    axes.set_yticks(range(3), ORDER[:-1])
     tidy(axes)
     axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
     return figure

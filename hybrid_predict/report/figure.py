@@ -1,4 +1,4 @@
-"""The figure of one run: loss, horizon and verdicts."""
+"""The figure of one run: its loss, its predicted steps and their verdicts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from hybrid_predict.report.history import RunHistory
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLORS = {"accepted": "#2a9d8f", "shrunk": "#e9a03b", "rejected": "#d1495b"}
+COLORS = {"stands": "#2a9d8f", "undone": "#d1495b"}
+
+BARS = 40
+"""Most bars in which predicted steps are counted."""
 
 
 def new_figure(**kwargs: Any) -> Figure:
@@ -40,46 +43,46 @@ def smoothed(values: list[float | None], span: int = 25) -> np.ndarray:
 
 
 def run_figure(history: RunHistory) -> Figure:
-    """Loss against full and against equivalent steps, horizon and verdicts against full steps.
+    """Training loss over the steps of a run; below it its predicted steps and their verdicts.
 
     Args:
         history: The run's history.
 
     Returns:
-        A matplotlib figure of three panels.
+        A matplotlib figure of two panels.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    figure = new_figure(figsize=(9, 7))
-    top, middle, bottom = figure.subplots(3, 1, height_ratios=(3, 2, 1))
-    full = history.column("full_step")
+    figure = new_figure(figsize=(9, 5.2))
+    top, bottom = figure.subplots(2, 1, height_ratios=(3, 1.2), sharex=True)
+    steps = np.array(history.column("step"), dtype=float)
     loss = smoothed(history.column("loss"))
-    top.plot(full, loss, color="#264653", label="against full steps")
-    top.plot(
-        history.column("equivalent_step"),
-        loss,
-        color="#264653",
-        alpha=0.45,
-        linestyle="--",
-        label="against equivalent steps",
-    )
-    top.set(ylabel="training loss (running mean)", xlabel="steps")
-    top.legend(frameon=False)
-    middle.plot(full, history.column("horizon"), color="#457b9d")
-    middle.set(ylabel="mean horizon (updates)")
-    verdicts = history.column("verdict")
-    edges = np.linspace(0, max([*full, 1]), 41)
-    below = np.zeros(40)
-    for name, color in COLORS.items():
-        steps = [step for step, verdict in zip(full, verdicts, strict=True) if verdict == name]
-        counts, _ = np.histogram(steps, edges)
+    top.plot(steps, loss, color="#264653")
+    stands, undone = (np.array(history.column(name)) for name in ("predicted", "undone"))
+    where = undone > 0
+    if where.any():
+        top.scatter(
+            steps[where], loss[where], color=COLORS["undone"], marker="x", zorder=3,
+            label="predicted steps undone here",
+        )  # fmt: skip
+        top.legend(frameon=False)
+    top.set(ylabel="training loss (running mean)")
+    last = int(max([*steps, 1]))
+    edges = np.linspace(0, last, min(BARS, last) + 1)
+    below = np.zeros(len(edges) - 1)
+    for (name, color), counts in zip(COLORS.items(), (stands, undone), strict=True):
+        heights, _ = np.histogram(steps, edges, weights=counts)
+        label = f"{name}: {int(sum(counts)):,}"
         bottom.bar(
-            edges[:-1], counts, np.diff(edges), bottom=below, align="edge", color=color, label=name
-        )
-        below += counts
-    bottom.set(ylabel="verdicts", xlabel="full steps")
-    bottom.legend(
-        frameon=False, ncols=3, fontsize="small", loc="lower right", bbox_to_anchor=(1, 1)
-    )
+            edges[:-1], heights, np.diff(edges), bottom=below, align="edge", color=color,
+            label=label, edgecolor="white", linewidth=0.5,
+        )  # fmt: skip
+        below += heights
+    bottom.set(ylabel="predicted steps", xlabel="steps", xlim=(0, last))
+    bottom.set_ylim(0, 1.5 * max([*below, 1]))
+    bottom.yaxis.get_major_locator().set_params(integer=True)
+    bottom.legend(frameon=False, ncols=2, fontsize="small", loc="upper right")
+    for axes in (top, bottom):
+        axes.spines[["top", "right"]].set_visible(False)
     return figure

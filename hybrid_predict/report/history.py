@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from hybrid_predict.window import StepRecord
+from hybrid_predict.engine.record import StepRecord
+from hybrid_predict.verify.judge import Verdict
 
-COLUMNS = ("full_step", "equivalent_step", "loss", "horizon", "verdict")
+COLUMNS = ("full_step", "step", "loss", "predicted", "undone")
 
 
 @dataclass
@@ -15,27 +16,38 @@ class RunHistory:
     """Evenly thinned records of a run, at most ``capacity`` of them.
 
     Args:
-        capacity: Rows kept, at least 2; when they run out, every other one is dropped and from
-            then on only every other one is taken.
-        stride: A row is taken every so many full steps.
-        rows: One row per record taken: full step, equivalent step, loss, horizon, verdict.
+        capacity: Rows kept, at least 2; when they run out, every two become one, and from then on
+            a row stands for twice as many full steps.
+        stride: Full steps that a row stands for.
+        rows: The last full step and step that a row stands for, the training loss there, and how
+            many predicted steps among them stand and were undone.
     """
 
     capacity: int = 2000
     stride: int = 1
     rows: list[list[Any]] = field(default_factory=list)
+    _made: dict[int, int] = field(default_factory=dict, repr=False)
 
-    def add(self, record: StepRecord, equivalent_steps: int) -> None:
-        """Take a record, if it is its turn; its statistics are those of an earlier full step."""
-        step = record.step if record.read_step is None else record.read_step
-        if step % self.stride:
+    def add(self, record: StepRecord, steps: int) -> None:
+        """Take the next record of the run; one without measurements adds nothing by itself.
+
+        Args:
+            record: Its measurements are those of full step ``read_step``.
+            steps: Steps of the run when it was made, the record's own ticks included.
+        """
+        if record.predicted:
+            self._made[record.step] = record.predicted
+        read = record.read_step
+        if read is None:
             return
-        equivalent = max(step, equivalent_steps - (record.step - step))
-        verdict = record.verdict.value if record.verdict else ""
-        self.rows.append([step, equivalent, record.loss, record.horizon, verdict])
-        if len(self.rows) >= self.capacity:
+        made = sum(self._made.pop(k) for k in sorted(self._made) if k <= read)
+        counts = [0, made] if record.verdict is Verdict.UNDONE else [made, 0]
+        self._append([read, steps - (record.step - read), record.loss, *counts])
+        if len(self.rows) > self.capacity:
             self.stride *= 2
-            self.rows = [row for row in self.rows if row[0] % self.stride == 0]
+            rows, self.rows = self.rows, []
+            for row in rows:
+                self._append(row)
 
     def column(self, name: str) -> list[Any]:
         """One column; ``name`` is one of :data:`COLUMNS`."""
@@ -44,9 +56,21 @@ class RunHistory:
 
     def state_dict(self) -> dict[str, Any]:
         """The rows, as primitives."""
-        return {"stride": self.stride, "rows": [list(row) for row in self.rows]}
+        made = [list(pair) for pair in self._made.items()]
+        return {"stride": self.stride, "rows": [list(row) for row in self.rows], "made": made}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from saved rows."""
         self.stride = int(state["stride"])
         self.rows = [list(row) for row in state["rows"]]
+        self._made = {int(step): int(count) for step, count in state["made"]}
+
+    def _append(self, row: list[Any]) -> None:
+        """Add a row, or merge it into the last one where both belong to the same stride."""
+        last = self.rows[-1] if self.rows else None
+        if last is None or (last[0] - 1) // self.stride != (row[0] - 1) // self.stride:
+            self.rows.append(row)
+            return
+        full_step, step, loss, predicted, undone = row
+        loss = last[2] if loss is None else loss
+        self.rows[-1] = [full_step, step, loss, last[3] + predicted, last[4] + undone]

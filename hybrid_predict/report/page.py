@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.report.figure import new_figure, run_figure
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.shared import (
@@ -20,13 +19,19 @@ from hybrid_predict.report.shared import (
     render,
     tidy,
 )
-from hybrid_predict.tasks.stdlib_gpt import CONTROL
+from hybrid_predict.runs.evidence import CONTROL, CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MECHANISMS = {
+    "corrected updates": f"{CORRECTED} - {SHORT}",
+    "predicted steps": f"{HYBRID} - {CORRECTED}",
+}
+"""The paired differences that show what each mechanism does."""
+
 BEYOND_FULL, BELOW_SHORT = "beyond full", "below short"
-"""What stands for ``equivalent_plain_steps`` where the two plain arms do not bracket the loss."""
+"""What stands for a number of plain steps where the two plain arms do not bracket the loss."""
 
 
 def write_page(results: Mapping[str, Any], history: RunHistory | None, folder: Path) -> Path:
@@ -46,7 +51,7 @@ def write_page(results: Mapping[str, Any], history: RunHistory | None, folder: P
     figures = {}
     if results["runs"]:
         figures["curves"] = data_uri(curves_figure(results))
-        order = (SHORT, HYBRID, FULL, CONTROL)
+        order = (SHORT, CORRECTED, HYBRID, FULL, CONTROL)
         label = "final validation loss\n(nats per byte)"
         figures["paired"] = data_uri(paired_figure(results["runs"], order, "val_loss", label))
     if history is not None:
@@ -58,6 +63,7 @@ def write_page(results: Mapping[str, Any], history: RunHistory | None, folder: P
         figures=figures,
         rows=table_rows(results),
         colors=COLORS,
+        mechanisms=MECHANISMS,
         few_seeds=FEW_SEEDS,
     )
 
@@ -66,12 +72,12 @@ def table_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per arm, as text: for the page and the terminal."""
     rows = []
     for name, summary in results["summary"].items():
-        plain = results["equivalent_plain_steps"] if name == HYBRID else None
+        plain = results["plain_steps_to_reach"].get(name)
         rows.append(
             {
                 "arm": name,
                 "full_steps": f"{summary['full_steps']:,.0f}",
-                "equivalent_steps": f"{summary['equivalent_steps']:,.0f}",
+                "predicted_steps": f"{summary['predicted_steps']:,.0f}",
                 "seconds": f"{summary['seconds']:,.1f}",
                 "val_loss": mean_and_sd(summary["val_loss"], places=4),
                 "plain_steps": f"{plain:,.0f}" if isinstance(plain, float) else plain or "",
@@ -121,44 +127,70 @@ def conclusion(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _over_complete_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Means per arm over the seeds that have all three arms of the comparison."""
-    seeds = [{run["seed"] for run in runs if run["arm"] == arm} for arm in (FULL, SHORT, HYBRID)]
+    """Means per arm over the seeds that have all arms of the comparison."""
+    compared = (FULL, SHORT, CORRECTED, HYBRID)
+    seeds = [{run["seed"] for run in runs if run["arm"] == arm} for arm in compared]
     complete = set.intersection(*seeds)
+    keys = ("full_steps", "predicted_steps", "seconds")
     means: dict[str, Any] = {}
     for arm in dict.fromkeys(run["arm"] for run in runs):
         chosen = [run for run in runs if run["arm"] == arm and run["seed"] in complete]
         if chosen:
-            means[arm] = {k: fmean(run[k] for run in chosen) for k in ("full_steps", "seconds")}
+            means[arm] = {k: fmean(run[k] for run in chosen) for k in keys}
             means[arm]["val_loss"] = {"mean": fmean(run["val_loss"] for run in chosen)}
     return means
 
 
 def _finding(results: Mapping[str, Any]) -> tuple[str, list[str]]:
     """The main result in one phrase, and the sentences that explain it."""
-    full, short, hybrid = (results["summary"][name] for name in (FULL, SHORT, HYBRID))
-    taken, plain = hybrid["full_steps"], results["equivalent_plain_steps"]
-    saved = 1 - taken / full["full_steps"]
-    explained = [
-        f"After {taken:,.0f} full steps the hybrid arm's mean validation loss is "
-        f"{hybrid['val_loss']['mean']:.4f} nats per byte; plain training is at "
-        f"{short['val_loss']['mean']:.4f} after {short['full_steps']:,.0f} full steps, with its "
-        f"schedule shortened to them, and at {full['val_loss']['mean']:.4f} after "
-        f"{full['full_steps']:,.0f}."
-    ]
-    if plain == BEYOND_FULL:
-        explained.append(
-            "That is below the full run, so how many full steps plain training would have needed "
-            "is more than were tried."
-        )
-        return f"lower loss than the full run, with {saved:.0%} fewer full steps", explained
-    if plain == BELOW_SHORT or plain <= taken:
-        explained.append("Forecasts did not pay here.")
-        return "no gain over plain training with as many full steps", explained
-    explained.append(
-        f"By interpolation between those two, plain training would have needed about {plain:,.0f} "
-        "full steps to end where the hybrid arm does."
+    full, short, corrected, hybrid = (
+        results["summary"][name] for name in (FULL, SHORT, CORRECTED, HYBRID)
     )
-    return f"{taken:,.0f} hybrid full steps do the work of {plain:,.0f} plain ones", explained
+    loss = {k: v["val_loss"]["mean"] for k, v in results["summary"].items()}
+    taken, plain = hybrid["full_steps"], results["plain_steps_to_reach"][HYBRID]
+    explained = [
+        f"After {taken:,.0f} full and {hybrid['predicted_steps']:,.0f} predicted steps the hybrid "
+        f"arm's mean validation loss is {loss[HYBRID]:.4f} nats per byte. Plain training is at "
+        f"{loss[SHORT]:.4f} after {short['full_steps']:,.0f} full steps, with its schedule "
+        f"shortened to them, and at {loss[FULL]:.4f} after {full['full_steps']:,.0f}.",
+        f"Corrected updates alone are at {loss[CORRECTED]:.4f} after "
+        f"{corrected['full_steps']:,.0f} full steps.",
+    ]
+    if plain == BELOW_SHORT or (plain != BEYOND_FULL and plain <= taken):
+        return "no gain over plain training with as many full steps", explained
+    credit = _credit(loss)
+    if plain == BEYOND_FULL:
+        saved = 1 - taken / full["full_steps"]
+        explained.append(
+            "The hybrid arm ends below the full arm, so plain training would have needed more full "
+            "steps than were tried."
+        )
+        return (
+            f"lower loss than the full run, with {saved:.0%} fewer full steps; {credit}",
+            explained,
+        )
+    explained.append(
+        f"By interpolation between the plain arms, plain training would have needed about "
+        f"{plain:,.0f} full steps to end where the hybrid arm does."
+    )
+    return (
+        f"{taken:,.0f} hybrid full steps do the work of {plain:,.0f} plain ones; {credit}",
+        explained,
+    )
+
+
+def _credit(loss: Mapping[str, float]) -> str:
+    """Which mechanism the hybrid arm's gain over the short arm comes from, in one phrase.
+
+    Args:
+        loss: Mean final losses by arm; the hybrid arm's is below the short arm's.
+    """
+    share = (loss[SHORT] - loss[CORRECTED]) / (loss[SHORT] - loss[HYBRID])
+    if share > 1:
+        return "predicted steps lost a part of what corrected updates gained"
+    if share < 0:
+        return "predicted steps gained it, and corrected updates lost a part"
+    return f"{share:.0%} of the gain by corrected updates, {1 - share:.0%} by predicted steps"
 
 
 def _details(results: Mapping[str, Any], n: int) -> list[str]:
@@ -175,8 +207,8 @@ def _details(results: Mapping[str, Any], n: int) -> list[str]:
     sentences = []
     if n > 1:
         sentences.append(
-            f"The hybrid arm's loss is lower than the short arm's on {wins(SHORT)} seeds and lower "
-            f"than the full arm's on {wins(FULL)}."
+            f"The hybrid arm's loss is lower than the short arm's on {wins(SHORT)} seeds, than the "
+            f"corrected arm's on {wins(CORRECTED)}, and than the full arm's on {wins(FULL)}."
         )
     sentences.append(
         f"A hybrid full step took {results['overhead_ratio']:.2f} times as long as a plain one; in "
@@ -185,7 +217,7 @@ def _details(results: Mapping[str, Any], n: int) -> list[str]:
     )
     if CONTROL in summary:
         sentences.append(
-            "With the learning rate of the hidden matrices doubled, plain training ends at "
+            "Plain training with the learning rate of the hidden matrices doubled is at "
             f"{summary[CONTROL]['val_loss']['mean']:.4f} after "
             f"{summary[CONTROL]['full_steps']:,.0f} full steps."
         )

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 COLORS = {
     "full": "#264653",
     "short": "#8a8f98",
+    "corrected": "#2a9d8f",
     "hybrid": "#d1495b",
     "full, hidden x2": "#457b9d",
 }
@@ -58,7 +59,7 @@ def mean_and_sd(spread: Mapping[str, Any], places: int | None = None) -> str:
     """A mean with its standard deviation, if there is one.
 
     Args:
-        spread: As :func:`hybrid_predict.evidence.spread` makes it.
+        spread: As :func:`hybrid_predict.runs.evidence.spread` makes it.
         places: Digits behind the point; None for as many as show two of the deviation.
     """
     mean, sd = spread["mean"], spread["sd"]

@@ -10,25 +10,28 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hybrid_predict.backends import AbstractBackend, NumpyBackend, TorchBackend
 from hybrid_predict.errors import ContractError
+from hybrid_predict.tensors import AbstractBackend, NumpyBackend, TorchBackend
 
 NDFloat = NDArray[Any]
 Shapes = Sequence[tuple[int, ...]]
 
 KERNELS: dict[str, Callable[[Any, Any, Any, list[float]], Any]] = {
     "zeros": lambda b, x, y, f: b.zeros(x),
+    "constants": lambda b, x, y, f: b.constants(f, x),
     "copy": lambda b, x, y, f: b.copy(x, y),
     "difference": lambda b, x, y, f: b.difference(x, y),
     "add_scaled": lambda b, x, y, f: b.add_scaled(x, y, f),
     "average": lambda b, x, y, f: b.average(b.average(b.zeros(x), x, 0.75), y, 0.75),
     "norms": lambda b, x, y, f: b.norms(x),
+    "distances": lambda b, x, y, f: b.distances(x, y, f),
     "dots": lambda b, x, y, f: b.dots(x, y),
     "cosines": lambda b, x, y, f: b.cosines(x, y),
-    "rescale": lambda b, x, y, f: b.rescale(b.average(b.zeros(x), x, 0.75), b.norms(y)),
-    "zero_rows": lambda b, x, y, f: [b.zero_rows(x)],
+    "zero_rows": lambda b, x, y, f: b.zero_rows(x),
     "flatten_spectrum": lambda b, x, y, f: _flattened(b, x, y, None),
     "flatten_spectrum, levelled": lambda b, x, y, f: _flattened(b, x, y, b.zero_rows(x)),
+    "zeros, float32": lambda b, x, y, f: b.copy(b.zeros(x, "float32"), y),
+    "zeros, bfloat16": lambda b, x, y, f: b.average(b.zeros(x, "bfloat16"), y, 0.75),
 }
 """Every kernel by name, as a function of backend, two lists of arrays, and factors."""
 
@@ -76,7 +79,7 @@ def _flattened(backend: AbstractBackend[Any], x: Any, y: Any, rows: Any) -> list
     flat, lengths, decays = backend.zeros(x), backend.norms(x), 0.7 + 0.2 * backend.cosines(x, y)
     for source in (y, x):
         flat, rows = backend.flatten_spectrum(flat, source, y, decays, lengths, 5, rows)
-    return flat if rows is None else [*flat, rows]
+    return flat if rows is None else [*flat, *rows]
 
 
 def check_backend(case: BackendUnderTest) -> None:
@@ -134,7 +137,9 @@ def check_kernel(
         got, want = case.dump(x), np.asarray(y)
         if got.shape != want.shape:
             raise ContractError(name, f"{kernel} to keep the shape {want.shape}", got.shape)
-        stored = RESOLUTION[case.backend.history]
+        stored = RESOLUTION["bfloat16" if "bfloat16" in kernel else case.backend.history]
+        if kernel == "zeros, float32":
+            stored = RESOLUTION["float32"]
         bound = max(RESOLUTION[dtype], stored)
         relative, absolute = bound, 20 * size**2 * bound
         if flat:

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from compatibility.rows import Table
-from compatibility.subject import EPOCHS, refuses, same_rates, train
-from hybrid_predict import HybridConfig, HybridPredict, UnsupportedSetupError
-from lightning_models import Net, SeededLoader
+from compatibility.subject import EPOCHS, STEPS, refuses, same_rates, train
+from hybrid_predict import UnsupportedSetupError
+from lightning_models import Net, Recorded, SeededLoader
 
 TABLE = Table("loop")
 
@@ -42,7 +42,7 @@ def iterable(folder: Path) -> None:
     "iterable loader, `max_epochs`",
     "a loader without length",
     outcome="UnsupportedSetupError",
-    note="the run's length is unknown; set `max_steps`",
+    note="the run's length is unknown; set `max_steps`, or `HybridPredict(total_steps=...)`",
 )
 def iterable_by_epochs(folder: Path) -> None:
     class Short(Stream):
@@ -50,8 +50,13 @@ def iterable_by_epochs(folder: Path) -> None:
             for _, batch in zip(range(6), super().__iter__(), strict=False):
                 yield batch
 
+    def short() -> Any:
+        return DataLoader(Short(), batch_size=None)
+
     refuses(UnsupportedSetupError, "number of optimizer updates is known.*max_steps",
-            train=DataLoader(Short(), batch_size=None), max_epochs=6)  # fmt: skip
+            train=short(), max_epochs=6)  # fmt: skip
+    plugin = Recorded(total_steps=STEPS)
+    train(Net("none"), plugin=plugin, train=short(), max_epochs=6).sound()
 
 
 @TABLE.row(
@@ -92,15 +97,3 @@ def takes_iterator(folder: Path) -> None:
         assert same_rates(lambda: TakesIterator("cosine"), by_epochs, **EPOCHS)
     assert by_epochs.trainer.current_epoch == 6
     assert by_epochs.model.batches == 24
-
-
-@TABLE.row(
-    "`training_step(self, dataloader_iter)` with a loss check",
-    "`HybridConfig(loss_tolerance=0.1)`",
-    outcome="UnsupportedSetupError",
-    note="the check would fetch a batch of its own",
-)
-def checked_iterator(folder: Path) -> None:
-    with pytest.warns(UserWarning, match="dataloader_iter"):
-        refuses(UnsupportedSetupError, "loss_tolerance.*the loader's iterator", TakesIterator(),
-                plugin=HybridPredict(config=HybridConfig(loss_tolerance=0.1)))  # fmt: skip

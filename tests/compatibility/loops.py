@@ -7,7 +7,6 @@ from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -20,15 +19,13 @@ from lightning.pytorch.callbacks import (
     Timer,
 )
 from lightning.pytorch.loggers import CSVLogger
-from torch import Tensor
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from compatibility.rows import Table
 from compatibility.subject import EPOCHS, STEPS, Run, Subject, refuses, same_rates, train
 from hybrid_predict import HybridPredict, UnsupportedSetupError
-from hybrid_predict.gradients import GradientProbe
-from lightning_models import Net, loader
+from lightning_models import Net, Recorded, loader
 
 TABLE = Table("loop")
 
@@ -45,12 +42,12 @@ WITH_ARGUMENTS: list[tuple[str, int, dict[str, Any], str]] = [
     ("`max_steps` and `max_epochs`", 30, {**EPOCHS, "max_steps": 30}, "whichever comes first"),
     (
         "`max_time` beside another limit", 36, {"max_steps": 36, "max_time": "00:01:00:00"},
-        "the clock is computed from the other limit",
+        "the run's length is that of the other limit",
     ),
     (
         "`accumulate_grad_batches`", 36,
         {"max_epochs": 9, "limit_train_batches": 10, "accumulate_grad_batches": 3},
-        "one forecast per window, hidden between its batches",
+        "predicted steps come before a window's first batch",
     ),
     ("`overfit_batches`", 36, {"max_epochs": 12, "overfit_batches": 3}, ""),
     ("`limit_train_batches`", 36, {"max_epochs": 6, "limit_train_batches": 6}, ""),
@@ -76,15 +73,8 @@ for _name, _steps, _kwargs, _note in WITH_ARGUMENTS:
 
 
 def clipped(kwargs: dict[str, Any], bound: Callable[[int], float], folder: Path) -> None:
-    norms: list[float] = []
-    measure = GradientProbe.total_norm
-
-    def measured(probe: GradientProbe) -> Tensor:
-        norms.append(float(measure(probe)))
-        return measure(probe)
-
-    with patch.object(GradientProbe, "total_norm", measured):
-        run = trains(36, kwargs, folder)
+    run = trains(36, kwargs, folder)
+    norms = [float(r.gradients.total_norm) for r in run.plugin.records if r.gradients]
     most = bound(sum(p.numel() for p in run.model.parameters()))
     assert len(norms) == 24
     assert all(0 < norm <= most * 1.01 for norm in norms)
@@ -109,14 +99,14 @@ TABLE.add(
 @TABLE.row(
     '`max_epochs`, `HybridPredict(skip_data="none")`',
     '`HybridPredict(skip_data="none")`',
-    note="no batch is skipped, so the run ends after fewer epochs, with its clock",
+    note="no batch is skipped, so the run ends after fewer epochs, with its steps",
     proof="integrations/test_lightning_clock.py::test_skip_data_decides_which_batches_are_seen",
 )
 def keeps_batches(folder: Path) -> None:
     def make() -> Subject:
         return Subject(scheduler=lambda o, n: OneCycleLR(o, 1e-2, total_steps=n))
 
-    run = train(make(), plugin=HybridPredict(skip_data="none"), **EPOCHS).sound()
+    run = train(make(), plugin=Recorded(skip_data="none"), **EPOCHS).sound()
     assert same_rates(make, run, **EPOCHS)
     assert run.trainer.current_epoch == 4
 
@@ -147,7 +137,9 @@ def validations(folder: Path) -> None:
     "`max_time` alone",
     '`Trainer(max_time="00:00:10:00")`',
     outcome="UnsupportedSetupError",
-    note="the run's length is unknown; set `max_steps`",
+    note="the run's length is unknown; set `max_steps`, or `HybridPredict(total_steps=...)`",
+    proof="integrations/test_lightning_clock.py"
+    "::test_a_length_that_the_trainer_does_not_know_can_be_given",
 )
 def time_alone(folder: Path) -> None:
     refuses(UnsupportedSetupError, "number of optimizer updates is known.*max_steps",
@@ -161,7 +153,7 @@ def time_alone(folder: Path) -> None:
 )
 def fast_dev_run(folder: Path) -> None:
     run = train(max_steps=-1, fast_dev_run=3)
-    assert run.trainer.global_step == run.ledger.equivalent_steps == 3
+    assert run.trainer.global_step == run.ledger.steps == run.ledger.full_steps == 3
     assert all(run.witness.seen["batch end"])
 
 
@@ -198,7 +190,7 @@ def scheduled_accumulation_by_epochs(folder: Path) -> None:
 def early_stopping(folder: Path) -> None:
     run = train(Net("none"), [EarlyStopping("val_loss", patience=2, min_delta=1e9)], **EPOCHS)
     assert run.trainer.current_epoch == 3
-    # An epoch may end a tick early or late on the clock.
+    # An epoch may end a step early or late.
     assert abs(run.trainer.global_step - 18) <= 1
     run.sound(run.trainer.global_step, full_steps=run.model.batches)
     assert run.model.batches < 15
@@ -207,7 +199,7 @@ def early_stopping(folder: Path) -> None:
 @TABLE.row(
     "`Timer`",
     "`callbacks=[Timer(duration=...)]`",
-    note="ends at base weights; the schedule is cut off, as always",
+    note="the schedule is cut off, as always",
 )
 def timer(folder: Path) -> None:
     class Soon(Timer):
@@ -254,7 +246,7 @@ class Tuned(Net):
 @TABLE.row(
     "`LearningRateFinder`",
     "`callbacks=[LearningRateFinder()]`",
-    note="searches before the clock starts, without forecasts",
+    note="searches before the run starts, without the plug-in",
 )
 def rate_finder(folder: Path) -> None:
     finder = LearningRateFinder(num_training_steps=12, early_stop_threshold=None)
@@ -268,7 +260,7 @@ def rate_finder(folder: Path) -> None:
 @TABLE.row(
     "`BatchSizeFinder`",
     "`callbacks=[BatchSizeFinder()]`",
-    note="searches before the clock starts, without forecasts",
+    note="searches before the run starts, without the plug-in",
 )
 def batch_size_finder(folder: Path) -> None:
     model = Tuned()
@@ -281,7 +273,7 @@ def batch_size_finder(folder: Path) -> None:
 @TABLE.row(
     "`trainer.fit` twice",
     "`trainer.fit(...)` again, with more epochs",
-    note="the second fit has a clock of its own, from where the first ended",
+    note="the second fit has steps of its own, from where the first ended",
     proof="integrations/test_lightning_clock.py::test_second_fit_continues_the_clock",
 )
 def fit_twice(folder: Path) -> None:
@@ -294,17 +286,21 @@ def fit_twice(folder: Path) -> None:
 @TABLE.row(
     "`training_step` returns `None`",
     "passes over a batch",
-    note="a forecast before it is rejected; such a step counts once, as always",
+    note="a predicted step before it is undone; such a step counts once, as always",
 )
 def passes_over(folder: Path) -> None:
     class Passes(Net):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
             loss = super().training_step(batch, batch_idx)
-            return None if self.batches - 1 in (0, 10, 11) else loss
+            return None if self.batches - 1 in passed else loss
 
+    whole = train(Net("cosine"))
+    verifying = [r.step - 1 for r in whole.plugin.records if r.predicted]
+    passed = (0, verifying[2])
     with pytest.warns(UserWarning, match="returned `None`"):
-        run = train(Passes("cosine")).sound(full_steps=25)
-    assert run.ledger.rejected == 2
+        run = train(Passes("cosine"))
+    run.sound(full_steps=STEPS - run.ledger.predicted_steps)
+    assert run.ledger.undone_steps == 1
 
 
 @TABLE.row(
@@ -320,14 +316,15 @@ def twice(folder: Path) -> None:
 @TABLE.row(
     "another callback or the module ends an epoch",
     "`on_train_batch_start` returns -1",
-    note="the full step under way is left at base weights",
+    note="predicted steps before a full step that does not come are undone",
     proof="integrations/test_lightning_safety.py"
-    "::test_an_epoch_broken_off_before_its_step_ends_at_base_weights",
+    "::test_an_epoch_broken_off_before_its_step_undoes_its_predicted_steps",
 )
 def ends_epoch(folder: Path) -> None:
     class Stops(Net):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
             return -1 if batch_idx == 5 else None
 
-    plugin = HybridPredict(skip_data="none")
-    train(Stops("none"), plugin=plugin, max_steps=36).sound()
+    run = train(Stops("none"), plugin=Recorded(skip_data="none"), max_steps=36)
+    run.sound(full_steps=STEPS - run.ledger.predicted_steps)
+    assert run.ledger.undone_steps > 0

@@ -13,19 +13,18 @@ from torch.utils.checkpoint import checkpoint
 
 from compatibility.rows import Table
 from compatibility.subject import EVERY_KIND, Run, Subject, adamw, mlp, refuses, train
-from hybrid_predict import HybridPredict, UnsupportedSetupError
+from hybrid_predict import UnsupportedSetupError
+from lightning_models import Recorded, fit
 
 TABLE = Table("model")
 
 
-def every_kind() -> HybridPredict:
-    return HybridPredict(config=EVERY_KIND)
+def every_kind() -> Recorded:
+    return Recorded(config=EVERY_KIND)
 
 
 def names(run: Run) -> set[str]:
-    """Names of the parameters that are forecast."""
-    assert run.plugin.engine is not None
-    return set(run.plugin.engine.horizons)
+    return run.predicted
 
 
 class Tokens(nn.Module):
@@ -47,7 +46,7 @@ class Tokens(nn.Module):
 @TABLE.row(
     "tied weights",
     "`head.weight = embedding.weight`",
-    note="one parameter, forecast as an embedding if at all",
+    note="one parameter, an embedding",
 )
 def tied(folder: Path) -> None:
     run = train(Subject(Tokens(tied=True)), plugin=every_kind()).sound()
@@ -102,20 +101,22 @@ def unfreezes(folder: Path) -> None:
     kept = body[0].weight.clone()
     subject = Subject(body, optimizer=lambda p: adamw(p))
     run = train(subject, [Unfreeze()], max_epochs=6, limit_train_batches=6).sound()
-    assert names(run) == {"net.2.weight"}
+    assert names(run) == {"net.0.weight", "net.2.weight"}
+    first = [r.gradients.alignments for r in run.plugin.records if r.gradients and r.step < 12]
+    assert not any("net.0.weight" in alignments for alignments in first)
     assert not torch.equal(body[0].weight, kept)
 
 
 TABLE.add(
     "layers unfrozen on the way", "`requires_grad_(True)` after some epochs", unfreezes,
-    note="trained as always from there on, but not forecast",
+    note="corrected and predicted from their next full step on",
 )  # fmt: skip
 
 
 @TABLE.row(
     "`BackboneFinetuning`",
     "`callbacks=[BackboneFinetuning(...)]`",
-    note="parameters added to the optimizer later are trained as always, but not forecast",
+    note="parameters added to the optimizer later are corrected and predicted from then on",
 )
 def backbone(folder: Path) -> None:
     class WithBackbone(Subject):
@@ -136,15 +137,18 @@ def backbone(folder: Path) -> None:
     before = model.net[2].weight.clone()
     callback = BackboneFinetuning(unfreeze_backbone_at_epoch=3)
     run = train(model, [callback], max_epochs=6, limit_train_batches=6).sound()
-    assert names(run) == {"top.0.weight", "top.2.weight"}
+    assert names(run) == {"top.0.weight", "top.2.weight", "net.0.weight", "net.2.weight"}
+    first = [r.gradients.alignments for r in run.plugin.records if r.gradients and r.step < 12]
+    assert not any("net.0.weight" in alignments for alignments in first)
     assert not torch.equal(model.net[2].weight, before)
 
 
 @TABLE.row(
     "batch norm and dropout",
     "`BatchNorm1d`, `Dropout`",
-    note="statistics include forecast points; those of an undone step are put back",
-    proof="test_rollback.py::test_buffers_that_change_are_restored_unless_good",
+    note="statistics of an undone step are put back",
+    proof="integrations/test_lightning_safety.py"
+    "::test_a_broken_batch_right_after_predicted_steps_leaves_no_trace",
 )
 def batch_norm(folder: Path) -> None:
     train(Subject()).sound()
@@ -154,7 +158,7 @@ def batch_norm(folder: Path) -> None:
 @TABLE.row(
     "`spectral_norm`",
     "`parametrizations.spectral_norm(layer)`",
-    note="the underlying matrix is forecast",
+    note="the underlying matrix is corrected and predicted",
 )
 def spectral_norm(folder: Path) -> None:
     body = mlp()
@@ -171,7 +175,7 @@ class Symmetric(nn.Module):
 @TABLE.row(
     "parametrizations",
     "`parametrize.register_parametrization(...)`",
-    note="the underlying matrix is forecast",
+    note="the underlying matrix is corrected and predicted",
 )
 def parametrized(folder: Path) -> None:
     body = mlp()
@@ -215,7 +219,7 @@ def lazy_unseen(folder: Path) -> None:
 @TABLE.row(
     "sparse embedding gradients",
     "`nn.Embedding(sparse=True)` with `SparseAdam` or `SGD`",
-    note="forecast only if embeddings are given a predictor, and then densely",
+    note="moved by predicted steps only if embeddings are given a predictor, and then densely",
 )
 def sparse(folder: Path) -> None:
     body = Tokens(sparse=True)
@@ -243,10 +247,10 @@ class Complex(nn.Module):
 @TABLE.row(
     "complex parameters",
     "`nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))`",
-    note="trained as always, but not forecast",
+    note="trained as always",
 )
 def complex_parameters(folder: Path) -> None:
-    for plugin in (HybridPredict(), every_kind()):
+    for plugin in (Recorded(), every_kind()):
         run = train(Subject(Complex()), plugin=plugin).sound()
         assert "net.mix" not in names(run)
         assert "net.out.2.weight" in names(run)
@@ -272,7 +276,7 @@ def empty(folder: Path) -> None:
 @TABLE.row(
     "parameters without gradient",
     "a parameter that the loss does not depend on",
-    note="left out after the first full step",
+    note="nothing happens to it",
 )
 def unused(folder: Path) -> None:
     class WithUnused(nn.Module):
@@ -293,7 +297,7 @@ def unused(folder: Path) -> None:
 @TABLE.row(
     "layers skipped at random",
     "stochastic depth",
-    note="what no gradient reaches goes back to its base weights",
+    note="a layer that a step skips is moved by predicted steps, and not updated, as always",
 )
 def skipped(folder: Path) -> None:
     class Deep(nn.Module):
@@ -314,7 +318,7 @@ def skipped(folder: Path) -> None:
 @TABLE.row(
     "`torch.compile`d inner module",
     "`self.net = torch.compile(net)`",
-    note="forecasts cause no recompilation",
+    note="predicted steps cause no recompilation",
 )
 def compiled(folder: Path) -> None:
     graphs: list[Any] = []
@@ -325,13 +329,11 @@ def compiled(folder: Path) -> None:
 
     torch._dynamo.reset()
     counts = []
-    for plugin in (None, HybridPredict()):
+    for plugin in (None, Recorded()):
         graphs.clear()
         torch._dynamo.reset()
         subject = Subject(torch.compile(mlp(), backend=backend))
         if plugin is None:
-            from lightning_models import fit
-
             fit([], subject, max_steps=36)
         else:
             run = train(subject, plugin=plugin).sound()
@@ -343,7 +345,7 @@ def compiled(folder: Path) -> None:
 @TABLE.row(
     "activation checkpointing",
     "`torch.utils.checkpoint.checkpoint(...)`",
-    note="recomputation sees the forecast point too",
+    note="recomputation sees the same weights",
 )
 def recomputed(folder: Path) -> None:
     class Checkpointed(nn.Module):

@@ -11,11 +11,11 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import MixedPrecision
 
 from compatibility.rows import Table
-from compatibility.subject import Run, Subject, mlp, train
+from compatibility.subject import STEPS, Run, Subject, mlp, train
 
 TABLE = Table("precision")
 
-TRUE_HALF = "the part of a forecast that rounding would swallow is carried over in 32 bits"
+TRUE_HALF = "the part of a movement that rounding would swallow is carried over in 32 bits"
 
 
 def trains(precision: str, dtype: torch.dtype, folder: Path) -> None:
@@ -24,13 +24,18 @@ def trains(precision: str, dtype: torch.dtype, folder: Path) -> None:
     run = train(subject, precision=precision).sound()
     assert {p.dtype for p in run.model.parameters()} == {dtype}
     assert run.plugin.engine is not None
-    carried = run.plugin.engine.mapper.rounding.state_dict()
-    assert carried.keys() == (run.plugin.engine.horizons.keys() if dtype.itemsize == 2 else set())
+    carried = [part["carry"] for part in run.plugin.engine.state_dict()["tensors"]["groups"]]
+    assert all(bool(carry) == (dtype.itemsize == 2) for carry in carried)
+    assert all(c.dtype == torch.float32 and c.any() for carry in carried for c in carry)
 
 
 for _precision, _dtype, _note in (
     ("32-true", torch.float32, ""),
-    ("64-true", torch.float64, "forecasts are made in 64 bits too, their reductions in 32"),
+    (
+        "64-true",
+        torch.float64,
+        "all else is in 64 bits too, reductions in 32",
+    ),
     ("bf16-mixed", torch.float32, ""),
     ("bf16-true", torch.bfloat16, TRUE_HALF),
     ("16-true", torch.float16, TRUE_HALF),
@@ -38,7 +43,8 @@ for _precision, _dtype, _note in (
     TABLE.add(
         f"`{_precision}`", f'`Trainer(precision="{_precision}")`',
         partial(trains, _precision, _dtype), note=_note,
-        proof="test_rounding.py::test_a_forecast_below_half_an_ulp_is_carried_until_it_counts"
+        proof="model/test_rounding.py"
+        "::test_a_movement_below_half_the_spacing_is_carried_until_it_counts"
         if _note == TRUE_HALF else "",
     )  # fmt: skip
 
@@ -64,14 +70,15 @@ def scaled(fused: bool, folder: Path) -> None:
         plugins = [MixedPrecision("16-mixed", "cpu", scaler)]
         return train(subject, [Overflow(broken)], plugins=plugins), scaler
 
-    run(set())[0].sound()
-    # Two forecasts and one step at base weights are lost, and none of them is credited.
-    spoiled, scaler = run({0, 10, 11})
-    spoiled.sound(full_steps=25)
-    assert spoiled.ledger.rejected == 2
-    assert scaler.get_scale() == SCALE / 8
+    whole = run(set())[0].sound()
+    verifying = [r.step - 1 for r in whole.plugin.records if r.predicted]
+    # One ordinary step, and one right after a predicted step, which is undone.
+    spoiled, scaler = run({0, verifying[2]})
+    spoiled.sound(full_steps=STEPS - spoiled.ledger.predicted_steps)
+    assert spoiled.ledger.undone_steps == 1
+    assert scaler.get_scale() == SCALE / 4
     updates = {float(s["step"]) for s in spoiled.trainer.optimizers[0].state.values()}
-    assert updates == {spoiled.ledger.full_steps - 3}
+    assert updates == {spoiled.ledger.full_steps - 2}
 
 
 for _fused in (False, True):
@@ -79,6 +86,7 @@ for _fused in (False, True):
         "`16-mixed` with a `GradScaler`" + ", fused optimizer" * _fused,
         '`Trainer(precision="16-mixed")`' + ", `AdamW(fused=True)`" * _fused,
         partial(scaled, _fused),
-        note="an update that the scaler skips at a forecast point rejects that forecast",
-        proof="test_optimizer.py::test_gradients_of_a_scaler_are_measured_as_if_unscaled",
+        note="an update that the scaler skips undoes the predicted step before it",
+        proof="integrations/test_lightning_safety.py"
+        "::test_a_broken_batch_right_after_predicted_steps_leaves_no_trace",
     )

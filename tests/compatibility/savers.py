@@ -32,15 +32,15 @@ TABLE = Table("loop")
 
 
 class Saved(Callback):
-    """Notes whether every checkpoint holds the base weights."""
+    """Notes whether every checkpoint holds the weights that the last update has left."""
 
     def __init__(self, witness: Witness) -> None:
         self.witness = witness
         self.right: list[bool] = []
 
     def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: dict[str, Any]) -> None:
-        state, base = checkpoint["state_dict"], self.witness.base
-        self.right.append(all(torch.equal(state[name], p) for name, p in base.items()))
+        state, left = checkpoint["state_dict"], self.witness.left
+        self.right.append(all(torch.equal(state[name], p) for name, p in left.items()))
 
 
 def saves(
@@ -55,7 +55,7 @@ def saves(
     assert len(paths) == files
     for path in paths:
         state = torch.load(path, weights_only=True)["hybrid_predict"]
-        assert 0 < state["engine"]["clock"]["equivalent_steps"] <= 36
+        assert 0 < state["engine"]["clock"]["steps"] <= 36
 
 
 MODES: dict[str, tuple[Callable[[Path], ModelCheckpoint], dict[str, Any], int, str]] = {
@@ -114,12 +114,12 @@ def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
 TABLE.add(
     "`ModelCheckpoint(save_on_exception=True)`", "training is interrupted",
     partial(saved_on_exception, lambda f: ModelCheckpoint(f, save_on_exception=True)),
-    note="base weights, and a state to resume from",
+    note="without predicted steps that are not verified, and with a state to resume from",
 )  # fmt: skip
 TABLE.add(
     "`OnExceptionCheckpoint`", "training is interrupted",
     partial(saved_on_exception, lambda f: OnExceptionCheckpoint(f)),
-    note="base weights, and a state to resume from",
+    note="without predicted steps that are not verified, and with a state to resume from",
 )  # fmt: skip
 
 
@@ -153,12 +153,13 @@ def last(folder: Path) -> None:
 @TABLE.row(
     "`WeightAveraging`",
     "`callbacks=[WeightAveraging()]`",
-    note="averages base weights, once per full step",
-    proof="integrations/test_lightning_safety.py::test_an_average_of_the_weights_is_one_of_base_weights",
+    note="averages the weights of full steps",
+    proof="integrations/test_lightning_safety.py"
+    "::test_between_full_steps_everybody_sees_what_the_last_update_has_left",
 )
 def averaging(folder: Path) -> None:
     run = train(Net("cosine"), [WeightAveraging()], watched=("batch end",)).sound()
-    assert not torch.equal(run.model.net[4].weight, run.witness.base["net.4.weight"])
+    assert not torch.equal(run.model.net[4].weight, run.witness.left["net.4.weight"])
 
 
 @TABLE.row(
@@ -194,7 +195,7 @@ def swa(make: Callable[[], Net], extra: int, folder: Path) -> None:
             if 2 <= trainer.current_epoch < 6:
                 ends.append(weights(module))
             if trainer.current_epoch == 6:
-                witness.base.clear()  # the averages are in the model from here on
+                witness.left.clear()  # the averages are in the model from here on
 
     watched = ("batch end", "validation")
     run = train(make(), [average, Watch()], witness=witness, watched=watched, **EPOCHS)
@@ -207,19 +208,19 @@ def swa(make: Callable[[], Net], extra: int, folder: Path) -> None:
 TABLE.add(
     "`StochasticWeightAveraging`", "`callbacks=[StochasticWeightAveraging(...)]`",
     partial(swa, lambda: Subject(mlp()), 0),
-    note="averages base weights; its scheduler steps once per epoch on the clock",
+    note="averages the weights of full steps; its scheduler steps once per epoch",
 )  # fmt: skip
 TABLE.add(
     "`StochasticWeightAveraging` with batch norm", "`callbacks=[StochasticWeightAveraging(...)]`",
     partial(swa, lambda: Subject(), 1),
-    note="its extra epoch for batch-norm statistics (one more global step) sees no forecast",
+    note="its extra epoch for batch-norm statistics (one more global step) sees no predicted step",
 )  # fmt: skip
 
 
 @TABLE.row(
     "`ModelPruning`",
     '`callbacks=[ModelPruning("l1_unstructured", amount=0.2)]`',
-    note="forecasts move `weight_orig`; the mask is applied by the forward pass, as always",
+    note="predicted steps move `weight_orig`; the mask is applied by the forward pass, as always",
 )
 def pruning(folder: Path) -> None:
     prune = ModelPruning("l1_unstructured", amount=0.2, use_global_unstructured=True)

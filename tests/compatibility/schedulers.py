@@ -44,7 +44,7 @@ SCHEDULERS: dict[str, tuple[Callable[[Optimizer, int], Any], str]] = {
     "CosineAnnealingLR": (lambda o, n: lr_scheduler.CosineAnnealingLR(o, n), ""),
     "CosineAnnealingWarmRestarts": (
         lambda o, n: lr_scheduler.CosineAnnealingWarmRestarts(o, 10),
-        "restarts fall on the same equivalent steps",
+        "restarts fall on the same steps",
     ),
     "ChainedScheduler": (chained, ""),
     "SequentialLR": (sequential, ""),
@@ -54,7 +54,7 @@ SCHEDULERS: dict[str, tuple[Callable[[Optimizer, int], Any], str]] = {
     ),
     "OneCycleLR": (
         lambda o, n: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=n),
-        "momentum follows too; `total_steps` is the uncompressed length",
+        "momentum follows too; `total_steps` is the run's length in steps",
     ),
     "SWALR": (lambda o, n: swa_utils.SWALR(o, 1e-3, anneal_epochs=12), ""),
 }
@@ -101,7 +101,7 @@ def plateau(folder: Path) -> None:
 @TABLE.row(
     'any of them with interval `"epoch"`',
     '`{"scheduler": ..., "interval": "epoch"}`',
-    note="stepped once per epoch on the clock",
+    note="stepped once per epoch",
     proof="integrations/test_lightning_clock.py::test_epoch_schedulers_step_once_per_epoch_of_the_clock",
 )
 def by_epoch(folder: Path) -> None:
@@ -115,7 +115,7 @@ def by_epoch(folder: Path) -> None:
 @TABLE.row(
     "any of them with a frequency",
     '`{"scheduler": ..., "frequency": 3}`',
-    note="stepped as often in all as in the uncompressed run",
+    note="stepped as often in all as in the plain run",
     proof="integrations/test_lightning_clock.py"
     "::test_scheduler_with_a_frequency_is_stepped_as_often_in_all",
 )

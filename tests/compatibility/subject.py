@@ -13,26 +13,20 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict import HybridConfig, HybridPredict, SavingsLedger
-from lightning_models import Net, fit
+from hybrid_predict import HybridConfig, SavingsLedger
+from hybrid_predict.config import KINDS
+from lightning_models import Net, Recorded, fit
 
 STEPS = 36
-"""Equivalent steps of a row's run; 24 full steps at the default speedup."""
+"""Steps of a row's run; 24 full steps at the default speedup."""
 
 LENGTHS = {"max_steps", "max_epochs"}
 
 EPOCHS: dict[str, Any] = {"max_epochs": 6, "limit_train_batches": 6}
 """As long a run, bounded by epochs."""
 
-EVERY_KIND = HybridConfig(
-    predictors={
-        "hidden": "spectral",
-        "embedding": "momentum",
-        "head": "momentum",
-        "vector": "linear",
-    }
-)
-"""Forecasts for parameters of every kind."""
+EVERY_KIND = HybridConfig(predictors=dict.fromkeys(KINDS, "momentum"))
+"""Predicted steps that move parameters of every kind."""
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer, int], Any]
@@ -93,42 +87,41 @@ def mlp(width: int = 16, outputs: int = 1, **kwargs: Any) -> nn.Sequential:
 
 
 class Witness(Callback):
-    """Knows the base weights after every update and compares what other hooks see with them.
+    """Knows the weights that every update has left, and compares what other hooks see with them.
 
     Listed after the plug-in, so that its optimizer hooks come after the plug-in's own.
     """
 
     def __init__(self) -> None:
         self.watched: tuple[str, ...] = ()
-        self.base: dict[str, Tensor] = {}
+        self.left: dict[str, Tensor] = {}
         self.seen: dict[str, list[bool]] = {}
         self.moved = 0
 
-    def _is_base(self, module: nn.Module) -> bool:
+    def _unmoved(self, module: nn.Module) -> bool:
         now = dict(module.named_parameters())
-        return all(torch.equal(now[k], p) for k, p in self.base.items() if k in now)
+        return all(torch.equal(now[k], p) for k, p in self.left.items() if k in now)
 
     def _look(self, hook: str, module: nn.Module) -> None:
-        if self.base and (not self.watched or hook in self.watched):
-            self.seen.setdefault(hook, []).append(self._is_base(module))
+        if self.left and (not self.watched or hook in self.watched):
+            self.seen.setdefault(hook, []).append(self._unmoved(module))
 
     def _learn(self, module: nn.Module, optimizer: Optimizer) -> None:
         named = dict(module.named_parameters())
         own = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        # What no gradient reached is not updated, and where it stands is no base weight yet.
-        updated = {k for k, p in named.items() if p.grad is not None and id(p) in own}
-        moved = updated | (named.keys() - self.base.keys())
-        self.base |= {k: named[k].detach().clone() for k in moved}
+        updated = {k for k, p in named.items() if id(p) in own} | (named.keys() - self.left.keys())
+        self.left |= {k: named[k].detach().clone() for k in updated}
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         for optimizer in trainer.optimizers:
             optimizer.register_step_post_hook(lambda o, *_: self._learn(module, o))
 
     def on_before_backward(self, trainer: Any, module: L.LightningModule, loss: Any) -> None:
-        self.moved += bool(self.base) and not self._is_base(module)
+        self.moved += bool(self.left) and not self._unmoved(module)
 
     def on_train_batch_end(self, trainer: Any, module: L.LightningModule, *args: Any) -> None:
-        self._look("batch end", module)
+        if not trainer.fit_loop._should_accumulate():
+            self._look("batch end", module)
 
     def on_validation_start(self, trainer: Any, module: L.LightningModule) -> None:
         self._look("validation", module)
@@ -146,27 +139,33 @@ class Run:
 
     trainer: L.Trainer
     model: Any
-    plugin: HybridPredict
+    plugin: Recorded
     witness: Witness
 
     @property
     def ledger(self) -> SavingsLedger:
         return self.plugin.ledger
 
+    @property
+    def predicted(self) -> set[str]:
+        """Names of the parameters that predicted steps have moved."""
+        found = [r.gradients.alignments for r in self.plugin.records if r.gradients]
+        return {name for alignments in found for name in alignments}
+
     def sound(
         self,
         steps: int = STEPS,
         *,
         full_steps: int | None = None,
-        forecasts: bool = True,
+        predicts: bool = True,
         global_step: int | None = None,
     ) -> Run:
         """Assert what holds for every row that works."""
         ledger, wanted = self.ledger, round(steps / 1.5) if full_steps is None else full_steps
-        assert ledger.equivalent_steps == steps
+        assert ledger.steps == steps == ledger.full_steps + ledger.predicted_steps
         assert self.trainer.global_step == (steps if global_step is None else global_step)
         assert ledger.full_steps == wanted
-        assert (ledger.accepted + ledger.shrunk > 0) == (self.witness.moved > 0) == forecasts
+        assert (ledger.predicted_steps > 0) == (self.witness.moved > 0) == predicts
         assert all(torch.isfinite(torch.view_as_real(p) if p.is_complex() else p).all()
                    for p in self.model.parameters())  # fmt: skip
         assert {*(self.witness.watched or ("batch end", "end"))} <= self.witness.seen.keys()
@@ -178,23 +177,23 @@ def train(
     model: Net | None = None,
     callbacks: Sequence[Callback] = (),
     *,
-    plugin: HybridPredict | None = None,
+    plugin: Recorded | None = None,
     witness: Witness | None = None,
     watched: Sequence[str] = (),
     **kwargs: Any,
 ) -> Run:
-    """Train with the plug-in listed first; 36 equivalent steps unless the length is given.
+    """Train with the plug-in listed first; 36 steps unless the length is given.
 
     Args:
         model: What to train.
         callbacks: Those after the plug-in.
         plugin: The plug-in; None for the default.
         witness: Another one that a callback shares.
-        watched: Hooks in which base weights are expected; all, unless a callback puts other weights
-            into the model for some.
+        watched: Hooks in which the weights of the last update are expected; all, unless a callback
+            puts other weights into the model for some.
         **kwargs: For the Trainer and for ``fit``.
     """
-    plugin, witness = plugin or HybridPredict(), witness or Witness()
+    plugin, witness = plugin or Recorded(), witness or Witness()
     witness.watched = tuple(watched)
     kwargs = _bounded(kwargs)
     trainer, trained = fit([plugin, witness, *callbacks], model or Subject(), **kwargs)
@@ -207,7 +206,7 @@ def _bounded(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def same_rates(make: Callable[[], Net], hybrid: Run, **kwargs: Any) -> bool:
-    """Whether the rate at every equivalent step is that of the run without the plug-in."""
+    """Whether the rate at every step is that of the run without the plug-in."""
     kwargs = _bounded(kwargs)
     _, plain = fit([], make(), **kwargs)
     assert len(set(plain.rates.values())) > 1

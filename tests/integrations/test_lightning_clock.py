@@ -1,8 +1,9 @@
-"""The Trainer's counters tell equivalent steps, and schedules keep their shape."""
+"""The Trainer's counters tell steps, predicted ones included, and schedules keep their shape."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from hybrid_predict import HybridConfig, HybridPredict
+from hybrid_predict import HybridPredict, UnsupportedSetupError
+from hybrid_predict.integrations.lightning_clock import TrainerClock
 from lightning_models import Net, fit, loader
 
 RUNS: dict[str, dict[str, Any]] = {
@@ -31,7 +33,7 @@ def test_run_ends_early_with_its_length_on_the_clock(run: str) -> None:
     plain, plain_model = fit([], **RUNS[run])
     callback = HybridPredict(speedup=1.5)
     trainer, model = fit([callback], **RUNS[run])
-    assert trainer.global_step == plain.global_step == callback.ledger.equivalent_steps
+    assert trainer.global_step == plain.global_step == callback.ledger.steps
     assert callback.ledger.full_steps == round(plain.global_step / 1.5)
     assert trainer.current_epoch == plain.current_epoch or "max_steps" in RUNS[run]
     assert model.batches < plain_model.batches
@@ -125,7 +127,7 @@ def test_short_epochs_never_outrun_the_clock(batches: int, window: int, interval
                      accumulate_grad_batches=window, val_check_interval=interval)  # fmt: skip
     total = 12 * -(-batches // window)
     scheduler = trainer.lr_scheduler_configs[0].scheduler
-    assert trainer.global_step == callback.ledger.equivalent_steps == total
+    assert trainer.global_step == callback.ledger.steps == total
     assert callback.ledger.full_steps == round(total / 1.5)
     assert scheduler.last_epoch == total
 
@@ -146,30 +148,45 @@ def gap(sample: Any) -> Any:
     return None if sample is None else [sample]
 
 
-def test_real_clock_compresses_nothing() -> None:
-    callback = HybridPredict(speedup=2.0, clock="real")
-    trainer, model = fit([callback], max_steps=60)
-    assert trainer.global_step == model.batches == callback.ledger.full_steps == 60
-    assert callback.ledger.accepted + callback.ledger.shrunk > 0
-
-
-def test_unknown_private_counters_fall_back_to_the_real_clock(
+def test_without_a_counter_that_it_needs_nothing_is_predicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from hybrid_predict.integrations.lightning_clock import TrainerClock
-
-    monkeypatch.setattr(TrainerClock, "unavailable", lambda self: "a counter is missing")
+    monkeypatch.setattr(TrainerClock, "unavailable", "a counter is missing")
     callback = HybridPredict(speedup=2.0)
-    with pytest.warns(UserWarning, match=r"clock='real'.*a counter is missing"):
+    with pytest.warns(UserWarning, match=r"no predicted steps: a counter is missing"):
         trainer, model = fit([callback], max_steps=30)
-    assert trainer.global_step == model.batches == 30
+    assert trainer.global_step == model.batches == callback.ledger.full_steps == 30
+    assert callback.ledger.corrected_steps > 0
+
+
+@pytest.mark.parametrize("path", ["fit_loop.epoch_loop", "fit_loop"])
+def test_private_counters_are_looked_for(path: str) -> None:
+    trainer, _ = fit([HybridPredict()], max_steps=3)
+    clock = TrainerClock(trainer, "none", -1)
+    trainer.fit_loop._data_fetcher = SimpleNamespace(fetched=0)
+    assert clock.unavailable == ""
+    if path == "fit_loop":
+        trainer.fit_loop._data_fetcher = None
+    else:
+        trainer.fit_loop.epoch_loop.batch_progress = None
+    assert "this version of Lightning has no" in clock.unavailable
+
+
+def test_a_length_that_the_trainer_does_not_know_can_be_given() -> None:
+    kwargs = {"max_steps": -1, "max_epochs": -1, "max_time": "00:00:10:00"}
+    with pytest.raises(UnsupportedSetupError, match="number of optimizer updates is known"):
+        fit([HybridPredict()], Net("none"), **kwargs)
+    for skip_data in ("auto", "none"):
+        callback = HybridPredict(total_steps=30, skip_data=skip_data)
+        trainer, _ = fit([callback], Net("none"), **kwargs)
+        assert (callback.ledger.full_steps, trainer.global_step) == (20, 30)
 
 
 def test_second_fit_continues_the_clock() -> None:
-    callback = HybridPredict(config=HybridConfig(speedup=1.5))
+    callback = HybridPredict(speedup=1.5)
     trainer, model = fit([callback], max_epochs=4)
     trainer.fit_loop.max_epochs = 8
     trainer.fit(model, loader(), loader(2))
     assert trainer.global_step == 128
-    assert callback.ledger.equivalent_steps == 64
+    assert callback.ledger.steps == 64
     assert sum("MissedCheckpoints" in type(c).__name__ for c in trainer.callbacks) == 0

@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from hybrid_predict import CheckpointError, FixedHorizon, HybridConfig, HybridPredict
-from lightning_models import Net, SeededLoader, fit, loader, same, weights
+from compatibility.manual import Gan
+from hybrid_predict import CheckpointError, HybridPredict
+from hybrid_predict.integrations.lightning import KEY
+from lightning_models import Net, SeededLoader, StopAt, fit, loader, same, weights
 
-CONFIGS = {
-    "default": HybridConfig(cooldown_fraction=0.1),
-    "cycles": HybridConfig(period=3, correct_steps=2, cooldown_fraction=0.1),
-    "late": HybridConfig(lag=3),
-    "shadow": HybridConfig(shadow=True, horizon=FixedHorizon(updates=4.0)),
-    "handed over": HybridConfig(horizon=FixedHorizon(updates=0.0), patience=5),
+CONFIGS: dict[str, dict[str, Any]] = {
+    "default": {"cooldown_steps": 0.1},
+    "pattern": {"full_steps": 3, "predict_steps": 2},
+    "late": {"lag": 3},
+    "shadow": {"shadow": True},
+    "every kind": {"predictors": dict.fromkeys(("hidden", "head", "vector"), "momentum")},
 }
 
 
@@ -48,7 +50,7 @@ def test_resume_from_every_update_is_bit_exact(tmp_path: Path, name: str, window
     folder = tmp_path / "run"
 
     def run(**more: Any) -> tuple[HybridPredict, Net]:
-        callback = HybridPredict(config=CONFIGS[name])
+        callback = HybridPredict(**CONFIGS[name])
         _, model = fit([callback, save_all(folder)], train=SeededLoader(length=10), max_steps=36,
                        accumulate_grad_batches=window, **more)  # fmt: skip
         return callback, model
@@ -61,8 +63,9 @@ def test_resume_from_every_update_is_bit_exact(tmp_path: Path, name: str, window
         shutil.rmtree(folder)
         resumed, again = run(ckpt_path=str(path), seed=99)
         assert same(weights(again), final), path.name
-        assert resumed.ledger.full_steps == ledger.full_steps
-        assert resumed.ledger.forecasts == ledger.forecasts
+        for count in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps"):
+            assert getattr(resumed.ledger, count) == getattr(ledger, count)
+        assert resumed.history.rows == callback.history.rows
 
 
 def test_checkpoint_between_multiples_resumes_on_the_clock(tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def test_a_longer_run_may_continue_a_shorter_one(tmp_path: Path) -> None:
     callback, path = HybridPredict(), take(folder, tmp_path / "kept")[12]
     trainer, _ = fit([callback, save_all(folder)], Net("none"), train=SeededLoader(),
                      max_steps=80, ckpt_path=str(path))  # fmt: skip
-    assert trainer.global_step == callback.ledger.equivalent_steps == 80
+    assert trainer.global_step == callback.ledger.steps == 80
     assert any("length changed" in event["reason"] for event in callback.ledger.events)
 
 
@@ -103,17 +106,115 @@ def test_a_checkpoint_of_a_plain_run_starts_the_clock_there(tmp_path: Path) -> N
     trainer, _ = fit([callback, save_all(folder)], train=SeededLoader(), max_steps=50,
                      ckpt_path=str(path))  # fmt: skip
     assert trainer.global_step == 50
-    assert callback.ledger.equivalent_steps == 30
+    assert callback.ledger.steps == 30
     assert callback.ledger.full_steps == 20
 
 
-def test_another_clock_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lag", [0, 3])
+def test_a_run_that_went_on_without_the_plug_in_is_taken_up_where_the_trainer_is(
+    tmp_path: Path, lag: int
+) -> None:
     folder = tmp_path / "run"
-    fit([HybridPredict(), save_all(folder)], train=SeededLoader(), max_steps=12)
-    path = take(folder, tmp_path / "kept")[3]
-    with pytest.raises(CheckpointError, match="clock"):
-        fit([HybridPredict(clock="real"), save_all(folder)], train=SeededLoader(), max_steps=12,
-            ckpt_path=str(path))  # fmt: skip
+
+    def run(steps: int, enabled: bool, path: Path | None = None) -> tuple[Any, Net, HybridPredict]:
+        callback = HybridPredict(enabled=enabled, lag=lag)
+        trainer, model = fit(
+            [callback, StopAt(steps), save_all(folder)], train=SeededLoader(80), max_steps=60,
+            ckpt_path=path and str(path),
+        )  # fmt: skip
+        return trainer, model, callback
+
+    run(20, True)
+    first = take(folder, tmp_path / "first")[-1]
+    run(40, False, first)
+    second = take(folder, tmp_path / "second")[-1]
+    carried = torch.load(second, weights_only=True)
+    assert 0 < carried[KEY]["engine"]["clock"]["steps"] < 24
+    trainer, model, callback = run(99, True, second)
+    assert trainer.global_step == callback.ledger.steps == 60
+    _, plain = fit([], max_steps=60, train=SeededLoader(80))
+    assert len(model.rates) > 5 and min(model.rates) == 40
+    assert all(plain.rates[step] == rate for step, rate in model.rates.items())
+    assert model.batches < 20
+    reasons = [event["reason"] for event in callback.ledger.events]
+    assert "the run went on without the plug-in before" in reasons
+
+
+def test_a_manual_run_that_went_on_without_the_plug_in_is_taken_up_where_the_trainer_is(
+    tmp_path: Path,
+) -> None:
+    """Global step counts three updates in every step of this GAN."""
+    ends = []
+    path = None
+    for stop, enabled in ((30, True), (60, False), (999, True)):
+        callback = HybridPredict(enabled=enabled)
+        trainer, model = fit([callback, StopAt(stop)], Gan(2), train=SeededLoader(40),
+                             max_epochs=1, ckpt_path=path)  # fmt: skip
+        ends.append((trainer.global_step, trainer.lr_scheduler_configs[0].scheduler.last_epoch))
+        path = str(tmp_path / f"{stop}.ckpt")
+        trainer.save_checkpoint(path)
+    assert ends == [(30, 10), (60, 20), (120, 40)]
+    assert callback.ledger.steps == 40 and model.batches < 20
+
+
+LENGTHS = [(20, 1, {}), (16, 4, {}), (7, 1, {"val_check_interval": 0.5})]
+
+
+@pytest.mark.parametrize(("batches", "window", "more"), LENGTHS, ids=str)
+def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plain_run(
+    tmp_path: Path, batches: int, window: int, more: dict[str, Any]
+) -> None:
+    steps = 56 // (batches // window) * (batches // window)
+    epochs = steps * window // batches
+    kwargs = {"train": loader(batches), "accumulate_grad_batches": window, **more}
+    saver = ModelCheckpoint(
+        tmp_path, "{step}", every_n_train_steps=9, save_top_k=-1, save_last=True,
+        save_on_train_epoch_end=False,
+    )  # fmt: skip
+    fit([HybridPredict(), saver], Net("none"), max_steps=steps, **kwargs)
+    paths = sorted(tmp_path.glob("*.ckpt"))
+    assert len(paths) == steps // 9 + 1
+    for path in paths:
+        callback = HybridPredict()
+        trainer, _ = fit([callback], Net("none"), max_epochs=epochs, ckpt_path=str(path),
+                             **kwargs)  # fmt: skip
+        assert trainer.global_step == callback.ledger.steps == steps, path.name
+        assert callback.ledger.full_steps == round(steps / 1.5)
+
+
+def test_a_run_goes_on_with_other_windows_to_where_a_plain_run_does(tmp_path: Path) -> None:
+    ends = []
+    for k, make in enumerate((HybridPredict, lambda: Callback())):
+        saver = ModelCheckpoint(tmp_path / str(k), every_n_epochs=3, save_top_k=1)
+        fit([make(), saver], Net("none"), max_epochs=3)
+        callback = make()
+        trainer, model = fit([callback], Net("none"), max_epochs=6, accumulate_grad_batches=4,
+                             ckpt_path=saver.best_model_path)  # fmt: skip
+        ends.append((trainer.global_step, trainer.current_epoch))
+        if k == 0:
+            assert callback.ledger.steps == 60
+            assert model.batches < 48
+    assert ends == [(60, 6), (60, 6)]
+
+
+def test_a_run_that_ends_early_says_so() -> None:
+    class Stops(Net):
+        def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+            return -1 if batch_idx == 5 else None
+
+    with pytest.warns(UserWarning, match=r"ended the run at \d+ of 48 steps"):
+        fit([HybridPredict()], Stops("none"), max_epochs=3)
+
+
+def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
+    saver = save_all(tmp_path)
+    fit([HybridPredict(), saver], train=SeededLoader(), max_steps=6)
+    path = tmp_path / "step=3.ckpt"
+    state = torch.load(path, weights_only=True)
+    state[KEY] = {"engine": {**state[KEY]["engine"], "version": 6}, "clock": {"start": 0}}
+    torch.save(state, path)
+    with pytest.raises(CheckpointError, match="expected version"):
+        fit([HybridPredict()], train=SeededLoader(), max_steps=6, ckpt_path=str(path))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -142,4 +243,4 @@ def test_a_checkpoint_loaded_for_validation_does_not_rewind_the_next_fit(tmp_pat
     trainer.fit_loop.epoch_loop.max_steps = 70
     trainer.fit(model, loader(), loader(2))
     assert trainer.global_step == 70
-    assert callback.ledger.equivalent_steps == 30
+    assert callback.ledger.steps == 30

@@ -12,13 +12,25 @@ from typing import Any
 import pytest
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 
-from hybrid_predict import HybridConfig, HybridPredict, SavingsLedger
+from hybrid_predict import HybridPredict, Phase, SavingsLedger
 from hybrid_predict.integrations import mlflow
 from hybrid_predict.integrations.outbox import Outbox
-from lightning_models import Net, fit
+from lightning_models import Net, Recorded, fit
+
+
+class AtPredicted:
+    """The first verifying step, as ``nan_at`` of a net."""
+
+    def __init__(self, callback: HybridPredict) -> None:
+        self.callback = callback
+
+    def __contains__(self, batch: int) -> bool:
+        ledger, clock = self.callback.ledger, self.callback.engine.clock
+        return clock.unread > 0 and ledger.undone_steps == 0
+
 
 METRICS = {
-    "phase", "horizon", "alignment", "acceptance", "full_steps", "equivalent_steps",
+    "phase", "full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps",
     "saved_steps_fraction", "overhead_fraction", "estimated_seconds_saved",
 }  # fmt: skip
 
@@ -36,9 +48,45 @@ def test_csv_logger_gets_a_row_per_logging_interval(tmp_path: Path) -> None:
     rows = plugin_rows(logger)
     assert [int(r["step"]) for r in rows] == [7, 15, 23, 31, 39]
     assert [float(r["hybrid_predict/full_steps"]) for r in rows] == [8, 16, 24, 32, 40]
-    assert float(rows[-1]["hybrid_predict/equivalent_steps"]) == 60
+    assert float(rows[-1]["hybrid_predict/steps"]) == 60
     assert {name.removeprefix("hybrid_predict/") for name in rows[-1]} >= METRICS
     assert "hybrid_predict/speedup" in Path(logger.log_dir, "hparams.yaml").read_text()
+
+
+@pytest.mark.parametrize("mode", [{}, {"shadow": True}, {"updates": {}}, {"speedup": 1}], ids=str)
+def test_the_last_row_is_the_ledger(tmp_path: Path, mode: dict[str, Any]) -> None:
+    """Plain, corrected and predicted steps are told apart."""
+    logger, callback = CSVLogger(tmp_path), Recorded(**mode)
+    fit([callback], max_steps=30, logger=logger)
+    last = plugin_rows(logger)[-1]
+    ledger = callback.ledger
+    for name in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps",
+                 "saved_steps_fraction"):  # fmt: skip
+        assert float(last[f"hybrid_predict/{name}"]) == pytest.approx(getattr(ledger, name))
+    assert float(last["hybrid_predict/phase"]) == list(Phase).index(callback.records[-1].phase)
+    assert "hybrid_predict/skill" not in last  # nobody knows it yet
+    assert (ledger.corrected_steps > 0) == (not {"shadow", "updates"} & mode.keys())
+    assert (ledger.predicted_steps > 0) == (not {"shadow", "speedup"} & mode.keys())
+
+
+def test_skill_is_logged_where_it_is_known() -> None:
+    class Spy:
+        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+            rows.append(metrics)
+
+    rows: list[dict[str, float]] = []
+    recorder = mlflow.Recorder([Spy()])
+    for skill in (None, 0.25):
+        recorder.log_row(SavingsLedger(skill=skill), phase=1, step=3)
+    assert "hybrid_predict/skill" not in rows[0]
+    assert rows[1]["hybrid_predict/skill"] == 0.25
+
+
+def test_the_progress_bar_gets_one_short_number() -> None:
+    trainer, _ = fit([HybridPredict()], max_steps=15, enable_progress_bar=True)
+    shown = {k: float(v) for k, v in trainer.progress_bar_metrics.items()}
+    assert shown.keys() == {"saved"}
+    assert shown["saved"] == pytest.approx(1 / 3)
 
 
 @pytest.mark.parametrize("mode", [{}, {"shadow": True}], ids=str)
@@ -57,15 +105,15 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
         return send(self, run_id, metrics=metrics, **kwargs)
 
     monkeypatch.setattr(type(logger.experiment), "log_batch", count)
-    callback = HybridPredict(config=HybridConfig(count_flops=False), **mode)
+    callback = HybridPredict(**mode)
     fit([callback], max_steps=60, logger=logger, log_every_n_steps=10)
     client, run_id = logger.experiment, logger.run_id
     assert calls == [False] * (callback.ledger.full_steps // 10)
     run = client.get_run(run_id)
-    history = client.get_metric_history(run_id, "hybrid_predict/equivalent_steps")
+    history = client.get_metric_history(run_id, "hybrid_predict/steps")
     assert [m.step for m in history] == list(range(9, callback.ledger.full_steps, 10))
     assert {name.removeprefix("hybrid_predict/") for name in run.data.metrics} >= METRICS
-    assert run.data.params["hybrid_predict/period"] == "1"
+    assert run.data.params["hybrid_predict/warmup_steps"] == "0.05"
     assert run.data.tags["hybrid_predict.mode"] == ("shadow" if mode else "active")
     assert run.data.tags["hybrid_predict.full_steps"] == str(callback.ledger.full_steps)
     names = {f.path for f in client.list_artifacts(run_id, "hybrid_predict")}
@@ -92,13 +140,20 @@ def test_a_server_that_is_down_for_a_while_gets_everything_and_events_too(
     monkeypatch.setattr(type(logger.experiment), "log_batch", down)
     impatient = partial(Outbox, patience=0.06)
     monkeypatch.setattr(mlflow, "Outbox", impatient)
-    callback = HybridPredict(config=HybridConfig(count_flops=False))
-    fit([callback], Net(nan_at={20}), max_steps=60, logger=logger, log_every_n_steps=10)
+    callback = HybridPredict(max_overhead=100)
+    fit(
+        [callback],
+        Net(nan_at=AtPredicted(callback)),
+        max_steps=60,
+        logger=logger,
+        log_every_n_steps=10,
+    )
     client, run_id = logger.experiment, logger.run_id
-    history = client.get_metric_history(run_id, "hybrid_predict/equivalent_steps")
+    history = client.get_metric_history(run_id, "hybrid_predict/steps")
     assert [m.step for m in history] == list(range(9, callback.ledger.full_steps, 10))
     assert sum("could not be reached" in r.getMessage() for r in caplog.records) == 1
     (event,) = callback.ledger.events
+    assert "predicted steps were undone" in event["reason"]
     tag = client.get_run(run_id).data.tags["hybrid_predict.event.0"]
     assert tag == f"full step {event['step']}: {event['reason']}"
     assert "hybrid_predict-outbox" not in [thread.name for thread in threading.enumerate()]
@@ -111,7 +166,7 @@ def test_a_second_fit_into_the_same_run_is_recorded(tmp_path: Path) -> None:
     for steps in (20, 30):
         fit([HybridPredict()], max_steps=steps, logger=logger)
     tags = logger.experiment.get_run(logger.run_id).data.tags
-    assert tags["hybrid_predict.equivalent_steps"] == "30"
+    assert tags["hybrid_predict.steps"] == "30"
 
 
 def test_a_logger_that_fails_at_the_end_costs_a_warning_only(tmp_path: Path) -> None:
@@ -142,4 +197,4 @@ def test_the_last_full_step_is_logged_whatever_the_interval(tmp_path: Path) -> N
         30,
         callback.ledger.full_steps,
     ]
-    assert float(rows[-1]["hybrid_predict/equivalent_steps"]) == 50
+    assert float(rows[-1]["hybrid_predict/steps"]) == 50

@@ -1,0 +1,302 @@
+"""``python -m benchmarks``: runs the suites behind the tables of results, and shows them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentError
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import table
+from benchmarks.arms import ARMS
+from benchmarks.plan import SETTINGS, SUITES, TUNING_SEED, Plan, Row, Suite, select
+from benchmarks.run import (
+    FIELDS,
+    RESULTS,
+    SCHEMA,
+    Store,
+    check_device,
+    compile_results,
+    measure_steps,
+    run_plan,
+)
+from hybrid_predict.cli.options import BAD_USAGE, INTERRUPTED, integer, need, output_folder
+from hybrid_predict.errors import ConfigError, HybridPredictError, MissingExtraError
+from hybrid_predict.report.blocks import fill, names
+from hybrid_predict.runs.runtime import environment, finite, locked, write_json
+
+if TYPE_CHECKING:
+    from jsonargparse import ArgumentParser
+
+PROGRAM = "python -m benchmarks"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one of the actions.
+
+    Args:
+        argv: Its arguments; None for those of the process.
+
+    Returns:
+        The exit status: 2 for bad usage, 130 after Ctrl-C, else 0.
+    """
+    try:
+        try:
+            options = _parser().parse_args(argv)
+        except SystemExit as end:  # --help
+            return int(end.code or 0)
+        status: int = _ACTIONS[options.action][2](options[options.action])
+        return status
+    except (ArgumentError, HybridPredictError) as error:
+        print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        return BAD_USAGE
+    except KeyboardInterrupt:
+        print(f"{PROGRAM}: stopped before there was anything to report.", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _parser() -> ArgumentParser:
+    try:
+        from jsonargparse import ArgumentParser, DefaultHelpFormatter
+    except ImportError as error:
+        raise MissingExtraError("The benchmark", "cli") from error
+
+    class Help(DefaultHelpFormatter):
+        """Help texts as they are written, without types and defaults behind them."""
+
+        def _get_help_string(self, action: Any) -> str:
+            return str(action.help)
+
+    description = "Run the benchmark suites, and show their results."
+    parser = ArgumentParser(
+        prog=PROGRAM, description=description, exit_on_error=False, formatter_class=Help
+    )
+    actions = parser.add_subcommands(dest="action", metavar="ACTION")
+    for name, (text, add_options, _) in _ACTIONS.items():
+        own = ArgumentParser(description=text, exit_on_error=False, formatter_class=Help)
+        add_options(own.add_argument)
+        actions.add_subcommand(name, own, help=f"{text.partition('.')[0]}.")
+    return parser
+
+
+def _run_options(add: Any) -> None:
+    suites = ", ".join(SUITES)
+    add("--suite", default="core", metavar="NAME", help=f"One of {suites} (core).")
+    for name, what in (("tasks", "Tasks"), ("settings", "Settings"), ("arms", "Arms")):
+        add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} instead of the suite's.")
+    add("--seeds", type=integer, metavar="N", help="Paired seeds instead of the suite's.")
+    add("--jobs", type=integer, default=1, metavar="N", help="Processes, one thread each (1).")
+    add(
+        "--output-dir",
+        default="benchmark-runs",
+        metavar="FOLDER",
+        help="Where every finished run is kept, so that the same command goes on where it was "
+        "stopped (benchmark-runs).",
+    )
+    add("--start-from", metavar="FILE", help="A results file whose runs are kept as far as they "
+        "are still of the same recipe.")  # fmt: skip
+
+
+def _run(options: Any) -> int:
+    suite = _suite(options)
+    plan, folder = Plan(suite), output_folder(options.output_dir)
+    need("The benchmark", ("cli", "bench"))
+    check_device(plan)
+    earlier = _load(options.start_from)["runs"] if options.start_from else []
+    with locked(folder):
+        return _run_in(folder, plan, options, earlier)
+
+
+def _run_in(folder: Path, plan: Plan, options: Any, earlier: list[Row]) -> int:
+    store = Store(folder)
+    store.start_from(earlier)
+    print(f"{PROGRAM}: suite {options.suite}, {len(plan)} runs, kept in {folder}", flush=True)
+    path, stopped = folder / RESULTS, False
+    steps = _load(str(path))["steps"] if path.exists() else {}
+    try:
+        with _Bar(len(plan), plan.finished(store.done)) as bar:
+            run_plan(plan, store, options.jobs, bar.finished)
+        steps = measure_steps(plan)
+    except KeyboardInterrupt:
+        stopped = True
+    results = finite(
+        compile_results(options.suite, plan, plan.chosen(store.done), environment(), steps)
+    )
+    write_json(results, path)
+    for name, make in table.blocks(results).items():
+        print(f"\n{name}\n\n{make()}")
+    print(f"\nResults: {path}")
+    return INTERRUPTED if stopped else 0
+
+
+def _suite(options: Any) -> Suite:
+    if options.suite not in SUITES:
+        raise ConfigError("--suite", f"one of {', '.join(SUITES)}", options.suite)
+    return select(
+        SUITES[options.suite], options.tasks, options.settings, options.arms, options.seeds
+    )
+
+
+def _table_options(add: Any) -> None:
+    add("files", nargs="+", metavar="FILE", help="Results files that run has written.")
+    add("--write", nargs="+", default=[], metavar="PAGE", help="Markdown pages whose marked "
+        "blocks are filled in, instead of printing.")  # fmt: skip
+
+
+def _table(options: Any) -> int:
+    blocks: dict[str, Callable[[], str]] = {}
+    for file in options.files:
+        with _reading(file):
+            made = table.blocks(_load(file))
+        # Bound here: a block is made only when it is asked for.
+        blocks.update({name: partial(_made, file, make) for name, make in made.items()})
+    for page in options.write:
+        _fill(page, blocks)
+    for name, make in {} if options.write else blocks.items():
+        print(f"\n{name}\n\n{make()}")
+    return 0
+
+
+def _made(file: str, make: Callable[[], str]) -> str:
+    with _reading(file):
+        return make()
+
+
+@contextmanager
+def _reading(file: str) -> Iterator[None]:
+    """Tell of what a results file holds in place of what it should.
+
+    Raises:
+        ConfigError: Whatever its content leads to in the block.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        expected = "a results file written by python -m benchmarks run"
+        raise ConfigError("FILE", expected, file, f"{type(error).__name__}: {error}") from error
+
+
+def _fill(name: str, blocks: Mapping[str, Callable[[], str]]) -> None:
+    """Fill in a page.
+
+    Raises:
+        ConfigError: If there is nothing to fill.
+    """
+    try:
+        text = Path(name).read_text("utf-8")
+    except OSError as error:
+        raise ConfigError("--write", "a Markdown page", name, str(error)) from error
+    known = [block for block in names(text) if block in blocks]
+    if not known:
+        remedy = f"Blocks of these results are {', '.join(blocks)}."
+        raise ConfigError("--write", "a page with a block of these results", name, remedy)
+    Path(name).write_text(fill(text, blocks), encoding="utf-8")
+    print(f"{name}: {', '.join(known)}")
+
+
+def _plot_options(add: Any) -> None:
+    add("file", metavar="FILE", help="A results file that run has written.")
+    add("--output", default="bench.png", metavar="FILE", help="The picture: .png, .svg or .pdf "
+        "(bench.png).")  # fmt: skip
+
+
+def _plot(options: Any) -> int:
+    from benchmarks.plot import plot
+
+    with _reading(options.file):
+        figure = plot(_load(options.file))
+    try:
+        figure.savefig(options.output, dpi=120)
+    except (OSError, ValueError) as error:
+        expected = "a file name that a figure can be written to"
+        raise ConfigError("--output", expected, options.output, str(error)) from error
+    print(f"Figure: {options.output}")
+    return 0
+
+
+def _load(name: str) -> dict[str, Any]:
+    """A results file.
+
+    Raises:
+        ConfigError: If it is none.
+    """
+    expected = "a results file written by python -m benchmarks run"
+    try:
+        results: dict[str, Any] = json.loads(Path(name).read_text("utf-8"))
+        missing = FIELDS - results.keys()
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError("FILE", expected, name, f"{type(error).__name__}: {error}") from error
+    if missing:
+        raise ConfigError("FILE", expected, name, f"It lacks {', '.join(sorted(missing))}.")
+    if results["schema"] != SCHEMA:
+        raise ConfigError("FILE", f"results of schema {SCHEMA}", results["schema"])
+    arms = {arm for chosen in results["arms"].values() for arm in chosen}
+    if unknown := (results["arms"].keys() - SETTINGS.keys()) | (arms - ARMS.keys()):
+        remedy = f"It was written by another version: it has {', '.join(sorted(unknown))}."
+        raise ConfigError("FILE", expected, name, remedy)
+    return results
+
+
+class _Bar:
+    """A progress bar over all runs; one line per run where there is no terminal.
+
+    Args:
+        total: Number of runs.
+        done: How many were done before.
+    """
+
+    def __init__(self, total: int, done: int) -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        self._total = total
+        self._console = Console(highlight=False)
+        self._progress = Progress(
+            console=self._console, transient=True, disable=not self._console.is_terminal
+        )
+        self._task = self._progress.add_task("runs", total=total, completed=done)
+
+    def __enter__(self) -> _Bar:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.stop()
+
+    def finished(self, row: Row, done: int) -> None:
+        """Leave one line behind."""
+        loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
+        own = " (grid)" if row["seed"] == TUNING_SEED else ""
+        self._progress.update(self._task, completed=done)
+        self._console.print(
+            f"{done}/{self._total}  {row['task']}, {row['setting']}, {row['arm']}, rate "
+            f"{row['rate']:g} x {row['hidden']:g}, seed {row['seed']}{own}: "
+            f"{row['full_steps']:,} full steps in {row['seconds']:.1f} s, {loss}",
+            soft_wrap=True,
+        )
+
+
+_ACTIONS: Mapping[str, Any] = {
+    "run": (
+        "Run a suite, or what is left of it. Suites: core takes up to two hours on 2 cores, "
+        "wide too, full days, smoke a minute or two, gpu needs a CUDA device.",
+        _run_options,
+        _run,
+    ),
+    "table": (
+        "Show results as Markdown tables, or put them into pages. A page marks where with "
+        "<!-- results: NAME --> and <!-- end -->.",
+        _table_options,
+        _table,
+    ),
+    "plot": ("Draw a figure of results.", _plot_options, _plot),
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,257 @@
+"""The benchmark's arms: plain training, what the plug-in does, controls, placebos and peers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from inspect import signature
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from benchmarks.peers.around import AroundOptimizers
+from benchmarks.peers.averaging import ema_readout
+from benchmarks.peers.gpa import GPAAdamW
+from benchmarks.peers.muon import Muon
+from benchmarks.peers.outer import lookahead, snoo
+from benchmarks.peers.placebo import NegatedForecast, RandomForecast
+from benchmarks.peers.schedule_free import schedule_free
+from benchmarks.tasks import Recipe
+from hybrid_predict.config import KINDS, HybridConfig
+from hybrid_predict.forecast.predictors import MomentumPredictor
+from hybrid_predict.model.kinds import hidden_and_rest
+from hybrid_predict.updates import SpectralUpdate
+
+SPEEDUP = 1.5
+"""Every arm but the plain ones has T / 1.5 full steps."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates of one run.
+
+    Args:
+        base: Learning rate of all parameters but the hidden matrices.
+        hidden: Multiplies ``base`` for the hidden matrices.
+    """
+
+    base: float
+    hidden: float = 1.0
+
+    def times(self, what: str, factor: float) -> Rates:
+        """These rates with one of them multiplied; ``what`` is ``base`` or ``hidden``."""
+        if what == "base":
+            return Rates(self.base * factor, self.hidden)
+        return Rates(self.base, self.hidden * factor)
+
+
+Build = Callable[[nn.Module, Recipe, Rates, int], list[Optimizer]]
+"""Makes the optimizers from model, recipe, rates and the number of updates of the schedule."""
+
+
+def adamw(
+    model: nn.Module, recipe: Recipe, rates: Rates, updates: int, *, beta1: float | None = None
+) -> list[Optimizer]:
+    """AdamW, the hidden matrices in a group of their own."""
+    betas = (beta1 or recipe.betas[0], recipe.betas[1])
+    hidden, rest = hidden_and_rest(model)
+    groups = [
+        {"params": members, "lr": rate}
+        for members, rate in ((rest, rates.base), (hidden, rates.base * rates.hidden))
+        if members
+    ]
+    return [AdamW(groups, betas=betas, weight_decay=recipe.weight_decay, fused=True)]
+
+
+def muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Muon for the hidden matrices, AdamW for the rest."""
+    hidden, rest = hidden_and_rest(model)
+    own = Muon(
+        hidden,
+        lr=rates.base * rates.hidden,
+        weight_decay=recipe.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    if not rest:
+        return [own]
+    other = AdamW(
+        rest, lr=rates.base, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
+    )
+    return [own, other]
+
+
+def gpa(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """GPA-AdamW for all parameters."""
+    own = GPAAdamW(
+        trainable(model),
+        lr=rates.base,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+    return [own]
+
+
+def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Schedule-Free AdamW for all parameters, with its own warm-up."""
+    own = schedule_free(
+        trainable(model),
+        lr=rates.base,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
+    )
+    return [own]
+
+
+def trainable(model: nn.Module) -> list[Tensor]:
+    """The parameters that want a gradient."""
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """One way to train.
+
+    Args:
+        name: What the command line and results files call it.
+        title: What readers call it.
+        build: Makes its optimizers.
+        around: Puts a peer around them.
+        plugin: Further arguments of `HybridConfig`; None trains without the plug-in.
+        share: Full steps as a share of T, of an arm without predicted steps.
+        scheduled: Whether the setting's learning-rate schedule applies.
+        tunes: Which rate is tried at ``factors`` times the setting's: ``base`` or ``hidden``.
+        factors: What is tried; a single factor is simply applied.
+        after: Name of an arm whose measured speedup multiplies the rate ``tunes``, in place of
+            ``factors``.
+        kept: Whether its code is gone: committed runs are shown, and none can be made.
+    """
+
+    name: str
+    title: str
+    build: Build = adamw
+    around: Callable[[Sequence[Optimizer]], Any] = AroundOptimizers
+    plugin: Mapping[str, Any] | None = None
+    share: float = 1 / SPEEDUP
+    scheduled: bool = True
+    tunes: str = "base"
+    factors: tuple[float, ...] = field(default=(1.0,))
+    after: str | None = None
+    kept: bool = False
+
+    def full_steps(self, steps: int) -> int:
+        """Full steps of a run on a task of ``steps``, if all predicted steps stand."""
+        return max(1, round(steps * self.share))
+
+    def config(self, steps: int) -> HybridConfig | None:
+        """The plug-in's configuration on a task of ``steps``; None without it."""
+        if self.plugin is None:
+            return None
+        config = HybridConfig(**{"speedup": SPEEDUP, "total_steps": steps, **self.plugin})
+        if config.compression > 1:
+            return config
+        return replace(config, total_steps=self.full_steps(steps))
+
+    def schedule(self, steps: int) -> int:
+        """Steps of its learning-rate schedule on a task of ``steps``."""
+        config = self.config(steps)
+        return (config and config.total_steps) or self.full_steps(steps)
+
+    def describe(self) -> dict[str, Any]:
+        """How it trains, but for its rates and the plug-in, as plain data."""
+        return {
+            "build": _described(self.build),
+            "around": _described(self.around),
+            "share": self.share,
+            "scheduled": self.scheduled,
+        }
+
+
+def _described(function: Callable[..., Any]) -> str:
+    """A function's name with its bound and its default arguments."""
+    bound = function.keywords if isinstance(function, partial) else {}
+    inner = function.func if isinstance(function, partial) else function
+    return f"{inner.__qualname__}{signature(inner)} {sorted(bound.items())}"
+
+
+def _momentum(coefficient: float) -> MomentumPredictor:
+    return MomentumPredictor(coefficient=coefficient, gated=False)
+
+
+def _predicted(coefficient: float) -> Arm:
+    """Corrected updates, and predicted steps of one coefficient whatever their skill."""
+    return Arm(
+        name=f"predict-{coefficient:g}".replace("0.", "."),
+        title=f"corrected + predicted, coefficient {coefficient:g}",
+        plugin={"predictors": {"hidden": _momentum(coefficient)}},
+    )
+
+
+_MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
+_COEFFICIENTS = tuple(map(_predicted, (0, 0.35, 0.5, 1)))
+_PLACEBOS = {
+    "random": RandomForecast(gated=False),
+    "negated": NegatedForecast(gated=False),
+}
+
+ARMS: dict[str, Arm] = {
+    arm.name: arm
+    for arm in (
+        Arm(name="plain-half", title="plain, T/2", share=0.5),
+        Arm(name="short", title="plain, T/1.5"),
+        Arm(name="plain", title="plain, T", share=1.0),
+        Arm(name="plain-double", title="plain, 2T", share=2.0),
+        Arm(name="corrected", title="corrected", plugin={"speedup": 1}),
+        Arm(name="hybrid", title="hybrid (default)", plugin={}),
+        *_COEFFICIENTS,
+        Arm(name="predicted-only", title="predicted only",
+            plugin={"updates": {}, "predictors": {"hidden": _momentum(0.5)}}),
+        Arm(name="landed", title="landed default (first edition)", plugin={}, kept=True),
+        Arm(name="corrected-unbounded", title="corrected, no length bound",
+            plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(bound=None)}}),
+        Arm(name="all-kinds", title="corrected + predicted, all kinds",
+            plugin={"predictors": dict.fromkeys(KINDS, _momentum(0.5))}),
+        Arm(name="placebo-random", title="placebo: random direction",
+            plugin={"predictors": {"hidden": _PLACEBOS["random"]}}),
+        Arm(name="placebo-negated", title="placebo: negated forecast",
+            plugin={"predictors": {"hidden": _PLACEBOS["negated"]}}),
+        Arm(name="hidden-x2", title="hidden rate x 2", tunes="hidden", factors=(2.0,)),
+        Arm(name="hidden-x3", title="hidden rate x 3", tunes="hidden", factors=(3.0,)),
+        Arm(name="hidden-x4", title="hidden rate x 4", tunes="hidden", factors=(4.0,)),
+        Arm(name="rate-x-gain", title="rate x measured speedup", after="hybrid"),
+        Arm(name="hidden-x-gain", title="hidden rate x measured speedup", tunes="hidden",
+            after="hybrid"),
+        Arm(name="beta1", title="beta1 = 0.95", build=partial(adamw, beta1=0.95)),
+        Arm(name="ema", title="EMA read-out", around=ema_readout),
+        Arm(name="lookahead", title="Lookahead", around=lookahead),
+        Arm(name="snoo", title="SNOO", around=snoo),
+        Arm(name="muon", title="Muon", build=muon, tunes="hidden", factors=_MUON),
+        Arm(name="hybrid-muon", title="hybrid on Muon", build=muon, plugin={},
+            tunes="hidden", factors=_MUON),
+        Arm(name="gpa", title="GPA-AdamW", build=gpa, factors=(0.5, 1.0, 2.0)),
+        Arm(name="schedule-free", title="Schedule-Free AdamW", build=free, scheduled=False,
+            factors=(0.5, 1.0, 2.0)),
+    )
+}  # fmt: skip
+"""The arms by name."""
+
+PLAIN = ("plain-half", "short", "plain", "plain-double")
+"""The arms that give the curve from full steps to loss, ascending in steps."""
+
+MECHANISMS: dict[str, str | None] = {
+    "short": "plain",
+    "corrected": "corrected",
+    **{arm.name: "both" for arm in _COEFFICIENTS},
+    "predicted-only": "predicted",
+    "landed": None,
+}
+"""The arms that tell the plug-in's mechanisms apart, plain training of as many full steps first.
+
+By name: which of `step_cost.WAYS` their full steps cost as much as, None where it was not measured.
+"""
+
+RUNNABLE = tuple(name for name, arm in ARMS.items() if not arm.kept)
+"""Names of the arms that can be run."""

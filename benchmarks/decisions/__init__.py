@@ -1,0 +1,1 @@
+"""Scripts behind decision pages."""

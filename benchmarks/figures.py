@@ -1,0 +1,156 @@
+"""What a suite's runs amount to: per task, setting and arm, and over tasks."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.arms import ARMS, PLAIN
+from benchmarks.plan import SETTINGS, TUNING_SEED, as_cell, number
+from hybrid_predict.runs.evidence import EXACT, Speedup, speedup, spread
+
+Runs = dict[int, Mapping[str, Any]]
+"""Rows of one task, setting and arm, by seed."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one arm did on one task in one setting.
+
+    Args:
+        loss: Mean, standard deviation and number of the final losses; diverged runs left out.
+        diverged: Number of runs that diverged.
+        full_steps: Mean full steps.
+        predicted_steps: Mean predicted steps that stand.
+        rate: Learning rate.
+        hidden: What it was multiplied by for the hidden matrices.
+        seconds: Median seconds of training.
+        memory: Median memory in bytes.
+        speedup: Speedup at equal quality; None where the plain arms are not done.
+    """
+
+    loss: Mapping[str, Any]
+    diverged: int
+    full_steps: float
+    predicted_steps: float
+    rate: float
+    hidden: float
+    seconds: float
+    memory: float
+    speedup: Speedup | None
+
+
+@dataclass(frozen=True)
+class Overall:
+    """Geometric mean of an arm's speedup over tasks.
+
+    Args:
+        value: The mean; tasks beyond what was tried count with the end of what was tried.
+        bound: Whether that makes it a bound from below, from above, or neither.
+        worst: Name of the task with the smallest speedup.
+        worst_value: The speedup there.
+        tasks: Number of tasks.
+    """
+
+    value: float
+    bound: str
+    worst: str
+    worst_value: float
+    tasks: int
+
+
+class Summary:
+    """Figures of a results file.
+
+    Args:
+        results: What the file holds.
+    """
+
+    def __init__(self, results: Mapping[str, Any]) -> None:
+        self.tasks: list[str] = list(results["tasks"])
+        self.seeds: int = results["seeds"]
+        arms: Mapping[str, list[str]] = results["arms"]
+        known = {row["arm"] for row in results["runs"]}
+        self.settings: dict[str, list[str]] = {
+            setting: [arm for arm in arms[setting] if arm in known or not ARMS[arm].kept]
+            for setting in SETTINGS
+            if setting in arms
+        }
+        self._runs: dict[tuple[str, str, str], Runs] = {}
+        self._speedups: dict[tuple[str, str, str], Speedup | None] = {}
+        for row in results["runs"]:
+            if row["seed"] == TUNING_SEED:
+                continue
+            key = row["task"], row["setting"], row["arm"]
+            self._runs.setdefault(key, {})[row["seed"]] = row
+
+    def runs(self, task: str, setting: str, arm: str) -> Runs:
+        """The rows by seed; empty if there are none."""
+        return self._runs.get((task, setting, arm), {})
+
+    def plain(self, task: str, setting: str, seeds: Iterable[int]) -> list[list[float]]:
+        """Losses of the plain arms over these seeds, one row per arm."""
+        return [
+            [number(self.runs(task, setting, arm)[seed]["loss"]) for seed in seeds] for arm in PLAIN
+        ]
+
+    def paired(self, task: str, setting: str, arm: str) -> list[int]:
+        """Seeds that have the arm and all plain arms."""
+        sets = [set(self.runs(task, setting, name)) for name in (*PLAIN, arm)]
+        return sorted(set.intersection(*sets))
+
+    def budgets(self, task: str, setting: str) -> list[int]:
+        """Full steps that the plain arms were given."""
+        firsts = [next(iter(self.runs(task, setting, arm).values())) for arm in PLAIN]
+        return [as_cell(row).budget for row in firsts]
+
+    def figures(self, task: str, setting: str, arm: str) -> Figures | None:
+        """What the arm did there; None if it has no runs."""
+        by_seed = self.runs(task, setting, arm)
+        if not by_seed:
+            return None
+        rows = list(by_seed.values())
+        finite = [row["loss"] for row in rows if row["loss"] is not None]
+        return Figures(
+            loss=spread(finite),
+            diverged=len(rows) - len(finite),
+            full_steps=statistics.fmean(row["full_steps"] for row in rows),
+            predicted_steps=statistics.fmean(row["predicted_steps"] for row in rows),
+            rate=rows[0]["rate"],
+            hidden=rows[0]["hidden"],
+            seconds=statistics.median(row["seconds"] for row in rows),
+            memory=statistics.median(row["memory"] for row in rows),
+            speedup=self._speedup(task, setting, arm),
+        )
+
+    def overall(self, setting: str, arm: str) -> Overall | None:
+        """The arm over all tasks; None if it lacks one."""
+        found = {task: self._speedup(task, setting, arm) for task in self.tasks}
+        known = {task: value for task, value in found.items() if value is not None}
+        if not known or len(known) < len(found):
+            return None
+        mean = math.exp(statistics.fmean(math.log(s.value) for s in known.values()))
+        bounds = {s.bound for s in known.values()} - {EXACT}
+        worst = min(known, key=lambda task: known[task].value)
+        bound = bounds.pop() if len(bounds) == 1 else "≈" if bounds else EXACT
+        return Overall(mean, bound, worst, known[worst].value, len(known))
+
+    def _speedup(self, task: str, setting: str, arm: str) -> Speedup | None:
+        key = task, setting, arm
+        if key not in self._speedups:  # the bootstrap is worth keeping
+            self._speedups[key] = self._measured(*key)
+        return self._speedups[key]
+
+    def _measured(self, task: str, setting: str, arm: str) -> Speedup | None:
+        seeds = self.paired(task, setting, arm)
+        if not seeds:
+            return None
+        rows = [self.runs(task, setting, arm)[seed] for seed in seeds]
+        losses = [number(row["loss"]) for row in rows]
+        # A run that diverged early has not saved the rest of its steps.
+        least = [0 if math.isfinite(loss) else as_cell(rows[0]).budget for loss in losses]
+        costs = [max(row["full_steps"], n) for row, n in zip(rows, least, strict=True)]
+        return speedup(self.budgets(task, setting), self.plain(task, setting, seeds), losses, costs)

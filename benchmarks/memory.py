@@ -1,0 +1,76 @@
+"""How much memory a training run takes, and an engine holds."""
+
+from __future__ import annotations
+
+import gc
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hybrid_predict.engine import HybridEngine
+
+
+class Memory:
+    """Bytes used from here on.
+
+    On a CUDA device the peak of torch's allocator. On the CPU, where nothing keeps a peak, the
+    tensors that are held when asked: weights, gradients, states of optimizer and plug-in, but no
+    activations, which are the same for all arms.
+    """
+
+    def __init__(self) -> None:
+        self._cuda = torch.cuda.is_available()
+        if self._cuda:
+            torch.cuda.reset_peak_memory_stats()
+        self._before = torch.cuda.memory_allocated() if self._cuda else _held()
+
+    def used(self) -> int:
+        """Bytes used since this object was made."""
+        now = torch.cuda.max_memory_allocated() if self._cuda else _held()
+        return now - self._before
+
+
+def _held() -> int:
+    gc.collect()
+    tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor)]
+    gradients = [x.grad for x in tensors if x.is_leaf and x.grad is not None]
+    storages = {x.untyped_storage().data_ptr(): x for x in (*tensors, *gradients)}
+    return sum(x.untyped_storage().nbytes() for x in storages.values())
+
+
+def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
+    """Bytes of the tensors that an engine reaches, without the run's own.
+
+    Counting from the engine is exact wherever tensors live and whatever else the process holds.
+
+    Args:
+        engine: The engine, between two full steps.
+        model: Its model; parameters and buffers are the run's own.
+        optimizer: Its optimizer; the state is the run's own.
+    """
+    borders = (type, ModuleType, nn.Module, Optimizer)
+    state = [v for entry in optimizer.state.values() for v in entry.values()]
+    everything = (*model.parameters(), *model.buffers(), *state)
+    own = {_address(x) for x in everything if isinstance(x, Tensor)}
+    seen: set[int] = set()
+    sizes: dict[int, int] = {}
+    queue: list[Any] = [engine]
+    while queue:
+        x = queue.pop()
+        if id(x) in seen or isinstance(x, borders):
+            continue
+        seen.add(id(x))
+        if isinstance(x, Tensor):
+            sizes[_address(x)] = x.untyped_storage().nbytes()
+        elif isinstance(x, FunctionType):
+            queue += x.__closure__ or ()  # its globals are everybody's
+        else:
+            queue += gc.get_referents(x)
+    return sum(size for address, size in sizes.items() if address not in own)
+
+
+def _address(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()

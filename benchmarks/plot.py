@@ -1,0 +1,107 @@
+"""A suite's results as a figure: the plain curves with the arms on them, and their speedups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.arms import ARMS, PLAIN
+from benchmarks.figures import Summary
+from benchmarks.plan import SETTINGS
+from benchmarks.table import main_setting
+from hybrid_predict.report.figure import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PLAIN, _CORRECTED, _HYBRID, _OTHER = "#264653", "#edae49", "#d1495b", "#8a8f98"
+_OURS = {
+    "corrected": ("corrected", _CORRECTED),
+    "predict-.5": ("+ predicted", _HYBRID),
+    "hybrid": ("default", _HYBRID),
+}
+"""The arms with a color of their own, and what the legend calls them."""
+
+
+def plot(results: Mapping[str, Any]) -> Figure:
+    """One column per task: losses against full steps above, speedups at equal quality below.
+
+    Args:
+        results: What a results file holds.
+
+    Returns:
+        A matplotlib figure.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    summary = Summary(results)
+    setting = main_setting(summary)
+    arms = [arm for arm in summary.settings[setting] if arm not in PLAIN]
+    columns = len(summary.tasks)
+    figure = new_figure(figsize=(1.6 + 3.4 * columns, 3.4 + 0.3 * len(arms)))
+    grid = figure.subplots(2, columns, squeeze=False, height_ratios=(3, 0.4 + 0.3 * len(arms)))
+    titles = [ARMS[arm].title for arm in arms]
+    for k, task in enumerate(summary.tasks):
+        _losses(grid[0, k], summary, task, setting)
+        _speedups(grid[1, k], summary, task, setting, arms)
+        grid[1, k].set_yticks(range(len(arms)), titles if k == 0 else [""] * len(arms))
+    reach = [axes.get_xlim() for axes in grid[1]]
+    for axes in grid[1]:
+        axes.set_xlim(min(low for low, _ in reach), max(high for _, high in reach))
+    seeds = results["seeds"]
+    figure.suptitle(
+        f"Suite {results['suite']}, {SETTINGS[setting].title}, {seeds} seed{'s' * (seeds != 1)}"
+    )
+    return figure
+
+
+def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
+    """The plain curve, and the runs of the arms with and without predicted steps."""
+    ours = [((arm,), label, color, "none") for arm, (label, color) in _OURS.items()]
+    for arms, label, color, style in ((PLAIN, "plain", _PLAIN, "-"), *ours):
+        found = [summary.figures(task, setting, arm) for arm in arms]
+        known = [f for f in found if f is not None and f.loss["mean"] is not None]
+        if not known:
+            continue
+        axes.errorbar(
+            [f.full_steps for f in known],
+            [f.loss["mean"] for f in known],
+            [f.loss["sd"] or 0.0 for f in known],
+            color=color,
+            linestyle=style,
+            marker="o",
+            capsize=3,
+            label=label,
+        )
+    axes.set(xscale="log", title=task, xlabel="full steps", ylabel="final loss")
+    axes.minorticks_off()
+    if known := [f for arm in PLAIN if (f := summary.figures(task, setting, arm)) is not None]:
+        axes.set_xticks([f.full_steps for f in known], [f"{f.full_steps:,.0f}" for f in known])
+    axes.legend(frameon=False)
+    _tidy(axes)
+
+
+def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[str]) -> None:
+    """One line per arm: its speedup and the interval over seeds."""
+    axes.axvline(1.0, color=_PLAIN, linewidth=1)
+    for row, arm in enumerate(arms):
+        found = summary.figures(task, setting, arm)
+        if found is None or found.speedup is None:
+            continue
+        value, low, high = found.speedup.value, found.speedup.low, found.speedup.high
+        color = _OURS[arm][1] if arm in _OURS else _OTHER
+        axes.plot([low or value, high or value], [row, row], color=color, linewidth=2)
+        axes.plot([value], [row], color=color, marker="o")
+        if found.speedup.bound:
+            axes.annotate(found.speedup.bound, (value, row), xytext=(7, 0),
+                          textcoords="offset points", va="center")  # fmt: skip
+    axes.set(xlabel="speedup at equal quality", ylim=(len(arms) - 0.5, -0.5))
+    _tidy(axes)
+
+
+def _tidy(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e3e5e9", linewidth=0.8)
+    axes.set_axisbelow(True)

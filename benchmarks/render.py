@@ -1,0 +1,180 @@
+"""Fills the blocks of README.md and of the pages in docs/.
+
+Numbers come from the files in docs/results/, the compatibility page from the rows in
+tests/compatibility/. The tables of decisions 1 to 14 were made with the first edition and stay.
+
+Run with: python -m benchmarks.render
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks import table as bench
+from hybrid_predict.report.blocks import fill, names
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results"
+PAGES = tuple(
+    page
+    for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if names(page.read_text())
+)
+DEMO_ARMS = ("full", "short", "corrected", "hybrid", "full, hidden x2")
+
+
+def load(name: str) -> dict[str, Any]:
+    """One committed results file."""
+    found: dict[str, Any] = json.loads((RESULTS / name).read_text())
+    return found
+
+
+def spread(values: dict[str, Any]) -> str:
+    """A mean with its standard deviation over seeds."""
+    deviation = "" if values["sd"] is None else f" ± {values['sd']:.4f}"
+    return f"{values['mean']:.4f}{deviation}"
+
+
+def seeds(demo: dict[str, Any]) -> str:
+    """How many paired seeds a demo has finished."""
+    count = demo["paired"]["hybrid - full"]["n"]
+    return f"{count} paired seed{'s' * (count != 1)}"
+
+
+def headline() -> str:
+    """The measured claim in one paragraph."""
+    demo = load("demo.json")
+    full, hybrid, short, corrected = (
+        demo["summary"][arm] for arm in ("full", "hybrid", "short", "corrected")
+    )
+    loss = {arm: f"{row['val_loss']['mean']:.4f}" for arm, row in demo["summary"].items()}
+    saved = 1 - hybrid["full_steps"] / full["full_steps"]
+    return (
+        f"**{hybrid['full_steps']:,.0f} full steps and {hybrid['predicted_steps']:,.0f} predicted "
+        f"ones instead of {full['full_steps']:,.0f} full steps ({saved:.0%} fewer), validation "
+        f"loss {loss['hybrid']} instead of {loss['full']}, {hybrid['seconds']:.0f} seconds instead "
+        f"of {full['seconds']:.0f}**: a byte-level GPT of 0.19 M parameters on the standard "
+        f"library's source text, 2 CPU cores, {seeds(demo)} (difference "
+        f"{spread(demo['paired']['hybrid - full'])}). With as many full steps and a schedule of "
+        f"their own, plain training ends at {loss['short']} in {short['seconds']:.0f} seconds, "
+        f"and corrected updates alone at {loss['corrected']} in {corrected['seconds']:.0f}. All "
+        "at the learning rate that is best for plain training. With so few seeds this is a hint, "
+        "not a proof."
+    )
+
+
+def demo_table() -> str:
+    """The demo's arms."""
+    demo = load("demo.json")
+    rows = []
+    for arm in (arm for arm in DEMO_ARMS if arm in demo["summary"]):
+        row = demo["summary"][arm]
+        rows.append([
+            f"`{arm}`", f"{row['full_steps']:,.0f}", f"{row['predicted_steps']:,.0f}",
+            f"{row['seconds']:.0f}", spread(row["val_loss"]),
+        ])  # fmt: skip
+    reached = ", ".join(
+        f"`{arm}` {found if isinstance(found, str) else f'{found:,.0f}'}"
+        for arm, found in demo["plain_steps_to_reach"].items()
+    )
+    titles = ["arm", "full steps", "predicted steps", "seconds", "validation loss, mean ± sd"]
+    return (
+        f"{bench.markdown(titles, rows)}\n\n{seeds(demo)}, learning rate "
+        f"{demo['recipe']['learning_rate']:g}. Plain full steps to reach an arm's loss, "
+        f"interpolated between `short` and `full`: {reached}."
+    )
+
+
+def environment() -> str:
+    """What the demo's results were measured on."""
+    demo = load("demo.json")
+    env, text = demo["environment"], demo["text"]
+    return (
+        f"Python {env['python']}, torch {env['torch']}, lightning {env['lightning']}, "
+        f"{env['cpu_count']} CPU cores; text of {text['files']} files, sha256 "
+        f"`{text['sha256'][:16]}…`."
+    )
+
+
+def step_cost() -> str:
+    """What corrected updates and predicted steps cost beside the optimizer's own update."""
+    rows = []
+    for found in load("step_cost.json")["rows"]:
+        low, high = found["quartiles"]
+        passes = found["passes"]
+        reached = sum(passes.values()) * found["copy_ms_per_million_parameters"]
+        rows.append([
+            found["mechanism"], found["history"], f"{found['parameters'] / 1e6:.1f} M",
+            f"{found['ms_per_million_parameters']:.1f}",
+            f"{found['adamw_ms_per_million_parameters']:.1f}",
+            f"{found['ratio']:.1f} ({low:.1f} to {high:.1f})",
+            f"{found['bytes_per_parameter']:.0f}",
+            f"{passes['products']:.0f}", f"{passes['others']:.0f}",
+            f"{reached / found['ms_per_million_parameters']:.0%}",
+        ])  # fmt: skip
+    titles = ["mechanism", "history", "parameters", "added, ms per million parameters",
+              "fused AdamW update", "added / update (quartiles)", "bytes held per parameter",
+              "passes, products", "passes, others",
+              "share of a plain copy's bytes per second"]  # fmt: skip
+    return bench.markdown(titles, rows)
+
+
+def import_time() -> str:
+    """What the import costs."""
+    data = load("import_time.json")
+    low, high = data["ratio_range"]
+    return (
+        f"`import hybrid_predict` takes {data['ratio']:.2f} times as long as `import torch` "
+        f"(median of {data['rounds']} interleaved rounds, {low:.2f} to {high:.2f})."
+    )
+
+
+def compatibility(group: str) -> str:
+    """One table of the compatibility page, or its ``summary``."""
+    # What is tested is what the page says, so the rows live with the tests.
+    tests = str(ROOT / "tests")
+    if tests not in sys.path:
+        sys.path.append(tests)
+    page = importlib.import_module("compatibility.page")
+    found: str = page.summary() if group == "summary" else page.table(group)
+    return found
+
+
+COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
+    "demo headline": headline,
+    "demo table": demo_table,
+    "environment": environment,
+    "import time": import_time,
+    "step cost": step_cost,
+    **{
+        name: make
+        for path in sorted(RESULTS.glob("bench-*.json"))
+        for name, make in bench.blocks(load(path.name)).items()
+    },
+}
+
+
+def rendered(page: Path) -> str:
+    """A page with its blocks filled in.
+
+    Raises:
+        KeyError: If nothing makes one of its blocks.
+    """
+    text = page.read_text()
+    if unknown := set(names(text)) - BLOCKS.keys():
+        raise KeyError(f"{page.name}: nothing makes the blocks {sorted(unknown)}")
+    return fill(text, BLOCKS)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(rendered(page))

@@ -1,0 +1,229 @@
+"""Runs a plan's cells in several processes, keeping every finished one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import hybrid_predict
+from benchmarks.arms import ARMS
+from benchmarks.plan import Cell, Plan, Row, as_cell, to_row
+from benchmarks.step_cost import measure
+from benchmarks.train import train
+from hybrid_predict.accounts import operations
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.runs.runtime import threads, writing
+
+RUNS, RESULTS = "runs.jsonl", "results.json"
+"""Files in the output folder: finished runs line by line, and everything together."""
+
+SCHEMA = 2
+"""Of the results file: what its fields mean."""
+
+FIELDS = frozenset(
+    ("schema", "suite", "seeds", "arms", "cells", "environment", "code", "tasks", "steps", "runs")
+)
+"""What a results file holds."""
+
+logger = logging.getLogger(__name__)
+
+# Says what corrected updates cost, which on tasks this small is more than users are to accept.
+_advice = logging.getLogger(operations.__name__)
+
+OnRow = Callable[[Row, int], None]
+"""Is told a finished row and how many cells are done."""
+
+
+class Store:
+    """Finished cells, one JSON line each, in a folder.
+
+    Args:
+        folder: The folder; made if it does not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = folder / RUNS
+        self.done: dict[Cell, Row] = {}
+        text = self._path.read_text("utf-8", errors="replace") if self._path.exists() else ""
+        self._torn = bool(text) and not text.endswith("\n")
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                row = json.loads(line)
+                self.done[as_cell(row)] = row
+            except (ValueError, KeyError, TypeError):
+                logger.warning(
+                    "%s, line %d is no finished run; it is left out.", self._path, number
+                )
+
+    def start_from(self, rows: Iterable[Row]) -> int:
+        """Keep rows of an earlier run, those that are here already aside.
+
+        Returns:
+            How many were new.
+        """
+        new = {cell: row for row in rows if (cell := as_cell(row)) not in self.done}
+        for cell, row in new.items():
+            self.add(cell, row)
+        return len(new)
+
+    def add(self, cell: Cell, row: Row) -> None:
+        """Keep a row, on the disk before this returns.
+
+        Raises:
+            ConfigError: If the system refuses; the rows before it are kept.
+        """
+        self.done[cell] = row
+        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
+            file.write("\n" * self._torn + json.dumps(row, allow_nan=False) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        self._torn = False
+
+
+def run_plan(
+    plan: Plan, store: Store, jobs: int = 1, on_row: OnRow | None = None
+) -> dict[Cell, Row]:
+    """Run whatever is not done yet.
+
+    Args:
+        plan: The cells.
+        store: Finished cells; new ones are added.
+        jobs: Processes, with one thread each.
+        on_row: Is told of every finished cell.
+
+    Returns:
+        The plan's cells with their rows.
+
+    Raises:
+        ConfigError: If ``jobs`` is below 1.
+    """
+    if jobs < 1:
+        raise ConfigError("jobs", "an integer, at least 1", jobs)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=_start_worker) as pool:
+        running: dict[Future[dict[str, Any]], Cell] = {}
+        try:
+            while True:
+                under_way = set(running.values())
+                waiting = [c for c in plan.ready(store.done) if c not in under_way]
+                # No more than one in hand for each process: what is next depends on what is done.
+                for cell in waiting[: 2 * jobs - len(running)]:
+                    running[pool.submit(train, cell, plan.tasks[cell.task])] = cell
+                if not running:
+                    return plan.chosen(store.done)
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    cell = running.pop(future)
+                    row = to_row(cell, {**future.result(), "code": code_digest(cell.arm)})
+                    store.add(cell, row)
+                    if on_row is not None:
+                        on_row(row, plan.finished(store.done))
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+
+
+_TRAINING = ("tasks", "peers", "train.py")
+"""Where the benchmark trains, in its own folder."""
+
+_CORE = (
+    "config.py", "engine", "forecast", "updates", "verify", "model", "accounts", "tensors",
+)  # fmt: skip
+"""Where the package trains; its commands, reports and pages change no result."""
+
+
+def _start_worker() -> None:
+    torch.set_num_threads(1)
+    _advice.setLevel(logging.ERROR)
+
+
+@lru_cache
+def code_digest(arm: str) -> str:
+    """Twelve hexadecimal digits over the source that an arm trains with, and torch's version."""
+    digest = hashlib.sha256(torch.__version__.encode())
+    package = Path(hybrid_predict.__file__).parent
+    core = _CORE if ARMS[arm].plugin is not None else ("model/kinds.py",)
+    for root, names in ((Path(__file__).parent, _TRAINING), (package, core)):
+        for path in sorted(path for name in names for path in _sources(root / name)):
+            digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def _sources(path: Path) -> Iterable[Path]:
+    return path.rglob("*.py") if path.is_dir() else [path]
+
+
+def check_device(plan: Plan) -> None:
+    """Make sure that there is a CUDA device if a task needs one.
+
+    Raises:
+        UnsupportedSetupError: If there is none.
+    """
+    needy = [name for name, task in plan.tasks.items() if task.needs_cuda and not plan.suite.tiny]
+    if needy and not torch.cuda.is_available():
+        raise UnsupportedSetupError(
+            "tasks", "a CUDA device", needy[0], "Choose other tasks with --tasks."
+        )
+
+
+def measure_steps(plan: Plan) -> dict[str, Any]:
+    """What the plug-in adds to a full step of each task, on one thread; see `step_cost.measure`."""
+    short = {"blocks": 2, "length": 2} if plan.suite.tiny else {}
+    names = plan.suite.measured or plan.suite.tasks
+    level = _advice.level
+    _advice.setLevel(logging.ERROR)
+    try:
+        with threads(1):
+            return {name: measure(plan.task(name), **short) for name in names}
+    finally:
+        _advice.setLevel(level)
+
+
+def compile_results(
+    suite: str,
+    plan: Plan,
+    done: Mapping[Cell, Row],
+    environment: Mapping[str, Any],
+    steps: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Everything that a results file holds, as plain data.
+
+    Args:
+        suite: Name of the suite.
+        plan: Its cells.
+        done: The finished ones.
+        environment: Versions and hardware.
+        steps: What :func:`measure_steps` found; empty if it was not run.
+    """
+    return {
+        "schema": SCHEMA,
+        "suite": suite,
+        "seeds": plan.suite.seeds,
+        "arms": {name: list(plan.arms(name)) for name in plan.suite.arms},
+        "cells": {"planned": len(plan), "done": plan.finished(done)},
+        "environment": dict(environment),
+        "code": {
+            "with the plug-in": _codes(done, plugin=True),
+            "without it": _codes(done, plugin=False),
+        },
+        "tasks": {name: task.to_dict() for name, task in plan.tasks.items()},
+        "steps": dict(steps),
+        "runs": [dict(row) for row in done.values()],
+    }
+
+
+def _codes(done: Mapping[Cell, Row], *, plugin: bool) -> list[str]:
+    """Digests of the code of runs that can be made, with or without the plug-in."""
+    arms = {a.name for a in ARMS.values() if not a.kept and (a.plugin is not None) == plugin}
+    return sorted({row["code"] for cell, row in done.items() if cell.arm in arms})

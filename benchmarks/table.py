@@ -1,0 +1,180 @@
+"""A suite's results as Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks.arms import ARMS, MECHANISMS, PLAIN
+from benchmarks.figures import Figures, Overall, Summary
+from benchmarks.plan import SETTINGS
+from benchmarks.step_cost import WAYS
+from hybrid_predict.runs.evidence import FEW_SEEDS, Speedup
+
+NONE = "n/a"
+
+
+def main_setting(summary: Summary) -> str:
+    """The setting whose arms are compared in full."""
+    return "tuned" if "tuned" in summary.settings else next(iter(summary.settings))
+
+
+def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
+    """What makes the blocks of a suite, by name."""
+    suite = f"bench {results['suite']}"
+    summary = Summary(results)
+    return {
+        f"{suite} source": partial(source, results),
+        f"{suite} mechanisms": partial(mechanisms_table, summary, results["steps"]),
+        f"{suite} settings": partial(settings_table, summary),
+        f"{suite} arms": partial(arms_table, summary),
+        f"{suite} losses": partial(losses_table, summary),
+        f"{suite} steps": partial(steps_table, results["steps"]),
+    }
+
+
+def source(results: Mapping[str, Any]) -> str:
+    """Where the numbers come from: suite, seeds, cells and machine."""
+    env, cells, seeds = results["environment"], results["cells"], results["seeds"]
+    codes = {which: len(found) for which, found in results["code"].items() if len(found) > 1}
+    states = " and ".join(f"those {which} from {n}" for which, n in codes.items())
+    mixed = f" The runs come from several states of the code: {states}." if codes else ""
+    if results["suite"] == "smoke":
+        mixed += " Runs of a few steps: they show that everything runs, and nothing else."
+    hint = "" if seeds >= FEW_SEEDS else " So few seeds make every difference a hint."
+    filled = "all" if cells["done"] == cells["planned"] else f"{cells['done']:,} of"
+    some = "" if filled == "all" else " Where fewer seeds are named, differences are hints."
+    return (
+        f"Suite `{results['suite']}`, {seeds} paired seed{'s' * (seeds != 1)}, {filled} "
+        f"{cells['planned']:,} runs done; torch {env['torch']}, Python {env['python']}, "
+        f"{env['cpu_count']} CPU cores, one thread per run. In brackets: 95 % bootstrap intervals "
+        f"over seeds.{some}{hint}{mixed}"
+    )
+
+
+def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
+    """What each mechanism does in the main setting, a row per task and arm.
+
+    Seconds are full steps times their cost in alternating blocks of one process.
+    """
+    rows, setting = [], main_setting(summary)
+    for task in summary.tasks:
+        for arm, way in MECHANISMS.items():
+            if (found := summary.figures(task, setting, arm)) is None:
+                continue
+            seconds = NONE
+            if way is not None and task in steps:
+                ratio = 1.0 if way == "plain" else steps[task][way]["ratio"]
+                seconds = f"{found.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
+            rows.append([
+                f"`{task}`", ARMS[arm].title, f"{found.full_steps:,.0f}",
+                f"{found.predicted_steps:,.0f}", seconds, _loss(summary, found),
+                _cell(summary, task, setting, arm),
+            ])  # fmt: skip
+    titles = ["task", "arm", "full steps", "predicted steps", "seconds", "final loss, mean ± sd",
+              "speedup at equal quality"]  # fmt: skip
+    return markdown(titles, rows)
+
+
+def settings_table(summary: Summary) -> str:
+    """Speedup with and without predicted steps, a column per setting."""
+    rows = []
+    for arm in ("corrected", "hybrid", "landed"):
+        shown = [name for name, arms in summary.settings.items() if arm in arms]
+        if not shown:
+            continue
+        title = ARMS[arm].title
+        for task in summary.tasks:
+            cells = [_cell(summary, task, name, arm) for name in summary.settings]
+            rows.append([title, f"`{task}`", *cells])
+        overall = [summary.overall(name, arm) for name in summary.settings]
+        rows.append([title, "geometric mean", *(_mean(total) for total in overall)])
+    return markdown(["arm", "task", *(SETTINGS[name].title for name in summary.settings)], rows)
+
+
+def arms_table(summary: Summary) -> str:
+    """Speedup of every arm in the main setting, a row per arm and a column per task."""
+    rows, setting = [], main_setting(summary)
+    for arm in summary.settings[setting]:
+        if arm not in PLAIN:
+            total = summary.overall(setting, arm)
+            cells = [_cell(summary, task, setting, arm) for task in summary.tasks]
+            rows.append([ARMS[arm].title, *cells, _mean(total), _worst(total)])
+    tasks = [f"`{task}`" for task in summary.tasks]
+    return markdown(["arm", *tasks, "geometric mean", "worst task"], rows)
+
+
+def losses_table(summary: Summary) -> str:
+    """Loss, steps, time and memory of every arm in every setting and task."""
+    rows = []
+    for task in summary.tasks:
+        for setting, arms in summary.settings.items():
+            for arm in arms:
+                if (found := summary.figures(task, setting, arm)) is None:
+                    continue
+                rate = f"{found.rate:g}" + (f" x {found.hidden:g}" if found.hidden != 1 else "")
+                rows.append([
+                    f"`{task}`", setting, ARMS[arm].title, rate, f"{found.full_steps:,.0f}",
+                    f"{found.predicted_steps:,.0f}", _loss(summary, found), f"{found.seconds:.1f}",
+                    f"{found.memory / 2**20:,.1f}",
+                ])  # fmt: skip
+    titles = ["task", "setting", "arm", "rate (x hidden)", "full steps", "predicted steps",
+              "final loss, mean ± sd", "seconds", "memory, MiB"]  # fmt: skip
+    return markdown(titles, rows)
+
+
+def steps_table(steps: Mapping[str, Any]) -> str:
+    """What the plug-in adds to a full step, a row per task."""
+    rows, waits = [], any("waits" in found[way] for found in steps.values() for way in WAYS)
+    for task, found in steps.items():
+        ratios = [(found[way]["ratio"], *found[way]["quartiles"]) for way in WAYS]
+        rows.append([
+            f"`{task}`", f"{found['parameters']:,}", f"{found['plain_ms']:.1f}",
+            *(f"{middle:.3f} [{low:.3f}, {high:.3f}]" for middle, low, high in ratios),
+            *(f"{found[way]['memory'] / 2**20:,.1f}" for way in ("plain", *WAYS)),
+            *([found[way]["waits"] or "none" for way in WAYS] if waits else []),
+        ])  # fmt: skip
+    titles = ["task", "parameters", "plain full step, ms", *(f"{way} / plain" for way in WAYS),
+              *(f"MiB, {way}" for way in ("plain", *WAYS)),
+              *(f"waits of the host, {way}" for way in WAYS if waits)]  # fmt: skip
+    return markdown(titles, rows)
+
+
+def _loss(summary: Summary, found: Figures) -> str:
+    mean = NONE if found.loss["mean"] is None else f"{found.loss['mean']:.4f}"
+    sd = "" if found.loss["sd"] is None else f" ± {found.loss['sd']:.4f}"
+    lost = f" ({found.diverged} diverged)" if found.diverged else ""
+    return f"{mean}{sd}{lost}{_fewer(summary, found.loss['n'] + found.diverged)}"
+
+
+def _fewer(summary: Summary, seeds: int) -> str:
+    """What follows a number of fewer seeds than the suite has."""
+    return f" ({seeds} seed{'s' * (seeds != 1)})" if seeds < summary.seeds else ""
+
+
+def _cell(summary: Summary, task: str, setting: str, arm: str) -> str:
+    found = summary.figures(task, setting, arm)
+    if found is None or found.speedup is None:
+        return NONE
+    return speedup_text(found.speedup) + _fewer(summary, found.speedup.seeds)
+
+
+def speedup_text(found: Speedup) -> str:
+    """A speedup with its interval."""
+    interval = "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
+    return f"{found.bound}{found.value:.2f}{interval}"
+
+
+def _mean(total: Overall | None) -> str:
+    return NONE if total is None else f"**{total.bound}{total.value:.2f}**"
+
+
+def _worst(total: Overall | None) -> str:
+    return NONE if total is None else f"`{total.worst}` {total.worst_value:.2f}"
+
+
+def markdown(titles: list[str], rows: list[list[str]]) -> str:
+    """A Markdown table."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

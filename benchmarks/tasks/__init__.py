@@ -1,0 +1,28 @@
+"""Small, offline training tasks that show and check the forecasts at work."""
+
+from benchmarks.tasks.autoencoder import AUTOENCODER
+from benchmarks.tasks.base import Recipe, Task
+from benchmarks.tasks.burgers import PINN
+from benchmarks.tasks.digits import CNN, MLP
+from benchmarks.tasks.gpt import GPT_30M, GPT_124M, GPT_LARGE, GPT_SMALL
+from benchmarks.tasks.lora import LORA
+from benchmarks.tasks.photograph import INR
+
+TASKS: dict[str, Task] = {
+    task.name: task
+    for task in (
+        GPT_SMALL,
+        GPT_LARGE,
+        CNN,
+        INR,
+        MLP,
+        LORA,
+        PINN,
+        AUTOENCODER,
+        GPT_30M,
+        GPT_124M,
+    )
+}
+"""The benchmark's tasks by name."""
+
+__all__ = ["TASKS", "Recipe", "Task"]

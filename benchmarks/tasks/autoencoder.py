@@ -1,0 +1,103 @@
+"""A denoising convolutional autoencoder with batch normalisation on patches of photographs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.tasks.base import Recipe, Task, seeded
+from benchmarks.tasks.photograph import load_photograph
+
+Batch = tuple[Tensor, Tensor]
+
+_PHOTOGRAPHS = ("china.jpg", "flower.jpg")
+_HELD_OUT = 0.25
+
+
+@lru_cache(maxsize=1)
+def load_grey() -> tuple[Tensor, Tensor]:
+    """Grey versions of scikit-learn's photographs, cut into training and held-out parts.
+
+    Returns:
+        Left part for training and right part for validation, grey values from 0 to 1, float32 of
+        shapes [2, 427, 480] and [2, 427, 160].
+    """
+    grey = torch.stack([load_photograph(name).mean(0) for name in _PHOTOGRAPHS])
+    cut = round((1 - _HELD_OUT) * grey.shape[-1])
+    return grey[..., :cut].contiguous(), grey[..., cut:].contiguous()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoencoderTask(Task):
+    """Remove white noise from patches of two photographs through a narrow code.
+
+    The right quarter of both photographs is held out.
+
+    Args:
+        patch: Rows and columns of a patch, a multiple of two to the number of layers.
+        channels: Channels of the encoder's layers, each of which halves the patch.
+        noise: Standard deviation of the noise; grey values go from 0 to 1.
+        batch_size: Random patches in a batch.
+    """
+
+    metric = "log10 of the validation mean squared error"
+
+    patch: int = 32
+    channels: tuple[int, ...] = (16, 32, 32)
+    noise: float = 0.05
+    batch_size: int = 32
+
+    def model(self, seed: int) -> nn.Module:
+        """Strided convolutions down to the code and transposed ones back, each normalised."""
+        return seeded(self._net, seed)
+
+    def _net(self) -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in pairwise((1, *self.channels)):
+            down = nn.Conv2d(before, after, 4, stride=2, padding=1, bias=False)
+            layers += [down, nn.BatchNorm2d(after), nn.ReLU()]
+        for before, after in pairwise(reversed(self.channels)):
+            up = nn.ConvTranspose2d(before, after, 4, stride=2, padding=1, bias=False)
+            layers += [up, nn.BatchNorm2d(after), nn.ReLU()]
+        return nn.Sequential(*layers, nn.ConvTranspose2d(self.channels[0], 1, 4, 2, 1))
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """Noisy and clean patches, each of shape [batch_size, 1, patch, patch]."""
+        generator = torch.Generator().manual_seed(seed)
+        patches = load_grey()[0].unfold(1, self.patch, 1).unfold(2, self.patch, 1)
+        while True:
+            where = (
+                torch.randint(size, (self.batch_size,), generator=generator)
+                for size in patches.shape[:3]
+            )
+            yield self._noisy(patches[tuple(where)], generator)
+
+    def _noisy(self, clean: Tensor, generator: torch.Generator) -> Batch:
+        noise = self.noise * torch.randn(clean.shape, generator=generator)
+        return (clean + noise)[:, None], clean[:, None]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean squared error against the clean patches."""
+        noisy, clean = batch
+        return F.mse_loss(model(noisy), clean)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        """log10 of the mean squared error on all held-out patches, with fixed noise."""
+        patches = load_grey()[1].unfold(1, self.patch, self.patch).unfold(2, self.patch, self.patch)
+        batch = self._noisy(patches.flatten(0, 2), torch.Generator().manual_seed(0))
+        return float(self.loss(model, batch).log10())
+
+
+AUTOENCODER = AutoencoderTask(
+    name="autoencoder",
+    title="denoising autoencoder with batch normalisation",
+    steps=800,
+    recipe=Recipe(learning_rate=1e-3, rates=(0.004, 0.008, 0.016, 0.032)),
+)

@@ -1,0 +1,124 @@
+"""What the benchmark asks of a task: model, batches, loss, quality, and a plain training recipe."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from hybrid_predict.demo.schedule import linear_schedule as linear_schedule
+from hybrid_predict.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a task is trained when nobody forecasts anything: AdamW.
+
+    Args:
+        learning_rate: What a tutorial would use.
+        rates: Grid of learning rates for the tuned settings, ascending.
+        betas: AdamW's decay rates.
+        weight_decay: AdamW's weight decay, on all parameters.
+        gradient_clip: Norm that gradients are clipped to; None leaves them alone.
+        warmup_fraction: Share of the schedule in which the learning rate rises linearly.
+    """
+
+    learning_rate: float
+    rates: tuple[float, ...]
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.01
+    gradient_clip: float | None = 1.0
+    warmup_fraction: float = 0.05
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task(ABC):
+    """A training task; subclasses are final and hold their sizes as fields.
+
+    Whatever is random comes from the seed alone: the global random state is neither read nor moved.
+
+    Args:
+        name: What the command line and results files call it.
+        title: What readers call it.
+        steps: T, full steps of the plain run that others are compared with.
+        recipe: Its plain training recipe.
+
+    Raises:
+        ConfigError: If ``steps`` is too small for a schedule.
+    """
+
+    metric: ClassVar[str]
+    """What :meth:`evaluate` measures; smaller is better."""
+
+    needs_cuda: ClassVar[bool] = False
+    """Whether it is too large for a CPU."""
+
+    name: str
+    title: str
+    steps: int
+    recipe: Recipe
+
+    def __post_init__(self) -> None:
+        if self.steps < 6:
+            raise ConfigError("steps", "an integer, at least 6", self.steps)
+
+    @abstractmethod
+    def model(self, seed: int) -> nn.Module:
+        """The model, freshly initialised, in training mode."""
+
+    @abstractmethod
+    def batches(self, seed: int) -> Iterator[Any]:
+        """Training batches without end."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Any) -> Tensor:
+        """Training loss of a batch, 0-dim, with its autograd history."""
+
+    def full_step(self, model: nn.Module, batch: Any, optimizer: Any) -> Tensor:
+        """Forward, backward, clipping and update; the loss, before the update.
+
+        Args:
+            model: The model.
+            batch: A batch of :meth:`batches`.
+            optimizer: What has ``zero_grad()`` and ``step()``.
+        """
+        loss = self.loss(model, batch)
+        optimizer.zero_grad()
+        loss.backward()
+        if self.recipe.gradient_clip is not None:
+            nn.utils.clip_grad_norm_(model.parameters(), self.recipe.gradient_clip)
+        optimizer.step()
+        return loss
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module) -> float:
+        """The metric of a model in evaluation mode."""
+
+    def final_loss(self, model: nn.Module) -> float:
+        """The metric of a model in whatever mode, which is left as it was."""
+        training = model.training
+        model.eval()
+        try:
+            return self.evaluate(model)
+        finally:
+            model.train(training)
+
+    def tiny(self) -> Task:
+        """The same task for a few steps, to see that everything runs."""
+        return replace(self, steps=12)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything the task's results depend on, as plain data."""
+        return {**asdict(self), "metric": self.metric}
+
+
+def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """A module built with its own random numbers; the global random state is left alone."""
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would reseed every accelerator as well, which nothing undoes.
+        torch.default_generator.manual_seed(seed)
+        return build()

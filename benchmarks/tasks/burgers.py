@@ -1,0 +1,123 @@
+"""A physics-informed net for the viscous Burgers equation (Raissi et al., 2019)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.tasks.base import Recipe, Task, seeded
+
+Batch = tuple[Tensor, Tensor, Tensor]
+
+
+@torch.enable_grad()
+def burgers_residual(net: Callable[[Tensor], Tensor], points: Tensor, viscosity: float) -> Tensor:
+    r"""How far a net is from solving Burgers' equation.
+
+    .. math:: r = u_t + u u_x - \nu u_{xx}
+
+    Args:
+        net: u, from points of shape [N, 2] to values of shape [N, 1].
+        points: (x, t), shape [N, 2].
+        viscosity: nu.
+
+    Returns:
+        Residuals of shape [N], with their autograd history even where gradients are off, because
+        the equation itself needs them.
+    """
+    points = points.detach().requires_grad_()
+    u = net(points).squeeze(1)
+    u_x, u_t = torch.autograd.grad(u.sum(), points, create_graph=True)[0].unbind(1)
+    u_xx = torch.autograd.grad(u_x.sum(), points, create_graph=True)[0][:, 0]
+    return u_t + u * u_x - viscosity * u_xx
+
+
+def physics_loss(net: Callable[[Tensor], Tensor], batch: Batch, viscosity: float) -> Tensor:
+    """Mean squared violation of equation, initial condition -sin(pi x), and zero boundary.
+
+    Args:
+        net: u, from points of shape [N, 2] to values of shape [N, 1].
+        batch: Points (x, t) inside, at t = 0, and at x = -1 or 1, each of shape [N, 2].
+        viscosity: nu.
+
+    Returns:
+        Sum of the three mean squares, 0-dim.
+    """
+    inside, initial, boundary = batch
+    start = -(math.pi * initial[:, :1]).sin()
+    return (
+        burgers_residual(net, inside, viscosity).square().mean()
+        + (net(initial) - start).square().mean()
+        + net(boundary).square().mean()
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BurgersTask(Task):
+    """Solve Burgers' equation on [-1, 1] x [0, 1] with a tanh net.
+
+    Args:
+        viscosity: nu; six times Raissi et al.'s 0.01 / pi, whose shock takes many more steps.
+        widths: Units of the hidden layers.
+        inside: Random points of the equation in a batch.
+        edges: Random points of the initial condition in a batch, and as many of the boundary.
+        grid: Points per axis of the grid behind the metric.
+    """
+
+    metric = "log10 of the physics loss on a grid"
+
+    viscosity: float = 0.02
+    widths: tuple[int, ...] = (64, 64, 64)
+    inside: int = 512
+    edges: int = 128
+    grid: int = 65
+
+    def model(self, seed: int) -> nn.Module:
+        """Linear layers with tanh, from (x, t) to u."""
+        return seeded(self._net, seed)
+
+    def _net(self) -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in pairwise((2, *self.widths)):
+            linear = nn.Linear(before, after)
+            nn.init.xavier_normal_(linear.weight)
+            layers += [linear, nn.Tanh()]
+        return nn.Sequential(*layers, nn.Linear(self.widths[-1], 1))
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """Random points (x, t) inside, at the start, and on the boundary."""
+        generator = torch.Generator().manual_seed(seed)
+        sides = torch.arange(self.edges) % 2 * 2.0 - 1
+        while True:
+            x = 2 * torch.rand(self.inside + self.edges, generator=generator) - 1
+            t = torch.rand(self.inside + self.edges, generator=generator)
+            inside = torch.stack((x, t), dim=1)[: self.inside]
+            initial = torch.stack((x[self.inside :], torch.zeros(self.edges)), dim=1)
+            yield inside, initial, torch.stack((sides, t[self.inside :]), dim=1)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean squared violation of equation, initial condition and boundary."""
+        return physics_loss(model, batch, self.viscosity)
+
+    def evaluate(self, model: nn.Module) -> float:
+        """log10 of the same loss on a fixed grid."""
+        x, t = torch.linspace(-1, 1, self.grid), torch.linspace(0, 1, self.grid)
+        points = (
+            torch.cartesian_prod(x, t),
+            torch.cartesian_prod(x, torch.zeros(1)),
+            torch.cartesian_prod(torch.tensor([-1.0, 1.0]), t),
+        )
+        return float(self.loss(model, points).detach().log10())
+
+
+PINN = BurgersTask(
+    name="pinn",
+    title="physics-informed net for Burgers' equation",
+    steps=1000,
+    recipe=Recipe(learning_rate=1e-3, rates=(0.008, 0.016, 0.032, 0.064), weight_decay=0.0),
+)

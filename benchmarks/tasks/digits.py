@@ -1,0 +1,179 @@
+"""Handwritten digits, 8x8 pixels: a convolutional net and a multilayer perceptron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.tasks.base import Recipe, Task, seeded
+
+Batch = tuple[Tensor, Tensor]
+
+_SIDE = 8
+_CLASSES = 10
+# Mean and standard deviation of the training images' grey values.
+_MEAN, _SPREAD = 0.305, 0.376
+
+
+@dataclass(frozen=True)
+class Digits:
+    """scikit-learn's digits, a stratified quarter of them held out.
+
+    Attributes:
+        train: Training images, float32 of shape [N, 1, 8, 8], grey values from 0 to 1.
+        train_labels: Their classes, int64 of shape [N].
+        val: Held-out images, float32 of shape [M, 1, 8, 8].
+        val_labels: Their classes, int64 of shape [M].
+    """
+
+    train: Tensor
+    train_labels: Tensor
+    val: Tensor
+    val_labels: Tensor
+
+
+@lru_cache(maxsize=1)
+def load_digits() -> Digits:
+    """The digits that scikit-learn ships, always with the same quarter held out."""
+    from sklearn.datasets import load_digits as sklearn_digits  # type: ignore[import-untyped]
+    from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
+
+    pixels, labels = sklearn_digits(return_X_y=True)
+    split = train_test_split(pixels, labels, test_size=0.25, random_state=0, stratify=labels)
+    train, val = (torch.tensor(part).float().view(-1, 1, _SIDE, _SIDE) / 16 for part in split[:2])
+    train_labels, val_labels = (torch.tensor(part).long() for part in split[2:])
+    return Digits(train, train_labels, val, val_labels)
+
+
+def augment(images: Tensor, shift: int, noise: float, generator: torch.Generator) -> Tensor:
+    """Move each image by its own whole number of pixels, add white noise, and normalise.
+
+    Args:
+        images: Grey values from 0 to 1, shape [N, 1, side, side]; what moves in from outside is 0.
+        shift: Largest move in each direction, in pixels.
+        noise: Standard deviation of the noise, as a grey value.
+        generator: Source of randomness.
+
+    Returns:
+        New images of about zero mean and unit variance, shape [N, 1, side, side].
+    """
+    count, _, side, _ = images.shape
+    padded = F.pad(images, [shift] * 4).squeeze(1)
+    first = torch.randint(2 * shift + 1, (2, count, 1), generator=generator)
+    rows, columns = first + torch.arange(side)
+    moved = padded[torch.arange(count)[:, None, None], rows[:, :, None], columns[:, None, :]]
+    noisy = moved + noise * torch.randn(moved.shape, generator=generator)
+    return ((noisy - _MEAN) / _SPREAD).unsqueeze(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DigitsTask(Task):
+    """Classify augmented digits; fresh noise in every batch keeps the net from overfitting.
+
+    Args:
+        batch_size: Images in a batch.
+        shift: Largest move of an image, in pixels.
+        noise: Standard deviation of the noise; grey values go from 0 to 1.
+        validation_copies: Times that each held-out image is augmented, the same on every call.
+    """
+
+    metric = "validation loss (nats per image)"
+
+    batch_size: int
+    shift: int = 2
+    noise: float = 0.2
+    validation_copies: int = 8
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """Augmented images of shape [batch_size, 1, 8, 8] and their classes."""
+        generator = torch.Generator().manual_seed(seed)
+        digits = load_digits()
+        while True:
+            chosen = torch.randint(len(digits.train), (self.batch_size,), generator=generator)
+            images = augment(digits.train[chosen], self.shift, self.noise, generator)
+            yield images, digits.train_labels[chosen]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Cross-entropy in nats."""
+        images, labels = batch
+        return F.cross_entropy(model(images), labels)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        """Cross-entropy on the held-out quarter, augmented with a fixed seed."""
+        digits = load_digits()
+        generator = torch.Generator().manual_seed(0)
+        copies = [
+            self.loss(
+                model, (augment(digits.val, self.shift, self.noise, generator), digits.val_labels)
+            )
+            for _ in range(self.validation_copies)
+        ]
+        return float(torch.stack(copies).mean())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvolutionTask(DigitsTask):
+    """Digits with a convolutional net without normalisation.
+
+    Args:
+        channels: Output channels of the 3x3 convolutions; all but the first halve the image.
+    """
+
+    channels: tuple[int, ...] = (16, 32, 32)
+
+    def model(self, seed: int) -> nn.Module:
+        """Convolutions with ReLU, global average pooling, and a linear layer."""
+        return seeded(self._net, seed)
+
+    def _net(self) -> nn.Module:
+        layers: list[nn.Module] = []
+        for before, after in pairwise((1, *self.channels)):
+            stride = 1 if before == 1 else 2
+            layers += [nn.Conv2d(before, after, 3, stride=stride, padding=1), nn.ReLU()]
+        pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        return nn.Sequential(*layers, *pool, nn.Linear(self.channels[-1], _CLASSES))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerceptronTask(DigitsTask):
+    """Digits with a multilayer perceptron.
+
+    Args:
+        widths: Units of the hidden layers.
+    """
+
+    widths: tuple[int, ...] = (256, 256, 256)
+
+    def model(self, seed: int) -> nn.Module:
+        """Linear layers with ReLU."""
+        return seeded(self._net, seed)
+
+    def _net(self) -> nn.Module:
+        layers: list[nn.Module] = [nn.Flatten()]
+        for before, after in pairwise((_SIDE**2, *self.widths)):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        return nn.Sequential(*layers, nn.Linear(self.widths[-1], _CLASSES))
+
+
+CNN = ConvolutionTask(
+    name="cnn",
+    title="convolutional net on digits",
+    steps=800,
+    batch_size=256,
+    recipe=Recipe(learning_rate=1e-3, rates=(0.008, 0.016, 0.032, 0.064)),
+)
+
+MLP = PerceptronTask(
+    name="mlp",
+    title="multilayer perceptron on digits",
+    steps=800,
+    batch_size=384,
+    recipe=Recipe(learning_rate=1e-3, rates=(0.002, 0.004, 0.008, 0.016)),
+)

@@ -1,0 +1,179 @@
+"""Fine-tuning a pretrained byte GPT on another kind of text with low-rank adapters."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.tasks.base import Recipe, Task, linear_schedule, seeded
+from benchmarks.tasks.gpt import GPT_SMALL, Batch, ByteGPTTask
+from hybrid_predict.demo.byte_gpt import ByteGPT
+from hybrid_predict.demo.text import sample_batch, validation_batches
+from hybrid_predict.errors import ConfigError
+
+_VALIDATION_EVERY = 4
+_BASE_RATE = 0.004  # the best of the grid of the GPT's own task
+
+
+@lru_cache(maxsize=1)
+def load_reference_text() -> tuple[Tensor, Tensor]:
+    """The English reference text behind Python's ``help()``.
+
+    Returns:
+        Training and validation bytes, uint8; topics in the order of their names, every fourth of
+        them for validation.
+
+    Raises:
+        ConfigError: If this Python was installed without the text.
+    """
+    try:
+        from pydoc_data.topics import topics
+    except ImportError:
+        raise ConfigError(
+            "pydoc_data.topics",
+            "Python's reference text",
+            "no such module",
+            "Use a Python installation with its whole standard library.",
+        ) from None
+    parts = (bytearray(), bytearray())
+    for k, name in enumerate(sorted(topics)):
+        held_out = k % _VALIDATION_EVERY == _VALIDATION_EVERY - 1
+        parts[held_out].extend(topics[name].encode())
+    train, val = (torch.frombuffer(part, dtype=torch.uint8) for part in parts)
+    return train, val
+
+
+@lru_cache(maxsize=2)
+def base_state(task: ByteGPTTask) -> dict[str, Tensor]:
+    """Weights of the GPT after its own training on source text, always from the same seed.
+
+    Args:
+        task: What is trained, for how many steps, with which recipe.
+
+    Returns:
+        Its state dict; the same tensors on every call in this process.
+    """
+    recipe = task.recipe
+    model = task.model(0)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=recipe.learning_rate,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+    )
+    factor = linear_schedule(task.steps, recipe.warmup_fraction)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    batches = task.batches(0)
+    for _ in range(task.steps):
+        task.full_step(model, next(batches), optimizer)
+        schedule.step()
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+class LowRankLinear(nn.Module):
+    r"""A frozen linear layer with a trained low-rank term (Hu et al., 2021, LoRA).
+
+    .. math:: y = W x + b + \frac{\alpha}{r} B A x
+
+    Args:
+        base: The layer, frozen from here on.
+        rank: r, rows of A; A starts as PyTorch starts a linear layer, B at zero.
+        alpha: Dimensionless strength of the term.
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Linear(base.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, base.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)
+        self.scale = alpha / rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs of shape [..., out] for inputs of shape [..., in]."""
+        output: Tensor = self.base(x) + self.scale * self.up(self.down(x))
+        return output
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRankTask(Task):
+    """Adapt a GPT that knows Python's source text to Python's reference text.
+
+    Args:
+        rank: Rank of the adapters, on every linear layer inside the blocks.
+        alpha: Strength of the adapters.
+        base_steps: Steps in which the GPT itself is trained first, once per process.
+        batch_size: Windows in a batch.
+        validation_batches: Batches of 32 windows behind the metric.
+    """
+
+    metric = "validation loss (nats per byte)"
+
+    rank: int = 8
+    alpha: float = 16.0
+    base_steps: int = 600
+    batch_size: int = 8
+    validation_batches: int = 16
+
+    def base(self) -> ByteGPTTask:
+        """The task that the GPT is trained on first."""
+        recipe = replace(GPT_SMALL.recipe, learning_rate=_BASE_RATE)
+        return replace(GPT_SMALL, steps=self.base_steps, recipe=recipe)
+
+    def model(self, seed: int) -> nn.Module:
+        """The trained GPT, frozen, with new adapters."""
+        return seeded(self._net, seed)
+
+    def _net(self) -> nn.Module:
+        model = ByteGPT(self.base().shape())
+        model.load_state_dict(base_state(self.base()))
+        model.requires_grad_(False)
+        for block in model.blocks:
+            for name, layer in list(block.named_children()):
+                if isinstance(layer, nn.Linear):
+                    setattr(block, name, LowRankLinear(layer, self.rank, self.alpha))
+        return model
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """Random windows of reference text and their next bytes."""
+        generator = torch.Generator().manual_seed(seed)
+        train, _ = load_reference_text()
+        while True:
+            yield sample_batch(train, self.batch_size, self.base().context, generator)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Cross-entropy in nats per byte."""
+        return self.base().loss(model, batch)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        """Mean cross-entropy on evenly spaced windows of held-out topics."""
+        _, val = load_reference_text()
+        batches = validation_batches(val, 32, self.base().context, self.validation_batches)
+        return float(torch.stack([self.loss(model, batch) for batch in batches]).mean())
+
+    def tiny(self) -> Task:
+        """The same task for a few steps, its base included."""
+        return replace(self, steps=12, base_steps=12, validation_batches=1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything the results depend on, the base and both texts included."""
+        digest = hashlib.sha256()
+        for part in load_reference_text():
+            digest.update(part.numpy().tobytes())
+        base = self.base().to_dict()
+        return {**super().to_dict(), "text_sha256": digest.hexdigest(), "base": base}
+
+
+LORA = LowRankTask(
+    name="lora",
+    title="low-rank adapters on a byte GPT",
+    steps=600,
+    recipe=Recipe(learning_rate=1e-3, rates=(0.004, 0.008, 0.016, 0.032), weight_decay=0.0),
+)

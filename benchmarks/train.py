@@ -1,0 +1,139 @@
+"""Trains one cell in a plain loop, with or without the plug-in."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim.lr_scheduler import LambdaLR
+
+from benchmarks.arms import ARMS
+from benchmarks.memory import Memory
+from benchmarks.plan import Cell
+from benchmarks.tasks import Task
+from benchmarks.tasks.base import linear_schedule
+from hybrid_predict.engine import HybridEngine
+
+_CHECK_EVERY = 50
+
+
+def warm(task: Task) -> None:
+    """Load the task's data, and what its model starts from: nobody's cost."""
+    task.model(0)
+    next(task.batches(0))
+
+
+def train(cell: Cell, task: Task) -> dict[str, Any]:
+    """Train, and measure.
+
+    Args:
+        cell: What to train.
+        task: The cell's task.
+
+    Returns:
+        ``loss`` (None if the run diverged), ``full_steps``, ``predicted_steps`` that stand,
+        ``undone_steps``, ``seconds`` of training (processor time where there is no CUDA device, so
+        that other work on the machine counts little), and ``memory`` (bytes, see `Memory`).
+    """
+    warm(task)
+    memory = Memory()
+    run = _Run(cell, task)
+    clock = perf_counter if torch.cuda.is_available() else process_time
+    started = clock()
+    run.train()
+    seconds = clock() - started
+    used = memory.used()
+    run.show_final_weights()
+    loss = task.final_loss(run.model)
+    ledger = run.engine.ledger if run.engine else None
+    return {
+        "loss": loss if run.finite and math.isfinite(loss) else None,
+        "full_steps": run.full_steps,
+        "predicted_steps": ledger.predicted_steps if ledger else 0,
+        "undone_steps": ledger.undone_steps if ledger else 0,
+        "seconds": seconds,
+        "memory": used,
+    }
+
+
+class _Run:
+    """The parts of one training run."""
+
+    def __init__(self, cell: Cell, task: Task) -> None:
+        arm = ARMS[cell.arm]
+        self.model = task.model(cell.seed)
+        self.full_steps, self.finite = 0, True
+        self._task, self._batches = task, task.batches(cell.seed)
+        updates = arm.schedule(cell.steps)
+        self._optimizers = optimizers = arm.build(self.model, task.recipe, cell.rates, updates)
+        warmup = task.recipe.warmup_fraction
+        decay = linear_schedule(updates, warmup) if cell.decay and arm.scheduled else _constant
+        self._schedulers = [LambdaLR(optimizer, decay) for optimizer in optimizers]
+        self._stepper = arm.around(optimizers)
+        self._budget = updates
+        self.engine: HybridEngine | None = None
+        if (config := arm.config(cell.steps)) is not None:
+            self.engine = HybridEngine(self.model, optimizers, config)
+
+    def train(self) -> None:
+        """Train to the end of the schedule, or until the loss is no number."""
+        while self.finite and not self._done:
+            if self.engine is not None:
+                self.engine.before_step()
+            loss = self._task.full_step(self.model, next(self._batches), self._stepper)
+            ticks = 1 if self.engine is None else self.engine.after_step(loss).ticks
+            self.full_steps += 1
+            for _ in range(ticks):
+                for scheduler in self._schedulers:
+                    scheduler.step()
+            if self.full_steps % _CHECK_EVERY == 0:
+                self.finite = self._weights_are_finite()
+        if self.engine is not None:
+            self.engine.detach()
+
+    def _weights_are_finite(self) -> bool:
+        return all(bool(p.isfinite().all()) for p in self.model.parameters())
+
+    def show_final_weights(self) -> None:
+        """Put the weights that count into the model, where others were trained."""
+        parts = [p for p in (self._stepper, *self._optimizers) if hasattr(p, "eval")]
+        for part in parts:
+            part.eval()
+        if parts:
+            refresh_batch_norm(self._task, self.model, self._batches)
+
+    @property
+    def _done(self) -> bool:
+        return self.engine.done if self.engine is not None else self.full_steps >= self._budget
+
+
+@torch.no_grad()
+def refresh_batch_norm(
+    task: Task, model: nn.Module, batches: Iterator[Any], count: int = 32
+) -> None:
+    """Take batch-norm statistics anew, for weights that are not those that were trained.
+
+    Args:
+        task: Whose forward passes are made.
+        model: In training mode.
+        batches: Where the next ``count`` batches come from.
+        count: Number of batches; none are drawn without batch norm.
+    """
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain average
+    for _ in range(count if norms else 0):
+        task.loss(model, next(batches))
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+
+
+def _constant(update: int) -> float:
+    return 1.0

@@ -1,0 +1,162 @@
+"""What a run has cost and what it has saved, as counts that add up."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+from hybrid_predict.errors import ConfigError
+
+
+@dataclass
+class SavingsLedger:
+    """Counts of full and predicted steps, and the seconds and operations that they took.
+
+    Args:
+        full_steps: Full steps done: forward + backward + update.
+        steps: Steps done; full steps and standing predicted steps.
+        corrected_steps: Full steps in which at least one update was corrected.
+        predicted_steps: Predicted steps that stand.
+        undone_steps: Predicted steps that were undone.
+        skill: Latest known skill over all kinds, None if it is not known.
+        full_seconds: Host seconds in the user's part of full steps.
+        correct_seconds: Host seconds spent on measuring gradients and correcting updates.
+        predict_seconds: Host seconds spent on predicted steps and their verdicts.
+        flops_per_step: Floating point operations of one plain full step, None if not counted.
+        flops_per_correction: Those that correcting adds to a full step, None if not counted.
+        events: What happened that a user should know: ``reason``, the ``step`` (full step) at which
+            it first happened, and the ``count``.
+    """
+
+    full_steps: int = 0
+    steps: int = 0
+    corrected_steps: int = 0
+    predicted_steps: int = 0
+    undone_steps: int = 0
+    skill: float | None = None
+    full_seconds: float = 0.0
+    correct_seconds: float = 0.0
+    predict_seconds: float = 0.0
+    flops_per_step: int | None = None
+    flops_per_correction: int | None = None
+    events: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def plain_steps(self) -> int:
+        """Full steps whose update was left to the optimizer."""
+        return self.full_steps - self.corrected_steps
+
+    @property
+    def saved_steps_fraction(self) -> float:
+        """Share of the steps that no full step was paid for."""
+        return 1.0 - self.full_steps / self.steps if self.steps else 0.0
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Host seconds spent in the plug-in."""
+        return self.correct_seconds + self.predict_seconds
+
+    @property
+    def overhead_fraction(self) -> float:
+        """Seconds in the plug-in per second in full steps."""
+        return self.overhead_seconds / self.full_seconds if self.full_seconds else 0.0
+
+    @property
+    def estimated_seconds_saved(self) -> float:
+        """Full steps not taken at the mean price of one, less the seconds in the plug-in."""
+        if not self.full_steps:
+            return 0.0
+        mean = self.full_seconds / self.full_steps
+        return self.predicted_steps * mean - self.overhead_seconds
+
+    @property
+    def estimated_flops_saved(self) -> float | None:
+        """Operations of full steps not taken, less those of corrections; None if not counted."""
+        if self.flops_per_step is None:
+            return None
+        spent = self.corrected_steps * (self.flops_per_correction or 0)
+        return float(self.predicted_steps * self.flops_per_step - spent)
+
+    def record(self, step: int, reason: str) -> bool:
+        """Note an event; True if this reason is new, so that it should be logged."""
+        for event in self.events:
+            if event["reason"] == reason:
+                event["count"] += 1
+                return False
+        self.events.append({"step": step, "reason": reason, "count": 1})
+        return True
+
+    def load(self, data: dict[str, Any]) -> None:
+        """Continue from a :meth:`summary`."""
+        loaded = self.from_dict(data)
+        for f in fields(self):
+            setattr(self, f.name, getattr(loaded, f.name))
+
+    def summary(self) -> dict[str, Any]:
+        """Counts and derived figures as plain data."""
+        derived = (
+            "plain_steps",
+            "saved_steps_fraction",
+            "overhead_fraction",
+            "estimated_seconds_saved",
+            "estimated_flops_saved",
+        )
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+
+    def to_json(self) -> str:
+        """The ledger as a JSON document."""
+        return json.dumps(self.summary(), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> SavingsLedger:
+        """Read a ledger back; derived figures are computed anew.
+
+        Raises:
+            ConfigError: If the text is not a ledger.
+        """
+        try:
+            data = json.loads(text)
+            if not isinstance(data, dict):
+                raise ValueError
+            return cls.from_dict(data)
+        except ConfigError:
+            raise
+        except (ValueError, KeyError) as error:
+            raise ConfigError(
+                "text",
+                "a ledger written by to_json()",
+                text[:60],
+                f"Its reading failed with: {error!r}.",
+            ) from error
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SavingsLedger:
+        """Read a :meth:`summary` back; derived figures are computed anew.
+
+        Raises:
+            ConfigError: If a count is no number.
+            KeyError: If one is missing.
+        """
+        known = {f.name: data[f.name] for f in fields(cls)}
+        for name, value in known.items():
+            numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if name == "events" or (name in _OPTIONAL and value is None):
+                continue
+            least = -1 if name == "skill" else 0
+            if not (numeric and least <= value < math.inf):
+                raise ConfigError(name, f"a finite number, at least {least}", value)
+        whole = isinstance(known["events"], list) and all(map(_is_event, known["events"]))
+        if not whole:
+            raise ConfigError("events", "a list of reason, step and count", known["events"])
+        return cls(**known)
+
+
+_OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
+"""Fields that are None where nothing is known."""
+
+
+def _is_event(event: object) -> bool:
+    fields = {"reason": str, "step": int, "count": int}
+    return isinstance(event, dict) and all(isinstance(event.get(n), t) for n, t in fields.items())

@@ -1,0 +1,163 @@
+"""Counts operations and memory traffic of single full steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.tensors import ranks, shards
+
+logger = ranks.rank_zero_logger(__name__)
+
+
+class OperationCounter:
+    """Counts what a plain full step takes, and what correcting it adds, once each.
+
+    Operations that torch does not know count zero.
+
+    Args:
+        ledger: Is told what was counted.
+        limit: Share of a full step that correcting may add without a warning.
+    """
+
+    def __init__(self, ledger: SavingsLedger, limit: float) -> None:
+        self._ledger, self._limit = ledger, limit
+        self._mode: Any = None
+        self._total = self._added = 0
+        self._tried = False
+
+    def start(self, model: nn.Module) -> None:
+        """Count the coming full step, if it is the first and all of it can be counted.
+
+        Compiled parts cannot, and with tensor parallelism every rank would count all. Torch's own
+        FlopCounterMode hooks modules as well, which breaks losses that differentiate inside the
+        forward pass, such as those of physics-informed nets.
+        """
+        tried, self._tried = self._tried, True
+        if tried or self._ledger.flops_per_step is not None or shards.is_tensor_parallel(model):
+            return
+        if not any(hasattr(module, "_orig_mod") for module in model.modules()):
+            self._enter()
+
+    @property
+    def counting(self) -> bool:
+        """Whether a full step is being counted."""
+        return self._mode is not None
+
+    @contextmanager
+    def correcting(self) -> Iterator[None]:
+        """Around the work of corrected updates, which is counted apart."""
+        if self._mode is None:
+            yield
+            return
+        before = self._total
+        try:
+            yield
+        finally:
+            self._added += self._total - before
+
+    def stop(self) -> bool:
+        """Stop counting; whether counting was under way."""
+        mode, self._mode = self._mode, None
+        if mode is not None:
+            mode.__exit__(None, None, None)
+        return mode is not None
+
+    def end_step(self, step: int) -> None:
+        """Note what was counted in full step ``step``."""
+        if not self.stop():
+            return
+        ledger = self._ledger
+        own = ranks.total(self._total - self._added)
+        if not own:
+            return
+        ledger.flops_per_step = own
+        # Ranks do this work alike, so nothing has to be reduced.
+        ledger.flops_per_correction = self._added * ranks.size()
+        share = ledger.flops_per_correction / own
+        reason = "corrected updates take more operations than max_overhead allows"
+        if share > self._limit and ledger.record(step, reason):
+            logger.warning(
+                "Full step %d: %s: %.2g of a full step. Larger batches help, and so do patterns in "
+                "kinds that leave out wide layers.", step, reason, share,
+            )  # fmt: skip
+
+    def _enter(self) -> None:
+        from torch.utils.flop_counter import flop_registry
+
+        def see(func: Any, args: Any, kwargs: Any, result: Any) -> None:
+            if (count := flop_registry.get(func._overloadpacket)) is not None:
+                self._total += count(*args, **kwargs, out_val=result)
+
+        self._mode = _watching(see)
+        self._mode.__enter__()
+
+
+def traffic(run: Callable[[], object]) -> dict[str, int]:
+    """Bytes that a function's operations read and write, were nothing kept in a cache between them.
+
+    Args:
+        run: Called once.
+
+    Returns:
+        ``products``, the bytes of matrix products, each operand counted once, and ``others``, those
+        of all other operations; views and allocations count nothing.
+    """
+    from torch.utils.flop_counter import flop_registry
+
+    found = {"products": 0, "others": 0}
+
+    def see(func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        which = "products" if func._overloadpacket in flop_registry else "others"
+        found[which] += _moved(func, args, kwargs, result)
+
+    with _watching(see):
+        run()
+    return found
+
+
+def _watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
+    """A dispatch mode that shows every operation, its arguments and its result."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            result = func(*args, **(kwargs or {}))
+            see(func, args, kwargs or {}, result)
+            return result
+
+    return Mode()
+
+
+_ONLY_WRITTEN = ("copy_", "_foreach_copy_", "zero_", "fill_")
+_UNMOVED = ("empty", "empty_like", "new_empty", "empty_strided", "_unsafe_view")
+_SHAPED = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_full")
+
+
+def _moved(func: Any, args: Any, kwargs: Any, result: Any) -> int:
+    """Bytes that one operation reads and writes, by its schema."""
+    name, schema = func._overloadpacket.__name__, func._schema
+    given = list(zip(schema.arguments, args, strict=False))
+    given += [(a, kwargs[a.name]) for a in schema.arguments if a.name in kwargs]
+    written = [a.alias_info is not None and a.alias_info.is_write for a, _ in given]
+    if name in _UNMOVED or (func.is_view and not any(written)):
+        return 0
+    total = 0
+    for (argument, value), writes in zip(given, written, strict=True):
+        unread = name in _SHAPED or (writes and (argument.is_out or name in _ONLY_WRITTEN))
+        total += (writes + (not unread)) * _bytes(value)
+    fresh = all(r.alias_info is None for r in schema.returns)
+    return total + (_bytes(result) if fresh else 0)
+
+
+def _bytes(value: Any) -> int:
+    """Those of the tensors in an argument or a result, at most all that their storage has."""
+    if isinstance(value, Tensor):
+        return min(value.numel() * value.element_size(), value.untyped_storage().nbytes())
+    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0

@@ -1,0 +1,34 @@
+"""The states of the random generators that a resumed run continues."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def random_states() -> dict[str, Any]:
+    """The states of python's, NumPy's and torch's generators, as primitives and tensors."""
+    version, internal, gauss = random.getstate()
+    numpy_state: Any = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, cached = numpy_state
+    return {
+        "python": [version, list(internal), gauss],
+        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Continue the generators from :func:`random_states`."""
+    version, internal, gauss = states["python"]
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = states["numpy"]
+    keys = keys.numpy().astype(np.uint32)
+    np.random.set_state((name, keys, int(position), int(has_gauss), float(cached)))
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"]:
+        torch.cuda.set_rng_state_all([s.cpu() for s in states["cuda"]])

@@ -1,0 +1,131 @@
+"""What an audit compares and how it judges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.forecast.predictors import make_predictor
+from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.updates import make_update
+
+ARMS = (FULL, SHORT, CORRECTED, HYBRID)
+"""The arms, in the order in which each seed trains them."""
+
+SHORTENED = (SHORT, CORRECTED)
+"""The arms whose schedule is shortened."""
+
+_JUDGING = ("seeds", "margin", "retain", "alpha", "experiment", "mlflow")
+_SET_BY_THE_AUDIT = (
+    "speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditConfig:
+    """Which runs an audit makes and how it judges them.
+
+    Args:
+        metric: Name under which the model logs the quality that is compared, in validation.
+        mode: ``min`` if less of it is better, ``max`` if more is.
+        seeds: Number of paired seeds, at least 1; they are 0, 1, 2 and so on. Fewer than 5 give a
+            hint and no verdict.
+        speedup: Steps per full step of the hybrid arm, above 1.
+        margin: Loss of quality, in units of the metric, up to which the hybrid arm counts as equal
+            to the full arm; above 0. ``None`` judges by ``retain`` instead.
+        retain: Share of what the saved steps are worth, that is of the difference between the short
+            and the full arm, that the hybrid arm has to keep; above 0 and at most 1.
+        alpha: One-sided level of each test, above 0 and below 0.5.
+        hybrid: Further arguments of :class:`hybrid_predict.HybridConfig`, for the corrected and the
+            hybrid arm.
+        scaled: In a YAML file, dotted keys of integers that count steps or epochs of the schedule,
+            which short arms have to shorten; for example ``model.init_args.total_steps``.
+        experiment: Name of the MLflow experiment.
+        mlflow: Whether to record the runs in MLflow.
+
+    Raises:
+        ConfigError: If a value is out of range.
+    """
+
+    metric: str = "val_loss"
+    mode: Literal["min", "max"] = "min"
+    seeds: int = 5
+    speedup: float = 1.5
+    margin: float | None = None
+    retain: float = 0.8
+    alpha: float = 0.05
+    hybrid: Mapping[str, Any] = field(default_factory=dict)
+    scaled: tuple[str, ...] = ()
+    experiment: str = "hybrid-predict audit"
+    mlflow: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("metric", "experiment"):
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise ConfigError(name, "a name", value)
+        if self.mode not in ("min", "max"):
+            raise ConfigError("mode", "'min' or 'max'", self.mode)
+        if not isinstance(self.seeds, int) or isinstance(self.seeds, bool) or self.seeds < 1:
+            raise ConfigError("seeds", "an integer, at least 1", self.seeds)
+        if not isinstance(self.mlflow, bool):
+            raise ConfigError("mlflow", "True or False", self.mlflow)
+        if not (_number(self.speedup) and self.speedup > 1):
+            raise ConfigError("speedup", "a finite number above 1", self.speedup)
+        if self.margin is not None and not (_number(self.margin) and self.margin > 0):
+            raise ConfigError("margin", "a finite number above 0, or None", self.margin)
+        if not (_number(self.retain) and 0 < self.retain <= 1):
+            raise ConfigError("retain", "a number above 0 and at most 1", self.retain)
+        if not (_number(self.alpha) and 0 < self.alpha < 0.5):
+            raise ConfigError("alpha", "a number above 0 and below 0.5", self.alpha)
+        if isinstance(self.scaled, str) or not all(isinstance(key, str) for key in self.scaled):
+            raise ConfigError("scaled", "a list of dotted keys", self.scaled)
+        object.__setattr__(self, "scaled", tuple(self.scaled))
+        self.hybrid_config()
+
+    def hybrid_config(self) -> HybridConfig:
+        """The configuration of the hybrid arm.
+
+        Raises:
+            ConfigError: If ``hybrid`` holds what cannot work.
+        """
+        if not isinstance(self.hybrid, Mapping):
+            raise ConfigError("hybrid", "a mapping", self.hybrid)
+        allowed = [n for n in HybridConfig.__dataclass_fields__ if n not in _SET_BY_THE_AUDIT]
+        for name in self.hybrid:
+            if name not in allowed:
+                raise ConfigError("hybrid", f"names out of {', '.join(allowed)}", name)
+        config = HybridConfig(speedup=self.speedup, **self.hybrid)
+        if not config.predictors:
+            remedy = "Without predicted steps the hybrid arm saves no full step."
+            raise ConfigError("hybrid", "a predictor of some kind", config.predictors, remedy)
+        for choice in config.predictors.values():
+            make_predictor(choice)
+        for choice in config.updates.values():
+            make_update(choice)
+        return config
+
+    def corrected_config(self) -> HybridConfig:
+        """The configuration of the corrected arm: the hybrid arm's without predicted steps."""
+        return replace(self.hybrid_config(), speedup=1.0)
+
+    def training(self) -> dict[str, Any]:
+        """What finished arms depend on, as plain data: everything but seeds and judging."""
+        values = self.to_dict()
+        return {name: value for name, value in values.items() if name not in _JUDGING}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as plain data."""
+        values = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
+        chosen = self.hybrid_config().to_dict()
+        given = {name: chosen[name] for name in self.hybrid}
+        return {**values, "hybrid": given, "scaled": list(self.scaled)}
+
+
+def _number(value: object) -> bool:
+    plain = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return plain and math.isfinite(value)  # type: ignore[arg-type]

@@ -1,0 +1,92 @@
+"""What corrected updates and predicted steps have each earned, at as many full steps.
+
+With s, k and h for the final metric of the short, the corrected and the hybrid arm, signs turned so
+that less is better, corrected updates earned s - k and predicted steps earned k - h. The three arms
+take as many full steps if no predicted step is undone; each difference is a mean over paired seeds
+between one-sided bounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.verdict import bounds, signed
+from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, HYBRID, SHORT, spread
+
+CORRECTION, PREDICTION = "corrected updates", "predicted steps"
+
+_COMPARED = {CORRECTION: (SHORT, CORRECTED), PREDICTION: (CORRECTED, HYBRID)}
+
+
+def earned(seeds: Sequence[Mapping[str, Any]], config: AuditConfig) -> dict[str, dict[str, Any]]:
+    """What each mechanism has earned.
+
+    Args:
+        seeds: For every seed that has all arms, their entries of the results file by name.
+        config: Gives mode and level.
+
+    Returns:
+        By mechanism: ``without`` and ``with``, the arms compared; ``mean``, ``sd`` and ``n`` of
+        what was gained, positive if the mechanism made the metric better; its bounds ``lower`` and
+        ``upper``, None below two seeds; and ``reading``, what that says.
+    """
+    sign = 1.0 if config.mode == "min" else -1.0
+    found = {}
+    for mechanism, (without, with_it) in _COMPARED.items():
+        gains = [
+            sign * (arms[without]["metric"] - arms[with_it]["metric"])
+            for arms in seeds
+            if not (arms[without]["failure"] or arms[with_it]["failure"])
+        ]
+        limits = bounds(gains, config.alpha) if len(gains) > 1 else None
+        lower, upper = (limits.lower, limits.upper) if limits else (None, None)
+        found[mechanism] = {
+            "without": without,
+            "with": with_it,
+            **spread(gains),
+            "lower": lower,
+            "upper": upper,
+            "reading": _reading(len(gains), lower, upper),
+        }
+    return found
+
+
+def sentences(found: Mapping[str, dict[str, Any]]) -> list[str]:
+    """One sentence per mechanism on what it has earned, from what :func:`earned` gave."""
+    said = []
+    for name, gain in found.items():
+        if gain["n"]:
+            sd = "" if gain["sd"] is None else f" ± {gain['sd']:.2g}"
+            what = f"gained {signed(gain['mean'])}{sd}"
+            compared = f"({gain['with']} against {gain['without']})"
+            said.append(f"{name[0].upper()}{name[1:]} {what} {compared}: {gain['reading']}.")
+    return said
+
+
+def _reading(n: int, lower: float | None, upper: float | None) -> str:
+    """What a gain over so many seeds, and its bounds, say."""
+    if n < FEW_SEEDS or lower is None or upper is None:
+        return "too few seeds to tell"
+    if lower > 0:
+        return "better"
+    return "worse" if upper < 0 else "no difference that these seeds can show"
+
+
+def advice(found: Mapping[str, dict[str, Any]], short: int) -> str:
+    """What to try where predicted steps have not earned anything; empty if they have.
+
+    Args:
+        found: What :func:`earned` gave.
+        short: Full steps of the corrected arm.
+    """
+    predicted, corrected = found[PREDICTION], found[CORRECTION]
+    told = predicted["n"] >= FEW_SEEDS and corrected["n"] >= FEW_SEEDS
+    if not told or predicted["lower"] > 0 or corrected["lower"] <= 0:
+        return ""
+    how = "is better" if predicted["upper"] < 0 else "may do as well"
+    return (
+        f"Correction alone {how}: train with HybridPredict(speedup=1) for {short:,} full steps, "
+        "with a schedule of that length."
+    )

@@ -1,0 +1,106 @@
+"""What an audit would train and how long that takes, from a few full steps."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hybrid_predict.audit.arm import MakeRun, planned_steps
+from hybrid_predict.audit.config import ARMS, AuditConfig
+from hybrid_predict.audit.run import conditions
+from hybrid_predict.audit.store import RunStore
+from hybrid_predict.audit.training import try_steps
+from hybrid_predict.runs.runtime import quiet
+
+TRIED_STEPS = 12
+"""Full steps of the trial."""
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What an audit would do.
+
+    Args:
+        seeds: Number of paired seeds.
+        full_steps: Full steps of one run of each arm, if no predicted step is undone.
+        done: Finished runs, which would not be trained again.
+        runs: All runs.
+        seconds_per_step: Seconds of one full step of plain training.
+        seconds: Estimated seconds of plain training still to come, validation left out.
+    """
+
+    seeds: int
+    full_steps: Mapping[str, int]
+    done: int
+    runs: int
+    seconds_per_step: float
+    seconds: float
+
+    def __str__(self) -> str:
+        """The plan in a few lines."""
+        steps = ", ".join(f"{name} {count:,}" for name, count in self.full_steps.items())
+        return "\n".join(
+            (
+                f"{self.runs} runs: {len(self.full_steps)} arms, {self.seeds} seeds; "
+                f"{self.done} done.",
+                f"Full steps per run: {steps}.",
+                f"About {_duration(self.seconds)} of training to come, at "
+                f"{1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
+                "updates, predicted steps and start-up are not included; on small models they "
+                "take longer.",
+            )
+        )
+
+
+def plan_audit(
+    make_run: MakeRun,
+    config: AuditConfig,
+    folder: str | Path | None = None,
+    *,
+    source: Mapping[str, Any] | None = None,
+) -> AuditPlan:
+    """Find out what an audit would take, by a few full steps of the full arm.
+
+    Trains in a temporary folder and writes nothing anywhere else.
+
+    Args:
+        make_run: As for :func:`audit`; called once.
+        config: As for :func:`audit`.
+        folder: The audit's folder; runs finished there count as done. None: nothing is done.
+        source: As for :func:`audit`.
+
+    Returns:
+        The plan.
+
+    Raises:
+        ConfigError: As :func:`audit` does.
+        UnsupportedSetupError: As :func:`audit` does.
+    """
+    done = set()
+    if folder is not None:
+        store = RunStore(Path(folder).expanduser(), conditions(config, source or {}))
+        done = {key for key in store.load() if key[1] < config.seeds}
+    with quiet(), tempfile.TemporaryDirectory() as place:
+        tried = try_steps(make_run, config, TRIED_STEPS, Path(place))
+    total, lengths = tried["total_steps"], tried["lengths"]
+    steps = {name: planned_steps(name, total, lengths, config) for name in ARMS}
+    left = [name for seed in range(config.seeds) for name in ARMS if (name, seed) not in done]
+    return AuditPlan(
+        seeds=config.seeds,
+        full_steps=steps,
+        done=len(done),
+        runs=len(ARMS) * config.seeds,
+        seconds_per_step=tried["seconds_per_step"],
+        seconds=tried["seconds_per_step"] * sum(steps[name] for name in left),
+    )
+
+
+def _duration(seconds: float) -> str:
+    """Seconds as people say them."""
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    minutes = seconds / 60
+    return f"{minutes:.0f} minutes" if minutes < 90 else f"{minutes / 60:.1f} hours"

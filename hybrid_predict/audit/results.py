@@ -1,0 +1,157 @@
+"""What the results file of an audit holds."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hybrid_predict.audit.config import ARMS, AuditConfig
+from hybrid_predict.audit.mechanisms import advice, earned
+from hybrid_predict.audit.meter import NOT_FINITE
+from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit, percent
+from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT, spread
+from hybrid_predict.runs.runtime import environment, finite
+
+SCHEMA = 3
+
+Runs = Sequence[Mapping[str, Any]]
+
+
+def make_results(
+    config: AuditConfig, depends_on: Mapping[str, Any], runs: Runs
+) -> tuple[dict[str, Any], AuditVerdict]:
+    """Everything that the results file holds, as plain data; non-finite numbers become None.
+
+    Args:
+        config: The audit's configuration.
+        depends_on: What finished arms depend on.
+        runs: Entries of the finished arms.
+
+    Returns:
+        The results, and the verdict on them.
+    """
+    verdict = judge_audit(paired_seeds(runs), config)
+    planned = len(ARMS) * config.seeds
+    results = {
+        "schema": SCHEMA,
+        "partial": len(runs) < planned,
+        "planned_runs": planned,
+        "seeds": list(range(config.seeds)),
+        "environment": environment(),
+        "config": config.to_dict(),
+        "hybrid_config": config.hybrid_config().to_dict(),
+        "depends_on": dict(depends_on),
+        "notes": _notes(runs, config),
+        "runs": list(runs),
+        "summary": _summary(runs),
+        "paired": _paired(runs),
+        "earned": earned(list(by_seed(runs).values()), config),
+        "verdict": verdict.to_dict(),
+    }
+    plain: dict[str, Any] = finite(results)
+    return plain, verdict
+
+
+def by_seed(runs: Runs) -> dict[int, dict[str, Mapping[str, Any]]]:
+    """The runs of every seed that has all arms, by the arm's name."""
+    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+    for run in runs:
+        found.setdefault(run["seed"], {})[run["arm"]] = run
+    return {seed: arms for seed, arms in sorted(found.items()) if len(arms) == len(ARMS)}
+
+
+def paired_seeds(runs: Runs) -> list[PairedSeed]:
+    """What the verdict is about: the seeds that have all arms."""
+    return [
+        PairedSeed(
+            full=_metric(arms[FULL]),
+            short=_metric(arms[SHORT]),
+            hybrid=_metric(arms[HYBRID]),
+            full_steps=arms[FULL]["full_steps"],
+            short_steps=arms[SHORT]["full_steps"],
+            hybrid_steps=arms[HYBRID]["full_steps"],
+            unmeasured=frozenset(n for n in ARMS if arms[n]["failure"] == NOT_FINITE),
+        )
+        for arms in by_seed(runs).values()
+    ]
+
+
+def _metric(run: Mapping[str, Any]) -> float:
+    return math.nan if run["failure"] else float(run["metric"])
+
+
+def _summary(runs: Runs) -> dict[str, Any]:
+    summary = {}
+    for name in ARMS:
+        mine = [run for run in runs if run["arm"] == name]
+        if not mine:
+            continue
+        means = ("full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
+        summary[name] = {
+            "metric": spread([run["metric"] for run in mine if not run["failure"]]),
+            **{key: statistics.fmean(run[key] for run in mine) for key in means},
+            "failures": Counter(run["failure"] for run in mine if run["failure"]),
+        }
+    return summary
+
+
+def _paired(runs: Runs) -> dict[str, Any]:
+    """Differences of the metric, signs as they are, over the seeds where both are finite."""
+    pairs = ((HYBRID, FULL), (HYBRID, SHORT), (HYBRID, CORRECTED), (CORRECTED, FULL))
+    complete = by_seed(runs).values()
+    return {
+        f"{left} - {right}": spread(
+            [
+                arms[left]["metric"] - arms[right]["metric"]
+                for arms in complete
+                if not (arms[left]["failure"] or arms[right]["failure"])
+            ]
+        )
+        for left, right in pairs
+    }
+
+
+def _notes(runs: Runs, config: AuditConfig) -> list[str]:
+    """What a reader of the verdict should know about how the arms came out."""
+    complete = list(by_seed(runs).values())
+    notes = _notes_on_length(complete, config) if complete else []
+    events = [
+        f"{event['reason']} (seed {run['seed']}, full step {event['step']:,})"
+        for run in runs
+        for event in (run["ledger"] or {}).get("events", [])
+        if run["arm"] == HYBRID
+    ]
+    return notes + [f"Hybrid arm: {event}." for event in events]
+
+
+def _notes_on_length(complete: Sequence[Mapping[str, Any]], config: AuditConfig) -> list[str]:
+    """Seconds and full steps of the arms, and what follows for a run of one's own."""
+    seconds = {
+        name: statistics.median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in complete)
+        for name in (HYBRID, CORRECTED)
+    }
+    notes = [
+        f"In seconds, validation left out, the hybrid arm took {seconds[HYBRID]:.2f} times as long "
+        f"as the full arm, the corrected arm {seconds[CORRECTED]:.2f} times (medians over seeds). "
+        "On small models corrected updates cost a larger share of a full step than on large ones."
+    ]
+    short = statistics.fmean(arms[SHORT]["full_steps"] for arms in complete)
+    hybrid = statistics.fmean(arms[HYBRID]["full_steps"] for arms in complete)
+    total = complete[0][FULL]["total_steps"]
+    due = total / config.speedup
+    if short > due + 1:
+        notes.append(
+            f"The short and the corrected arm take {short:,.0f} full steps instead of {due:,.0f}, "
+            "because epochs are rounded up so that the controls are never short-changed."
+        )
+    if hybrid > 1.01 * due:
+        notes.append(
+            f"The hybrid arm took {hybrid:,.0f} full steps instead of {due:,.0f}: some predicted "
+            f"steps were not made, or were undone. Its saving is {percent(1 - hybrid / total)}."
+        )
+    if said := advice(earned(complete, config), complete[0][CORRECTED]["full_steps"]):
+        notes.append(said)
+    return notes

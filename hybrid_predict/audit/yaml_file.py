@@ -1,0 +1,147 @@
+"""Audits that a YAML file of Lightning's own command line describes, with a section ``audit``."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from argparse import ArgumentError
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hybrid_predict.audit.arm import AuditArm, MakeRun
+from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.training import preserved
+from hybrid_predict.errors import ConfigError
+
+
+def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
+    """Read an audit from a YAML file.
+
+    Args:
+        file: Sections ``model``, ``data`` and ``trainer`` as for ``LightningCLI``, optionally
+            ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of
+            :class:`AuditConfig`. Inside :func:`importable`, classes are found from the current
+            directory too.
+
+    Returns:
+        ``make_run``, the configuration, and what of the file finished arms depend on, for
+        :func:`audit`.
+
+    Raises:
+        ConfigError: If the file cannot be read or Lightning refuses what it says.
+    """
+    path = Path(file)
+    content = _load(path)
+    with preserved():
+        parsed = _build(path, None, ["--seed_everything=false"]).config
+    config = AuditConfig(**parsed.audit.as_dict())
+    lengths = {key: _length(parsed, key) for key in config.scaled}
+
+    def make_run(arm: AuditArm) -> Any:
+        changed = [f"--seed_everything={arm.seed}"]
+        changed += [f"--{key}={arm.scaled(length)}" for key, length in lengths.items()]
+        built = _build(path, arm, changed)
+        return built.trainer, built.model, built.datamodule
+
+    used = {k: v for k, v in content.items() if k not in ("audit", "seed_everything")}
+    return make_run, config, {"file": used}
+
+
+def _load(path: Path) -> dict[str, Any]:
+    """The file's content as plain data."""
+    import yaml  # type: ignore[import-untyped,unused-ignore]
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        remedy = f"The system says: {error.strerror}."
+        raise ConfigError("file", "a file that can be read", str(path), remedy) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        remedy = f"The parser says: {error}."
+        raise ConfigError("file", "YAML", str(path), remedy) from error
+    if not isinstance(content, dict):
+        raise ConfigError("file", "YAML with the sections model and trainer", str(path))
+    for name in ("model", "trainer"):
+        if name not in content:
+            remedy = "Write the file as for LightningCLI."
+            raise ConfigError("file", f"a section {name}", sorted(map(str, content)), remedy)
+    return content
+
+
+def _length(parsed: Any, key: str) -> int:
+    """The number of steps or epochs that a key of ``audit.scaled`` stands for."""
+    value = parsed.get(key)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        remedy = "Name a key of the file that holds a number of steps or epochs."
+        raise ConfigError("audit.scaled", f"{key} to be a positive integer", value, remedy)
+    return value
+
+
+def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
+    """Lightning's command line with the file's model, data and Trainer for one arm.
+
+    Args:
+        path: The YAML file.
+        arm: Makes the Trainer; None only parses.
+        changed: Further arguments, which override those of the file.
+    """
+    from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+    class AuditCLI(LightningCLI):
+        """Builds, but lets the arm make the Trainer and runs nothing."""
+
+        def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+            parser.add_class_arguments(AuditConfig, "audit")
+
+        def instantiate_classes(self) -> None:
+            if arm is not None:
+                super().instantiate_classes()
+
+        def instantiate_trainer(self, **kwargs: Any) -> Any:
+            assert arm is not None
+            options: Mapping[str, Any] = {**self.config_init.get("trainer", {}), **kwargs}
+            return arm.trainer(**options)
+
+    with _without_arguments(), warnings.catch_warnings():
+        # Lightning uses what newer versions of its parser call deprecated.
+        message = "(?s).*(JsonargparseDeprecationWarning|was deprecated in v4)"
+        warnings.filterwarnings("ignore", message, DeprecationWarning)
+        try:
+            return AuditCLI(
+                save_config_callback=None,
+                seed_everything_default=False,
+                parser_kwargs={"exit_on_error": False},
+                args=["--config", str(path), *changed],
+                run=False,
+                load_from_checkpoint_support=False,
+            )
+        except ArgumentError as error:
+            remedy = f"Lightning says: {error}"
+            raise ConfigError("file", "a configuration for LightningCLI", str(path), remedy) from (
+                error
+            )
+
+
+@contextmanager
+def importable() -> Iterator[None]:
+    """Let modules be found from the current directory, whenever the user's code imports them."""
+    before = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+@contextmanager
+def _without_arguments() -> Iterator[None]:
+    """Let Lightning see no arguments of the command line."""
+    arguments = sys.argv
+    sys.argv = arguments[:1]
+    try:
+        yield
+    finally:
+        sys.argv = arguments

@@ -1,0 +1,399 @@
+"""The engine: predicted steps before a full step; verdict, correction and accounts after it."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from time import perf_counter
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hybrid_predict.accounts.clock import Clock, Phase
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.accounts.operations import OperationCounter
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.engine.containment import contained
+from hybrid_predict.engine.ownership import give_back, own
+from hybrid_predict.engine.record import StepRecord
+from hybrid_predict.engine.run import Run
+from hybrid_predict.engine.step import Step
+from hybrid_predict.errors import ConfigError, UsageError
+from hybrid_predict.forecast.forecaster import Forecaster
+from hybrid_predict.model.bystanders import Bystanders
+from hybrid_predict.model.optimizer import OptimizerWrapper, Options
+from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.tensors import ranks, shards
+
+logger = ranks.rank_zero_logger(__name__)
+
+
+class HybridEngine:
+    """Corrects the updates of any torch training loop, and takes predicted steps between them.
+
+    Between ``after_step`` and the next ``before_step`` the weights are those that a full step has
+    verified. Leaving a loop early undoes predicted steps that are not: with :meth:`detach`, at the
+    end of a ``with`` block, or when the last reference to the engine goes away.
+
+    Args:
+        model: The model that is trained.
+        optimizer: Its optimizer, several of them, or an :class:`OptimizerWrapper`.
+        config: The configuration; ``total_steps`` is required.
+
+    Raises:
+        ConfigError: If an argument is out of range.
+        UnsupportedSetupError: If optimizer, sharding or ranks are not supported, or another engine
+            has the same parameters.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Linear(4, 4)
+        >>> optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        >>> engine = HybridEngine(net, optimizer, HybridConfig(speedup=1.5, total_steps=30))
+        >>> while not engine.done:
+        ...     engine.before_step()
+        ...     loss = net(torch.ones(8, 4)).square().mean()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        ...     record = engine.after_step(loss)
+        >>> engine.ledger.full_steps
+        20
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer] | OptimizerWrapper,
+        config: HybridConfig,
+    ) -> None:
+        if not isinstance(config, HybridConfig):
+            raise ConfigError("config", "a HybridConfig", type(config).__name__)
+        model = shards.unwrapped(model)
+        if not isinstance(optimizer, OptimizerWrapper):
+            optimizer = OptimizerWrapper(optimizer)
+        self.optimizer = optimizer
+        parameters = optimizer.parameters()
+        self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.owners())
+        on_host = all(p.device.type == "cpu" for p in parameters)
+        lag = config.lag if config.lag is not None else (0 if on_host else 4)
+        self.config = replace(config, lag=lag)
+        self._model = model
+        self._run = Run(self.mapper, optimizer, self.config)
+        if self.clock.shortfall:
+            logger.warning("%s", self.clock.shortfall)
+        self._step: Step | None = None
+        self._operations = OperationCounter(self.ledger, config.max_overhead)
+        self._bystanders = Bystanders(model, self._trained())
+        self._open: dict[str, Step] = {}
+        self._handles: list[Any] = []
+        if config.enabled:
+            shapes = [tuple(p.shape) for p in parameters]
+            ranks.check_same(self.mapper.names, shapes, self.config)
+            own(self, self.optimizer.parameters())
+            self._run.tell_left_out()
+            if not self._forecaster.idle:
+                self._handles += optimizer.attach(weakref.ref(self))
+        self._release = weakref.finalize(self, _let_go, self._open, self._handles, self._operations)
+        self._release.atexit = False
+        self._attached = bool(self._handles)
+
+    @property
+    def clock(self) -> Clock:
+        """How far the run is, and which of its steps are planned as predicted steps."""
+        return self._run.clock
+
+    @property
+    def ledger(self) -> SavingsLedger:
+        """What the run has cost and saved."""
+        return self._run.ledger
+
+    @property
+    def _forecaster(self) -> Forecaster:
+        return self._run.forecaster
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has reached ``total_steps``."""
+        return self.clock.done
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a full step is under way, between ``before_step`` and ``after_step``."""
+        return self._step is not None
+
+    @property
+    def _watching(self) -> bool:
+        return self._attached and self._release.alive and not self.clock.plain
+
+    def before_step(self) -> None:
+        """Open a full step; take the predicted steps that are due right before it.
+
+        Raises:
+            UsageError: If an optimizer has updated since the last ``before_step`` without an
+                ``after_step``.
+        """
+        started = perf_counter()
+        self.abandon()
+        self.clock.unread = self._run.verifier.unread
+        step = self._step = Step(self.clock.full_steps + 1, self.optimizer, self._bystanders)
+        self._open["step"] = step
+        if self._watching:
+            with self._contained(step):
+                self._follow()
+                self._bystanders.watch()
+                self._predict(step)
+                step.limit(self._run.verifier.monitor)
+        step.phase = self.clock.phase(step.predicted)
+        self.clock.predict(step.predicted)
+        step.opened_at = perf_counter()
+        step.predict_seconds = step.opened_at - started
+        if self._watching:
+            self._operations.start(self._model)
+
+    def observe_loss(self, loss: Tensor | float) -> None:
+        """Tell the full step's loss before its update, so that the verdict can depend on it.
+
+        Optimizers that are stepped with a closure tell it by themselves.
+
+        Args:
+            loss: The training loss; a tensor is only read where a verdict is due.
+        """
+        if self._step is not None:
+            self._step.observe_loss(loss)
+
+    def after_step(self, loss: Tensor | float | None = None) -> StepRecord:
+        """Close a full step: read verdicts, advance the clock, account.
+
+        Args:
+            loss: The step's training loss; a tensor is not read before its turn.
+
+        Returns:
+            The step's record; step the learning-rate scheduler ``record.ticks`` times.
+
+        Raises:
+            UsageError: If there was no ``before_step``.
+            ConfigError: If ``loss`` is no number.
+        """
+        step, started = self._step, perf_counter()
+        if step is None:
+            raise UsageError("after_step() needs a before_step() first, once per full step.")
+        if not (loss is None or isinstance(loss, (Tensor, int, float))):
+            raise ConfigError("loss", "a tensor, a number or None", loss)
+        self._operations.end_step(step.number)
+        try:
+            if self._watching:
+                with self._contained(step):
+                    step.settle(loss)
+                    self._forecaster.count(step.number, step.calls)
+                    self._run.verifier.push(*step.packed(step.phase is Phase.WARMUP))
+        finally:
+            self._step = None
+            self._open.clear()
+        if self._watching:
+            with self._contained(step):
+                self._judge(drain=self.clock.closing)
+        record = self._run.advance(step)
+        ended = perf_counter()
+        in_hooks, around = step.hook_seconds, step.predict_seconds + ended - started
+        self.ledger.full_seconds += max(0.0, started - step.opened_at - in_hooks)
+        self.ledger.correct_seconds += max(0.0, in_hooks)
+        self.ledger.predict_seconds += max(0.0, around)
+        return record
+
+    def detach(self) -> None:
+        """Undo predicted steps that are not verified, and remove every hook."""
+        step, self._step = self._step, None
+        if step is not None:
+            self._run.lose(step)
+        self._release()
+        give_back(self, self.optimizer.parameters())
+
+    def __enter__(self) -> HybridEngine:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.detach()
+        ranks.fail_together(error)
+
+    def abandon(self) -> None:
+        """Leave the full step under way, if any, before its update; its predicted steps are undone.
+
+        Raises:
+            UsageError: If an optimizer has updated since ``before_step``.
+        """
+        step = self._step
+        if step is None:
+            return
+        if step.begun:
+            raise UsageError(
+                "A full step was left after its update, or before_step() came twice with an "
+                "update in between. Call after_step(loss) after every optimizer.step()."
+            )
+        reason = "a full step was left before its update"
+        step.undo(reason)
+        self._operations.stop()
+        if self._watching:
+            self._forecaster.drop()
+        self._step = None
+        self._open.clear()
+        self._run.lose(step)
+        self._run.note(reason, logging.INFO, step.number)
+
+    def before_update(self, index: int, loss: object) -> None:
+        """Called by the hooks when the gradients of optimizer ``index`` are final."""
+        step, started = self._step, perf_counter()
+        if step is None or not self._watching or step.active is not None:
+            return
+        step.active = index
+        with self._contained(step, index), self._operations.correcting():
+            step.measure(index, self.mapper.by_id, loss)
+            good = step.good(index)
+            if good is not False:
+                options, correct = self.optimizer.options(index), not self.clock.cooling
+                for group in self._forecaster.owned(index):
+                    group.read(self.optimizer, options, good, correct=correct)
+        step.hook_seconds += perf_counter() - started
+
+    def after_update(self, index: int) -> None:
+        """Called by the hooks when optimizer ``index`` has moved its parameters."""
+        step, started = self._step, perf_counter()
+        watched = step is not None and self._watching and step.active == index
+        if step is not None and watched:
+            step.updated(index)
+        self.optimizer.release(index)
+        if step is None or not watched:
+            return
+        with self._contained(step), self._operations.correcting():
+            good = step.good(index)
+            options = self._options()
+            bound = self._forecaster.bound(options)
+            for group in self._forecaster.owned(index):
+                step.corrected |= group.finish(options, good, bound)
+            self.mapper.written()
+            step.close_update(index)
+            if step.number == 1:
+                self.optimizer.check_state(index)
+                self._forecaster.check(index, options)
+        step.hook_seconds += perf_counter() - started
+
+    def _predict(self, step: Step) -> None:
+        """Take the predicted steps that are due."""
+        due = self.clock.due
+        if not due or self.config.shadow or self._run.verifier.monitor.pausing(step.number):
+            return
+        delta, owners = self._forecaster.forecast(self._options())
+        if delta.names:
+            step.predict(self.mapper, delta, owners, due, self._forecaster.carries)
+
+    def _judge(self, *, drain: bool) -> None:
+        """Apply the verdicts whose turn it is; fall back if the run does not do well."""
+        self._run.judge(drain=drain)
+        if self._run.verifier.monitor.risen and not self.clock.plain:
+            self._fall_back("the training loss stands above that of the warm-up")
+
+    def _follow(self) -> None:
+        """Follow what the user has frozen, unfrozen or added."""
+        if self._forecaster.refresh():
+            self._bystanders.trained = self._trained()
+            own(self, self.optimizer.parameters())
+            self._run.tell_left_out()
+
+    def _between_steps(self, call: str) -> None:
+        if self._step is not None:
+            raise UsageError(f"{call} came inside a full step. Call after_step() first.")
+
+    def _trained(self) -> set[int]:
+        return {id(p) for p in self.optimizer.parameters() if p.requires_grad}
+
+    def _options(self) -> dict[int, Options]:
+        found: dict[int, Options] = {}
+        for index in range(len(self.optimizer.optimizers)):
+            found.update(self.optimizer.options(index))
+        return found
+
+    def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
+        """Follow other optimizers from the next full step on, with what is known of the tensors.
+
+        Args:
+            optimizer: The new optimizer or optimizers of the same model.
+
+        Raises:
+            UsageError: Inside a full step.
+            UnsupportedSetupError: If one of them is not supported.
+        """
+        self._between_steps("replace_optimizer()")
+        self.optimizer = OptimizerWrapper(optimizer)
+        self._run.verifier.resize(len(self.optimizer.optimizers))
+        if self._attached and self._release.alive:
+            for handle in self._handles:
+                handle.remove()
+            self._forecaster.replace_optimizer(self.optimizer)
+            self._handles[:] = self.optimizer.attach(weakref.ref(self))
+            self._run.note("the optimizer was replaced", logging.INFO)
+
+    def _fall_back(self, reason: str, error: Exception | None = None) -> None:
+        """Leave the rest of the run to plain training, once what is under way has been judged."""
+        self.clock.fall_back()
+        with suppress(Exception) if error else nullcontext():
+            self._run.judge(drain=True)
+        self._forecaster.forget()
+        number = self.clock.full_steps + 1
+        self.ledger.record(number, f"fell back to plain training: {reason}")
+        text = "Full step %d: %s; from here on plain training of all steps."
+        logger.warning(text, number, reason, exc_info=error)
+
+    def _contained(self, step: Step, coming: int | None = None) -> AbstractContextManager[None]:
+        """Whatever fails in the block undoes the predicted steps, and ends the plug-in's part.
+
+        Args:
+            step: The full step under way.
+            coming: Number of the optimizer that updates right after the block, if one does.
+        """
+
+        def undo(reason: str) -> None:
+            step.undo(reason, coming)
+            self._forecaster.drop()
+
+        return contained(undo, self._fall_back)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the future depends on, as primitives and new tensors.
+
+        Inside a full step it describes the run without the predicted steps that are not verified,
+        whatever the weights are.
+        """
+        return {**self._run.state_dict(), "bystanders": self._bystanders.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
+        """Continue a saved run, bit for bit with the same model, optimizer and configuration.
+
+        With others, what does not fit is dropped and logged.
+
+        Args:
+            state: What :meth:`state_dict` gave.
+            steps: How many steps the run has done, where somebody else counts them; if that is not
+                what the state says, the run went on without the plug-in: the count wins, and what
+                was known of the weights' movement is dropped.
+
+        Raises:
+            CheckpointError: If the state belongs to another model or version, or is damaged.
+            UsageError: Inside a full step.
+        """
+        self._between_steps("load_state_dict()")
+        self._run.load_state_dict(state, steps)
+        self._bystanders.load_state_dict(state["bystanders"])
+
+
+def _let_go(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
+    """Leave a model to itself: no unverified predicted steps, and no hook any more."""
+    operations.stop()
+    for step in open_steps.values():
+        step.undo("the engine was detached")
+    open_steps.clear()
+    for handle in handles:
+        handle.remove()

@@ -1,0 +1,167 @@
+"""What a run knows between two full steps, and how it is saved and continued."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from hybrid_predict.accounts import saved
+from hybrid_predict.accounts.clock import Clock
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.engine.record import StepRecord
+from hybrid_predict.engine.step import Step
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.forecast.forecaster import Forecaster
+from hybrid_predict.model.optimizer import OptimizerWrapper
+from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.tensors import ranks
+from hybrid_predict.verify.judge import Judgement, Verdict
+from hybrid_predict.verify.measurement import Measurement
+from hybrid_predict.verify.monitor import MOST_PAUSES
+from hybrid_predict.verify.verifier import Verifier
+
+logger = ranks.rank_zero_logger(__name__)
+
+
+class Run:
+    """The state of a run: its clock, its ledger, the tensors that it follows, and its verdicts.
+
+    Args:
+        mapper: The model's parameters.
+        optimizer: Who updates them.
+        config: The configuration, with ``total_steps`` and ``lag`` set.
+    """
+
+    def __init__(
+        self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
+    ) -> None:
+        self.clock = Clock(config)
+        self.ledger = SavingsLedger()
+        self.forecaster = Forecaster(mapper, optimizer, config)
+        self.verifier = Verifier(len(optimizer.optimizers), config.lag or 0)
+        self._mapper, self._lag = mapper, config.lag
+        self._read: list[tuple[Measurement, Judgement]] = []
+
+    def note(self, reason: str, level: int, step: int | None = None) -> None:
+        """Record an event of a full step, the coming one if None, and log it the first time."""
+        step = self.clock.full_steps + 1 if step is None else step
+        if self.ledger.record(step, reason):
+            logger.log(level, "Full step %d: %s.", step, reason)
+
+    def tell_left_out(self) -> None:
+        """Tell the user what is left to the optimizer, and whether nothing can be predicted."""
+        for reason in sorted(self.forecaster.left_out):
+            self.note(reason, logging.WARNING)
+        if self.clock.planned and not self.forecaster.predicts:
+            reason = "there is nothing to predict: no trained parameter is of a kind in predictors"
+            self.note(reason, logging.WARNING)
+
+    def judge(self, *, drain: bool = False) -> None:
+        """Read the full steps whose turn it is, and apply the judgement on each."""
+        for measured, judgement in self.verifier.read(drain=drain):
+            self._read.append((measured, judgement))
+            self.verifier.learn(measured, judgement)
+            if judgement.alarm:
+                undone = judgement.verdict is Verdict.UNDONE
+                happened = "predicted steps were undone" if undone else "predicted steps pause"
+                self.note(f"{happened}: {judgement.alarm}", logging.INFO, measured.step)
+        if self.verifier.monitor.exhausted:
+            reason = f"no more predicted steps: they were paused {MOST_PAUSES} times before"
+            self.note(reason, logging.WARNING)
+
+    def advance(self, step: Step) -> StepRecord:
+        """Advance clock and ledger by the verdicts that were read, and tell about the last."""
+        read, self._read = self._read, []
+        counts = dict.fromkeys(Verdict, 0)
+        for measured, judgement in read:
+            if judgement.verdict is not None:
+                counts[judgement.verdict] += measured.predicted
+        if not step.reported:
+            counts[Verdict.UNDONE] += step.predicted
+        ticks = self.clock.advance(counts[Verdict.STANDS], counts[Verdict.UNDONE])
+        ledger = self.ledger
+        ledger.full_steps, ledger.steps = self.clock.full_steps, self.clock.steps
+        ledger.corrected_steps += step.corrected
+        ledger.predicted_steps += counts[Verdict.STANDS]
+        ledger.undone_steps += counts[Verdict.UNDONE]
+        known: dict[str, Any] = {}
+        if read:
+            measured, judgement = read[-1]
+            known = {
+                "read_step": measured.step,
+                "verdict": judgement.verdict,
+                "loss": float(measured.info.loss) if measured.loss_known else None,
+                "gradients": measured.info if measured.info.norms else None,
+            }
+        return StepRecord(
+            step.number, step.phase, ticks, step.predicted, skill=ledger.skill, **known
+        )
+
+    def lose(self, step: Step) -> None:
+        """Account for predicted steps whose verifying step never came."""
+        self.clock.unread = self.verifier.unread
+        self.ledger.undone_steps += step.predicted
+
+    def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
+        """Everything that the future depends on, as primitives and new tensors.
+
+        Args:
+            whole: Whether sharded tensors are gathered, or saved as this rank's shards.
+        """
+        state = {
+            "version": saved.STATE_VERSION,
+            "names": list(self._mapper.names),
+            "lag": self._lag,
+            "ranks": ranks.size(),
+            "clock": {**self.clock.state_dict(), "unread": self.verifier.unread},
+            "ledger": self.ledger.summary(),
+            "tensors": self.forecaster.state_dict(whole=whole),
+            "verdicts": self.verifier.state_dict(),
+        }
+        return saved.detached(state)
+
+    def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
+        """Continue from a saved state as a whole, or not at all; what does not fit is dropped.
+
+        Args:
+            state: What :meth:`state_dict` gave.
+            steps: Steps done, where somebody else counts them; None for those of the state.
+
+        Raises:
+            CheckpointError: If the state belongs to another model or version, or is damaged.
+        """
+        saved.check_state(state)
+        names = set(state["names"])
+        if names and names.isdisjoint(self._mapper.names):
+            raise CheckpointError(
+                f"state: expected parameters of this model, got {sorted(names)[:3]}. "
+                "The checkpoint belongs to another model."
+            )
+        own = self.state_dict(whole=False)
+        with saved.all_or_nothing(lambda: self._load(own, None)):
+            self._load(state, steps)
+
+    def _load(self, state: dict[str, Any], steps: int | None) -> None:
+        self.clock.load_state_dict(state["clock"])
+        self.ledger.load(state["ledger"])
+        if steps is not None and steps != self.clock.steps:
+            self.note("the run went on without the plug-in before", logging.WARNING)
+            self.clock.resume(steps)
+            self.ledger.steps = steps
+            self.verifier.forget()
+            return
+        dropped = [] if self.clock.plain else self.forecaster.load_state_dict(state["tensors"])
+        if not self.verifier.load_state_dict(state["verdicts"]):
+            dropped.append("loss and gradient norms")
+            self.clock.unread = 0
+        for part in dropped:
+            reason = f"what was saved of {part} does not fit this run and was dropped"
+            self.note(reason, logging.WARNING)
+        changes = {
+            "run's length in steps": (state["clock"]["total"], self.clock.total, logging.INFO),
+            "number of ranks": (state["ranks"], ranks.size(), logging.WARNING),
+        }
+        for what, (before, now, level) in changes.items():
+            if before != now:
+                self.note(f"the {what} changed from {before} to {now}", level)

@@ -1,0 +1,290 @@
+"""The full step under way: what was moved before it, what was measured, and how to undo it."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.accounts.clock import Phase
+from hybrid_predict.model.bystanders import Bystanders
+from hybrid_predict.model.deltas import Movement, WeightDelta
+from hybrid_predict.model.gradients import dense_gradient
+from hybrid_predict.model.optimizer import OptimizerWrapper
+from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.tensors import TorchBackend, is_half, ranks, shards
+from hybrid_predict.verify.judge import cause
+from hybrid_predict.verify.measurement import as_scalar, pack
+from hybrid_predict.verify.monitor import Monitor
+
+NO_UPDATE = "no update followed the predicted steps"
+"""Why predicted steps are undone where the optimizer, or a gradient scaler, skipped its update."""
+
+
+class Step:
+    """One full step and the predicted steps right before it, as one transaction.
+
+    It is opened before the forward pass, judged when the gradients of each optimizer are final, and
+    closed after the updates. Until it is closed, :meth:`undo` leaves no trace of the predicted
+    steps in weights and buffers.
+
+    Args:
+        number: Of the full step, from 1.
+        optimizer: Who updates.
+        bystanders: What else a full step changes.
+    """
+
+    def __init__(self, number: int, optimizer: OptimizerWrapper, bystanders: Bystanders) -> None:
+        self.number = number
+        self.phase = Phase.PLAIN
+        self.predicted = 0
+        self.held = ""
+        self.reported = False
+        self.corrected = False
+        self.calls: Counter[int] = Counter()
+        self.active: int | None = None
+        self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
+        self._optimizer, self._bystanders = optimizer, bystanders
+        self._movement: Movement | None = None
+        self._owners: list[int] = []
+        self._limits: list[float] = []
+        self._good: dict[int, Tensor | bool] = {}
+        self._flags: list[Tensor] = []
+        self._loss: Tensor | float | None = None
+        self._norms: dict[str, Tensor] = {}
+        self._norm_owners: list[int] = []
+        self._measured: list[Tensor] = []
+        self._products: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def predict(
+        self,
+        mapper: ParameterMapper,
+        delta: WeightDelta,
+        owners: Sequence[int],
+        count: int,
+        carries: dict[str, Tensor],
+    ) -> None:
+        """Take ``count`` predicted steps.
+
+        Args:
+            mapper: Moves the weights.
+            delta: The movement of one of them.
+            owners: Number of the optimizer of each of its tensors.
+            count: At least 1.
+            carries: What rounding has left out of the weights, by name.
+        """
+        self._bystanders.keep()
+        self.predicted, self._owners = count, list(owners)
+        self._movement = mapper.movement(delta.scaled(count) if count > 1 else delta, carries)
+        self._movement.make()
+
+    def observe_loss(self, loss: object) -> None:
+        """Take the loss, if it is known before the update."""
+        self._loss = self._loss if loss is None else as_scalar(loss)
+
+    def limit(self, monitor: Monitor) -> None:
+        """Fix the limits above which this step cannot stand."""
+        norms = [monitor.norm_limit(k) for k in range(len(self._optimizer.optimizers))]
+        self._limits = [monitor.loss_limit, *norms]
+
+    @property
+    def begun(self) -> bool:
+        """Whether an optimizer has updated."""
+        return bool(self.calls)
+
+    def measure(self, index: int, names: dict[int, str], loss: object) -> None:
+        """Measure the gradients of one optimizer, and judge the predicted steps by them.
+
+        Where the optimizer is fused the judgement stays on the device; elsewhere one flag is read,
+        and gradients are withheld if the predicted steps cannot stand.
+
+        Args:
+            index: Which optimizer.
+            names: Names of its parameters by ``id``.
+            loss: What the step's closure returned, None without one.
+        """
+        held = [p for p in self._optimizer.parameters(index) if p.grad is not None]
+        gradients = [dense_gradient(p) for p in held]
+        scale = getattr(self._optimizer.optimizers[index], "grad_scale", None)
+        norms = _norms(gradients, scale)
+        self.observe_loss(loss)
+        if self.calls[index]:
+            return
+        for p, norm in zip(held, norms, strict=True):
+            name = names.get(id(p), f"unnamed.{len(self._norms)}")
+            if name in self._norms:  # two optimizers have it
+                continue
+            self._norms[name] = norm
+            self._norm_owners.append(index)
+            self._measured.append(p)
+        theirs = getattr(self._optimizer.optimizers[index], "found_inf", None)
+        if theirs is not None:  # a gradient scaler lets a fused optimizer skip its update itself
+            self._good[index] = (theirs == 0).reshape(())
+        if self._movement is not None:
+            pairs = {names.get(id(p), ""): g for p, g in zip(held, gradients, strict=True)}
+            lengths = self._project(index, pairs, scale)
+            self._decide(index, held, norms, lengths)
+
+    def good(self, index: int) -> Tensor | bool:
+        """Whether the coming or last update of an optimizer happens."""
+        return self._good.get(index, True)
+
+    def updated(self, index: int) -> None:
+        """Right after an update of one optimizer: from here on it counts."""
+        self.calls[index] += 1
+        self.active = None
+
+    def close_update(self, index: int) -> None:
+        """After an update of one optimizer: undo its part of the predicted steps if need be."""
+        good = self._good.get(index, True)
+        if self._movement is not None and self.calls[index] == 1:
+            if good is not True:
+                members = [k for k, owner in enumerate(self._owners) if owner == index]
+                self._movement.undo(good, members)
+                self._bystanders.restore(good)
+            if isinstance(good, Tensor):
+                self._flags.append(good)
+        self._good.pop(index, None)  # further updates in this full step are ordinary ones
+
+    def settle(self, loss: Tensor | float | None) -> None:
+        """Close the step: what no update has verified goes back.
+
+        Args:
+            loss: Its loss as the loop reports it, None if unknown.
+        """
+        self.observe_loss(loss)
+        if self._movement is not None and (unseen := self._unseen()):
+            self.held = self.held or NO_UPDATE
+            self._withdraw(self._movement, unseen)
+        self._movement = None
+        self._bystanders.drop()
+
+    def undo(self, reason: str, coming: int | None = None) -> None:
+        """Leave no trace of the predicted steps, however far the full step has come.
+
+        Args:
+            reason: Why; it is the reason of the verdict.
+            coming: Number of the optimizer that is about to update, if one is.
+        """
+        for index in range(len(self._optimizer.optimizers)):
+            self._optimizer.release(index)
+        movement = self._movement
+        if movement is not None:
+            self.held = reason
+            for index in [k for k in self._good if self.calls[k]]:
+                self.close_update(index)
+            if coming is not None and not self.calls[coming]:
+                # Its gradients were taken at weights that are given up now.
+                self._optimizer.withhold(coming)
+            self._withdraw(movement, self._unseen())
+        # An undo that is interrupted is called again, and finds everything that it needs.
+        self.active = self._movement = None
+        self._bystanders.drop()
+
+    def packed(self, warmup: bool) -> tuple[dict[str, Any], Tensor]:
+        """Everything measured, for :func:`hybrid_predict.verify.measurement.unpack`."""
+        about = {
+            "step": self.number,
+            "predicted": self.predicted,
+            "warmup": warmup,
+            "limits": list(self._limits),
+            "held": self.held,
+        }
+        values = pack(
+            about,
+            good=self._flags,
+            loss=self._loss,
+            norms=self._norms,
+            owners=self._norm_owners,
+            products=self._products,
+            roots=shards.roots(self._measured),
+        )
+        self.reported = True
+        return values
+
+    def _unseen(self) -> list[int]:
+        """Positions in the movement of what no update has verified."""
+        return [k for k, owner in enumerate(self._owners) if not self.calls[owner]]
+
+    def _withdraw(self, movement: Movement, members: list[int]) -> None:
+        if members:
+            movement.withdraw(members)
+            self._bystanders.restore(False)
+
+    def _project(
+        self, index: int, gradients: dict[str, Tensor], scale: Tensor | None
+    ) -> list[Tensor]:
+        """Lengths of the movement of one optimizer's tensors, and its products with gradients."""
+        assert self._movement is not None
+        delta = self._movement.delta
+        columns = zip(delta.names, delta.directions, delta.factors, self._owners, strict=True)
+        rows = [(n, d, f) for n, d, f, owner in columns if owner == index]
+        group = self._optimizer.optimizers[index].param_groups[0]
+        sign = -1.0 if group.get("maximize") else 1.0
+        backend = TorchBackend()
+        norms = backend.norms([d for _, d, _ in rows]).unbind()
+        sizes = [f.abs() if isinstance(f, Tensor) else abs(f) for _, _, f in rows]
+        lengths = [size * norm for size, norm in zip(sizes, norms, strict=True)]
+        met = [k for k, (name, _, _) in enumerate(rows) if name in gradients]
+        own = [gradients[rows[k][0]].reshape(rows[k][1].shape) for k in met]
+        dots = backend.dots(own, [rows[k][1] for k in met])
+        if scale is not None:
+            dots = dots / scale.to(dots.device)
+        for k, dot in zip(met, dots.unbind(), strict=True):
+            name, _, factor = rows[k]
+            self._products[name] = lengths[k], sign * factor * dot
+        return lengths
+
+    def _decide(
+        self, index: int, held: list[Tensor], norms: list[Tensor], lengths: list[Tensor]
+    ) -> None:
+        sharded = any(map(shards.is_sharded, self._optimizer.parameters(index)))
+        total, fine = _agreed(held, norms, lengths, sharded)
+        limit = self._limits[1 + index]
+        good = fine & total.isfinite() & (total <= limit)
+        if self._loss is not None and ranks.size() == 1:
+            good = good & _within(self._loss, self._limits[0])
+        if self._optimizer.holds_on_device(index):
+            self._good[index] = good = good & self._good.get(index, True)
+            self._optimizer.hold_on_device(index, good)
+        elif not bool(good):
+            self._good[index] = False
+            known = None if self._loss is None else float(self._loss)
+            self.held = cause(float(total), limit, known, self._limits[0])
+            self._optimizer.withhold(index)
+
+
+def _norms(gradients: Sequence[Tensor], scale: Tensor | None) -> list[Tensor]:
+    """Euclidean norm of every gradient's local shard, 0-dim."""
+    if not gradients:
+        return []
+    # Half precision must not bound the norm: 16-bit floats end at 65504.
+    half = any(map(is_half, gradients))
+    norms = list(torch._foreach_norm(list(gradients), 2, torch.float32 if half else None))
+    return norms if scale is None else [n / scale.to(n.device) for n in norms]
+
+
+def _within(loss: Tensor | float, limit: float) -> Tensor | bool:
+    """Whether a loss is finite and at most the limit; a number is not sent to the device."""
+    if isinstance(loss, Tensor):
+        return loss.isfinite() & (loss <= limit)
+    return math.isfinite(loss) and loss <= limit
+
+
+def _agreed(
+    held: Sequence[Tensor], norms: Sequence[Tensor], lengths: Sequence[Tensor], sharded: bool
+) -> tuple[Tensor, Tensor]:
+    """The norm over all gradients, and whether all lengths are finite; the same on all ranks."""
+    found = [*norms, *lengths] or [torch.zeros(())]
+    flat = torch.stack([x.to(found[0].device, torch.float32) for x in found])
+    own, moved = flat[: len(norms)], flat[len(norms) :]
+    spoiled = (~moved.isfinite()).sum()
+    if sharded:  # Gradients of whole parameters are the same on all ranks already.
+        roots = shards.roots(held)
+        parts = own if roots is None else torch.stack(torch._foreach_mul(list(own), roots))
+        own, spoiled = ranks.combine(parts, spoiled[None])
+    return torch.linalg.vector_norm(own), (spoiled == 0).reshape(())

@@ -1,0 +1,185 @@
+"""Trains any model that can do forward and backward, in a loop that the package owns."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.engine.engine import HybridEngine
+from hybrid_predict.engine.record import StepRecord
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.model.gradients import GradientInfo, dense_gradient
+from hybrid_predict.model.optimizer import OptimizerWrapper
+from hybrid_predict.tensors import ranks
+
+
+class TrainableModel(ABC):
+    """A model as forward and backward; subclasses are final."""
+
+    @property
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """The module that holds the parameters."""
+
+    @abstractmethod
+    def forward(self, batch: Any) -> Tensor:
+        """The loss of a batch, 0-dim, with its autograd history."""
+
+    @abstractmethod
+    def backward(self, loss: Tensor) -> GradientInfo:
+        """Add the gradient of a loss to the parameters' ``grad``.
+
+        Returns:
+            Loss, norms by parameter name and total norm of the gradients now in ``grad``, as 0-dim
+            tensors on the device, without alignments.
+        """
+
+
+class TorchModel(TrainableModel):
+    """A torch module with a loss function.
+
+    Args:
+        module: The network.
+        loss_fn: ``loss_fn(module, batch)`` gives a 0-dim loss tensor.
+
+    Raises:
+        ConfigError: If an argument has a wrong type.
+    """
+
+    def __init__(self, module: nn.Module, loss_fn: Callable[[nn.Module, Any], Tensor]) -> None:
+        if not isinstance(module, nn.Module):
+            raise ConfigError("module", "a torch.nn.Module", type(module).__name__)
+        if not callable(loss_fn):
+            raise ConfigError("loss_fn", "a function of (module, batch)", loss_fn)
+        self._module = module
+        self._loss_fn = loss_fn
+
+    @property
+    def module(self) -> nn.Module:
+        """The network."""
+        return self._module
+
+    def forward(self, batch: Any) -> Tensor:
+        """The loss of a batch."""
+        return self._loss_fn(self._module, batch)
+
+    def backward(self, loss: Tensor) -> GradientInfo:
+        """Back-propagate."""
+        loss.backward()
+        named = [(n, p) for n, p in self._module.named_parameters() if p.grad is not None]
+        norms = {n: torch.linalg.vector_norm(dense_gradient(p).float()) for n, p in named}
+        known = list(norms.values()) or [loss.new_zeros(())]
+        return GradientInfo(loss.detach(), torch.linalg.vector_norm(torch.stack(known)), norms)
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What one :meth:`HybridTrainer.step` did.
+
+    Args:
+        loss: Training loss of the batch, a detached 0-dim tensor on the model's device.
+        record: The full step that was taken, and the predicted steps before it.
+    """
+
+    loss: Tensor
+    record: StepRecord
+
+
+class HybridTrainer:
+    """Trains a :class:`TrainableModel`, one batch per :meth:`step`.
+
+    Args:
+        model: The model.
+        optimizer: Its optimizer, wrapped.
+        config: The configuration; ``total_steps`` is required.
+        scheduler: Learning-rate scheduler, stepped as often as the clock ticks.
+
+    Raises:
+        ConfigError: If an argument is out of range.
+    """
+
+    def __init__(
+        self,
+        model: TrainableModel,
+        optimizer: OptimizerWrapper,
+        config: HybridConfig,
+        scheduler: LRScheduler | None = None,
+    ) -> None:
+        if not isinstance(model, TrainableModel):
+            raise ConfigError(
+                "model",
+                "a TrainableModel",
+                type(model).__name__,
+                "Wrap a torch module as TorchModel(module, loss_fn).",
+            )
+        self.engine = HybridEngine(model.module, optimizer, config)
+        self._model = model
+        self._scheduler = scheduler
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has reached its length."""
+        return self.engine.done
+
+    @property
+    def ledger(self) -> SavingsLedger:
+        """What the run has cost and saved."""
+        return self.engine.ledger
+
+    def step(self, batch: Any) -> StepResult:
+        """Train on one batch: predicted steps that are due, forward, backward, update, verdict.
+
+        Args:
+            batch: Whatever the model's ``forward`` takes.
+        """
+        engine = self.engine
+        engine.before_step()
+        try:
+            loss = self._model.forward(batch)
+            self._model.backward(loss)
+            engine.observe_loss(loss)
+        except BaseException:
+            engine.abandon()
+            raise
+        for optimizer in engine.optimizer.optimizers:
+            optimizer.step()
+        for optimizer in engine.optimizer.optimizers:
+            optimizer.zero_grad()
+        record = engine.after_step(loss)
+        if self._scheduler is not None:
+            for _ in range(record.ticks):
+                self._scheduler.step()
+        return StepResult(loss.detach(), record)
+
+    def fit(self, batches: Iterable[Any]) -> SavingsLedger:
+        """Train on batches until the run is done or they end.
+
+        Args:
+            batches: One batch per full step.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            RankError: If another rank that trains the same model has failed.
+        """
+        remaining = iter(batches)
+        try:
+            while not self.done:
+                try:
+                    batch = next(remaining)
+                except StopIteration:
+                    break
+                self.step(batch)
+        except Exception as error:
+            ranks.fail_together(error)
+            raise
+        return self.ledger

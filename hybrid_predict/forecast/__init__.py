@@ -1,0 +1,1 @@
+"""Forecasts of how weights will move: predictors, and the tensors that they follow."""

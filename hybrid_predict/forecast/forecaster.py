@@ -1,0 +1,254 @@
+"""All tensors that are corrected or predicted, in groups that follow the model as it changes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.forecast.group import Plan, TensorGroup
+from hybrid_predict.forecast.predictors import AbstractPredictor, make_predictor
+from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.model.optimizer import OptimizerWrapper, Options
+from hybrid_predict.model.parameters import ParameterMapper, overlapping
+from hybrid_predict.tensors import shards
+from hybrid_predict.updates import AbstractUpdate, make_update
+
+RELATIVE = "matrices are left to an optimizer whose updates grow with the weights"
+UNKNOWN = "matrices are left to an optimizer whose weight decay could not be found out"
+SHARED = "parameters that share memory with others are left to the optimizer"
+"""Why tensors are not corrected, as the ledger counts it."""
+
+FORGIVEN = 64
+"""Full steps after which an optimizer that passed over one is predicted again."""
+
+
+class Forecaster:
+    """Groups the trained tensors by kind and optimizer, and forecasts them together.
+
+    Args:
+        mapper: The model's parameters.
+        optimizer: Who updates them.
+        config: What is corrected and predicted, by kind.
+
+    Attributes:
+        left_out: Why tensors are left to the optimizer, for the ledger.
+    """
+
+    def __init__(
+        self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
+    ) -> None:
+        self._mapper, self._optimizer = mapper, optimizer
+        self._history = config.history_dtype
+        self._updates: dict[str, AbstractUpdate] = {}
+        self._predictors: dict[str, AbstractPredictor] = {}
+        if config.enabled and not config.shadow:
+            made = {kind: make_update(u) for kind, u in config.updates.items()}
+            self._updates = {kind: u for kind, u in made.items() if u.share > 0}
+        if config.enabled and (config.shadow or config.compression > 1):
+            self._predictors = {k: make_predictor(p) for k, p in config.predictors.items()}
+        self.groups: list[TensorGroup] = []
+        self.left_out: set[str] = set()
+        self._calls: Counter[int] = Counter()
+        self._absent: dict[int, int] = {}
+        self._layout: tuple[Any, ...] = ()
+        self.refresh()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing can ever be corrected or predicted."""
+        return not self._updates and not self._predictors
+
+    @property
+    def predicts(self) -> bool:
+        """Whether any of the tensors there are can be predicted."""
+        return any(group.plan.predictor is not None for group in self.groups)
+
+    def count(self, step: int, calls: Counter[int]) -> None:
+        """Note how often each optimizer updated in a full step.
+
+        One that passes over a full step in which others update is not predicted for some time,
+        since nothing might verify it.
+
+        Args:
+            step: Number of the full step.
+            calls: Updates by number of the optimizer.
+        """
+        if not calls:
+            return
+        for index in range(len(self._optimizer.optimizers)):
+            if not calls[index]:
+                self._absent[index] = step
+            elif step - self._absent.get(index, -FORGIVEN) >= FORGIVEN:
+                self._absent.pop(index, None)
+        self._calls = calls
+
+    def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
+        """Follow the tensors of other optimizers from now on."""
+        self._optimizer, self._layout = optimizer, ()
+        self._calls.clear()
+        self._absent.clear()
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Follow parameters that were frozen, unfrozen, added or given other memory.
+
+        Returns:
+            Whether anything has changed. What is known of tensors that stay in place is kept.
+        """
+        layout = () if self.idle else self._optimizer.layout()
+        if layout == self._layout:
+            return False
+        self._layout = layout
+        owners = self._optimizer.owners()
+        self._mapper.follow(self._optimizer.parameters(), owners)
+        before = {(g.plan.kind, g.plan.owner, g.names): g for g in self.groups}
+        self.groups = []
+        for plan, names, parameters in self._partition(owners):
+            known = before.get((plan.kind, plan.owner, tuple(names)))
+            if known is not None and known.plan == plan:
+                known.parameters = parameters
+                self.groups.append(known)
+                continue
+            group = TensorGroup(plan, names, parameters, self._history)
+            for old in before.values():
+                group.inherit(old)
+            self.groups.append(group)
+        return True
+
+    def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
+        columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,
+                           strict=True))  # fmt: skip
+        shared = overlapping([shards.local(p) for _, p, _ in columns])
+        rules = {
+            id(p): self._optimizer.rule(index, group)
+            for index, optimizer in enumerate(self._optimizer.optimizers)
+            for group in optimizer.param_groups
+            for p in group["params"]
+        }
+        parts: dict[Any, tuple[Plan, list[str], list[Tensor]]] = {}
+        for position, (name, p, kind) in enumerate(columns):
+            wanted = p.requires_grad and p.numel() and p.is_floating_point()
+            update, predictor = self._updates.get(kind), self._predictors.get(kind)
+            if not wanted or (update is None and predictor is None):
+                continue
+            if position in shared:
+                self.left_out.add(SHARED)
+                continue
+            rule = rules[id(p)]
+            if update is not None and (rule.relative or not rule.known):
+                self.left_out.add(RELATIVE if rule.relative else UNKNOWN)
+                update = None
+            update = update if p.dim() > 1 else None
+            if update is None and predictor is None:
+                continue
+            plan = Plan(kind, owners[id(p)], update, predictor)
+            key = (plan.kind, plan.owner, update is None)
+            _, names, members = parts.setdefault(key, (plan, [], []))
+            names.append(name)
+            members.append(p)
+        return list(parts.values())
+
+    def owned(self, index: int) -> list[TensorGroup]:
+        """The groups of one optimizer."""
+        return [group for group in self.groups if group.plan.owner == index]
+
+    def bound(self, options: Mapping[int, Options]) -> float | None:
+        """1 where matrices that are corrected have different learning rates, else None."""
+        rates = {
+            options[id(p)].rate
+            for group in self.groups
+            if group.plan.update is not None
+            for p in group.parameters
+            if not isinstance(options[id(p)].rate, Tensor)
+        }
+        return 1.0 if len(rates) > 1 else None
+
+    def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[int]]:
+        """The movement of one predicted step, of all groups together.
+
+        Args:
+            options: How every parameter is updated, by ``id``.
+
+        Returns:
+            The movement, and for each of its tensors the number of the optimizer.
+
+        Raises:
+            PredictorError: If a predictor gives one of another form than its parameters have.
+        """
+        parts: list[WeightDelta] = []
+        owners: list[int] = []
+        for group in self.groups:
+            absent = group.plan.owner in self._absent
+            times = 0 if absent else self._calls[group.plan.owner]
+            delta = group.forecast(options) if times else None
+            if delta is not None:
+                parts.append(delta if times == 1 else delta.scaled(times))
+                owners += [group.plan.owner] * len(delta.names)
+        return WeightDelta(
+            tuple(n for d in parts for n in d.names),
+            tuple(x for d in parts for x in d.directions),
+            tuple(f for d in parts for f in d.factors),
+        ), owners
+
+    def check(self, index: int, options: Mapping[int, Options]) -> None:
+        """Check the form of the forecasts of one optimizer's groups, before any is needed.
+
+        Raises:
+            PredictorError: If a predictor gives one of another form than its parameters have.
+        """
+        for group in self.owned(index):
+            group.forecast(options)
+
+    @property
+    def carries(self) -> dict[str, Tensor]:
+        """What rounding has left out of weights in half precision, by name."""
+        return {n: c for g in self.groups if g.carry for n, c in zip(g.names, g.carry, strict=True)}
+
+    def drop(self) -> None:
+        """Forget updates that were not finished."""
+        for group in self.groups:
+            group.drop()
+
+    def forget(self) -> None:
+        """Give all memory back, for the rest of the run."""
+        self.groups, self._updates, self._predictors = [], {}, {}
+
+    def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
+        """What every group remembers, see :meth:`TensorGroup.state_dict`, and who updated last."""
+        return {
+            "groups": [group.state_dict(whole=whole) for group in self.groups],
+            "calls": [[k, n] for k, n in self._calls.items()],
+            "absent": [[k, n] for k, n in self._absent.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> list[str]:
+        """Continue from a saved state.
+
+        Returns:
+            Kinds whose saved history does not fit and was dropped.
+
+        Raises:
+            CheckpointError: If a group's arrays are damaged, or another rank's.
+        """
+        saved = state["groups"]
+        if any(part is None for part in saved):
+            raise CheckpointError(
+                "state: expected what rank 0 got from state_dict(), got another rank's. Where "
+                "parameters are sharded, save that of rank 0 and load it on every rank."
+            )
+        by_key = {(repr(part["key"]), tuple(part["names"])): part for part in saved}
+        dropped = []
+        for group in self.groups:
+            part = by_key.get((repr(group.plan.key()), group.names))
+            if part is None:
+                dropped.append(group.plan.kind)
+            else:
+                group.load_state_dict(part)
+        self._calls = Counter({int(k): int(n) for k, n in state["calls"]})
+        self._absent = {int(k): int(n) for k, n in state["absent"]}
+        return dropped

@@ -1,0 +1,324 @@
+"""The tensors of one kind and optimizer that are corrected, predicted, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.errors import CheckpointError, PredictorError
+from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.forecast.predictors.contract import check_delta, check_form
+from hybrid_predict.model.deltas import WeightDelta, write_rounded
+from hybrid_predict.model.optimizer import OptimizerWrapper, Options
+from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, shards, wide
+from hybrid_predict.tensors.torch import minus
+from hybrid_predict.updates import AbstractUpdate
+
+AVERAGE = 0.95
+"""Decay of averaged gradients where no update asks for another."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens to a group of tensors.
+
+    Args:
+        kind: Their kind.
+        owner: Number of their optimizer.
+        update: How their updates are corrected, None if they are not.
+        predictor: What forecasts them, None if nothing does.
+    """
+
+    kind: str
+    owner: int
+    update: AbstractUpdate | None
+    predictor: AbstractPredictor | None
+
+    def key(self) -> list[Any]:
+        """What a saved group has to have in common with one that continues it."""
+        return [self.kind, self.owner, repr(self.update), repr(self.predictor)]
+
+
+@dataclass
+class _Open:
+    """What is known between the reading of gradients and the end of the update."""
+
+    members: list[int]
+    before: list[Tensor]
+    fine: Tensor | None
+    directions: list[Tensor] = field(default_factory=list)
+
+
+class TensorGroup:
+    """Follows tensors through full steps: averages gradients, corrects updates, learns the drift.
+
+    Memory beside the model: the averaged gradients and what update and predictor keep, all the
+    time; copies of the weights, and the directions of corrected updates, while an update is made.
+
+    Args:
+        plan: What happens to them.
+        names: Their names, K of them.
+        parameters: They themselves.
+        history: How averages are stored.
+    """
+
+    def __init__(
+        self, plan: Plan, names: Sequence[str], parameters: Sequence[Tensor], history: str
+    ) -> None:
+        self.plan = plan
+        self.names = tuple(names)
+        self.parameters = list(parameters)
+        self._history = history
+        values = self._values()
+        backend = self._backend(range(len(values)))
+        self.average = backend.zeros(values)
+        self.carry = backend.zeros(values, "float32") if any(map(is_half, values)) else []
+        update, predictor = plan.update, plan.predictor
+        self.update_state = update.init(values, backend) if update else None
+        self.history_state = predictor.init(names, values, backend) if predictor else None
+        self._open: _Open | None = None
+
+    def read(
+        self,
+        optimizer: OptimizerWrapper,
+        options: Mapping[int, Options],
+        good: Tensor | bool,
+        *,
+        correct: bool,
+    ) -> None:
+        """Take the gradients in, right before the update.
+
+        Args:
+            optimizer: Whose gradients they are.
+            options: How it updates each parameter, by ``id``.
+            good: Whether the update will happen; where it will not, the averages stay.
+            correct: Whether the update is to be corrected.
+        """
+        members = [k for k, p in enumerate(self.parameters) if p.grad is not None]
+        if not members:
+            return
+        chosen = [self.parameters[k] for k in members]
+        backend, values = self._backend(members), self._values()
+        gradients = [
+            optimizer.gradient(self.plan.owner, p, options[id(p)]).reshape(values[k].shape)
+            for k, p in zip(members, chosen, strict=True)
+        ]
+        average = [self.average[k] for k in members]
+        gradients, fine = _unspoiled(gradients, average, backend.norms(gradients), good)
+        update = self.plan.update if correct else None
+        cosines = backend.cosines(gradients, average) if update else None
+        decay = self.plan.update.decay if self.plan.update else AVERAGE
+        average = backend.average(average, gradients, decay)
+        directions: list[Tensor] = []
+        if update and self.update_state is not None:
+            directions = update.direction(
+                self.update_state, members, average, gradients, cosines, backend
+            )
+            self._check_directions(update, directions, members)
+        for k, value in zip(members, average, strict=True):
+            self.average[k] = value
+        self._open = _Open(members, [v.clone() for v in values], fine, directions)
+
+    def finish(
+        self,
+        options: Mapping[int, Options],
+        good: Tensor | bool,
+        bound: float | None,
+    ) -> bool:
+        """Correct the update that has just been made, and learn from the displacement.
+
+        Args:
+            options: How it updates each parameter, by ``id``.
+            good: Whether the update did happen.
+            bound: How much longer than the optimizer's own a corrected update is at most, beside
+                the update's own bound; None for no other.
+
+        Returns:
+            Whether anything was corrected.
+        """
+        seen, self._open = self._open, None
+        if seen is None:
+            return False
+        with torch.no_grad():
+            if seen.directions:
+                self._correct(options, good, bound, seen)
+            if self.plan.predictor is not None:
+                self._learn(options, good, seen)
+        return bool(seen.directions)
+
+    def drop(self) -> None:
+        """Forget an update that was not finished."""
+        self._open = None
+
+    def forecast(self, options: Mapping[int, Options]) -> WeightDelta | None:
+        """The movement of one predicted step; None before there is a displacement.
+
+        Raises:
+            PredictorError: If the predictor gives one of another form than its parameters have.
+        """
+        predictor, state = self.plan.predictor, self.history_state
+        if predictor is None or state is None or not state.count:
+            return None
+        rates = [options[id(p)].rate for p in self.parameters]
+        delta = predictor.forecast(state, rates)
+        check_delta(predictor, delta, self.names, self._values())
+        return delta
+
+    def _correct(
+        self,
+        options: Mapping[int, Options],
+        good: Tensor | bool,
+        bound: float | None,
+        seen: _Open,
+    ) -> None:
+        update, state = self.plan.update, self.update_state
+        assert update is not None and state is not None
+        members, values = seen.members, self._values()
+        kept = [1.0 - options[id(self.parameters[k])].shrink for k in members]
+        own = self._backend(members).distances(
+            [values[k] for k in members], [seen.before[k] for k in members], kept
+        )
+        known = own.isfinite() & TorchBackend().norms(seen.directions).isfinite()
+        own = torch.where(known, own, 0.0)
+        lengths = update.lengths(state, members, own)
+        bounds = [b for b in (update.bound, bound) if b is not None]
+        if bounds:
+            lengths = torch.minimum(lengths, min(bounds) * own)
+        share = update.share
+        columns = zip(members, seen.directions, kept, lengths.unbind(), strict=True)
+        for row, (k, direction, rest, length) in enumerate(columns):
+            value = values[k]
+            new = minus(direction.mul_(share * length), seen.before[k], -share * rest)
+            if share < 1.0:
+                new.add_(wide(value), alpha=1.0 - share)
+            # An entry that never had a gradient is the optimizer's alone, and so is an update that
+            # is not finite, or has a gradient or direction that is not.
+            theirs = (self.average[k] == 0) | ~known[row]
+            if seen.fine is not None:
+                theirs = theirs | ~seen.fine[row]
+            new = torch.where(theirs, wide(value).to(new.dtype), new)
+            if self.carry and is_half(value):
+                write_rounded(value, new, self.carry[k])
+            else:
+                value.copy_(new)
+
+    def _learn(self, options: Mapping[int, Options], good: Tensor | bool, seen: _Open) -> None:
+        predictor, state = self.plan.predictor, self.history_state
+        assert predictor is not None and state is not None
+        backend = self._backend(range(len(seen.before)))
+        moved = [wide(x) for x in backend.difference(seen.before, self._values())]
+        # What a gradient that is not finite has moved is no drift: it would stay in the average.
+        spoiled = {} if seen.fine is None else dict(zip(seen.members, ~seen.fine, strict=True))
+        for k, p in enumerate(self.parameters):
+            rate = options[id(p)].rate
+            if isinstance(rate, Tensor):
+                moved[k].div_(torch.where(rate > 0, rate, torch.inf))
+            else:
+                moved[k].mul_(1.0 / rate if rate > 0 else 0.0)
+            still = self.average[k] == 0
+            for reason in (spoiled.get(k), ~good if isinstance(good, Tensor) else None):
+                still = still if reason is None else still | reason
+            moved[k].masked_fill_(still, 0.0)
+        predictor.observe(state, moved, backend)
+
+    def _check_directions(
+        self, update: AbstractUpdate, directions: Sequence[Tensor], members: Sequence[int]
+    ) -> None:
+        subject = f"{type(update).__name__}.direction"
+        if not isinstance(directions, (list, tuple)) or len(directions) != len(members):
+            raise PredictorError(subject, f"a list of {len(members)} directions", directions)
+        for k, direction in zip(members, directions, strict=True):
+            check_form(subject, self.names[k], direction, shards.local(self.parameters[k]))
+
+    def _values(self) -> list[Tensor]:
+        return [shards.local(p) for p in self.parameters]
+
+    def _backend(self, members: Sequence[int]) -> TorchBackend:
+        chosen = [self.parameters[k] for k in members]
+        if any(shards.is_sharded(p) for p in chosen):
+            return ShardedBackend(chosen, self._history)
+        return TorchBackend(self._history)
+
+    def inherit(self, other: TensorGroup) -> None:
+        """Take over what another group knows of tensors that are in this one now."""
+        if other.plan != self.plan:
+            return
+        places = {name: k for k, name in enumerate(other.names)}
+        pairs = [(k, places[name]) for k, name in enumerate(self.names) if name in places]
+        theirs = other._arrays()
+        for name, arrays in self._arrays().items():
+            for k, source in pairs if theirs[name] else ():
+                if arrays and arrays[k].shape == theirs[name][source].shape:
+                    arrays[k].copy_(theirs[name][source])
+        if self.update_state is not None and other.update_state is not None:
+            self.update_state.numbers = dict(other.update_state.numbers)
+        if self.history_state is not None and other.history_state is not None:
+            self.history_state.count = other.history_state.count
+
+    def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
+        """Everything that is remembered.
+
+        Args:
+            whole: Where parameters are sharded, gather whole tensors on the host of the first rank;
+                every rank has to call it, and the others get None. Else this rank's parts.
+        """
+        update, history = self.update_state, self.history_state
+        state = {
+            "key": self.plan.key(),
+            "names": list(self.names),
+            "count": history.count if history else 0,
+            "numbers": dict(update.numbers) if update else {},
+            **self._arrays(),
+        }
+        return shards.collected(state, self.parameters) if whole else state
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Continue from what :meth:`state_dict` gave, whole tensors or this rank's parts.
+
+        Raises:
+            CheckpointError: If an array is missing or has another shape.
+        """
+        state = shards.spread(saved, self.parameters)
+        for name, arrays in self._arrays().items():
+            found = state.get(name)
+            shapes = [tuple(a.shape) for a in arrays]
+            if not isinstance(found, list) or [tuple(a.shape) for a in found] != shapes:
+                raise CheckpointError(
+                    f"state: expected {name} of shapes {shapes[:3]}..., got another. "
+                    "Resume from another checkpoint."
+                )
+            for target, source in zip(arrays, found, strict=True):
+                target.copy_(source)
+        if self.update_state is not None:
+            for name, number in self.update_state.numbers.items():
+                self.update_state.numbers[name] = state["numbers"][name].to(number)
+        if self.history_state is not None:
+            self.history_state.count = int(state["count"])
+
+    def _arrays(self) -> dict[str, list[Tensor]]:
+        lists = {"average": self.average, "carry": self.carry}
+        if self.update_state is not None:
+            lists.update({f"update.{n}": a for n, a in self.update_state.arrays.items()})
+        if self.history_state is not None:
+            lists.update({f"history.{n}": a for n, a in self.history_state.arrays.items()})
+        return lists
+
+
+def _unspoiled(
+    gradients: list[Tensor], average: Sequence[Tensor], norms: Tensor, good: Tensor | bool
+) -> tuple[list[Tensor], Tensor | None]:
+    """Gradients that an average may see, itself where one is not finite or leads to no update.
+
+    Returns:
+        The gradients, and which of them were fine, shape (K,); None if all were, as far as can be
+        told without waiting for a device.
+    """
+    fine = norms.isfinite() & good
+    if fine.device.type == "cpu" and bool(fine.all()):
+        return gradients, None
+    triples = zip(gradients, average, fine, strict=True)
+    return [torch.where(ok, g, wide(m).to(g.dtype)) for g, m, ok in triples], fine

@@ -1,0 +1,64 @@
+"""The form that every forecast and direction has to have, whoever wrote the class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor
+
+from hybrid_predict.errors import PredictorError
+from hybrid_predict.model.deltas import WeightDelta
+
+
+def check_delta(predictor: object, delta: Any, names: Sequence[str], like: Sequence[Any]) -> None:
+    """Check the form of a forecast, not its numbers: nothing here waits for a device.
+
+    Args:
+        predictor: What made it, for the message.
+        delta: The forecast.
+        names: Names of its K parameters.
+        like: K arrays of the parameters' shapes, on their devices.
+
+    Raises:
+        PredictorError: If it is no `WeightDelta`, or one of other names, shapes or devices.
+    """
+    subject = f"{type(predictor).__name__}.forecast"
+    if not isinstance(delta, WeightDelta):
+        raise PredictorError(subject, "a WeightDelta", type(delta).__name__)
+    if tuple(delta.names) != tuple(names):
+        raise PredictorError(subject, f"the names {list(names)[:3]}...", list(delta.names)[:3])
+    for name, direction, factor, wanted in zip(
+        names, delta.directions, delta.factors, like, strict=True
+    ):
+        if not _is_factor(factor):
+            raise PredictorError(subject, f"a number as factor of {name}", factor)
+        check_form(subject, name, direction, wanted)
+
+
+def check_form(subject: str, name: str, direction: Any, wanted: Any) -> None:
+    """Check that a direction has the form of its parameter.
+
+    Args:
+        subject: What gave it, for the message.
+        name: Of the parameter.
+        direction: The direction.
+        wanted: An array of the parameter's shape, on its device.
+
+    Raises:
+        PredictorError: If it is no tensor where one is needed, or has another shape or device.
+    """
+    if isinstance(wanted, Tensor) and not isinstance(direction, Tensor):
+        raise PredictorError(subject, f"a tensor for {name}", type(direction).__name__)
+    if tuple(direction.shape) != tuple(wanted.shape):
+        shape = tuple(wanted.shape)
+        raise PredictorError(subject, f"shape {shape} for {name}", tuple(direction.shape))
+    places = [str(getattr(x, "device", "host")) for x in (wanted, direction)]
+    if places[0] != places[1]:
+        raise PredictorError(subject, f"device {places[0]} for {name}", places[1])
+
+
+def _is_factor(factor: object) -> bool:
+    if isinstance(factor, Tensor):
+        return factor.dim() == 0
+    return isinstance(factor, (int, float)) and not isinstance(factor, bool)

@@ -1,0 +1,1 @@
+"""Views on the user's own objects: parameters and their kinds, optimizers, gradients."""

@@ -1,0 +1,166 @@
+"""A movement of named weights: as a forecast, and as something that was done and can be undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.tensors import TorchBackend, is_half, wide
+
+
+@dataclass(frozen=True)
+class WeightDelta:
+    r"""A movement of weights, kept as directions and factors so that scaling it is free.
+
+    .. math:: \hat\Delta_k = f_k \, d_k
+
+    Args:
+        names: Hierarchical parameter names, K of them, such as ``"encoder.0.weight"``.
+        directions: Tensors d_k, shaped like the parameters, in units of the parameters.
+        factors: f_k, dimensionless: numbers, or 0-dim tensors on the parameters' device.
+    """
+
+    names: tuple[str, ...]
+    directions: tuple[Tensor, ...]
+    factors: tuple[float | Tensor, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.names) == len(self.directions) == len(self.factors):
+            raise ConfigError(
+                "WeightDelta",
+                "as many directions and factors as names",
+                (len(self.names), len(self.directions), len(self.factors)),
+            )
+
+    def scaled(self, factor: float) -> WeightDelta:
+        """The same movement, ``factor`` times as long."""
+        return WeightDelta(self.names, self.directions, tuple(factor * f for f in self.factors))
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The movement of every parameter, as new tensors by name."""
+        triples = zip(self.names, self.directions, self.factors, strict=True)
+        return {name: factor * wide(direction) for name, direction, factor in triples}
+
+
+class Movement:
+    """A movement of weights in place by a :class:`WeightDelta`, with the copies that undo it.
+
+    Nothing moves before :meth:`make`, so that a failure on the way can be undone.
+
+    Args:
+        delta: By what they are moved.
+        values: The weights, one per name; this rank's shards.
+        written: Called after every write.
+        carries: What rounding has left out of the weights so far, by name; 32-bit, only for weights
+            in half precision. Updated in place.
+    """
+
+    def __init__(
+        self,
+        delta: WeightDelta,
+        values: Sequence[Tensor],
+        written: Callable[[], None],
+        carries: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.delta = delta
+        self._values = list(values)
+        self._written = written
+        held = [(carries or {}).get(name) for name in delta.names]
+        self._carries = [
+            c if c is not None and is_half(v) else None for c, v in zip(held, values, strict=True)
+        ]
+        self._before = [v.clone() for v in values]
+        self._carries_before = [None if c is None else c.clone() for c in self._carries]
+        self._versions: list[int] | None = None
+        self._wanted: dict[int, Tensor] = {}
+
+    def make(self) -> None:
+        """Move the weights."""
+        delta = self.delta
+        with torch.no_grad():
+            columns = zip(self._values, delta.directions, delta.factors, self._carries, strict=True)
+            plain: list[tuple[Tensor, Tensor, float]] = []
+            for value, direction, factor, carry in columns:
+                if carry is not None:
+                    write_rounded(value, value.float() + factor * wide(direction), carry)
+                elif isinstance(factor, Tensor) or is_half(value):
+                    value.add_((factor * wide(direction)).to(value.dtype))
+                else:
+                    plain.append((value, direction, factor))
+            TorchBackend().add_scaled(*map(list, zip(*plain, strict=True))) if plain else None
+        self._written()
+        self._versions = [v._version for v in self._values]
+
+    def undo(self, good: Tensor | bool = False, members: Sequence[int] | None = None) -> None:
+        """Put the weights back where ``good`` is false, bit for bit.
+
+        Args:
+            good: A bool, or a 0-dim bool tensor, which is never read by the host.
+            members: Which of them, as positions in the delta; None for all.
+        """
+        with torch.no_grad():
+            for k in range(len(self._values)) if members is None else members:
+                restore_unless(good, self._values[k], self._before[k])
+                carry, before = self._carries[k], self._carries_before[k]
+                if carry is not None and before is not None:
+                    restore_unless(good, carry, before)
+        self._written()
+
+    def withdraw(self, members: Sequence[int]) -> None:
+        """Take these weights' movement back: bit for bit, or out of what others wrote since.
+
+        Who has written is told by version counters. Called again, after an interruption, it
+        finishes what it began.
+
+        Args:
+            members: Positions in the delta.
+        """
+        for k in members:
+            if k not in self._wanted:
+                self._wanted[k] = self._without(k)
+        exact = [k for k in members if self._wanted[k] is self._before[k]]
+        self.undo(False, exact)
+        with torch.no_grad():
+            for k in set(members) - set(exact):
+                self._values[k].copy_(self._wanted[k])
+        self._written()
+
+    def _without(self, k: int) -> Tensor:
+        value = self._values[k]
+        if self._versions is None or value._version == self._versions[k]:
+            return self._before[k]
+        step = self.delta.factors[k] * wide(self.delta.directions[k])
+        return value - step.to(value.dtype)
+
+
+def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
+    """Target := kept where ``good`` is false; a tensor ``good`` is never read by the host."""
+    if isinstance(good, Tensor):
+        target.copy_(torch.where(good.to(target.device), target, kept))
+    elif not good:
+        target.copy_(kept)
+
+
+def write_rounded(value: Tensor, wanted: Tensor, carry: Tensor) -> None:
+    r"""Write 32-bit weights into half precision, and carry what rounding leaves out.
+
+    .. math:: \theta' = R(w + c), \qquad c \leftarrow w + c - \theta'
+
+    with R the rounding. A single movement is often shorter than half the spacing of 16-bit floats
+    and would be rounded away every time.
+
+    Args:
+        value: The weights, 16-bit.
+        wanted: w, what they should be; overwritten.
+        carry: c, 32-bit, updated in place.
+
+    References:
+        Compensated summation: Kahan (1965), https://doi.org/10.1145/363707.363723
+    """
+    wanted.add_(carry)
+    value.copy_(wanted)
+    torch.sub(wanted, value, out=carry)

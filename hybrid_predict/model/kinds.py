@@ -1,0 +1,188 @@
+"""Kinds of parameters: which are hidden matrices, embeddings, the head, or vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_EMBEDDING_WORDS = ("embed", "pos", "token")
+
+
+def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[int, str]:
+    """The kind of every parameter of a model, by ``id``, from module types and shapes.
+
+    Weights of two or more dimensions are ``hidden`` matrices, convolutions, attention projections
+    and low-rank adapters included, except embedding tables, learned positions and the head.
+
+    The head of a network is one matrix: a linear layer that maps back onto an embedding's
+    vocabulary, or else the last matrix of the network. It is sought among the trained matrices, and
+    among frozen ones only behind the last trained one: where the network goes on frozen, what is
+    trained are inner matrices or adapters, and none of them is the head. A child of the model that
+    is frozen as a whole belongs to the network if it holds a single matrix (a frozen head), or if
+    its first matrix takes the last trained one's outputs, flattened or not (a frozen head of
+    several layers); otherwise it is a network of its own, such as a teacher.
+
+    Modules beside the one that ends in the head end in heads too, if they are of its class, take
+    the inputs that it takes, and give outputs that it could not take: a policy and a value. Where
+    every optimizer trains children of its own, next to each other and of several matrices, each
+    has a network with a head of its own: a generator and a discriminator.
+
+    Args:
+        model: The model.
+        owners: Number of the optimizer by ``id`` of the parameter; None for a single one.
+    """
+    kinds: dict[int, str] = {}
+    matrices: list[_Matrix] = []
+    for module_name, module in model.named_modules():
+        for name, p in module.named_parameters(recurse=False):
+            if id(p) in kinds:
+                continue
+            leaf = f"{module_name}.{name}".lower().rsplit(".", 2)[-2:]
+            named_so = any(w in part for part in leaf for w in _EMBEDDING_WORDS)
+            matrix = _Matrix(id(p), tuple(p.shape), p.requires_grad, module_name)
+            if _is(module, _EMBEDDINGS):
+                kinds[id(p)] = "embedding"
+            elif sum(size > 1 for size in p.shape) < 2:
+                kinds[id(p)] = "vector"
+                if _is(module, (nn.Linear,)) and p.dim() == 2:
+                    matrices.append(matrix)
+            elif named_so and not _is_layer(module):
+                kinds[id(p)] = "embedding"
+            else:
+                kinds[id(p)] = "hidden"
+                matrices.append(matrix)
+    for network in [] if _tied_head(model) else _networks(model, matrices, owners or {}):
+        if (head := _head(model, network)) is not None:
+            kinds[head.key] = "head"
+            kinds.update((m.key, "head") for m in _beside(model, network, head))
+    return kinds
+
+
+@dataclass(frozen=True)
+class _Matrix:
+    key: int
+    shape: tuple[int, ...]
+    trained: bool
+    module: str
+
+    @property
+    def child(self) -> str:
+        """Name of the model's child that holds it."""
+        return self.module.split(".")[0]
+
+    def takes_outputs_of(self, other: _Matrix) -> bool:
+        """Whether it may follow directly; behind convolutions the outputs may be flattened."""
+        inputs, outputs = math.prod(self.shape[1:]), other.shape[0]
+        flattened = len(other.shape) > 2 and outputs > 0 and inputs % outputs == 0
+        return flattened or inputs == outputs
+
+
+def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
+    """The head; None if the network has a single matrix or none is trained."""
+    positions = [k for k, m in enumerate(matrices) if m.trained]
+    if not positions:
+        return None
+    last = positions[-1]
+    frozen = _frozen_children(model)
+    behind = list(matrices[last + 1 :])
+    for child in frozen:
+        own = [m for m in matrices if m.child == child]
+        if len(own) > 1 and not own[0].takes_outputs_of(matrices[last]):
+            behind = [m for m in behind if m.child != child]
+    before = [m for m in matrices[: last + 1] if m.child not in frozen]
+    if len(before) + len(behind) < 2:
+        return None
+    vocabularies: set[Any] = {
+        (m.num_embeddings, m.embedding_dim) for m in model.modules() if _is(m, _EMBEDDINGS)
+    }
+    # Inner matrices may happen to have a vocabulary's shape; a head comes after them.
+    matching = [
+        m for m in (*before, *behind) if m.shape in vocabularies and (m.trained or m in behind)
+    ]
+    return (matching or behind or before)[-1]
+
+
+def _networks(
+    model: nn.Module, matrices: Sequence[_Matrix], owners: Mapping[int, int]
+) -> list[list[_Matrix]]:
+    """The matrices of every network that an optimizer of its own trains; of all if it is one."""
+    owned: dict[str, set[int]] = {}
+    for name, p in model.named_parameters():
+        if id(p) in owners:
+            child = name.rpartition(".")[0].split(".")[0]
+            owned.setdefault(child, set()).add(owners[id(p)])
+    order = [min(those) for those in owned.values()]
+    runs = [k for i, k in enumerate(order) if i == 0 or order[i - 1] != k]
+    parts = [[m for m in matrices if owned.get(m.child, {k}) == {k}] for k in runs]
+    # One optimizer for matrices and one for the rest, or for the last layer, train one network.
+    shared = any(len(those) > 1 for those in owned.values()) or len(set(runs)) < len(runs)
+    small = any(sum(m.child in owned for m in part) < 2 for part in parts)
+    return [list(matrices)] if shared or small or len(parts) < 2 else parts
+
+
+def _beside(model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix) -> Iterator[_Matrix]:
+    """The heads of modules on both sides of the one that ends in the head, at every level."""
+    path = head.module.split(".") if head.module else []
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for depth in range(len(path)):
+        prefix = "".join(f"{name}." for name in path[:depth])
+        children = dict(modules[prefix[:-1]].named_children())
+        holding = {
+            name: [m for m in matrices if f"{m.module}.".startswith(f"{prefix}{name}.")]
+            for name in children
+        }
+        names = [name for name, own in holding.items() if own]
+        at = names.index(path[depth])
+        first, cls = holding[path[depth]][0], _class(children[path[depth]])
+        for side in (reversed(names[:at]), names[at + 1 :]):
+            for name in side:
+                own = holding[name]
+                alike = _class(children[name]) == cls and own[-1].trained
+                parallel = own[0].shape[1:] == first.shape[1:]
+                if not (alike and parallel) or own[-1].shape[0] == first.shape[1]:
+                    break
+                yield own[-1]
+
+
+def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """The hidden matrices, and the other parameters, of those that want a gradient."""
+    kinds = classify(model)
+    wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
+    return hidden, [p for p in wanted if kinds[id(p)] != "hidden"]
+
+
+def _frozen_children(model: nn.Module) -> set[str]:
+    """Names of the model's children in which nothing is trained."""
+    return {
+        name
+        for name, child in model.named_children()
+        if not any(p.requires_grad for p in child.parameters())
+    }
+
+
+def _class(module: nn.Module) -> type | str:
+    """The class of a module; its name where torch.jit has made another of it."""
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    return str(module.original_name) if scripted else type(module)
+
+
+def _is(module: nn.Module, classes: Sequence[type]) -> bool:
+    """Whether a module is of one of these classes, also after torch.jit.script."""
+    return isinstance(module, tuple(classes)) or _class(module) in [c.__name__ for c in classes]
+
+
+def _is_layer(module: nn.Module) -> bool:
+    layers = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)
+    return _is(module, (*layers, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM, nn.GRU))
+
+
+def _tied_head(model: nn.Module) -> bool:
+    tables = {id(m.weight) for m in model.modules() if _is(m, _EMBEDDINGS)}
+    return any(id(m.weight) in tables for m in model.modules() if _is(m, (nn.Linear,)))

@@ -1,0 +1,290 @@
+"""One or several torch optimizers, unchanged, with their updates made visible."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.model.gradients import dense_gradient
+from hybrid_predict.model.scratch import UpdateRule, decay_options, find_rule, second_copy
+from hybrid_predict.tensors import shards, wide
+
+_REFUSED = {
+    "LBFGS": "it runs the model several times inside one step",
+    "ScheduleFree": "it keeps a second set of weights",
+    "Lookahead": "it keeps a second set of weights",
+    "ZeroRedundancyOptimizer": "every rank updates other parameters and then overwrites the rest",
+    "SAM": "it moves the weights itself between two backward passes",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a parameter is updated.
+
+    Args:
+        rate: Its learning rate: a number, or a tensor where reading it would wait for a device.
+        shrink: Fraction that decoupled weight decay takes off the weights in one update.
+        coupled: Multiple of the weights that is added to the gradient instead.
+        sign: -1 if the optimizer goes up its gradients.
+    """
+
+    rate: float | Tensor
+    shrink: float | Tensor
+    coupled: float
+    sign: float
+
+
+class UpdateListener(Protocol):
+    """What an :class:`OptimizerWrapper` calls around every update of its optimizers."""
+
+    def before_update(self, index: int, loss: object) -> None:
+        """The gradients are final; ``loss`` is what the step's closure returned, if it had one."""
+
+    def after_update(self, index: int) -> None:
+        """The parameters have been updated."""
+
+
+class OptimizerWrapper:
+    """Makes the updates of torch optimizers visible, and holds back single ones.
+
+    Args:
+        optimizers: One torch optimizer or several; they stay the user's own and are not modified.
+
+    Raises:
+        ConfigError: If there is no torch optimizer among them.
+        UnsupportedSetupError: If an optimizer keeps a second copy of the weights, or runs the model
+            several times in one step (LBFGS, Schedule-Free, Lookahead, SAM,
+            ZeroRedundancyOptimizer, and any whose state shows it).
+    """
+
+    def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
+        several = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
+        if not several or not all(isinstance(o, Optimizer) for o in several):
+            raise ConfigError(
+                "optimizer", "a torch.optim.Optimizer or a non-empty list of them", optimizers
+            )
+        self.optimizers: tuple[Optimizer, ...] = tuple(several)
+        self._rules: dict[tuple[Any, ...], UpdateRule] = {}
+        self._withheld: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
+        self._flags: dict[int, Tensor | None] = {}
+        for optimizer in several:
+            for cls in type(optimizer).__mro__:
+                for refused, reason in _REFUSED.items():
+                    if refused in cls.__name__:
+                        raise refusal(optimizer, reason)
+
+    def parameters(self, index: int | None = None) -> list[Tensor]:
+        """The parameters of one optimizer, or of all, each once, in the order of the groups."""
+        chosen = self.optimizers if index is None else (self.optimizers[index],)
+        unique = {id(p): p for o in chosen for group in o.param_groups for p in group["params"]}
+        return list(unique.values())
+
+    def layout(self) -> tuple[Any, ...]:
+        """What changes when parameters are added, frozen, unfrozen, or given other memory."""
+        return tuple(
+            (id(p), p.requires_grad, shards.local(p).untyped_storage().data_ptr())
+            for o in self.optimizers
+            for group in o.param_groups
+            for p in group["params"]
+        )
+
+    def owners(self) -> dict[int, int]:
+        """The number of the optimizer that each parameter belongs to, by ``id``."""
+        return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
+
+    def options(self, index: int) -> dict[int, Options]:
+        """How one optimizer updates each of its parameters now, by ``id`` of the parameter."""
+        found = {}
+        for group in self.optimizers[index].param_groups:
+            rule, rate = self.rule(index, group), rate_of(group)
+            sign = -1.0 if group.get("maximize") else 1.0
+            own = Options(rate, rule.fraction(rate), rule.coupled, sign)
+            found.update({id(p): own for p in group["params"]})
+        return found
+
+    def rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
+        """How an optimizer updates the parameters of one of its groups, besides their gradients.
+
+        Found by an update of a scratch parameter, once for each choice of decay options.
+
+        Raises:
+            UnsupportedSetupError: If it keeps a second copy of the weights.
+        """
+        optimizer = self.optimizers[index]
+        key = (index, decay_options(group))
+        if key not in self._rules:
+            found = self._rules[key] = find_rule(optimizer, group)
+            if found.returns:
+                raise refusal(optimizer, "it keeps a second copy of the weights and returns to it")
+        return self._rules[key]
+
+    def gradient(self, index: int, p: Tensor, options: Options) -> Tensor:
+        """The gradient that an update goes down, coupled weight decay included, dense.
+
+        A gradient scaler leaves the unscaling to fused optimizers; this does it too.
+        """
+        gradient = dense_gradient(p)
+        scale = getattr(self.optimizers[index], "grad_scale", None)
+        if scale is not None:
+            gradient = wide(gradient) / scale.to(gradient.device)
+        if options.sign < 0:
+            gradient = -gradient
+        if options.coupled:
+            own = shards.local(p).reshape(gradient.shape)
+            gradient = wide(gradient).add(own, alpha=options.coupled)
+        return gradient
+
+    def holds_on_device(self, index: int) -> bool:
+        """Whether the coming update can be held back without asking the device.
+
+        Fused optimizers can, once they have the state of every parameter that is updated: what they
+        would make of it in an update that is held back is undefined.
+        """
+        optimizer = self.optimizers[index]
+        if not type(optimizer).__module__.startswith("torch.optim"):
+            return False
+        updated = [p for p in self.parameters(index) if p.grad is not None]
+        if optimizer.state and not all(optimizer.state.get(p) for p in updated):
+            return False
+        return all(group.get("fused") for group in optimizer.param_groups)
+
+    def hold_on_device(self, index: int, good: Tensor) -> None:
+        """Let a fused optimizer skip its coming update where ``good`` is false."""
+        optimizer: Any = self.optimizers[index]
+        theirs = getattr(optimizer, "found_inf", None)
+        found = (~good).to(torch.float32)
+        self._flags[index] = theirs
+        optimizer.found_inf = found if theirs is None else torch.maximum(found, theirs.to(found))
+
+    def withhold(self, index: int) -> None:
+        """Take the gradients away, so that the coming update finds nothing to do."""
+        optimizer = self.optimizers[index]
+        held = [(p, p.grad) for p in self.parameters(index) if p.grad is not None]
+        # Some optimizers count their steps in the group.
+        counts = [
+            {k: v.clone() if isinstance(v, Tensor) else v for k, v in g.items() if k != "params"}
+            for g in optimizer.param_groups
+        ]
+        for p, _ in held:
+            p.grad = None
+        self._withheld[index] = held, counts
+
+    def release(self, index: int) -> bool:
+        """Give back what was withheld or flagged, if anything.
+
+        Returns:
+            Whether gradients had been withheld.
+        """
+        optimizer: Any = self.optimizers[index]
+        if index in self._flags:
+            theirs = self._flags.pop(index)
+            if theirs is not None:
+                optimizer.found_inf = theirs
+            elif hasattr(optimizer, "found_inf"):
+                del optimizer.found_inf
+        if index not in self._withheld:
+            return False
+        held, counts = self._withheld.pop(index)
+        for p, gradient in held:
+            p.grad = gradient
+        for group, before in zip(optimizer.param_groups, counts, strict=True):
+            group.update(before)
+        return True
+
+    def check_state(self, index: int) -> None:
+        """Check after an update that no second copy of the weights is kept.
+
+        Raises:
+            UnsupportedSetupError: If the state of a parameter shows one.
+        """
+        optimizer = self.optimizers[index]
+        for p in self.parameters(index):
+            found = second_copy(optimizer.state.get(p, {}), p.detach())
+            if found:
+                reason = f"its state {found!r} holds a second copy of the weights"
+                raise refusal(optimizer, reason)
+
+    def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
+        """Call the listener around every update, until the handles are removed.
+
+        Args:
+            listener: Gives the listener, or None once it no longer exists; a weak reference does.
+        """
+        handles = []
+        for index, optimizer in enumerate(self.optimizers):
+            handles.append(optimizer.register_step_pre_hook(_pre_hook(index, listener)))
+            handles.append(optimizer.register_step_post_hook(_post_hook(index, listener)))
+        return handles
+
+
+def refusal(optimizer: Optimizer, reason: str) -> UnsupportedSetupError:
+    """The error for an optimizer that cannot be used."""
+    return UnsupportedSetupError(
+        "optimizer",
+        "an optimizer with one set of weights and one pass per step",
+        type(optimizer).__name__,
+        f"It cannot be used because {reason}; use SGD, Adam, AdamW or another plain optimizer.",
+    )
+
+
+def rate_of(group: Mapping[str, Any]) -> float | Tensor:
+    """A group's learning rate: a number, or a tensor where reading it would wait for a device."""
+    rate = group["lr"]
+    return rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
+
+
+def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., Any]:
+    def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        heard = None if _inside_own_step(optimizer) else listener()
+        if heard is None:
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is None:
+            heard.before_update(index, None)
+            return None
+
+        # A closure runs forward and backward inside the step, so gradients are final only after it.
+        def observed() -> Any:
+            loss = closure()
+            heard.before_update(index, loss)
+            return loss
+
+        return (args[0],), {**kwargs, "closure": observed}
+
+    return hook
+
+
+def _post_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., None]:
+    def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        heard = None if _inside_own_step(optimizer) else listener()
+        if heard is not None:
+            heard.after_update(index)
+
+    return hook
+
+
+_HOOKED: Any = Optimizer.profile_hook_step(Optimizer.step)
+"""What torch makes of every class's ``step``, so that it calls hooks."""
+
+
+def _inside_own_step(optimizer: Optimizer) -> bool:
+    """Whether a hook was called by a step inside another of the same optimizer.
+
+    A subclass calls the step of its base, which calls all hooks again if the base class was ever
+    used by itself.
+    """
+    found, frame = 0, sys._getframe(1)
+    while frame is not None and found < 2:
+        own = frame.f_code is _HOOKED.__code__
+        found += own and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back  # type: ignore[assignment]
+    return found > 1

@@ -1,0 +1,223 @@
+"""How an optimizer updates: found by letting it update a scratch parameter, never the user's."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+_WEIGHTS = ((1.0, -2.0), (3.0, 0.5))
+_GRADIENT = ((0.3, 0.2), (-0.1, 0.4))
+_RATE = 0.01
+"""Learning rate of scratch updates: at the user's own, decay might drown in rounding."""
+
+_PATIENCE = 16
+"""Updates within which an optimizer that keeps a second copy of the weights returns to it."""
+
+_SECOND_COPIES = ("slow", "lookahead", "master", "shadow")
+"""Parts of the names under which optimizers keep a second copy of the weights."""
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    r"""What an optimizer does to a parameter besides going down its gradient.
+
+    Args:
+        decay: Fraction that decoupled weight decay takes off the weights in one update, per unit of
+            learning rate if ``by_rate``.
+        by_rate: Whether ``decay`` is in proportion to the learning rate.
+        coupled: Multiple of the weights that is added to the gradient instead.
+        relative: Whether updates are as long as a share of the weights.
+        returns: Whether weights that somebody else has moved are moved back, because a second copy
+            of them is kept.
+        known: Whether the above could be found out.
+    """
+
+    decay: float = 0.0
+    by_rate: bool = True
+    coupled: float = 0.0
+    relative: bool = False
+    returns: bool = False
+    known: bool = True
+
+    def fraction(self, rate: float | Tensor) -> float | Tensor:
+        """What one update takes off the weights at a learning rate, as a fraction."""
+        return self.decay * rate if self.by_rate and self.decay else self.decay
+
+
+def decay_options(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The options of a group that decide how weights decay; the rule changes only with them."""
+    names = [n for n in group if "decay" in n or "decouple" in n]
+    return tuple((n, group[n]) for n in sorted(names) if isinstance(group[n], (bool, int, float)))
+
+
+def find_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
+    r"""The rule of one parameter group, from updates of a scratch parameter of four entries.
+
+    With a gradient of zero, decoupled decay takes the same fraction off every weight, in one update
+    as in the next. Decay that is added to the gradient does what a gradient of
+    ``weight_decay`` times the weights does without decay. Updates are relative if they grow with
+    the weights while the gradient stays the same. Weights that are moved by hand between two
+    updates stay where they are, unless the optimizer keeps a second copy of them.
+
+    Args:
+        optimizer: Any torch optimizer; it is left alone, its state too.
+        group: One of its groups.
+    """
+    try:
+        with _quiet():
+            return _probe(_Scratch(optimizer, group))
+    except Exception:  # whatever a foreign optimizer does with four scratch numbers
+        return UpdateRule(known=False)
+
+
+def _probe(scratch: _Scratch) -> UpdateRule:
+    # In 64 bits, so that rounding does not look like decay.
+    weights = torch.tensor(_WEIGHTS, dtype=torch.float64)
+    without = {name: 0.0 for name in scratch.options if "weight_decay" in name}
+    gradient = torch.tensor(_GRADIENT, dtype=torch.float64)
+    short, long = (scratch.moves(s * weights, gradient, **without)[0].norm() for s in (0.25, 2.0))
+    relative = bool(long > 3.0 * short > 0)
+    returns = _returns(scratch, weights, gradient, without)
+    still = scratch.moves(weights, 0.0 * gradient)
+    if not any(bool(move.any()) for move in still):
+        return UpdateRule(relative=relative, returns=returns)
+    halved = scratch.moves(weights, 0.0 * gradient, lr=_RATE / 2)
+    fractions = [-move / weights for move in (*still, halved[0])]
+    full, again, half = (float(f.mean()) for f in fractions)
+    even = all(bool((f - f.mean()).abs().max() <= 1e-3 * abs(full)) for f in fractions)
+    if even and abs(full - again) <= 1e-3 * abs(full) and 0.0 < full < 0.5:
+        by_rate = abs(half / full - 0.5) < 0.1
+        return UpdateRule(full / _RATE if by_rate else full, by_rate, 0.0, relative, returns)
+    coupled = float(scratch.options.get("weight_decay", 0.0))
+    alike = zip(still, scratch.moves(weights, coupled * weights, **without), strict=True)
+    known = all(torch.allclose(own, other, rtol=1e-3, atol=1e-9) for own, other in alike)
+    return UpdateRule(coupled=coupled, relative=relative, returns=returns, known=known)
+
+
+def _returns(
+    scratch: _Scratch, weights: Tensor, gradient: Tensor, without: Mapping[str, Any]
+) -> bool:
+    """Whether a movement by hand after the first update is mostly gone some updates later."""
+    nudge = 0.1 * torch.ones_like(weights)
+    ends = []
+    for moved in (0.0 * nudge, nudge):
+        gradients = [gradient * (-1.0) ** k for k in range(_PATIENCE)]
+        ends.append(scratch.follow(weights, gradients, moved, **{**without, "lr": 1e-6}))
+    kept = ((ends[1] - ends[0]) * nudge).sum() / nudge.square().sum()
+    return not bool(kept > 0.7)
+
+
+class _Scratch:
+    """Copies of an optimizer that update a scratch parameter in place of the user's.
+
+    Args:
+        optimizer: The optimizer.
+        group: One of its groups, whose options the copies have.
+    """
+
+    def __init__(self, optimizer: Optimizer, group: Mapping[str, Any]) -> None:
+        self._optimizer = optimizer
+        # Fused kernels and captured graphs do the same, but not for every tensor.
+        plain = {name: False for name in ("fused", "capturable", "foreach") if name in group}
+        self.options = {k: _detached(v) for k, v in group.items() if k != "params"} | plain
+        self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
+
+    def moves(self, weights: Tensor, gradient: Tensor, **options: Any) -> list[Tensor]:
+        """Two updates from the same weights with the same gradient, shape (2, 2) each.
+
+        The very first one is passed over: some optimizers only set their state up in it.
+        """
+        copied, p = self._copy(weights, options)
+        found = []
+        for _ in range(3):
+            with torch.no_grad():
+                p.copy_(weights)
+            self._update(copied, p, gradient)
+            found.append(p.detach() - weights)
+        return found[1:]
+
+    def follow(
+        self, weights: Tensor, gradients: Sequence[Tensor], moved: Tensor, **options: Any
+    ) -> Tensor:
+        """Where updates with these gradients end; a movement by hand follows the first."""
+        copied, p = self._copy(weights, options)
+        for k, gradient in enumerate(gradients):
+            self._update(copied, p, gradient)
+            if k == 0:
+                with torch.no_grad():
+                    p.add_(moved)
+        return p.detach()
+
+    def _copy(self, weights: Tensor, options: Mapping[str, Any]) -> tuple[Any, nn.Parameter]:
+        p = nn.Parameter(weights.clone())
+        copied = _copied(self._optimizer)
+        own = {**{k: _detached(v) for k, v in self.options.items()}, "lr": _RATE, **options}
+        if isinstance(self.options["lr"], Tensor):
+            own["lr"] = torch.tensor(own["lr"])
+        copied.param_groups = [{**own, "params": [p]}]
+        return copied, p
+
+    def _update(self, copied: Any, p: nn.Parameter, gradient: Tensor) -> None:
+        p.grad = gradient.clone()
+        with torch.enable_grad():
+            self._step(copied)
+
+
+def second_copy(state: Mapping[str, Any], weights: Tensor) -> str:
+    """The name of the state that holds a second copy of the weights, empty if none seems to.
+
+    Args:
+        state: An optimizer's state of one parameter.
+        weights: The parameter after an update.
+    """
+    for name, value in state.items():
+        named = any(word in str(name).lower() for word in _SECOND_COPIES)
+        if named and isinstance(value, Tensor) and value.shape == weights.shape:
+            off = (value.to(weights) - weights).norm()
+            if bool(weights.any()) and bool(off < 0.5 * weights.norm()):
+                return str(name)
+    return ""
+
+
+def _copied(optimizer: Optimizer) -> Any:
+    """An optimizer of the same class with the same attributes, without groups, state and hooks."""
+    scratch = object.__new__(type(optimizer))
+    own: dict[str, Any] = {}
+    for name, value in vars(optimizer).items():
+        if name in ("param_groups", "state") or name == "step":
+            continue
+        hooks = isinstance(value, OrderedDict) and "hooks" in name
+        own[name] = OrderedDict() if hooks else _detached(value)
+    vars(scratch).update(own, param_groups=[], state=defaultdict(dict))
+    return scratch
+
+
+def _detached(value: Any) -> Any:
+    """A copy of plain data and small tensors; anything else is shared."""
+    if isinstance(value, Tensor):
+        return value.detach().clone() if value.numel() < 64 else value
+    if isinstance(value, dict):
+        return type(value)() if isinstance(value, defaultdict) else {
+            k: _detached(v) for k, v in value.items()
+        }  # fmt: skip
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(_detached(v) for v in value)
+    return copy.copy(value) if isinstance(value, (int, float, str, bool, type(None))) else value
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Neither warnings nor random numbers of the scratch update reach the user's run."""
+    import warnings
+
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")
+        yield

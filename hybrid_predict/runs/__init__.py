@@ -1,0 +1,1 @@
+"""What every command that trains shares: observers, locks, MLflow, statistics over seeds."""

@@ -1,0 +1,206 @@
+"""What the commands share that train: observers, quiet, locks, Ctrl-C, the machine, JSON."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import platform
+import signal
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hybrid_predict.errors import ConfigError
+
+_CHATTY_LOGGERS = (
+    "alembic",
+    "lightning.fabric.utilities.seed",
+    "lightning.pytorch.utilities.rank_zero",
+    "mlflow.store.db.utils",
+)
+_ADVICE = (
+    "does not have many workers",
+    "GPU available but not used",
+    "isinstance\\(treespec",
+    "smaller than the logging interval",
+)
+
+
+class Observer:
+    """Is told what happens while arms are trained; does nothing."""
+
+    def run_started(self, arm: str, seed: int, full_steps: int) -> None:
+        """A run begins; it takes so many full steps if no predicted step is undone."""
+
+    def stepped(self, full_steps: int, loss: float) -> None:
+        """A run has done so many full steps; called at some of them."""
+
+    def run_finished(self, run: Mapping[str, Any]) -> None:
+        """A run is done, now or before an interruption; its entry of the results file."""
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back Lightning's banner and advice and MLflow's notes on its new database."""
+    loggers = [logging.getLogger(name) for name in _CHATTY_LOGGERS]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            for message in _ADVICE:
+                warnings.filterwarnings("ignore", f".*{message}")
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Let torch compute in so many threads inside the block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
+    """Make a folder, and make sure that it can be written to before training begins.
+
+    Args:
+        folder: Where it is to be; ``~`` is the home folder.
+        argument: What the user calls it.
+
+    Raises:
+        ConfigError: If that is not possible.
+    """
+    place = Path(folder).expanduser()
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place):
+            return place
+    except OSError as error:
+        remedy = f"The system says: {error.strerror}."
+        raise ConfigError(
+            argument, "a folder that can be written to", str(folder), remedy
+        ) from error
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a folder to this process inside the block; the system lets go of it after a crash.
+
+    Args:
+        folder: Exists; the empty file ``.lock`` stays in it.
+
+    Raises:
+        ConfigError: If another process, or another block of this one, has the folder.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        remedy = "Wait for the end of that run, or choose another folder."
+        raise ConfigError(
+            "folder", "one that no other run is writing to", str(folder), remedy
+        ) from error
+    except (OSError, NotImplementedError) as error:
+        remedy = f"The system says: {error}."
+        raise ConfigError("folder", "one that can be locked", str(folder), remedy) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C out as itself; Lightning leaves the process instead, deaf to further ones."""
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    except SystemExit as end:
+        if not isinstance(end.__context__, KeyboardInterrupt):  # the model's own
+            raise
+        signal.signal(signal.SIGINT, handler)
+        raise KeyboardInterrupt from None
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware that results depend on."""
+    return {
+        "hybrid_predict": version("hybrid-predict"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "lightning": _lightning(),
+        "platform": platform.platform(),
+        "cpu": _cpu(),
+        "cpu_count": os.cpu_count(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+    }
+
+
+def _lightning() -> str | None:
+    """Lightning's version, None where it is not installed: the benchmark runs without it."""
+    try:
+        return version("lightning")
+    except PackageNotFoundError:
+        return None
+
+
+def _cpu() -> str:
+    """The processor's model, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def finite(value: Any) -> Any:
+    """The same plain data with None for numbers that JSON cannot hold."""
+    if isinstance(value, Mapping):
+        return {k: finite(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Name the file that the block writes, if the system refuses.
+
+    Raises:
+        ConfigError: If it does.
+    """
+    try:
+        yield
+    except OSError as error:
+        remedy = f"The system says: {error.strerror or error}. What was written before is kept."
+        raise ConfigError("folder", "room to write in", str(path), remedy) from error
+
+
+def write_json(value: Any, path: Path) -> Path:
+    """Write plain data of finite numbers, complete or not at all.
+
+    Raises:
+        ConfigError: If the system refuses; a file that was there before is still there.
+    """
+    draft = path.with_name(path.name + ".part")
+    with writing(path):
+        draft.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        return draft.replace(path)

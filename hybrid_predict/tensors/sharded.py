@@ -1,0 +1,95 @@
+"""Kernels on this rank's parts of sharded tensors, with the results of whole tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.tensors import ranks, shards
+from hybrid_predict.tensors.torch import TorchBackend, blended, cosines, shares_of
+
+
+class ShardedBackend(TorchBackend):
+    """What runs element by element stays local; norms, products and spectra are those of the whole.
+
+    Every rank has to call the same kernels in the same order.
+
+    Args:
+        tensors: The parameters that every list of arrays here goes with, one by one; of those that
+            are sharded the arrays are this rank's parts.
+        history: How histories are stored.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], history: str = "float32") -> None:
+        super().__init__(history)
+        self._tensors = list(tensors)
+        self._roots = shards.roots(tensors) or [1.0] * len(tensors)
+
+    def matrices(self, like: Sequence[Tensor]) -> list[tuple[int, int]]:
+        """Rows and columns of the whole tensors."""
+        return super().matrices(self._tensors)
+
+    def norms(self, arrays: Sequence[Tensor]) -> Tensor:
+        """Frobenius norm of each whole tensor, shape (K,), at least 32-bit; one all-reduce.
+
+        Several lists one after the other are measured at the price of one.
+        """
+        times = len(arrays) // max(1, len(self._tensors))
+        self._check(arrays, times)
+        norms = super().norms(arrays)
+        return ranks.combine(self._counted(norms, 1), norms[:0])[0]
+
+    def distances(
+        self, left: Sequence[Tensor], right: Sequence[Tensor], factors: Sequence[Any]
+    ) -> Tensor:
+        """Frobenius norm of each full left[k] - factors[k] * right[k]; one all-reduce."""
+        self._check(left)
+        norms = super().distances(left, right, factors)
+        return ranks.combine(self._counted(norms, 1), norms[:0])[0]
+
+    def dots(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        """Inner product of each pair of whole tensors, shape (K,); one all-reduce."""
+        self._check(left)
+        dots = super().dots(left, right)
+        return ranks.combine(dots[:0], self._counted(dots, 2))[1]
+
+    def cosines(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
+        """Cosine of the angle of each pair of whole tensors, shape (K,); one all-reduce."""
+        self._check([*left, *right], 2)
+        norms, dots = super().norms([*left, *right]), super().dots(left, right)
+        return cosines(*ranks.combine(self._counted(norms, 1), self._counted(dots, 2)))
+
+    def flatten_spectrum(
+        self,
+        target: Sequence[Tensor],
+        mean: Sequence[Tensor],
+        value: Sequence[Tensor],
+        decays: Sequence[float] | Tensor,
+        lengths: Tensor,
+        iterations: int,
+        rows: Sequence[Tensor] | None = None,
+    ) -> tuple[list[Tensor], Sequence[Tensor] | None]:
+        """This rank's part of every flattened whole, gathered one by one to bound the memory."""
+        self._check(mean)
+        shares = shares_of(decays)
+        for k, tensor in enumerate(self._tensors):
+            part = blended(mean[k], value[k], shares[k])
+            complete = shards.whole(part, tensor).contiguous()
+            flat = [complete]
+            length = lengths[k : k + 1]
+            own = None if rows is None else [rows[k]]
+            super().flatten_spectrum(flat, flat, flat, [1.0], length, iterations, own)
+            target[k].copy_(shards.own(complete, tensor))
+        return list(target), rows
+
+    def _counted(self, values: Tensor, power: int) -> Tensor:
+        """One value per array, lessened so that what several ranks hold counts once."""
+        roots = [root**power for root in self._roots] * (len(values) // max(1, len(self._roots)))
+        return torch.stack(torch._foreach_mul(list(values), roots))
+
+    def _check(self, arrays: Sequence[Tensor], times: int = 1) -> None:
+        own = [shards.local(t).shape for t in self._tensors]
+        assert [x.shape for x in arrays] == own * times

@@ -1,0 +1,196 @@
+"""The contract of a corrected update: form, direction, lengths, and a state that can be saved."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hybrid_predict.errors import ContractError
+from hybrid_predict.testing.backends import TORCH, BackendUnderTest
+from hybrid_predict.testing.predictors import NDFloat, same, steps
+from hybrid_predict.testing.saving import saved_and_loaded
+from hybrid_predict.updates import AbstractUpdate
+
+SHAPES: dict[str, tuple[int, ...]] = {
+    "square": (4, 4),
+    "tall": (6, 3),
+    "wide": (3, 5),
+    "convolution": (4, 2, 3, 3),
+}
+"""Shapes of hidden matrices, which is what updates are made for."""
+
+_ROUNDING = {"float32": 1e-4, "bfloat16": 1e-2}
+"""How far a unit length may be off, by the type that averages are stored in."""
+
+
+class Correction:
+    """An update with its state and averaged gradients, in NumPy arrays.
+
+    Args:
+        update: The update.
+        case: The backend of its arrays.
+    """
+
+    def __init__(self, update: AbstractUpdate, case: BackendUnderTest = TORCH) -> None:
+        self.update, self.case = update, case
+        like = [self.load(np.zeros(shape)) for shape in SHAPES.values()]
+        self.state = update.init(like, case.backend)
+        self.average = case.backend.zeros(like)
+
+    def load(self, array: NDFloat) -> Any:
+        """One array of the backend, in 32 bits."""
+        return self.case.load(np.asarray(array), "float32")
+
+    def step(self, gradients: Sequence[NDFloat], members: Sequence[int] | None = None) -> Any:
+        """Directions after one more gradient.
+
+        Args:
+            gradients: One for each of the tensors.
+            members: Positions of those that a gradient has reached; None for all.
+
+        Returns:
+            The directions of these as arrays of the backend, after checking their number.
+        """
+        backend = self.case.backend
+        chosen = range(len(SHAPES)) if members is None else members
+        new = [self.load(gradients[k]) for k in chosen]
+        before = [self.average[k] for k in chosen]
+        cosines = backend.cosines(new, before)
+        average = backend.average(before, new, self.update.decay)
+        for k, value in zip(chosen, average, strict=True):
+            self.average[k] = value
+        kept = [[self.case.dump(x).copy() for x in xs] for xs in (average, new)]
+        found = self.update.direction(self.state, list(chosen), average, new, cosines, backend)
+        name = type(self.update).__name__
+        if len(found) != len(new):
+            raise ContractError(name, f"{len(new)} directions", len(found))
+        if not all(map(same, kept, [[self.case.dump(x) for x in xs] for xs in (average, new)])):
+            raise ContractError(name, "directions that leave gradients and averages alone")
+        return found
+
+    def directions(self, gradients: Sequence[NDFloat]) -> list[NDFloat]:
+        """Those of all tensors as NumPy arrays."""
+        return [self.case.dump(x) for x in self.step(gradients)]
+
+    def lengths(self, own: Sequence[float], members: Sequence[int] | None = None) -> NDFloat:
+        """Lengths where the optimizer's own updates have these."""
+        chosen = list(range(len(SHAPES)) if members is None else members)
+        found = self.update.lengths(self.state, chosen, self.load(np.asarray(own)))
+        return np.asarray(self.case.dump(found))
+
+
+def check_update(update: AbstractUpdate, case: BackendUnderTest = TORCH) -> None:
+    """Check that a corrected update keeps its contract.
+
+    Args:
+        update: The update, with any hyperparameters.
+        case: The backend of its arrays.
+
+    Raises:
+        ContractError: If it breaks a promise of `AbstractUpdate`.
+
+    Example:
+        >>> from hybrid_predict import SpectralUpdate
+        >>> check_update(SpectralUpdate())
+    """
+    for check in UPDATE_CHECKS.values():
+        check(update, case)
+
+
+def plain_value(update: AbstractUpdate, case: BackendUnderTest) -> None:
+    """Hyperparameters are a value: share and decay in [0, 1], a bound of at least 1 or none."""
+    name = type(update).__name__
+    parameters = getattr(type(update), "__dataclass_params__", None)
+    if not dataclasses.is_dataclass(update) or parameters is None or not parameters.frozen:
+        raise ContractError(name, "a frozen dataclass")
+    if not (0.0 <= update.share <= 1.0 and 0.0 <= update.decay < 1.0):
+        raise ContractError(name, "share in [0, 1] and decay in [0, 1)", update)
+    if update.bound is not None and not update.bound >= 1.0:
+        raise ContractError(name, "a bound of at least 1, or None", update.bound)
+
+
+def downhill(update: AbstractUpdate, case: BackendUnderTest) -> None:
+    """Directions have unit length and the tensors' shapes, and go down the first gradient."""
+    name, correction = type(update).__name__, Correction(update, case)
+    for number, gradients in enumerate(steps(shapes=SHAPES)):
+        found = correction.directions(gradients)
+        for key, direction, gradient in zip(SHAPES, found, gradients, strict=True):
+            if direction.shape != gradient.shape:
+                raise ContractError(name, f"a direction shaped like {key}", direction.shape)
+            length = float(np.linalg.norm(direction))
+            if not abs(length - 1.0) < _ROUNDING[case.backend.history]:
+                raise ContractError(name, f"a direction of unit length for {key}", length)
+            if number == 0 and not np.vdot(direction, gradient) < 0:
+                raise ContractError(name, f"a direction down the gradient of {key}")
+
+
+def finite_at_zero(update: AbstractUpdate, case: BackendUnderTest) -> None:
+    """Without any gradient, directions are zero or at least finite."""
+    zeros = [np.zeros(shape) for shape in SHAPES.values()]
+    if not all(np.all(np.isfinite(x)) for x in Correction(update, case).directions(zeros)):
+        raise ContractError(type(update).__name__, "finite directions where gradients are zero")
+
+
+def still_where_the_optimizer_is(update: AbstractUpdate, case: BackendUnderTest) -> None:
+    """Lengths are finite and not negative, and 0 where the optimizer's own are."""
+    name, correction = type(update).__name__, Correction(update, case)
+    for own in ([0.0] * len(SHAPES), [1.0] * len(SHAPES), [0.0, 1e-6, 2.0, 0.0]):
+        correction.step(steps(count=1, shapes=SHAPES)[0])
+        found = correction.lengths(own)
+        if found.shape != (len(SHAPES),):
+            raise ContractError(name, f"lengths of shape ({len(SHAPES)},)", found.shape)
+        if not (np.all(np.isfinite(found)) and np.all(found >= 0)):
+            raise ContractError(name, "finite lengths of at least 0", found.tolist())
+        if np.any(found[np.asarray(own) == 0]):
+            raise ContractError(name, "no length where the optimizer moves nothing")
+
+
+def absent_members_keep_their_state(update: AbstractUpdate, case: BackendUnderTest) -> None:
+    """A tensor that no gradient has reached takes no part, and its arrays stay."""
+    name, correction = type(update).__name__, Correction(update, case)
+    gradients = steps(shapes=SHAPES)
+    correction.step(gradients[0])
+    correction.lengths([1.0] * len(SHAPES))
+    arrays = correction.state.arrays
+    before = [case.dump(values[1]).copy() for values in arrays.values()]
+    correction.step(gradients[1], members=[0, 2, 3])
+    found = correction.lengths([1.0] * 3, members=[0, 2, 3])
+    if found.shape != (3,):
+        raise ContractError(name, "one length for each member", found.shape)
+    if not same(before, [case.dump(values[1]) for values in arrays.values()]):
+        raise ContractError(name, "a state that stays where no gradient has reached")
+
+
+def survives_saving(update: AbstractUpdate, case: BackendUnderTest) -> None:
+    """Arrays and numbers of the state are all there is to continue from."""
+    name = type(update).__name__
+    original, restored = Correction(update, case), Correction(update, case)
+    for gradients in steps(shapes=SHAPES):
+        original.step(gradients)
+        original.lengths([1.0] * len(SHAPES))
+    kept = {"arrays": original.state.arrays, "numbers": original.state.numbers}
+    loaded = saved_and_loaded(name, {**kept, "average": original.average}, case)
+    restored.state.arrays, restored.state.numbers = loaded["arrays"], loaded["numbers"]
+    restored.average = loaded["average"]
+    for gradients in steps(seed=1, shapes=SHAPES):
+        ours, theirs = original.directions(gradients), restored.directions(gradients)
+        own = [0.5] * len(SHAPES)
+        if not (same(ours, theirs) and same([original.lengths(own)], [restored.lengths(own)])):
+            raise ContractError(name, "a state that survives being saved")
+
+
+UPDATE_CHECKS: dict[str, Callable[[AbstractUpdate, BackendUnderTest], None]] = {
+    check.__name__: check
+    for check in (
+        plain_value,
+        downhill,
+        finite_at_zero,
+        still_where_the_optimizer_is,
+        absent_members_keep_their_state,
+        survives_saving,
+    )
+}
+"""What :func:`check_update` checks, by name."""

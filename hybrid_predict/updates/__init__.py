@@ -1,0 +1,27 @@
+"""Corrected updates, one class per file; :data:`UPDATES` is the one place that lists them."""
+
+from typing import Any
+
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.updates.base import AbstractUpdate, UpdateState
+from hybrid_predict.updates.spectral import SpectralUpdate
+
+UPDATES: dict[str, type[AbstractUpdate]] = {"spectral": SpectralUpdate}
+"""Every registered update by name."""
+
+
+def make_update(choice: Any) -> AbstractUpdate:
+    """An update from its registered name, or the object itself.
+
+    Raises:
+        ConfigError: If it is neither.
+    """
+    if isinstance(choice, AbstractUpdate):
+        return choice
+    if isinstance(choice, str) and choice in UPDATES:
+        return UPDATES[choice]()
+    names = ", ".join(sorted(UPDATES))
+    raise ConfigError("updates", f"one of {names}, or an AbstractUpdate", choice)
+
+
+__all__ = ["UPDATES", "AbstractUpdate", "SpectralUpdate", "UpdateState", "make_update"]

@@ -1,0 +1,155 @@
+"""The averaged gradient with its spectrum flattened and its rows levelled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.tensors import AbstractBackend
+from hybrid_predict.tensors.base import check_history
+from hybrid_predict.updates.base import AbstractUpdate, UpdateState
+
+_TINY = 1e-30
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectralUpdate(AbstractUpdate):
+    r"""Move alike along all singular directions of the averaged gradient.
+
+    .. math::
+        \nu_t = \nu \, (1 + \cos(g, m)), \qquad m \leftarrow \gamma m + (1 - \gamma) g, \qquad
+        (1 - \nu_t) m + \nu_t g = U \Sigma V^\top, \qquad O \approx U V^\top, \\
+        r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
+        P_{ij} = O_{ij} / \sqrt{r_i}, \qquad
+        c = - \min (b \, s, B) \, \|u\|_F \, \frac{P}{\|P\|_F}, \\
+        s = \min \bigl(S, \max (1, \sqrt{\text{rows} / \text{columns}})\bigr), \qquad
+        b = \min \bigl(M, \max (1, \eta / \hat\eta)\bigr)
+
+    with g the gradient and u the optimizer's update. An element-wise optimizer moves mostly along a
+    few large singular directions; the small, persistent ones are where the loss still falls. Where
+    successive gradients turn back, as in full-batch training at the edge of stability, the newest
+    one is mostly oscillation, and :math:`\nu_t` is small.
+
+    The factor b makes corrected updates as long as those of a Muon of learning rate :math:`\eta`,
+    where the optimizer's are at their longest. These are so far those of a Muon of rate
+
+    .. math:: \hat\eta = \max_t \Bigl( \sum_k \|u_{tk}\|_F^2 \Big/ \sum_k \min (m_k, n_k)
+        \Bigr)^{1/2},
+
+    over the tensors of one optimizer. Convolutions are read as matrices of shape (output channels,
+    rest). The memory :math:`\rho` of row moments is ``tensors.base.ROW_MEMORY``.
+
+    Args:
+        share: :math:`\kappa` in [0, 1], by which c stands in place of u.
+        bound: B, at least 1; None for no bound. Where matrices have different learning rates it is
+            1 at most.
+        decay: :math:`\gamma` in [0, 1), dimensionless.
+        newest: :math:`\nu` in [0, 1], the share of the newest gradient in what is flattened; with
+            ``damped`` where it is orthogonal to the average, and at most ½.
+        damped: Whether that share follows the angle of gradient and average; it is constant
+            otherwise.
+        level_rows: Whether rows are levelled; P is O otherwise.
+        stretch: S, how much further than others tall matrices are moved at most, at least 1.
+        muon_rate: :math:`\eta`, above 0, dimensionless.
+        magnify: M, how much longer updates are made at most to reach it, at least 1.
+        iterations: Newton-Schulz steps per update, at least 1.
+
+    Raises:
+        ConfigError: If an argument is out of range.
+
+    References:
+        Orthogonalised momentum, and its rate: Jordan et al., Muon (2024),
+        https://kellerjordan.github.io/posts/muon
+        Share of the newest gradient: Ma and Yarats, Quasi-hyperbolic momentum (2019),
+        https://arxiv.org/abs/1810.06801
+        Gradients that turn back: Cohen et al., Gradient descent on neural networks typically
+        occurs at the edge of stability (2021), https://arxiv.org/abs/2103.00065
+        Longer updates of tall matrices: Yang, Simon and Bernstein, A spectral condition for feature
+        learning (2023), https://arxiv.org/abs/2310.17813
+        Levelled rows: Li et al., NorMuon (2025), https://arxiv.org/abs/2510.05491
+    """
+
+    share: float = 1.0
+    bound: float | None = 2.0
+    decay: float = 0.95
+    newest: float = 0.2
+    damped: bool = True
+    level_rows: bool = True
+    stretch: float = 2.0
+    muon_rate: float = 0.02
+    magnify: float = 4.0
+    iterations: int = 5
+
+    def __post_init__(self) -> None:
+        _check_range("share", self.share, 0.0, 1.0)
+        if self.bound is not None:
+            _check_range("bound", self.bound, 1.0, math.inf)
+        if not 0.0 <= self.decay < 1.0:
+            raise ConfigError("decay", "a number in [0, 1)", self.decay)
+        for name in ("damped", "level_rows"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(name, "True or False", getattr(self, name))
+        _check_range("newest", self.newest, 0.0, 0.5 if self.damped else 1.0)
+        for name in ("stretch", "magnify"):
+            _check_range(name, getattr(self, name), 1.0, math.inf)
+        if not 0.0 < self.muon_rate < math.inf:
+            raise ConfigError("muon_rate", "a finite number above 0", self.muon_rate)
+        if not isinstance(self.iterations, int) or self.iterations < 1:
+            raise ConfigError("iterations", "an integer, at least 1", self.iterations)
+
+    def init(self, like: Sequence[Any], backend: AbstractBackend[Any]) -> UpdateState:
+        """Row moments and the longest update of zero."""
+        check_history(self.decay, backend)
+        rows = backend.zero_rows(like)
+        arrays = {"rows": rows} if self.level_rows else {}
+        numbers = {"longest": backend.constants([0.0], like).sum()}
+        shapes = tuple(backend.matrices(like))
+        tall = [max(1.0, math.sqrt(rows / max(1, columns))) for rows, columns in shapes]
+        stretch = backend.constants([min(self.stretch, t) for t in tall], like)
+        return UpdateState(arrays, numbers, shapes, stretch)
+
+    def direction(
+        self,
+        state: UpdateState,
+        members: Sequence[int],
+        average: Sequence[Any],
+        gradients: Sequence[Any],
+        cosines: Any,
+        backend: AbstractBackend[Any],
+    ) -> list[Any]:
+        """The negated, levelled orthogonal factor of average and newest gradient."""
+        keep = 1.0 - self.newest * (1.0 + cosines) if self.damped else [1.0 - self.newest] * len(
+            members
+        )  # fmt: skip
+        rows = [state.arrays["rows"][k] for k in members] if self.level_rows else None
+        target = backend.zeros(gradients, history="float32")
+        unit = backend.constants([-1.0] * len(members), gradients)
+        flat, moments = backend.flatten_spectrum(
+            target, average, gradients, keep, unit, self.iterations, rows
+        )
+        for k, row in zip(members, moments or (), strict=False):
+            state.arrays["rows"][k] = row
+        return flat
+
+    def lengths(self, state: UpdateState, members: Sequence[int], own: Any) -> Any:
+        """The optimizer's lengths, stretched for tall matrices and to the rate of a usual Muon."""
+        unit = math.sqrt(sum(min(state.shapes[k]) for k in members))
+        longest = ((own * own).sum() ** 0.5).clip(min=state.numbers["longest"])
+        state.numbers["longest"] = longest
+        factor = (self.muon_rate * unit / longest.clip(min=_TINY)).clip(1.0, self.magnify)
+        if (key := tuple(members)) not in state.parts:
+            everyone = len(key) == len(state.shapes)
+            state.parts[key] = state.stretch if everyone else state.stretch[list(key)]
+        return own * factor * state.parts[key]
+
+
+def _check_range(name: str, value: object, least: float, most: float) -> None:
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not (number and least <= value <= most and math.isfinite(value)):  # type: ignore[operator, arg-type]
+        expected = f"a finite number, at least {least:g}"
+        raise ConfigError(
+            name, expected if math.isinf(most) else f"in [{least:g}, {most:g}]", value
+        )

@@ -1,0 +1,159 @@
+"""What is measured in one full step: packed on the device, read on the host some steps later."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.accounts.saved import whole
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.model.gradients import GradientInfo
+from hybrid_predict.tensors import ranks
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The numbers of one full step.
+
+    Args:
+        step: Number of the full step, from 1.
+        predicted: Predicted steps right before it.
+        warmup: Whether it belongs to the warm-up.
+        limits: Loss, then gradient norm per optimizer, above which it could not stand.
+        held: Why its update was held back before its numbers were read; empty if it was not.
+        good: Whether its gradients and the loss known before its update were within the limits.
+        loss_known: Whether its loss was.
+        info: Its loss and gradients.
+        norms: Gradient norm per optimizer; nan where none was measured.
+    """
+
+    step: int
+    predicted: int
+    warmup: bool
+    limits: tuple[float, ...]
+    held: str
+    good: bool
+    loss_known: bool
+    info: GradientInfo
+    norms: tuple[float, ...] = ()
+
+
+def pack(
+    about: Mapping[str, Any],
+    *,
+    good: Sequence[Tensor],
+    loss: Tensor | float | None,
+    norms: Mapping[str, Tensor],
+    owners: Sequence[int],
+    products: Mapping[str, tuple[Tensor, Tensor]],
+    roots: Sequence[float] | None,
+) -> tuple[dict[str, Any], Tensor]:
+    """One flat tensor of everything measured on the device, and a tag that says what it holds.
+
+    With several ranks it is what they have measured together, in one all-reduce.
+
+    Args:
+        about: ``step``, ``predicted``, ``warmup``, ``limits`` and ``held`` of the
+            :class:`Measurement`, as primitives.
+        good: One 0-dim bool per optimizer that was judged.
+        loss: The training loss, None if unknown.
+        norms: Gradient norm of every parameter's local shard, by name, 0-dim.
+        owners: Number of the optimizer of each of them.
+        products: Norm of the forecast and its inner product with the gradient, by name, 0-dim.
+        roots: What makes every rank's norms count once, one per norm; None for a single rank.
+
+    Returns:
+        The tag, of primitives, and the flat 32-bit tensor.
+    """
+    names = {"norms": list(norms), "owners": list(owners), "products": list(products)}
+    first = next(iter(norms.values()), loss)
+    device = first.device if isinstance(first, Tensor) else None
+    weights = dict(zip(norms, roots or [1.0] * len(norms), strict=True))
+    lengths = [length for length, _ in products.values()]
+    moved = [weights[name] for name in products]
+    scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *moved], device)
+    dots = _scaled([dot for _, dot in products.values()], [w * w for w in moved], device)
+    head = [
+        _scalar(0.0 if loss is None else loss, device),
+        _scalar(float(loss is not None), device),
+        sum((1.0 - _scalar(g, device) for g in good), _scalar(0.0, device)),
+    ]
+    scaled, sums = ranks.combine(scaled, torch.cat([torch.stack(head), dots]))
+    return {**about, **names}, torch.cat([sums[:3], scaled, sums[3:]])
+
+
+def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
+    """The inverse of :func:`pack`, on the host.
+
+    Raises:
+        CheckpointError: If the numbers do not go with the tag.
+    """
+    names, moved = list(tag["norms"]), list(tag["products"])
+    count, pairs = len(names), len(moved)
+    if len(values) != 3 + count + 2 * pairs:
+        raise CheckpointError(
+            f"state: expected {3 + count + 2 * pairs} measured numbers, got {len(values)}. "
+            "Resume from another checkpoint."
+        )
+    loss, known, bad = values[:3]
+    norms = list(values[3 : 3 + count])
+    lengths, dots = values[3 + count : 3 + count + pairs], values[3 + count + pairs :]
+    by_name = dict(zip(names, norms, strict=True))
+    alignments = {
+        name: -dot / max(_TINY, by_name[name] * length)
+        for name, length, dot in zip(moved, lengths, dots, strict=True)
+    }
+    owners = tag["owners"]
+    groups = [[n for n, k in zip(norms, owners, strict=True) if k == i]
+              for i in range(len(tag["limits"]) - 1)]  # fmt: skip
+    loss = loss / known if known else math.nan
+    info = GradientInfo(loss, _length(norms), by_name, alignments)
+    return Measurement(
+        step=tag["step"],
+        predicted=whole("predicted", tag["predicted"]),
+        warmup=tag["warmup"],
+        limits=tuple(tag["limits"]),
+        held=tag["held"],
+        good=not bad,
+        loss_known=bool(known),
+        info=info,
+        norms=tuple(map(_length, groups)),
+    )
+
+
+def as_scalar(loss: object) -> Tensor | float | None:
+    """A loss without its autograd history: a tensor's mean, a number, or None."""
+    if isinstance(loss, Tensor):
+        mean: Any = loss.detach().float().mean()
+        return mean.full_tensor() if hasattr(mean, "full_tensor") else mean
+    return float(loss) if isinstance(loss, (int, float)) else None
+
+
+def _length(norms: Sequence[float]) -> float:
+    """The norm of all from those of the parts; nan if one is not finite or there is none."""
+    known = norms and all(math.isfinite(n) for n in norms)
+    return math.sqrt(math.fsum(n * n for n in norms)) if known else math.nan
+
+
+def _scaled(
+    values: Sequence[Tensor], factors: Sequence[float], device: torch.device | None
+) -> Tensor:
+    """Products of 0-dim tensors and numbers, shape (K,), without a copy from the host."""
+    if not values:
+        return torch.zeros(0, device=device)
+    own = [_scalar(value, device) for value in values]
+    return torch.stack(torch._foreach_mul(own, list(factors)) if set(factors) != {1.0} else own)
+
+
+def _scalar(value: Tensor | float | bool, device: torch.device | None) -> Tensor:
+    """A 0-dim 32-bit tensor on a device; only foreign tensors are copied."""
+    if isinstance(value, Tensor):
+        return value.detach().to(device, torch.float32).reshape(())
+    return torch.full((), float(value), dtype=torch.float32, device=device)

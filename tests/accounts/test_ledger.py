@@ -1,0 +1,95 @@
+"""The ledger adds up and survives being written down."""
+
+import json
+
+import pytest
+
+from hybrid_predict import ConfigError, SavingsLedger
+from loops import Bench, make_config
+
+BY_HAND = SavingsLedger(
+    full_steps=60,
+    steps=90,
+    corrected_steps=57,
+    predicted_steps=30,
+    undone_steps=2,
+    skill=-0.25,
+    full_seconds=30.0,
+    correct_seconds=2.0,
+    predict_seconds=1.0,
+    flops_per_step=1000,
+    flops_per_correction=20,
+    events=[{"step": 7, "reason": "because", "count": 1}],
+)
+
+DERIVED = {
+    "plain_steps": 3,
+    "saved_steps_fraction": 1 / 3,
+    "overhead_fraction": 0.1,
+    "estimated_seconds_saved": 30 * 0.5 - 3.0,
+    "estimated_flops_saved": 30_000.0 - 57 * 20,
+}
+
+
+@pytest.mark.parametrize("name", DERIVED)
+def test_derived_figures_are_those_computed_by_hand(name):
+    assert getattr(BY_HAND, name) == pytest.approx(DERIVED[name])
+    assert BY_HAND.summary()[name] == pytest.approx(DERIVED[name])
+
+
+def test_empty_ledger_has_saved_nothing():
+    derived = {name: getattr(SavingsLedger(), name) for name in DERIVED}
+    assert derived.pop("estimated_flops_saved") is None
+    assert set(derived.values()) == {0.0}
+
+
+@pytest.mark.parametrize("ledger", [SavingsLedger(), BY_HAND], ids=["empty", "full"])
+def test_json_round_trip_loses_nothing(ledger):
+    assert SavingsLedger.from_json(ledger.to_json()) == ledger
+
+
+def test_ledger_of_a_run_survives_json():
+    bench = Bench(make_config())
+    bench.finish()
+    assert SavingsLedger.from_json(bench.engine.ledger.to_json()) == bench.engine.ledger
+
+
+def without(name):
+    summary = BY_HAND.summary()
+    del summary[name]
+    return summary
+
+
+BAD = {
+    "no-json": "{",
+    "empty": "",
+    "list": "[1, 2]",
+    "number": "3",
+    "missing": json.dumps(without("predicted_steps")),
+    "text": json.dumps({**BY_HAND.summary(), "steps": "many"}),
+    "negative": json.dumps({**BY_HAND.summary(), "full_steps": -1}),
+    "boolean": json.dumps({**BY_HAND.summary(), "undone_steps": True}),
+    "skill": json.dumps({**BY_HAND.summary(), "skill": -2}),
+    "null": json.dumps({**BY_HAND.summary(), "full_seconds": None}),
+    "nan": json.dumps({**BY_HAND.summary(), "full_seconds": float("nan")}),
+    "flops": json.dumps({**BY_HAND.summary(), "flops_per_step": "few"}),
+    "events": json.dumps({**BY_HAND.summary(), "events": {"step": 1}}),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_text_that_is_no_ledger_is_refused(name):
+    with pytest.raises(ConfigError, match="expected"):
+        SavingsLedger.from_json(BAD[name])
+
+
+def test_loading_replaces_every_count():
+    ledger = SavingsLedger(full_steps=1, undone_steps=3)
+    ledger.load(BY_HAND.summary())
+    assert ledger == BY_HAND
+
+
+def test_event_is_new_once_per_reason():
+    ledger = SavingsLedger()
+    assert [ledger.record(k, reason) for k, reason in enumerate("aba")] == [True, True, False]
+    assert [(event["step"], event["count"]) for event in ledger.events] == [(0, 2), (1, 1)]

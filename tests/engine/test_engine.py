@@ -1,0 +1,317 @@
+"""The order of calls, what records say, and the ways out of a full step."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from cases import MODELS
+from hybrid_predict import ConfigError, HybridConfig, HybridEngine, Phase, UsageError, Verdict
+from loops import Bench, make_config, same_bits, weights
+
+PREDICTING = 7
+"""Full steps after which the next one verifies a predicted step."""
+
+
+@pytest.fixture(params=MODELS)
+def bench(request):
+    """A run whose next full step verifies a predicted one."""
+    bench = Bench(make_config(), request.param)
+    bench.train(PREDICTING)
+    return bench
+
+
+@pytest.fixture
+def inside(bench):
+    """The same, inside that full step, with the weights before it."""
+    base = weights(bench.model)
+    bench.engine.before_step()
+    assert not same_bits(weights(bench.model), base)
+    return bench, base
+
+
+def hooks(bench):
+    """How many hooks the engine holds on its model and optimizer."""
+    optimizer = bench.optimizer
+    found = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
+    return sum(map(len, (*found, bench.model._state_dict_hooks)))
+
+
+def forget(bench):
+    bench.engine = None
+
+
+WAYS_OUT = {
+    "detach": lambda bench: bench.engine.detach(),
+    "with": lambda bench: bench.engine.__exit__(None, None, None),
+    "del": forget,
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_leaving_a_step_early_undoes_its_predicted_steps_and_removes_hooks(inside, way):
+    bench, base = inside
+    bench.loss().backward()
+    assert hooks(bench) == 2
+    WAYS_OUT[way](bench)
+    gc.collect()
+    assert same_bits(weights(bench.model), base)
+    assert hooks(bench) == 0
+
+
+def test_breaking_out_of_a_with_block_undoes():
+    bench = Bench(make_config())
+    with bench.engine as engine:
+        while not engine.done:
+            base = weights(bench.model)
+            engine.before_step()
+            if engine.clock.full_steps == PREDICTING:
+                break
+            bench.loss().backward()
+            bench.optimizer.step()
+            bench.optimizer.zero_grad()
+            engine.after_step()
+    assert same_bits(weights(bench.model), base)
+    assert hooks(bench) == 0
+
+
+def test_a_function_that_raises_takes_its_engine_with_it():
+    outer = Bench(None)
+    seen = {}
+
+    def train():
+        engine = HybridEngine(outer.model, outer.optimizer, make_config())
+        for _ in range(PREDICTING):
+            engine.before_step()
+            outer.loss().backward()
+            outer.optimizer.step()
+            outer.optimizer.zero_grad()
+            engine.after_step()
+        seen["base"] = weights(outer.model)
+        engine.before_step()
+        seen["moved"] = weights(outer.model)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError) as caught:
+        train()
+    del caught
+    gc.collect()
+    assert not same_bits(seen["moved"], seen["base"])
+    assert same_bits(weights(outer.model), seen["base"])
+    assert hooks(outer) == 0
+
+
+def test_an_engine_that_its_model_can_reach_is_collected_with_it():
+    bench = Bench(make_config())
+    bench.model.trainer = bench
+    engine = weakref.ref(bench.engine)
+    del bench
+    gc.collect()
+    assert engine() is None
+
+
+def test_a_detached_engine_leaves_the_loop_plain():
+    traces = []
+    for config in (None, make_config()):
+        bench = Bench(None)
+        if config:
+            bench.engine = HybridEngine(bench.model, bench.optimizer, config)
+            bench.engine.detach()
+        records = bench.train(8)
+        traces.append(bench.trace())
+    assert same_bits(*traces)
+    assert {record.ticks for record in records} == {1}
+
+
+def test_a_step_that_was_left_is_taken_again(bench):
+    base = weights(bench.model)
+    bench.engine.before_step()
+    moved = weights(bench.model)
+    bench.loss().backward()
+    bench.optimizer.zero_grad()
+    bench.engine.before_step()
+    assert same_bits(weights(bench.model), moved)
+    assert not same_bits(moved, base)
+    reasons = [event["reason"] for event in bench.engine.ledger.events]
+    assert reasons == ["a full step was left before its update"]
+    assert bench.engine.ledger.undone_steps == 1
+
+
+def test_a_step_that_was_left_changes_nothing_about_the_run():
+    traces = []
+    for leave in (False, True):
+        bench = Bench(make_config())
+        bench.train(PREDICTING)
+        if leave:
+            bench.engine.before_step()
+        records = bench.finish()
+        traces.append((bench.trace(), [r.ticks for r in records], bench.engine.clock.steps))
+    assert same_bits(*traces)
+
+
+def test_a_step_left_inside_leaves_no_trace_in_buffers():
+    bench = Bench(make_config(), "conv")
+    bench.train(PREDICTING)
+    before = bench.trace()["model"]
+    bench.engine.before_step()
+    bench.loss().backward()
+    assert not same_bits(bench.trace()["model"], before)
+    bench.engine.abandon()
+    assert same_bits(bench.trace()["model"], before)
+
+
+def counts(state):
+    """A saved state without what was timed."""
+    timed = ("seconds", "overhead_fraction", "estimated_seconds_saved")
+    ledger = {k: v for k, v in state["ledger"].items() if not any(t in k for t in timed)}
+    return {**state, "ledger": ledger}
+
+
+def test_the_saved_state_inside_a_step_is_that_of_the_moment_before(bench):
+    before = bench.engine.state_dict()
+    bench.engine.before_step()
+    assert same_bits(counts(bench.engine.state_dict()), counts(before))
+
+
+def test_an_accumulated_step_with_saves_inside_is_the_same_step():
+    traces = []
+    for interrupt in (False, True):
+        bench = Bench(make_config(), "tied")
+        for _ in range(10):
+            bench.engine.before_step()
+            for _ in range(2):
+                (bench.loss() / 2).backward()
+                bench.taken += 1
+                if interrupt:
+                    bench.model.state_dict()
+                    bench.engine.state_dict()
+            bench.optimizer.step()
+            bench.optimizer.zero_grad()
+            bench.engine.after_step()
+        traces.append(bench.trace())
+    assert same_bits(*traces)
+
+
+def test_the_optimizer_may_forget_gradients_before_the_step_is_closed(inside):
+    bench, base = inside
+    loss = bench.loss()
+    loss.backward()
+    bench.optimizer.step()
+    bench.optimizer.zero_grad(set_to_none=True)
+    record = bench.engine.after_step(loss)
+    assert record.gradients.alignments
+    assert record.verdict is Verdict.STANDS
+    assert not same_bits(weights(bench.model), base)
+
+
+def test_updates_that_never_follow_predicted_steps_end_them():
+    """As in a loop that passes over every batch with a large loss."""
+    bench = Bench(make_config(total_steps=600))
+    bench.train(PREDICTING)
+    predicted = 0
+    for _ in range(300):
+        before = weights(bench.model)
+        bench.engine.before_step()
+        record = bench.engine.after_step(bench.loss())
+        assert same_bits(weights(bench.model), before)
+        predicted += record.predicted
+    assert predicted == 4
+    assert any("no more predicted steps" in e["reason"] for e in bench.engine.ledger.events)
+    ledger = bench.engine.ledger
+    assert (ledger.predicted_steps, ledger.undone_steps) == (4, 4)
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_a_record_is_about_its_own_step_and_reports_what_is_read_about_an_earlier_one(lag):
+    bench, losses = Bench(make_config(lag=lag, total_steps=60)), {}
+    for k in range(1, 13):
+        bench.engine.before_step()
+        loss = bench.loss()
+        losses[k] = loss.item()
+        loss.backward()
+        bench.optimizer.step()
+        bench.optimizer.zero_grad()
+        bench.taken += 1
+        record = bench.engine.after_step(loss)
+        assert record.step == k
+        assert (record.predicted > 0) == (record.phase is Phase.PREDICT) == (k > 3)
+        assert record.read_step == (k - lag if k > lag else None)
+        assert record.loss == (pytest.approx(losses[k - lag]) if k > lag else None)
+        assert (record.verdict is Verdict.STANDS) == (k - lag > 3)
+        assert record.skill is None
+
+
+def test_a_loss_may_be_a_tensor_a_number_or_missing():
+    bench = Bench(make_config())
+    found = []
+    for loss in (torch.tensor([1.0, 3.0]), 2.5, None, torch.tensor(float("nan"))):
+        bench.engine.before_step()
+        bench.loss().backward()
+        bench.optimizer.step()
+        found.append(bench.engine.after_step(loss).loss)
+    assert found[:3] == [2.0, 2.5, None]
+    assert found[3] != found[3]
+
+
+@pytest.mark.parametrize("loss", ["0.3", [0.3], object()])
+def test_a_loss_that_is_no_number_is_refused_and_the_step_stays_open(loss):
+    bench = Bench(make_config())
+    bench.engine.before_step()
+    with pytest.raises(ConfigError, match="loss"):
+        bench.engine.after_step(loss)
+    assert bench.engine.in_step
+    bench.engine.after_step(0.3)
+    assert not bench.engine.in_step
+
+
+def test_after_step_needs_before_step():
+    engine = Bench(make_config()).engine
+    with pytest.raises(UsageError, match="before_step"):
+        engine.after_step()
+
+
+def test_before_step_after_an_update_needs_after_step(inside):
+    bench, _ = inside
+    bench.loss().backward()
+    bench.optimizer.step()
+    with pytest.raises(UsageError, match="after_step"):
+        bench.engine.before_step()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("model", "net"),
+        ("config", {"speedup": 2}),
+        ("config", HybridConfig()),
+        ("optimizer", []),
+        ("optimizer", torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)),
+    ],
+    ids=["model", "config", "total_steps", "no optimizer", "another model's"],
+)
+def test_an_engine_refuses_wrong_arguments(argument, value):
+    bench = Bench(None)
+    own = {"model": bench.model, "optimizer": bench.optimizer, "config": make_config()}
+    with pytest.raises(ConfigError, match="expected"):
+        HybridEngine(**{**own, argument: value})
+
+
+def test_a_model_without_hidden_matrices_trains_plainly_and_says_so(caplog):
+    traces = []
+    for plugged in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.LayerNorm(8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        engine = HybridEngine(model, optimizer, HybridConfig(total_steps=12)) if plugged else None
+        for _ in range(12):
+            engine.before_step() if engine else None
+            model(torch.tensor([[0, 1]])).square().sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.after_step() if engine else None
+        traces.append(weights(model))
+    assert same_bits(*traces)
+    assert "there is nothing to predict" in caplog.text
+    assert engine.ledger.full_steps == engine.ledger.steps == 12

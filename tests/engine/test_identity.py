@@ -1,0 +1,113 @@
+"""Where the engine must not change training, it changes no bit of it."""
+
+import pytest
+import torch
+
+from cases import EVERY_KIND, MODELS, OPTIMIZERS
+from hybrid_predict import HybridEngine, SpectralUpdate
+from loops import NAN, Bench, make_config, same_bits, spoil_with
+
+PASSIVE = {
+    "disabled": {"enabled": False},
+    "shadow": {"shadow": True},
+    "shadow, reading late": {"shadow": True, "lag": 3},
+    "nothing to do": {"updates": {}, "speedup": 1},
+    "no share": {"updates": {"hidden": SpectralUpdate(share=0.0)}, "speedup": 1},
+}
+
+
+def trace_of(config, model="mlp", optimizer="adamw", steps=12, spoiled=None):
+    bench = Bench(config, model, optimizer)
+    records = [bench.step(spoil_with(factor=NAN) if k == spoiled else None) for k in range(steps)]
+    return bench, records
+
+
+@pytest.mark.parametrize("mode", PASSIVE)
+@pytest.mark.parametrize(
+    ("model", "optimizer"),
+    [("mlp", name) for name in OPTIMIZERS] + [(name, "adamw") for name in MODELS if name != "mlp"],
+)
+def test_weights_state_and_randomness_are_those_of_the_plain_loop(mode, model, optimizer):
+    plain, _ = trace_of(None, model, optimizer)
+    watched, records = trace_of(make_config(**PASSIVE[mode]), model, optimizer)
+    assert same_bits(watched.trace(), plain.trace())
+    assert {record.ticks for record in records} == {1}
+    assert {record.predicted for record in records} == {0}
+    assert watched.engine.ledger.corrected_steps == 0
+
+
+@pytest.mark.parametrize("mode", PASSIVE)
+@pytest.mark.parametrize("spoiled", [0, 1, 6])
+def test_a_non_finite_loss_goes_through_as_in_the_plain_loop(mode, spoiled):
+    plain, _ = trace_of(None, spoiled=spoiled)
+    watched, _ = trace_of(make_config(**PASSIVE[mode]), spoiled=spoiled)
+    assert same_bits(watched.trace(), plain.trace())
+
+
+def test_shadow_forecasts_without_moving_weights():
+    bench, _ = trace_of(make_config(shadow=True, predictors=EVERY_KIND))
+    groups = bench.engine._forecaster.groups
+    options = bench.engine._options()
+    lengths = [float(t.norm()) for g in groups for t in g.forecast(options).tensors().values()]
+    assert len(lengths) == 6
+    assert min(lengths) > 0
+
+
+@pytest.mark.parametrize("mode", ["disabled", "nothing to do"])
+def test_an_engine_with_nothing_to_do_registers_no_hook_and_keeps_nothing(mode):
+    bench, _ = trace_of(make_config(**PASSIVE[mode]))
+    assert not bench.optimizer._optimizer_step_pre_hooks
+    assert not bench.optimizer._optimizer_step_post_hooks
+    assert not bench.model._state_dict_hooks
+    assert bench.engine.state_dict()["tensors"]["groups"] == []
+
+
+def test_a_share_of_zero_leaves_predicted_runs_their_own_updates():
+    """Predicted steps are those of a run that corrects nothing, bit for bit."""
+    off, none = ({"hidden": SpectralUpdate(share=0.0)}, {})
+    first, records = trace_of(make_config(updates=off))
+    second, others = trace_of(make_config(updates=none))
+    assert same_bits(first.trace(), second.trace())
+    assert any(record.predicted for record in records)
+    assert [r.ticks for r in records] == [r.ticks for r in others]
+
+
+def test_a_speedup_of_one_corrects_hidden_matrices_and_nothing_else():
+    plain, _ = trace_of(None, steps=1)
+    corrected, _ = trace_of(make_config(speedup=1), steps=1)
+    pairs = zip(plain.model.named_parameters(), corrected.model.parameters(), strict=True)
+    moved = {name for (name, p), q in pairs if not torch.equal(p, q)}
+    assert moved == {"0.weight", "3.weight"}
+    assert same_bits(plain.trace()["optimizer"], corrected.trace()["optimizer"])
+    assert same_bits(plain.trace()["torch"], corrected.trace()["torch"])
+    assert corrected.engine.ledger.corrected_steps == 1
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("model", ["mlp", "conv", "tied"])
+def test_random_numbers_are_never_drawn(model, optimizer):
+    plain, _ = trace_of(None, model, optimizer)
+    active, records = trace_of(make_config(), model, optimizer)
+    for generator in ("torch", "numpy", "python"):
+        assert same_bits(active.trace()[generator], plain.trace()[generator])
+    assert any(record.predicted for record in records)
+
+
+class Noisy(torch.optim.SGD):
+    """Adds noise to its updates, and so draws from torch's generator in every step."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad.add_(torch.randn_like(p.grad), alpha=1e-3)
+        return super().step(closure)
+
+
+def test_the_scratch_updates_of_an_optimizer_that_draws_do_not_draw():
+    state = torch.get_rng_state()
+    bench = Bench(None)
+    optimizer = Noisy(bench.model.parameters(), lr=0.01, weight_decay=0.1)
+    torch.set_rng_state(state)
+    HybridEngine(bench.model, optimizer, make_config())
+    assert torch.equal(torch.get_rng_state(), state)

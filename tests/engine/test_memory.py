@@ -1,0 +1,161 @@
+"""How much memory an engine holds beside model and optimizer, in buffers over hidden matrices.
+
+Counted are the tensors that can be reached from the engine, at three moments: between full steps,
+while a verdict is open, and while the optimizer updates. What kernels need for a moment is counted
+apart, as the peak of allocations while the engine works.
+"""
+
+import weakref
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from benchmarks.memory import held
+from hybrid_predict import HybridConfig, HybridEngine
+
+SIDE, LAYERS = 64, 6
+HIDDEN = (LAYERS - 1) * SIDE**2
+"""Entries of hidden matrices; the last layer is the head."""
+
+FEW = 4 * (4 * SIDE * LAYERS + 1000)
+"""Bytes of row moments, of numbers per tensor, and of what one full step has measured."""
+
+
+class Watched(torch.optim.AdamW):
+    """Calls somebody while it updates."""
+
+    def during(self):
+        """Nobody yet."""
+
+    def step(self, closure=None):
+        self.during()
+        return super().step(closure)
+
+
+class Moments:
+    """Bytes that an engine holds at each moment of the last full step."""
+
+    def __init__(self, dtype=torch.float32, extra=None, steps=6, **changes):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(*(nn.Linear(SIDE, SIDE) for _ in range(LAYERS))).to(dtype)
+        if extra is not None:
+            self.model.register_buffer("extra", extra)
+        self.optimizer = Watched(self.model.parameters(), lr=0.01)
+        pattern = {} if "speedup" in changes else {"full_steps": 1, "predict_steps": 1}
+        settings = {"total_steps": 1000, "warmup_steps": 2, "max_overhead": 100.0, **pattern}
+        config = HybridConfig(**{**settings, **changes})
+        self.engine = HybridEngine(self.model, self.optimizer, config)
+        self.optimizer.during = lambda: self.note("updating")
+        self.found = {}
+        for _ in range(steps):
+            self.engine.before_step()
+            self.note("open")
+            self.model(torch.ones(4, SIDE, dtype=dtype)).square().mean().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.record = self.engine.after_step()
+            self.note("between")
+
+    def note(self, moment):
+        self.found[moment] = held(self.engine, self.model, self.optimizer)
+
+
+def check(found, buffers, few=FEW):
+    """Compare bytes with buffers of 32 bits over hidden matrices."""
+    for moment, count in buffers.items():
+        documented = 4 * HIDDEN * count
+        assert documented <= found[moment] <= documented + few, moment
+
+
+CASES = {
+    # average and drift; a copy of what moved; weights before the update and their new direction
+    "float32": ({}, torch.float32, {"between": 2, "open": 3, "updating": 5}),
+    # half the history
+    "bfloat16 history": (
+        {"history_dtype": "bfloat16"}, torch.float32, {"between": 1, "open": 2, "updating": 4},
+    ),
+    # half the copies, and what rounding leaves out, which goes back as well
+    "half precision": ({}, torch.bfloat16, {"between": 3, "open": 4.5, "updating": 6}),
+    "corrected only": ({"speedup": 1}, torch.float32, {"between": 1, "open": 1, "updating": 3}),
+    "predicted only": ({"updates": {}}, torch.float32, {"between": 2, "open": 3, "updating": 4}),
+    "shadow": ({"shadow": True}, torch.float32, {"between": 2, "open": 2, "updating": 3}),
+    "nothing to do": (
+        {"updates": {}, "speedup": 1}, torch.float32, {"between": 0, "open": 0, "updating": 0},
+    ),
+    "disabled": ({"enabled": False}, torch.float32, {"between": 0, "open": 0, "updating": 0}),
+}  # fmt: skip
+"""Settings, type of the weights, and buffers of 32 bits at each moment."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_an_engine_holds_the_documented_buffers(name):
+    changes, dtype, buffers = CASES[name]
+    moments = Moments(dtype, **changes)
+    assert moments.record.predicted == (buffers["open"] > buffers["between"])
+    check(moments.found, buffers)
+
+
+@pytest.mark.parametrize("changes", [False, True])
+def test_a_large_buffer_is_copied_while_a_verdict_is_open_if_it_changes(changes):
+    extra = torch.zeros(2 * HIDDEN)
+
+    class Moving(Moments):
+        def note(self, moment):
+            super().note(moment)
+            if changes and moment == "open":
+                self.model.extra.add_(1.0)
+
+    check(Moving(extra=extra).found, {"between": 2, "open": 5 if changes else 3})
+
+
+def test_nothing_is_held_after_falling_back():
+    moments = Moments()
+    moments.engine._fall_back("because")
+    moments.note("fallen back")
+    check(moments.found, {"fallen back": 0})
+
+
+class Peak(TorchDispatchMode):
+    """The most bytes of new tensors that were alive at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.live, self.bytes = {}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        given = {x.untyped_storage().data_ptr() for x in tensors}
+        out = func(*args, **(kwargs or {}))
+        for x in tree_leaves(out):
+            place = x.untyped_storage().data_ptr() if isinstance(x, torch.Tensor) else 0
+            if place and (place in self.live or place not in given):
+                size, count = self.live.get(place, (x.untyped_storage().nbytes(), 0))
+                self.live[place] = size, count + 1
+                weakref.finalize(x, self.forget, place)
+        self.bytes = max(self.bytes, sum(size for size, _ in self.live.values()))
+        return out
+
+    def forget(self, place):
+        size, count = self.live.pop(place)
+        if count > 1:
+            self.live[place] = size, count - 1
+
+
+def test_kernels_need_no_more_than_documented_for_a_moment():
+    """Moving and learning a buffer; Newton-Schulz a few of all matrices that have one shape."""
+    moments = Moments(steps=5)
+    engine, model = moments.engine, moments.model
+    peaks = {}
+    with Peak() as peaks["before_step"]:
+        engine.before_step()
+    model(torch.ones(4, SIDE)).square().mean().backward()
+    with Peak() as peaks["before the update"]:
+        engine.before_update(0, None)
+    with Peak() as peaks["after the update"]:
+        engine.after_update(0)
+    most = {"before_step": 1, "before the update": 7, "after the update": 1}
+    for moment, count in most.items():
+        assert peaks[moment].bytes <= 4 * HIDDEN * count + FEW, moment

@@ -1,0 +1,325 @@
+"""A run that is saved at any full step and continued elsewhere is the same run, bit for bit."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from hybrid_predict import CheckpointError, HybridEngine, Phase, SpectralUpdate, UsageError
+from hybrid_predict.accounts.random_states import random_states, set_random_states
+from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
+
+SHORT = {"total_steps": 24}
+SCENARIOS = {
+    "pattern": (SHORT, ()),
+    "reading late": ({**SHORT, "lag": 4}, ()),
+    "undone": ({"total_steps": 40}, (6, 26)),
+    "undone, reading late": ({"total_steps": 48, "lag": 4}, (6, 7)),
+    "spread": ({"total_steps": 24, "speedup": 1.4}, ()),
+    "shadow": ({**SHORT, "shadow": True, "lag": 2}, (9,)),
+    "corrected only": ({**SHORT, "speedup": 1}, (9,)),
+    "half a share": ({**SHORT, "updates": {"hidden": SpectralUpdate(share=0.5)}}, ()),
+    "uncorrected": ({**SHORT, "updates": {}}, (9,)),
+    "history in bfloat16": ({**SHORT, "history_dtype": "bfloat16"}, (9,)),
+}
+
+
+def advance(bench, spoiled):
+    return bench.step(spoil_with(factor=NAN) if bench.taken in spoiled else None)
+
+
+def save(bench):
+    buffer = io.BytesIO()
+    state = {
+        "model": bench.model.state_dict(),
+        "optimizer": bench.optimizer.state_dict(),
+        "engine": bench.engine.state_dict(),
+        "random": random_states(),
+        "taken": bench.taken,
+    }
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def load(saved, config, model="mlp", optimizer="adamw"):
+    state = torch.load(io.BytesIO(saved), weights_only=True)
+    bench = Bench(config, model, optimizer)
+    bench.model.load_state_dict(state["model"])
+    bench.optimizer.load_state_dict(state["optimizer"])
+    bench.engine.load_state_dict(state["engine"])
+    set_random_states(state["random"])
+    bench.taken = state["taken"]
+    return bench
+
+
+def reasons(bench):
+    return [event["reason"] for event in bench.engine.ledger.events]
+
+
+def summary(record):
+    """What a record says about training."""
+    return (record.step, record.phase, record.ticks, record.predicted, record.read_step,
+            record.verdict, record.loss)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("scenario", "model", "optimizer"),
+    [
+        *((name, "mlp", "adamw-fused") for name in SCENARIOS),
+        ("undone", "conv", "sgd"),
+        ("undone, reading late", "tied", "adamw"),
+        ("reading late", "partly-trained", "rmsprop"),
+    ],
+)
+def test_a_run_resumes_bit_for_bit_from_every_step(scenario, model, optimizer):
+    changes, spoiled = SCENARIOS[scenario]
+    config = make_config(**changes)
+    bench = Bench(config, model, optimizer)
+    saves, records = [save(bench)], []
+    while not bench.engine.done:
+        records.append(advance(bench, spoiled))
+        saves.append(save(bench))
+    wanted = bench.trace()
+    for k in range(0, len(saves), 4):
+        resumed, tail = load(saves[k], config, model, optimizer), []
+        while not resumed.engine.done:
+            tail.append(advance(resumed, spoiled))
+        assert list(map(repr, map(summary, tail))) == list(map(repr, map(summary, records[k:])))
+        assert same_bits(resumed.trace(), wanted), f"resumed after full step {k}"
+
+
+def test_resumed_runs_pass_every_phase_and_carry_unread_verdicts():
+    changes, spoiled = SCENARIOS["undone, reading late"]
+    bench, seen, unread = Bench(make_config(**changes)), set(), 0
+    while not bench.engine.done:
+        seen.add(advance(bench, spoiled).phase)
+        unread = max(unread, bench.engine.state_dict()["clock"]["unread"])
+    assert seen == {Phase.WARMUP, Phase.FULL, Phase.PREDICT, Phase.COOLDOWN}
+    assert unread > 1
+    assert bench.engine.ledger.undone_steps == 2
+
+
+def test_a_saved_state_does_not_follow_the_run():
+    bench = Bench(make_config())
+    bench.train(6)
+    state = bench.engine.state_dict()
+    kept = copy.deepcopy(state)
+    bench.train(3)
+    assert same_bits(state, kept)
+    assert state["clock"]["full_steps"] == 6
+
+
+@pytest.mark.parametrize("order", ["model first", "engine first"])
+def test_the_first_predicted_step_after_a_resume_is_undone_without_a_trace(order):
+    config = make_config()
+    bench = Bench(config, "conv")
+    bench.train(6)
+    saved = torch.load(io.BytesIO(save(bench)), weights_only=True)
+    fresh = Bench(None if order == "model first" else config, "conv")
+    fresh.model.load_state_dict(saved["model"])
+    fresh.optimizer.load_state_dict(saved["optimizer"])
+    fresh.engine = fresh.engine or HybridEngine(fresh.model, fresh.optimizer, config)
+    fresh.engine.load_state_dict(saved["engine"])
+    record = fresh.step(spoil_with(factor=NAN))
+    assert record.predicted
+    assert same_bits(dict(fresh.model.state_dict()), dict(saved["model"]))
+
+
+class Follower(nn.Module):
+    """A network beside a large running average of its outputs, written to through ``.data``."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 3))
+        self.register_buffer("average", torch.zeros(10_000))
+
+    def forward(self, x):
+        out = self.net(x)
+        self.average.data.add_(out.detach().mean() * self.factor)
+        return out
+
+
+def test_what_is_known_to_change_beside_the_weights_is_known_after_a_resume():
+    config, model = make_config(), Follower()
+
+    def step(engine, optimizer, factor=1.0):
+        engine.before_step()
+        model.factor = factor
+        (model(torch.ones(4, 6)).square().mean() * factor).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return engine.after_step()
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    engine = HybridEngine(model, optimizer, config)
+    for _ in range(7):
+        step(engine, optimizer)
+    state = engine.state_dict()
+    engine.detach()
+    engine = HybridEngine(model, optimizer, config)
+    engine.load_state_dict(state)
+    before = model.average.clone()
+    record = step(engine, optimizer, NAN)
+    assert record.predicted
+    assert torch.equal(model.average, before)
+
+
+def wider():
+    """An engine on a model with the same names and other shapes."""
+    layers = nn.Linear(6, 20), nn.Tanh(), nn.Dropout(), nn.Linear(20, 8), nn.Tanh()
+    model = nn.Sequential(*layers, nn.Linear(8, 3))
+    return HybridEngine(model, torch.optim.AdamW(model.parameters()), make_config())
+
+
+def other_names():
+    model = nn.ModuleDict({"a": nn.Linear(3, 3)})
+    return HybridEngine(model, torch.optim.SGD(model.parameters(), lr=0.1), make_config())
+
+
+def with_entry(state, *path, value):
+    """The state with something else at a place deep inside."""
+    state = copy.deepcopy(state)
+    inner = state
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return state
+
+
+def in_group(state, *path, value):
+    return with_entry(state, "tensors", "groups", 0, *path, value=value)
+
+
+DAMAGED = {
+    "no state": lambda state: {"weights": state},
+    "version": lambda state: {**state, "version": 99},
+    "another model": lambda state: other_names().state_dict(),
+    "another model of these names": lambda state: {**wider().state_dict(), "names": state["names"]},
+    "clock": lambda state: with_entry(state, "clock", "steps", value=-4),
+    "no clock": lambda state: {**state, "clock": {}},
+    "ledger": lambda state: with_entry(state, "ledger", "full_steps", value="six"),
+    "shape": lambda state: with_entry(
+        state, "tensors", "groups", 0, "average", 0, value=torch.zeros(2)
+    ),
+    "no drift": lambda state: with_entry(
+        state, "tensors", "groups", 0, "history.drift", value=None
+    ),
+    "number": lambda state: in_group(state, "numbers", value={}),
+    "count": lambda state: in_group(state, "count", value="many"),
+    "queue": lambda state: with_entry(state, "verdicts", "queue", value=[({}, [1.0])]),
+    "monitor": lambda state: with_entry(state, "verdicts", "monitor", "loss", value=[NAN, 0.0, 3]),
+    "another rank's": lambda state: with_entry(state, "tensors", "groups", 0, value=None),
+    "groups": lambda state: {**state, "tensors": {"groups": 3}},
+    "calls": lambda state: with_entry(state, "tensors", "calls", value=[["a", 1]]),
+    "bystanders": lambda state: {**state, "bystanders": None},
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGED)
+def test_a_damaged_state_is_rejected_as_a_whole(kind):
+    bench = Bench(make_config(lag=2))
+    bench.train(8)
+    before, base = bench.engine.state_dict(), weights(bench.model)
+    older = Bench(make_config(lag=2))
+    older.train(5)
+    damaged = DAMAGED[kind](older.engine.state_dict())
+    with pytest.raises(CheckpointError, match="state: "):
+        bench.engine.load_state_dict(damaged)
+    assert same_bits(bench.engine.state_dict(), before)
+    assert same_bits(weights(bench.model), base)
+    bench.step()
+
+
+def test_a_state_with_a_missing_entry_is_refused():
+    whole = Bench(make_config()).engine.state_dict()
+    for entry in whole:
+        state = {name: value for name, value in whole.items() if name != entry}
+        with pytest.raises(CheckpointError, match="state: expected"):
+            Bench(make_config()).engine.load_state_dict(state)
+
+
+def test_a_state_is_not_loaded_inside_a_full_step():
+    bench = Bench(make_config())
+    state = bench.engine.state_dict()
+    bench.engine.before_step()
+    with pytest.raises(UsageError, match="load_state_dict"):
+        bench.engine.load_state_dict(state)
+
+
+def test_a_longer_run_continues_a_shorter_one_and_says_so():
+    bench = Bench(make_config(total_steps=20))
+    bench.finish()
+    longer = load(save(bench), make_config(total_steps=40))
+    assert not longer.engine.done
+    longer.finish()
+    assert longer.engine.ledger.steps == 40
+    assert "the run's length in steps changed from 20 to 40" in reasons(longer)
+
+
+CHANGED = {
+    "another update": {"updates": {"hidden": SpectralUpdate(decay=0.5)}},
+    "no update": {"updates": {}},
+    "fewer predicted kinds": {"predictors": {"head": "momentum"}},
+    "another predictor": {"predictors": {"hidden": "momentum"}},
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_what_does_not_fit_other_settings_is_dropped_and_logged(change, caplog):
+    bench = Bench(make_config())
+    bench.train(8)
+    other = load(save(bench), make_config(**CHANGED[change]))
+    assert "what was saved of hidden does not fit this run and was dropped" in caplog.text
+    assert other.engine.clock.steps == bench.engine.clock.steps
+    other.finish()
+    assert other.engine.ledger.steps == 30
+    assert all(torch.isfinite(p).all() for p in other.model.parameters())
+
+
+def test_what_is_saved_of_kinds_that_are_gone_is_logged_too(caplog):
+    bench = Bench(make_config())
+    bench.train(8)
+    other = load(save(bench), make_config(updates={}, speedup=1))
+    assert other.engine.clock.steps == bench.engine.clock.steps
+    other.finish()
+    assert other.engine.ledger.steps == 30
+
+
+def test_a_run_goes_on_with_the_plug_in_off_and_on_again():
+    """The clock never goes back, whoever counted in between."""
+    bench = Bench(make_config(total_steps=60))
+    bench.train(8)
+    steps, saved = bench.engine.clock.steps, save(bench)
+    off = load(saved, make_config(total_steps=60, enabled=False))
+    assert off.engine.clock.steps == steps
+    records = off.train(10)
+    assert {r.ticks for r in records} == {1}
+    on = load(save(off), make_config(total_steps=60))
+    assert on.engine.clock.steps == steps + 10
+    records = on.finish()
+    assert sum(r.ticks for r in records) == 60 - steps - 10
+
+
+@pytest.mark.parametrize("steps", [3, 25])
+def test_somebody_else_s_count_wins_and_is_logged(steps, caplog):
+    bench = Bench(make_config(total_steps=60, lag=2))
+    bench.train(8)
+    fresh = Bench(make_config(total_steps=60, lag=2))
+    fresh.engine.load_state_dict(bench.engine.state_dict(), steps=steps)
+    assert fresh.engine.clock.steps == steps
+    assert "the run went on without the plug-in" in caplog.text
+    records = fresh.finish()
+    assert sum(r.ticks for r in records) == 60 - steps
+    assert fresh.engine.ledger.steps == 60
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_what_is_saved_after_leaving_a_run_is_what_would_have_been_before(lag):
+    bench = Bench(make_config(lag=lag))
+    bench.train(12)
+    before = bench.engine.state_dict()
+    bench.engine.detach()
+    assert same_bits(bench.engine.state_dict(), before)

@@ -1,0 +1,178 @@
+"""The loop that the package owns: the same steps as by hand, with the loss known in time."""
+
+import pytest
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
+
+from cases import OPTIMIZERS
+from hybrid_predict import (
+    ConfigError,
+    HybridTrainer,
+    OptimizerWrapper,
+    TorchModel,
+    TrainableModel,
+    Verdict,
+)
+from loops import INF, NAN, Bench, make_config, same_bits, weights
+
+
+class Workshop:
+    """A trainer on the same model, batches and optimizer as a :class:`Bench`."""
+
+    def __init__(self, config, optimizer="adamw", spoiled=None, scheduled=False):
+        self.bench = Bench(None, "conv", optimizer)
+        self.spoiled = spoiled or {}
+        scheduler = LambdaLR(self.bench.optimizer, lambda tick: 0.9**tick) if scheduled else None
+        self.scheduler = scheduler
+        self.trainer = HybridTrainer(
+            TorchModel(self.bench.model, self.loss),
+            OptimizerWrapper(self.bench.optimizer),
+            config,
+            scheduler,
+        )
+
+    def loss(self, model, k):
+        factor, offset = self.spoiled.get(k, (1.0, 0.0))
+        return self.bench.case.loss(model, self.bench.case.batch(k)) * factor + offset
+
+    def steps(self, count):
+        return [self.trainer.step(k) for k in range(count)]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("changes", [{}, {"lag": 3}, {"enabled": False}, {"shadow": True}], ids=str)
+def test_trainer_takes_the_same_steps_as_the_loop_by_hand(changes, optimizer):
+    config = make_config(**changes)
+    hand = Bench(config, "conv", optimizer)
+    records = hand.train(12)
+    expected = hand.trace()
+    shop = Workshop(config, optimizer)
+    results = shop.steps(12)
+    assert same_bits(shop.bench.trace(), expected)
+    assert [r.record.ticks for r in results] == [r.ticks for r in records]
+
+
+def test_scheduler_follows_the_clock():
+    shop = Workshop(make_config(speedup=2), scheduled=True)
+    ticks = 0
+    while not shop.trainer.done:
+        ticks += shop.trainer.step(ticks).record.ticks
+        assert shop.scheduler.last_epoch == ticks == shop.trainer.ledger.steps
+    assert ticks == 30
+    assert shop.bench.optimizer.param_groups[0]["lr"] == pytest.approx(0.01 * 0.9**30)
+
+
+def first_verifying(records):
+    return next(k for k, record in enumerate(records) if record.predicted)
+
+
+@pytest.mark.parametrize("spoil", [(1.0, NAN), (1.0, INF), (NAN, 0.0)], ids=str)
+def test_a_bad_loss_is_known_before_the_update_and_undoes_predicted_steps(spoil):
+    """A loss that is offset has good gradients: only the loss itself can tell."""
+    config = make_config(total_steps=60)
+    at = first_verifying([r.record for r in Workshop(config).steps(12)])
+    shop = Workshop(config, spoiled={at: spoil})
+    shop.steps(at)
+    before = weights(shop.bench.model)
+    record = shop.trainer.step(at).record
+    assert (record.verdict, record.ticks) == (Verdict.UNDONE, 1)
+    assert same_bits(weights(shop.bench.model), before)
+    assert shop.trainer.ledger.undone_steps == record.predicted
+
+
+def test_fit_trains_until_the_run_is_done():
+    shop = Workshop(make_config(speedup=1.5))
+    ledger = shop.trainer.fit(range(1000))
+    assert shop.trainer.done
+    assert (ledger.full_steps, ledger.predicted_steps, ledger.steps) == (20, 10, 30)
+
+
+def test_fit_ends_with_its_batches():
+    shop = Workshop(make_config())
+    assert shop.trainer.fit(range(4)).full_steps == 4
+    assert not shop.trainer.done
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
+def test_a_batch_that_raises_undoes_the_predicted_steps_before_it(error):
+    config = make_config()
+    at = first_verifying([r.record for r in Workshop(config).steps(12)])
+    shop, seen = Workshop(config), {}
+
+    class Failing(TorchModel):
+        def forward(self, batch):
+            seen["moved"] = weights(self.module)
+            if batch == at:
+                raise error
+            return super().forward(batch)
+
+    shop.trainer.engine.detach()
+    model, optimizer = Failing(shop.bench.model, shop.loss), OptimizerWrapper(shop.bench.optimizer)
+    trainer = HybridTrainer(model, optimizer, config)
+
+    def batches():
+        for k in range(20):
+            seen["verified"] = weights(shop.bench.model)
+            yield k
+
+    with pytest.raises(error):
+        trainer.fit(batches())
+    assert not same_bits(seen["moved"], seen["verified"])
+    assert same_bits(weights(shop.bench.model), seen["verified"])
+
+
+def test_result_holds_the_loss_of_the_batch_without_its_history():
+    result = Workshop(make_config()).trainer.step(0)
+    assert not result.loss.requires_grad
+    assert result.loss.item() == pytest.approx(result.record.loss)
+    assert result.record.verdict is None
+
+
+def test_backward_tells_loss_and_norms_as_tensors_by_name():
+    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    net[0].bias.requires_grad_(False)
+    model = TorchModel(net, lambda module, x: module(x).square().mean())
+    loss = model.forward(torch.ones(2, 3))
+    info = model.backward(loss)
+    expected = {n: p.grad.norm() for n, p in net.named_parameters() if p.grad is not None}
+    assert info.norms.keys() == expected.keys() == {"0.weight", "1.weight", "1.bias"}
+    for name, norm in info.norms.items():
+        assert norm.shape == ()
+        torch.testing.assert_close(norm, expected[name])
+    torch.testing.assert_close(info.total_norm, torch.stack(list(expected.values())).norm())
+    assert info.loss.item() == loss.item() and not info.loss.requires_grad
+    assert info.alignments == {}
+
+
+def test_several_optimizers_update_and_forget_their_gradients():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
+    before = weights(model)
+    trainer = HybridTrainer(
+        TorchModel(model, lambda net, x: net(x).square().mean()),
+        OptimizerWrapper(optimizers),
+        make_config(),
+    )
+    verdicts = [trainer.step(torch.ones(2, 3)).record.verdict for _ in range(8)]
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    assert set(verdicts) == {None, Verdict.STANDS}
+
+
+def test_a_model_of_ones_own_needs_module_forward_and_backward():
+    assert TrainableModel.__abstractmethods__ == {"module", "forward", "backward"}
+
+
+@pytest.mark.parametrize(
+    ("build", "argument"),
+    [
+        (lambda: TorchModel("net", print), "module"),
+        (lambda: TorchModel(nn.Linear(1, 1), "loss"), "loss_fn"),
+        (lambda: HybridTrainer(nn.Linear(1, 1), None, make_config()), "model"),
+    ],
+    ids=["module", "loss_fn", "model"],
+)
+def test_wrong_arguments_are_refused_by_name(build, argument):
+    with pytest.raises(ConfigError, match=f"^{argument}: expected"):
+        build()

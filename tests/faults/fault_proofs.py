@@ -1,0 +1,321 @@
+"""The entries of the table of faults about one training run; others: `fault_proofs_around`."""
+
+import pytest
+import torch
+from torch import nn
+
+from fault_proofs_around import AROUND
+from fault_proofs_numbers import FALLS_BACK, LONG, NUMBERS, VERIFYING, each
+from fault_table import Fault
+from faulty import (
+    Failing,
+    FailingUpdate,
+    Log,
+    Reshaped,
+    ReshapedUpdate,
+    check_consistent,
+    check_goes_on,
+    check_plain_from_here,
+    directions,
+    reasons,
+    state,
+    with_predictor,
+    with_update,
+)
+from hybrid_predict import (
+    HybridEngine,
+    Phase,
+    PredictorError,
+    Verdict,
+    WeightDelta,
+)
+from hybrid_predict.model.deltas import Movement
+from hybrid_predict.verify.monitor import MOST_PAUSES
+from interrupts import interrupt_lines
+from loops import NAN, Bench, make_config, same_bits
+
+
+def predictor_raises(where, error):
+    def prove(tmp_path, monkeypatch):
+        bench = with_predictor(Failing(where=where, error=error))
+        with Log() as log:
+            while not bench.engine.clock.plain:
+                bench.step()
+        assert len(log.lines) == 1
+        check_plain_from_here(bench, f"the plug-in failed with {error.__name__}: no more")
+
+    return prove
+
+
+def update_raises(where, error, verifying):
+    """In a verifying step before the update the batch is skipped; otherwise the update stands."""
+
+    def prove(tmp_path, monkeypatch):
+        after = 2 * VERIFYING if verifying else 2
+        bench = with_update(FailingUpdate(where=where, error=error, after=after))
+        with Log() as log:
+            while not bench.engine.clock.plain:
+                kept = state(bench)
+                record = bench.step()
+        assert len(log.lines) == 1
+        skipped = where == "direction" and verifying
+        assert (record.predicted > 0) is verifying
+        assert same_bits(kept, state(bench)) is skipped
+        check_plain_from_here(bench, f"the plug-in failed with {error.__name__}: no more")
+
+    return prove
+
+
+def copy_does_not_fit(method):
+    def prove(tmp_path, monkeypatch):
+        bench = Bench(make_config())
+        bench.train(VERIFYING)
+        kept = state(bench)
+
+        def full(*_):
+            # Half of the weights have moved when memory ends.
+            for p in list(bench.model.parameters())[:2] if method == "make" else ():
+                p.data.add_(1.0)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Movement, method, full)
+            bench.engine.before_step()
+        assert same_bits(kept, state(bench))
+        bench.engine.abandon()
+        check_plain_from_here(bench, "OutOfMemoryError")
+
+    return prove
+
+
+def wrong_form(change, words):
+    def prove(tmp_path, monkeypatch):
+        bench = with_predictor(Reshaped(change=change))
+        with pytest.raises(PredictorError, match=words):
+            bench.step()
+        assert bench.engine.clock.full_steps == 0
+        bench.engine.detach()
+        bench.step()
+        assert all(torch.isfinite(p).all() for p in bench.model.parameters())
+
+    return prove
+
+
+def wrong_direction(change, words):
+    def prove(tmp_path, monkeypatch):
+        bench = with_update(ReshapedUpdate(change=change))
+        kept = state(bench)
+        with pytest.raises(PredictorError, match=words):
+            bench.step()
+        assert same_bits(kept, state(bench))
+        bench.engine.detach()
+        bench.step()
+        assert not same_bits(kept, state(bench))
+
+    return prove
+
+
+def poisoned_update(tmp_path, monkeypatch):
+    update = ReshapedUpdate(change=lambda found: [d * NAN for d in found])
+    traces = []
+    for bench in (with_update(update), Bench(make_config(updates={}))):
+        torch.manual_seed(5)
+        bench.train(2 * VERIFYING)
+        check_consistent(bench)
+        traces.append(bench.trace())
+    assert same_bits(*traces)
+
+
+def broken_numbers(change):
+    def prove(tmp_path, monkeypatch):
+        bench = with_predictor(Reshaped(change=change, after=6), **LONG)
+        undone = 0
+        while not bench.engine.done:
+            kept, record = state(bench), bench.step()
+            check_consistent(bench)
+            if record.verdict is Verdict.UNDONE:
+                undone += 1
+                assert same_bits(kept, state(bench))
+        assert undone == MOST_PAUSES + 1 == bench.engine.ledger.undone_steps
+        assert bench.engine.ledger.full_steps == 400 and bench.engine.ledger.predicted_steps == 0
+        assert reasons(bench)[-1].startswith("no more predicted steps")
+
+    return prove
+
+
+def untouched_row(tmp_path, monkeypatch):
+    """A row of an embedding that no batch visits must not keep what no gradient can show."""
+
+    def poison(direction):
+        spoiled = direction.clone()
+        if spoiled.shape == (11, 8):
+            spoiled[10] = NAN
+        return spoiled
+
+    predictor = Reshaped(change=directions(poison), after=3)
+    for fused in (False, True):
+        model = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 3))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)
+        engine = HybridEngine(model, optimizer, make_config(predictors={"embedding": predictor}))
+        for _ in range(10):
+            engine.before_step()
+            loss = model(torch.arange(10)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.after_step(loss)
+        (event,) = engine.ledger.events
+        assert event["reason"] == "predicted steps were undone: the forecast was not finite"
+        assert all(torch.isfinite(p).all() for p in model.parameters())
+
+
+def interrupted(tmp_path, monkeypatch):
+    interrupt_lines("mlp", every=61)
+
+
+def predictor_interrupts(where):
+    def prove(tmp_path, monkeypatch):
+        bench = with_predictor(Failing(where=where, error=KeyboardInterrupt, after=VERIFYING))
+        bench.train(VERIFYING - 1)
+        for _ in range(2):
+            kept = state(bench)
+            with pytest.raises(KeyboardInterrupt):
+                bench.step()
+                bench.step()
+            if where == "observe":  # the update has happened by then
+                bench.optimizer.zero_grad()
+                bench.engine.after_step()
+            else:
+                bench.engine.abandon()
+            check_consistent(bench)
+        assert not bench.engine.clock.plain
+        assert same_bits(kept, state(bench)) is (where == "forecast")
+
+    return prove
+
+
+def forward_raises(tmp_path, monkeypatch):
+    bench, twin = Bench(make_config()), Bench(make_config())
+    for one in (bench, twin):
+        torch.manual_seed(5)
+        one.train(VERIFYING)
+    kept = state(bench)
+    bench.engine.before_step()
+    assert not same_bits(kept, state(bench))
+    with pytest.raises(RuntimeError, match="cannot be multiplied"):
+        bench.model(torch.zeros(2, 3))
+    bench.engine.before_step()
+    bench.engine.abandon()
+    assert same_bits(kept, state(bench))
+    assert reasons(bench) == ["a full step was left before its update"]
+    # The next full step is the one that would have come.
+    for one in (bench, twin):
+        torch.manual_seed(6)
+        one.train(3)
+    assert same_bits(state(bench), state(twin))
+    check_goes_on(bench)
+
+
+def optimizer_raises(tmp_path, monkeypatch):
+    bench = Bench(make_config())
+    bench.train(VERIFYING)
+    kept = state(bench)
+    own = bench.optimizer.param_groups[0].pop("weight_decay")
+    with pytest.raises(KeyError):
+        bench.step()
+    bench.engine.abandon()
+    bench.optimizer.param_groups[0]["weight_decay"] = own
+    assert same_bits(kept, state(bench))
+    bench.optimizer.zero_grad()
+    check_goes_on(bench)
+
+
+def clock_jumps(tmp_path, monkeypatch):
+    traces, ticks = [], iter(range(10**6, 0, -7))
+    for jumping in (False, True):
+        if jumping:
+            for name in ("hybrid_predict.engine.engine.perf_counter", "time.time"):
+                monkeypatch.setattr(name, lambda: float(next(ticks)))
+        bench = Bench(make_config())
+        bench.train(12)
+        traces.append(bench.trace())
+        assert bench.engine.clock.phase(0) is Phase.FULL
+        check_goes_on(bench, 2)
+    assert same_bits(*traces)
+
+
+def renamed(delta):
+    return WeightDelta(tuple(f"x.{n}" for n in delta.names), delta.directions, delta.factors)
+
+
+FORM = "`PredictorError` in the first full step, naming the class and what was expected."
+
+PARTS = "Predictors and corrected updates"
+NO_MEMORY = torch.OutOfMemoryError
+
+PREDICTORS = [
+    *(
+        Fault(PARTS, f"a predictor raises, or runs out of memory, in `{where}`", FALLS_BACK,
+              each(*(predictor_raises(where, error) for error in (ZeroDivisionError, NO_MEMORY))))
+        for where in ("forecast", "observe")
+    ),
+    *(
+        Fault(PARTS, f"a corrected update raises, or runs out of memory, in `{where}` in {at}",
+              f"{FALLS_BACK} {happens}",
+              each(*(update_raises(where, error, "verifying" in at)
+                     for error in (ZeroDivisionError, NO_MEMORY))))
+        for where, at, happens in (
+            ("direction", "a full step", "The optimizer's update stands."),
+            ("direction", "a verifying step",
+             "That one batch is skipped, and the predicted steps are undone."),
+            ("lengths", "a full step", "The optimizer's update stands."),
+            ("lengths", "a verifying step", "The optimizer's update and the predicted steps stand "
+             "in the weights; the predicted steps do not tick."),
+        )
+    ),
+    Fault(PARTS, "out of memory in the copy that makes predicted steps undoable, or while they "
+          "move the weights", f"{FALLS_BACK} Weights are as they were before.",
+          each(copy_does_not_fit("__init__"), copy_does_not_fit("make"))),
+    Fault(PARTS, "forecasts of a wrong shape, on a wrong device, of other parameters, or none at "
+          "all", FORM,
+          each(wrong_form(directions(lambda d: d.reshape(-1, 1)), "shape"),
+               wrong_form(directions(lambda d: d.to("meta")), "device cpu"),
+               wrong_form(renamed, "names"),
+               wrong_form(lambda d: None, "a WeightDelta"))),
+    Fault(PARTS, "directions of a corrected update of a wrong shape, on a wrong device, too few of "
+          "them, or none", FORM,
+          each(wrong_direction(lambda found: [d.reshape(-1) for d in found], "shape"),
+               wrong_direction(lambda found: [d.to("meta") for d in found], "device cpu"),
+               wrong_direction(lambda found: found[1:], "directions"),
+               wrong_direction(lambda found: None, "directions"))),
+    Fault(PARTS, "NaN in the directions of a corrected update", "The optimizer's own update of "
+          "that tensor stands.", poisoned_update),
+    Fault(PARTS, "NaN in the directions or factors of every forecast", "Undone each time, until "
+          "there are no more predicted steps.",
+          each(broken_numbers(directions(lambda d: d * NAN)),
+               broken_numbers(lambda d: d.scaled(NAN)))),
+    Fault(PARTS, "NaN in the forecast of a row that the batch does not visit", "Undone: lengths of "
+          "forecasts are looked at beside the gradients.", untouched_row),
+]  # fmt: skip
+
+PROCESS = [
+    Fault("Process", "Ctrl-C at any line of the plug-in", "It goes on to the caller. Weights, "
+          "buffers and optimizer state are those before the step, with the predicted steps undone, "
+          "or those after it. While updates are being corrected, each tensor is what the optimizer "
+          "has made of it or already corrected; right before that, predicted steps are taken out "
+          "of what the optimizer has made.", interrupted),
+    Fault("Process", "a predictor raises `KeyboardInterrupt`", "It goes on to the caller. In "
+          "`forecast` no weight has moved; in `observe` the update stands, and the engine can go "
+          "on after `after_step()`.",
+          each(predictor_interrupts("forecast"), predictor_interrupts("observe"))),
+    Fault("Process", "the forward or backward pass raises at predicted weights", "Its error goes "
+          "on to the caller. The next `before_step()`, `abandon()`, `detach()` or the end of a "
+          "`with` block undoes the predicted steps; the next full step makes them again.",
+          forward_raises),
+    Fault("Process", "the optimizer itself raises in a verifying step", "Its error goes on to the "
+          "caller; predicted steps are undone in the same way.", optimizer_raises),
+    Fault("Process", "clocks that run backwards", "Nothing: no decision reads them, and counted "
+          "seconds never fall.", clock_jumps),
+]  # fmt: skip
+
+FAULTS = [*NUMBERS, *PREDICTORS, *PROCESS, *AROUND]

@@ -1,0 +1,346 @@
+"""The entries of the table of faults about what surrounds a run: data, servers, files."""
+
+import copy
+import errno
+import io
+import os
+import pickle
+import signal
+import threading
+import warnings
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.plan import Cell
+from benchmarks.run import Store
+from fault_table import Fault
+from faulty import Log, check_consistent, check_goes_on, replaced, state
+from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
+from hybrid_predict.integrations.outbox import Outbox
+from hybrid_predict.runs.runtime import writable_folder, write_json
+from loops import Bench, make_config, same_bits, weights
+
+
+class Workshop:
+    """A trainer over batches by number."""
+
+    def __init__(self):
+        self.bench = Bench(None)
+        self.trainer = HybridTrainer(
+            TorchModel(self.bench.model, lambda m, k: self.bench.case.loss(m, self.batch(k))),
+            OptimizerWrapper(self.bench.optimizer),
+            make_config(),
+        )
+        self.bench.engine = self.trainer.engine
+
+    def batch(self, k):
+        return self.bench.case.batch(k)
+
+
+def loader_raises(tmp_path, monkeypatch):
+    shop, kept = Workshop(), {}
+
+    def batches():
+        yield from range(8)
+        kept.update(weights(shop.bench.model))
+        raise OSError("the share is gone")
+
+    with pytest.raises(OSError, match="share"):
+        shop.trainer.fit(batches())
+    assert same_bits(weights(shop.bench.model), kept)
+    check_goes_on(shop.bench)
+
+
+def loader_ends(tmp_path, monkeypatch):
+    shop = Workshop()
+    assert shop.trainer.fit(range(8)).full_steps == 8
+    assert not shop.trainer.done
+    check_consistent(shop.bench)
+    assert shop.trainer.fit(range(8, 100)).steps == 30
+
+
+def loader_repeats(tmp_path, monkeypatch):
+    shop = Workshop()
+    ledger = shop.trainer.fit(0 for _ in range(100))
+    assert (ledger.full_steps, ledger.steps, ledger.undone_steps) == (17, 30, 0)
+    check_consistent(shop.bench)
+
+
+def scheduler_used_up(tmp_path, monkeypatch):
+    for total, short in ((30, False), (21, True)):
+        bench = Bench(make_config())
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(bench.optimizer, 0.01, total_steps=total)
+        steps = 0
+        try:
+            while not bench.engine.done:
+                for _ in range(bench.step().ticks):
+                    scheduler.step()
+                    steps += 1
+        except ValueError:
+            assert short
+        assert steps == total
+        assert bench.engine.done is not short
+        check_consistent(bench)
+
+
+class Server:
+    """Keeps what it is sent, but is down for a number of calls, and may be slow."""
+
+    def __init__(self, down=0):
+        self.down, self.tried, self.kept = down, 0, []
+        self.gate = threading.Event()
+
+    def take(self, row):
+        self.tried += 1
+        if self.tried <= self.down:
+            raise ConnectionError("no route to host")
+        self.kept.append(row)
+
+
+def server_down(tmp_path, monkeypatch):
+    server, outbox = Server(down=3), Outbox("MLflow", patience=0.06)
+    with Log() as log:
+        for row in range(50):
+            outbox.send(lambda row=row: server.take(row))
+        assert outbox.close() == 0
+    assert server.kept == list(range(50))
+    assert len(log.lines) == 1 and "could not be reached" in log.lines[0]
+
+
+def server_slow(tmp_path, monkeypatch):
+    server, outbox = Server(), Outbox("MLflow")
+    outbox.send(server.gate.wait)
+    for row in range(50):
+        outbox.send(lambda row=row: server.take(row))
+    assert server.kept == []  # sending has not waited for the server
+    server.gate.set()
+    assert outbox.close() == 0
+    assert server.kept == list(range(50))
+
+
+def server_full(tmp_path, monkeypatch):
+    server, outbox = Server(down=10**9), Outbox("MLflow", capacity=20, patience=0.06)
+    before = threading.active_count()
+    with Log() as log:
+        for row in range(50):
+            outbox.send(lambda row=row: server.take(row))
+        assert len(outbox) == 20
+        assert outbox.close(timeout=0.2) == 50
+    assert [("reached" in line, "50 calls" in line) for line in log.lines] == [
+        (True, False),
+        (False, True),
+    ]
+    assert threading.active_count() == before
+
+
+def no_folder(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(ConfigError, match="can be written to"):
+        writable_folder(tmp_path / "file" / "out")
+
+    def read_only(*args, **kwargs):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr("tempfile.TemporaryFile", read_only)
+    with pytest.raises(ConfigError, match="Read-only file system"):
+        writable_folder(tmp_path / "out")
+
+
+def full_folder(tmp_path, monkeypatch):
+    path = write_json({"runs": 1}, tmp_path / "results.json")
+    cells = [Cell("mlp", "tuned", "hybrid", k, 0.1, 1.0, True, 12, "x") for k in range(2)]
+    store = Store(tmp_path)
+    store.add(cells[0], {**vars(cells[0]), "loss": 1.0})
+
+    def full(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(ConfigError, match=r"results\.json.*No space left on device"):
+            write_json({"runs": 2}, path)
+        with pytest.raises(ConfigError, match="No space left on device"):
+            store.add(cells[1], {**vars(cells[1]), "loss": 1.0})
+    assert path.read_text() == '{\n  "runs": 1\n}\n'
+    with (tmp_path / "runs.jsonl").open("a") as file:
+        file.write('{"task": "ml')  # what a full disk leaves of a line
+    assert cells[0] in Store(tmp_path).done
+
+
+def refused(change, words="^state: "):
+    def prove(tmp_path, monkeypatch):
+        bench = Bench(make_config(lag=1))
+        bench.train(8)
+        kept, engine = state(bench), bench.engine.state_dict()
+        for spoiled in change(copy.deepcopy(engine)):
+            with pytest.raises(CheckpointError, match=words):
+                bench.engine.load_state_dict(spoiled)
+            assert same_bits(bench.engine.state_dict(), engine)
+        assert same_bits(kept, state(bench))
+        check_goes_on(bench)
+
+    return prove
+
+
+def another_model(saved):
+    yield Bench(make_config(), "tied").engine.state_dict()
+    yield {**saved, "names": ["decoder.weight"]}
+
+
+def another_version(saved):
+    yield {**saved, "version": 1}
+    yield {**saved, "version": 99}
+
+
+def truncated(saved):
+    for name in saved:
+        yield {k: v for k, v in saved.items() if k != name}
+    for name in ("clock", "ledger", "tensors", "verdicts"):
+        for entry in saved[name]:
+            if name == "ledger" and entry not in ("full_steps", "events", "undone_steps"):
+                continue
+            yield {**saved, name: {k: v for k, v in saved[name].items() if k != entry}}
+    first, *others = saved["tensors"]["groups"]
+    for entry in first:
+        left = {k: v for k, v in first.items() if k != entry}
+        yield {**saved, "tensors": {**saved["tensors"], "groups": [left, *others]}}
+
+
+def tampered(saved):
+    changed = partial(replaced, saved)
+    nan = float("nan")
+    yield changed(["clock", "full_steps"], -5)
+    yield changed(["clock", "steps"], 2)
+    yield changed(["clock", "unread"], 0.5)
+    yield changed(["ledger", "undone_steps"], nan)
+    yield changed(["ledger", "events"], ["free text"])
+    yield changed(["tensors", "groups", 0, "average"], [torch.zeros(1)])
+    yield changed(["tensors", "groups", 0, "history.drift", 0], torch.zeros(1))
+    yield changed(["tensors", "groups", 0, "count"], "many")
+    yield changed(["tensors", "groups"], "none")
+    yield changed(["tensors", "calls"], None)
+    yield changed(["verdicts", "monitor", "loss"], [nan, 1.0, 3])
+    yield changed(["verdicts", "monitor", "mean"], nan)
+    yield changed(["verdicts", "monitor", "counts", "until"], 1.5)
+    yield changed(["verdicts", "queue", 0, 1], [0.0])
+    yield changed(["verdicts", "queue", 0, 0, "norms"], [99])
+    yield changed(["verdicts", "queue", 0, 0, "predicted"], -1)
+    yield changed(["verdicts", "queue", 0, 0], {"norms": []})
+
+
+class Malicious:
+    """Runs code when it is unpickled without care."""
+
+    def __reduce__(self):
+        return os.putenv, ("HYBRID_PREDICT_FAULT", "1")
+
+
+def code_in_a_checkpoint(tmp_path, monkeypatch):
+    bench = Bench(make_config())
+    bench.train(8)
+    buffer = io.BytesIO()
+    torch.save({**bench.engine.state_dict(), "names": Malicious()}, buffer)
+    with pytest.raises(pickle.UnpicklingError, match=r"(?i)weights.only"):
+        torch.load(io.BytesIO(buffer.getvalue()), weights_only=True)
+    check_goes_on(bench)
+
+
+def killed(tmp_path, monkeypatch):
+    from lightning_killed import check_ended_anywhere
+
+    warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
+    check_ended_anywhere(tmp_path, signal.SIGKILL, seed=3)
+
+
+def asked_to_end(act):
+    def prove(tmp_path, monkeypatch):
+        from lightning.pytorch.callbacks import Callback
+
+        from lightning_killed import check_goes_on
+        from lightning_worker import train
+
+        class Stop(Callback):
+            def on_before_zero_grad(self, trainer, *args):
+                if trainer.global_step >= 50:
+                    act()
+
+        warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
+        kept = signal.getsignal(signal.SIGINT)
+        with pytest.raises(SystemExit):
+            train(tmp_path / "run", Stop())
+        signal.signal(signal.SIGINT, kept)  # Lightning ignores it once it has met one
+        check_goes_on(tmp_path / "run", inside=act is ctrl_c)
+
+    return prove
+
+
+def ctrl_c():
+    raise KeyboardInterrupt
+
+
+def sigterm():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def one_rank_fails(tmp_path, monkeypatch):
+    from launcher import launch
+
+    first, second = launch(["distributed_failures:predictor"], tmp_path)["predictor"]
+    assert (first["type"], second["type"]) == ("RankError", "ZeroDivisionError")
+    assert "rank 1 failed with ZeroDivisionError: no more" in first["text"]
+    assert first["whole"] and second["whole"]
+
+
+AROUND = [
+    Fault("Trainer and ranks", "`kill -9` at any moment", "The last checkpoint on disk is whole "
+          "and holds weights that a full step has verified; the run that goes on from it is the "
+          "uninterrupted one, bit for bit, given a loader that can resume. Lightning moves a file "
+          "into its place in one piece only within a file system, so keep `TMPDIR` on that of the "
+          "checkpoints.", killed),
+    Fault("Trainer and ranks", "SIGTERM in a Trainer, in any hook", "Lightning ends the run after "
+          "the batch; what is saved then goes on bit for bit.", asked_to_end(sigterm)),
+    Fault("Trainer and ranks", "Ctrl-C in a Trainer, in any hook of the module and of any "
+          "callback", "Predicted steps that are not verified are undone, and no hook stays; the "
+          "run goes on from its last checkpoint bit for bit.", asked_to_end(ctrl_c)),
+    Fault("Trainer and ranks", "one of several ranks fails", "No rank hangs once the failed "
+          "process has ended: the others raise `RankError` with the rank and the cause, all with "
+          "the weights before their last full step. See "
+          "[several devices](distributed.md#when-one-rank-fails).", one_rank_fails),
+    Fault("Data and schedules", "a data loader raises", "Its error goes on to the caller; no "
+          "predicted steps are under way, and `fit` can be called again.", loader_raises),
+    Fault("Data and schedules", "a data loader ends early", "`fit` returns a ledger that says so; "
+          "calling it again goes on where the run stopped.", loader_ends),
+    Fault("Data and schedules", "a data loader repeats one batch for ever", "Nothing: the clock "
+          "counts steps, not data.", loader_repeats),
+    Fault("Data and schedules", "a scheduler's `total_steps` are nearly used up", "Ticks never "
+          "pass the run's length, so a scheduler of that length is stepped to its end and not "
+          "beyond. One that is shorter raises its own error, between full steps.",
+          scheduler_used_up),
+    Fault("MLflow", "the server is down", "Training goes on, with one warning; what is logged "
+          "waits and is sent in order when the server returns.", server_down),
+    Fault("MLflow", "the server is slow", "Nothing waits for it: a thread of its own sends.",
+          server_slow),
+    Fault("MLflow", "the server takes nothing any more", "One warning; at most 10,000 calls wait, "
+          "the oldest are dropped. The end of the run waits 30 seconds at most and says how many "
+          "calls were lost; no thread stays.", server_full),
+    Fault("Folders", "the output folder is read-only", "`ConfigError` with the system's own words, "
+          "before training begins.", no_folder),
+    Fault("Folders", "the output folder is full", "`ConfigError` with the system's own words. "
+          "Files that were there are whole; finished runs are kept, a torn line is left out.",
+          full_folder),
+    Fault("Checkpoints", "of another model", "`CheckpointError`; the engine stays as it was.",
+          refused(another_model, "another model")),
+    Fault("Checkpoints", "of another version", "`CheckpointError` with both versions; the engine "
+          "stays as it was.", refused(another_version, "version")),
+    Fault("Checkpoints", "truncated: any entry missing", "`CheckpointError`; the engine stays as "
+          "it was.", refused(truncated)),
+    Fault("Checkpoints", "tampered with: counts, averages, measurements",
+          "`CheckpointError`; the engine stays as it was.", refused(tampered)),
+    Fault("Checkpoints", "with code inside", "States are tensors and primitives, so "
+          "`torch.load(weights_only=True)` reads them and refuses the rest unexecuted.",
+          code_in_a_checkpoint),
+]  # fmt: skip

@@ -1,0 +1,276 @@
+"""Entries of the table of faults about bad numbers in a verifying step."""
+
+from functools import partial
+from itertools import pairwise
+
+import torch
+from torch import nn
+
+from fault_table import Fault
+from faulty import (
+    Log,
+    Reshaped,
+    check_consistent,
+    check_goes_on,
+    check_plain_from_here,
+    directions,
+    reasons,
+    state,
+    with_predictor,
+)
+from hybrid_predict import (
+    HybridEngine,
+    MomentumPredictor,
+    Verdict,
+)
+from hybrid_predict.verify.monitor import MOST_PAUSES, PAUSE
+from loops import NAN, SPOILERS, Bench, make_config, same_bits, spoil_with
+
+VERIFYING = 5
+"""Full steps before one that predicted steps come right before."""
+
+LONG = {"total_steps": 400, "warmup_steps": 12}
+AWAY = spoil_with(factor=10.0)
+
+
+def burst(model, loss):
+    """Multiplies one gradient by a million."""
+    parameter = next(model.parameters())
+    handle = parameter.register_hook(lambda g: (handle.remove(), g * 1e6)[1])
+    return loss
+
+
+def closure_step(bench, spoil):
+    """A full step whose loss is known before the update."""
+    bench.engine.before_step()
+    seen = []
+
+    def closure():
+        loss = spoil(bench.model, bench.loss())
+        loss.backward()
+        seen.append(loss)
+        return loss
+
+    bench.optimizer.step(closure)
+    bench.optimizer.zero_grad()
+    bench.taken += 1
+    return bench.engine.after_step(seen[0])
+
+
+def check_undone(bench, act):
+    """A verifying step that leaves no trace, the pause after it, and the rest of the run."""
+    kept, number = state(bench), bench.engine.clock.full_steps
+    record = act()
+    assert (record.predicted > 0, record.verdict) == (True, Verdict.UNDONE)
+    assert (record.ticks, record.read_step) == (1, number + 1)
+    assert same_bits(kept, state(bench))
+    assert reasons(bench)[-1].startswith("predicted steps were undone: ")
+    check_goes_on(bench)
+    assert {r.predicted for r in bench.train(8)} == {0}
+
+
+def each(*proofs):
+    """One proof after the other."""
+
+    def prove(tmp_path, monkeypatch):
+        for proof in proofs:
+            proof(tmp_path, monkeypatch)
+
+    return prove
+
+
+def undone(spoil, before=VERIFYING, step=Bench.step, **changes):
+    def prove(tmp_path, monkeypatch):
+        for optimizer in ("adamw", "adamw-fused"):
+            bench = Bench(make_config(**changes), optimizer=optimizer)
+            bench.train(before)
+            check_undone(bench, partial(step, bench, spoil))
+
+    return prove
+
+
+def paused(spoil, words, before=VERIFYING, **changes):
+    """Nothing is undone, as the update has happened, but predicted steps pause."""
+
+    def prove(tmp_path, monkeypatch):
+        bench = Bench(make_config(total_steps=120, **changes))
+        bench.train(before)
+        record = bench.step(spoil)
+        assert (record.verdict, record.ticks) == (Verdict.STANDS, 2)
+        assert reasons(bench) == [f"predicted steps pause: the loss of a verifying step {words}"]
+        assert {r.predicted for r in bench.train(PAUSE)} == {0}
+        assert any(r.predicted for r in bench.train(2))
+        check_goes_on(bench)
+
+    return prove
+
+
+def spoiled_full_step(tmp_path, monkeypatch):
+    for spoil in SPOILERS.values():
+        traces = []
+        for config in (None, make_config(updates={})):
+            bench = Bench(config)
+            bench.train(1)
+            bench.step(spoil)
+            traces.append(bench.trace())
+        assert same_bits(*traces)
+
+
+def spoiled_full_step_and_back(tmp_path, monkeypatch):
+    bench = Bench(make_config(**LONG))
+    bench.train(4)
+    model, optimizer = state(bench)
+    bench.step(SPOILERS["nan-loss"])
+    assert not all(torch.isfinite(p).all() for p in bench.model.parameters())
+    bench.model.load_state_dict(model)
+    bench.optimizer.load_state_dict(optimizer)
+    check_goes_on(bench, 20)
+    assert bench.engine.ledger.predicted_steps > 3 and not reasons(bench)
+
+
+def too_far(tmp_path, monkeypatch):
+    for coefficient in (-30.0, 30.0):
+        torch.manual_seed(0)
+        bench = with_predictor(MomentumPredictor(coefficient=coefficient), **LONG)
+        bench.model[2].p = 0.0
+        x = torch.randn(32, 6)
+        bench.loss = lambda: (bench.model(x) - x[:, :3].sin()).square().mean()  # noqa: B023
+        with Log() as log:
+            while not bench.engine.clock.plain and not bench.engine.done:
+                bench.step()
+                check_consistent(bench)
+        assert bench.engine.clock.plain
+        assert bench.engine.clock.full_steps < 150
+        assert "stands above that of the warm-up" in log.lines[-1]
+
+
+def stands_above(tmp_path, monkeypatch):
+    bench = Bench(make_config(**LONG))
+    bench.train(14)
+    while not bench.engine.clock.plain:
+        bench.step(lambda model, loss: loss + 0.4)
+    assert 14 + 32 < bench.engine.clock.full_steps < 14 + 64
+    check_plain_from_here(bench, "stands above that of the warm-up")
+
+
+def alarms_come_back(tmp_path, monkeypatch):
+    bench, pauses = Bench(make_config(**LONG)), []
+    with Log() as log:
+        while not bench.engine.done:
+            due = bench.engine.clock.due and not bench.engine._run.verifier.monitor.pausing(
+                bench.taken + 1
+            )
+            record = bench.step(SPOILERS["nan-loss"] if due else None)
+            if record.verdict is Verdict.UNDONE:
+                pauses.append(record.step)
+    gaps = [later - earlier - 1 for earlier, later in pairwise(pauses)]
+    assert [abs(gap - PAUSE * 2**k) <= 1 for k, gap in enumerate(gaps)] == [True] * MOST_PAUSES
+    assert bench.engine.ledger.predicted_steps == 0
+    assert bench.engine.ledger.full_steps == 400
+    assert log.lines[-1].endswith(f"they were paused {MOST_PAUSES} times before.")
+    # Updates are corrected all the same.
+    assert bench.engine.ledger.corrected_steps > 300 and not bench.engine.clock.plain
+
+
+def other_optimizer(tmp_path, monkeypatch):
+    """A forecast of one optimizer's parameters must not spoil those of another."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 3))
+    hidden = [model[2].weight]
+    optimizers = [
+        torch.optim.AdamW(hidden, lr=0.01),
+        torch.optim.AdamW([p for p in model.parameters() if p is not hidden[0]], lr=0.01),
+    ]
+    predictor = Reshaped(change=directions(lambda d: d * NAN), after=4)
+    config = make_config(predictors={"hidden": predictor})
+    engine = HybridEngine(model, optimizers, config)
+    for k in range(12):
+        kept = [p.detach().clone() for p in model.parameters()]
+        engine.before_step()
+        loss = model(torch.randn(8, 6)).square().mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        record = engine.after_step(loss)
+        assert (record.verdict is Verdict.UNDONE) is same_bits(kept, list(model.parameters()))
+        assert all(torch.isfinite(p).all() for p in model.parameters()), k
+    assert engine.ledger.undone_steps == 1
+
+
+def scaler_skips(tmp_path, monkeypatch):
+    """What a gradient scaler does when it finds a gradient that is not finite."""
+    bench = Bench(make_config())
+    bench.train(VERIFYING)
+    kept = state(bench)
+    bench.engine.before_step()
+    loss = bench.loss()
+    loss.backward()
+    bench.optimizer.zero_grad()
+    record = bench.engine.after_step(loss)
+    assert (record.verdict, record.predicted, record.ticks) == (Verdict.UNDONE, 1, 1)
+    assert same_bits(kept, state(bench))
+    assert reasons(bench) == ["predicted steps were undone: no update followed the predicted steps"]
+    check_goes_on(bench)
+
+
+def fused_scaler_skips(tmp_path, monkeypatch):
+    """A fused optimizer is called by the scaler, with a flag that makes it skip."""
+    for found in (1.0, 0.0):
+        bench = Bench(make_config(), optimizer="adamw-fused")
+        bench.train(VERIFYING)
+        kept = state(bench)
+        bench.engine.before_step()
+        loss = bench.loss()
+        (loss * 1024.0).backward()
+        bench.optimizer.grad_scale = torch.tensor(1024.0)
+        bench.optimizer.found_inf = torch.tensor(found)
+        bench.optimizer.step()
+        assert float(bench.optimizer.found_inf) == found
+        del bench.optimizer.grad_scale, bench.optimizer.found_inf
+        bench.optimizer.zero_grad()
+        bench.taken += 1
+        record = bench.engine.after_step(loss)
+        assert (record.verdict is Verdict.UNDONE) is (found > 0)
+        assert same_bits(kept, state(bench)) is (found > 0)
+        check_goes_on(bench)
+
+
+FALLS_BACK = "Falls back."
+
+NUMBERS = [
+    Fault("Numbers", "NaN or Inf in the gradients of a verifying step", "Undone.",
+          each(*(undone(SPOILERS[name]) for name in ("nan-loss", "inf-loss", "one-gradient")))),
+    Fault("Numbers", "a gradient a million times its length in a verifying step",
+          "Undone, once eight full steps have told what is usual: the limit is a hundred times "
+          "that, or eight standard deviations if this is more.",
+          undone(burst, before=13, **LONG)),
+    Fault("Numbers", "NaN, Inf, or ten times what is usual in nothing but the loss of a verifying "
+          "step, which its closure has returned", "Undone.",
+          each(undone(SPOILERS["nan-loss-only"], step=closure_step),
+               undone(SPOILERS["inf-loss-only"], step=closure_step),
+               undone(AWAY, before=13, step=closure_step, **LONG))),
+    Fault("Numbers", "the same, where the loss is known after the update",
+          "Nothing is undone, but predicted steps pause.",
+          each(paused(SPOILERS["nan-loss-only"], "was not finite"),
+               paused(SPOILERS["inf-loss-only"], "was not finite"),
+               paused(AWAY, "stood far above its mean", before=13, warmup_steps=12))),
+    Fault("Numbers", "any of these in another full step", "Nothing: the step is the user's own. "
+          "The optimizer's update of a parameter whose gradient is not finite is not corrected.",
+          spoiled_full_step),
+    Fault("Numbers", "NaN gradients in another full step, after which the loop loads its own copy "
+          "of weights and optimizer", "The run goes on: no average has taken anything in that is "
+          "not finite.", spoiled_full_step_and_back),
+    Fault("Numbers", "forecasts 30 times too long, or of the wrong sign besides", "Predicted "
+          "steps are undone or pause, and the run falls back; weights stay finite. A forecast that "
+          "is only slightly wrong raises no alarm.", too_far),
+    Fault("Numbers", "the mean loss stands a fifth above that of the warm-up for 32 full steps",
+          FALLS_BACK, stands_above),
+    Fault("Numbers", "alarms that come back", "The fourth ends predicted steps for good, with a "
+          "warning; updates are corrected all the same. 500 full steps without an alarm forgive "
+          "those before.", alarms_come_back),
+    Fault("Numbers", "NaN in the forecast of one of several optimizers", "The update of the others "
+          "is held back too, as their gradients are not finite.", other_optimizer),
+    Fault("Numbers", "a verifying step without an update, as where a gradient scaler skips it",
+          "Undone.", each(scaler_skips, fused_scaler_skips)),
+]  # fmt: skip

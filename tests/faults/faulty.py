@@ -1,0 +1,221 @@
+"""Parts that fail, and what must hold after each failure."""
+
+import copy
+import io
+import linecache
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+import hybrid_predict
+from hybrid_predict import MomentumPredictor, SpectralUpdate, WeightDelta
+from hybrid_predict.config import KINDS
+from loops import Bench, make_config, same_bits
+
+ROOT = str(Path(hybrid_predict.__file__).parent)
+
+
+def state(bench):
+    """Copies of weights, buffers and optimizer state."""
+    trace = bench.trace()
+    return trace["model"], trace["optimizer"]
+
+
+def reasons(bench):
+    """What the ledger says has happened, in order."""
+    return [event["reason"] for event in bench.engine.ledger.events]
+
+
+def replaced(value, path, new):
+    """A copy with another leaf."""
+    copied = copy.deepcopy(value)
+    place = copied
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = new
+    return copied
+
+
+def check_consistent(bench):
+    """What holds between any two full steps, whatever went wrong before."""
+    engine = bench.engine
+    assert not engine.in_step
+    assert all(torch.isfinite(p).all() for p in bench.model.parameters())
+    counts = {float(s["step"]) for s in bench.optimizer.state.values()}
+    assert len(counts) <= 1
+    assert all(torch.isfinite(v).all() for s in bench.optimizer.state.values() for v in s.values())
+    assert not hasattr(bench.optimizer, "found_inf")
+    ledger, clock = engine.ledger, engine.clock
+    assert ledger.steps == clock.steps == ledger.full_steps + ledger.predicted_steps
+    assert clock.unread >= 0 and clock.position <= clock.total
+
+
+def check_goes_on(bench, steps=4):
+    """The run continues, and what is saved of it can be loaded without running code."""
+    check_consistent(bench)
+    for _ in range(steps):
+        bench.step()
+        check_consistent(bench)
+    buffer = io.BytesIO()
+    torch.save(bench.engine.state_dict(), buffer)
+    buffer.seek(0)
+    fresh = Bench(bench.engine.config)
+    fresh.engine.load_state_dict(torch.load(buffer, weights_only=True))
+    assert same_bits(fresh.engine.state_dict(), bench.engine.state_dict())
+
+
+def check_plain_from_here(bench, words, steps=6):
+    """The plug-in's part has ended for the given reason, and the rest is the plain loop's, bit for
+    bit."""
+    check_consistent(bench)
+    (reason,) = [r for r in reasons(bench) if r.startswith("fell back to plain training")]
+    assert words in reason
+    random = torch.get_rng_state()
+    plain = Bench(None)
+    plain.model.load_state_dict(bench.model.state_dict())
+    plain.optimizer.load_state_dict(copy.deepcopy(bench.optimizer.state_dict()))
+    plain.taken = bench.taken
+    torch.set_rng_state(random)
+    plain.train(steps)
+    torch.set_rng_state(random)
+    records = bench.train(steps)
+    assert {(r.predicted, r.ticks, r.phase.value) for r in records} == {(0, 1, "plain")}
+    assert same_bits(state(plain), state(bench))
+
+
+class Log(logging.Handler):
+    """Collects what the package logs at warning level."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.lines = []
+
+    def emit(self, record):
+        self.lines.append(record.getMessage())
+
+    def __enter__(self):
+        logging.getLogger("hybrid_predict").addHandler(self)
+        return self
+
+    def __exit__(self, *_):
+        logging.getLogger("hybrid_predict").removeHandler(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failing(MomentumPredictor):
+    """Raises in one method from a number of displacements on."""
+
+    where: str = "forecast"
+    error: type[BaseException] = ZeroDivisionError
+    after: int = 5
+
+    def observe(self, state, displacement, backend):
+        super().observe(state, displacement, backend)
+        self._fail("observe", state)
+
+    def forecast(self, state, rates):
+        self._fail("forecast", state)
+        return super().forecast(state, rates)
+
+    def _fail(self, method, state):
+        if method == self.where and state.count >= self.after:
+            raise self.error("no more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingUpdate(SpectralUpdate):
+    """Raises in one method from its n-th call on."""
+
+    where: str = "direction"
+    error: type[BaseException] = ZeroDivisionError
+    after: int = 5
+    calls: list[str] = field(default_factory=list, compare=False, repr=False)
+
+    def direction(self, *args):
+        self._fail("direction")
+        return super().direction(*args)
+
+    def lengths(self, *args):
+        self._fail("lengths")
+        return super().lengths(*args)
+
+    def _fail(self, method):
+        self.calls.append(method)
+        if method == self.where and self.calls.count(method) >= self.after:
+            raise self.error("no more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reshaped(MomentumPredictor):
+    """Gives forecasts that a function changes, from a number of displacements on."""
+
+    change: Callable[[WeightDelta], object] | None = None
+    after: int = 0
+
+    def forecast(self, state, rates):
+        delta = super().forecast(state, rates)
+        return self.change(delta) if state.count >= self.after else delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReshapedUpdate(SpectralUpdate):
+    """Gives directions that a function changes."""
+
+    change: Callable[[list[torch.Tensor]], object] | None = None
+
+    def direction(self, *args):
+        return self.change(super().direction(*args))
+
+
+def directions(function):
+    """A change of every direction of a forecast."""
+    return lambda d: WeightDelta(d.names, tuple(map(function, d.directions)), d.factors)
+
+
+def with_predictor(predictor, **changes):
+    """A run in which one predictor forecasts every parameter."""
+    return Bench(make_config(predictors=dict.fromkeys(KINDS, predictor), **changes))
+
+
+def with_update(update, **changes):
+    """A run in which one update corrects every matrix."""
+    kinds = ("hidden", "embedding", "head")
+    return Bench(make_config(updates=dict.fromkeys(kinds, update), **changes))
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the n-th line of the package that is run inside the block."""
+
+    def __init__(self, at=-1):
+        self.at, self.lines, self._entered = at, 0, set()
+
+    def _trace(self, frame, event, arg):
+        # An interrupt inside the handling of an interrupt is not what is asked for here.
+        inside = frame.f_code.co_filename.startswith(ROOT)
+        if inside and frame.f_code.co_name not in ("undo", "contained", "__exit__"):
+            if event == "line" and not self._leaves_a_block(frame):
+                self.lines += 1
+                if self.lines - 1 == self.at:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+            return self._trace
+        return self._trace if inside or event == "call" else None
+
+    def _leaves_a_block(self, frame):
+        """Whether a ``with`` line is met again at its end, where Python looks for no signals."""
+        line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        if not line.lstrip().startswith("with "):
+            return False
+        self._entered ^= {(id(frame), frame.f_lineno)}
+        return (id(frame), frame.f_lineno) not in self._entered
+
+    def __enter__(self):
+        sys.settrace(self._trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)

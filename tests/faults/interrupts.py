@@ -1,0 +1,97 @@
+"""Ctrl-C at the lines of a full step."""
+
+from itertools import count
+
+import torch
+
+from faulty import Interrupt, check_consistent, state
+from hybrid_predict import UsageError
+from loops import Bench, make_config, same_bits
+
+
+def prepared(model):
+    """A run whose next full step is a verifying one, with a reading that comes one step late."""
+    bench = Bench(make_config(lag=1), model)
+    bench.train(6)
+    assert bench.engine.clock.due == 1
+    return bench
+
+
+def interrupted(model, every):
+    """Runs that were interrupted in one full step, each at another line; every n-th is taken."""
+    for at in count(0, every):
+        bench = prepared(model)
+        try:
+            with Interrupt(at):
+                bench.step()
+        except KeyboardInterrupt:
+            yield bench
+            continue
+        assert at > 300
+        return
+
+
+def watched(bench):
+    """Weights that predicted steps have moved, and those that the optimizer has updated then."""
+    seen = {}
+    for method in ("before_step", "after_update"):
+        original = getattr(bench.engine, method)
+
+        def noting(*args, method=method, original=original):
+            seen[method, "at"] = state(bench)[0]
+            original(*args)
+            seen[method] = state(bench)[0]
+
+        setattr(bench.engine, method, noting)
+    bench.step()
+    return seen["before_step"], seen["after_update", "at"]
+
+
+def check_between(bench, found, before, moved, own, after):
+    """Every tensor is what the optimizer has made of it, or corrected, or moved back after that."""
+    assert same_bits(found[1], after[1])
+    parameters = dict(bench.model.named_parameters())
+    for name, value in found[0].items():
+        back = before[0][name]  # a buffer
+        if name in parameters:
+            back = own[name] - (moved[name] - back)
+        done = same_bits(value, own[name]) or same_bits(value, after[0][name])
+        assert done or torch.allclose(value, back, atol=1e-6), name
+
+
+def interrupt_lines(model, every):
+    """Ctrl-C at every n-th line of a full step, and what weights and state were left like."""
+    bench = prepared(model)
+    before = state(bench)
+    moved, own = watched(bench)
+    after = state(bench)
+    assert not same_bits(before, after)
+    seen = {"before": 0, "after": 0, "between": 0}
+    for bench in interrupted(model, every):
+        bench.engine.detach()
+        found = state(bench)
+        if same_bits(found, before):
+            seen["before"] += 1
+        elif same_bits(found, after):
+            seen["after"] += 1
+        else:
+            seen["between"] += 1
+            check_between(bench, found, before, moved, own, after)
+        assert not bench.optimizer._optimizer_step_pre_hooks
+        assert not hasattr(bench.optimizer, "found_inf")
+    assert seen["before"] and seen["after"]
+    return seen
+
+
+def interrupt_and_go_on(model, every):
+    """After Ctrl-C at every n-th line the same engine finishes its run."""
+    for bench in interrupted(model, every):
+        try:
+            bench.engine.abandon()
+        except UsageError:  # the update has happened
+            bench.engine.after_step()
+        bench.optimizer.zero_grad()
+        while not bench.engine.done:
+            bench.step()
+        check_consistent(bench)
+        assert bench.engine.clock.steps == bench.engine.clock.total

@@ -1,0 +1,227 @@
+"""Random configurations, runs, commands and files: nothing but typed errors, and whole runs."""
+
+import contextlib
+import copy
+import dataclasses
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.__main__ import main as bench
+from benchmarks.run import Store
+from cases import MODELS, OPTIMIZERS
+from faulty import replaced
+from hybrid_predict import (
+    CheckpointError,
+    ConfigError,
+    HybridConfig,
+    HybridEngine,
+    MomentumPredictor,
+    SavingsLedger,
+    SpectralUpdate,
+    Verdict,
+)
+from hybrid_predict.audit.store import RunStore
+from hybrid_predict.cli import main
+from hybrid_predict.config import KINDS
+from hybrid_predict.errors import HybridPredictError
+from loops import SPOILERS, Bench, make_config, same_bits
+
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-3, 3),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["hidden", "spectral", "momentum", "auto"]),
+)
+VALUES = st.one_of(
+    SCALARS,
+    st.lists(SCALARS, max_size=2),
+    st.dictionaries(st.text(max_size=3) | st.just("hidden"), SCALARS, max_size=2),
+)
+FIELDS = [field.name for field in dataclasses.fields(HybridConfig)]
+anywhere = settings(
+    max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
+
+
+@anywhere
+@given(changes=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3))
+@example(changes={"total_steps": 10, "speedup": 1e300})
+@example(changes={"total_steps": 2**70})
+@example(changes={"predictors": {"hidden": []}})
+@example(changes={"kinds": {3: "hidden"}})
+def test_configurations_are_good_or_refused_by_name(changes):
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with contextlib.suppress(HybridPredictError):
+        config = HybridConfig(**{"total_steps": 10, **changes})
+        if (config.total_steps or 0) <= 10**4:
+            HybridEngine(model, optimizer, config).detach()
+
+
+UPDATES = st.builds(
+    SpectralUpdate,
+    share=st.sampled_from([0.0, 0.3, 1.0]),
+    bound=st.sampled_from([None, 1.0, 2.0]),
+    newest=st.floats(0, 0.5),
+    damped=st.booleans(),
+    level_rows=st.booleans(),
+)
+PREDICTORS = st.builds(
+    MomentumPredictor, decay=st.floats(0, 0.95), coefficient=st.floats(-1, 1), gated=st.booleans()
+)
+PATTERNS = st.one_of(
+    st.builds(lambda f, p: {"full_steps": f, "predict_steps": p}, st.integers(1, 3),
+              st.integers(1, 3)),
+    st.builds(lambda s: {"speedup": s}, st.sampled_from(["auto", 1, 1.2, 1.5, 2.0, 3.0])),
+)  # fmt: skip
+RUNS = st.fixed_dictionaries(
+    {
+        "updates": st.dictionaries(st.sampled_from(KINDS), UPDATES),
+        "predictors": st.dictionaries(st.sampled_from(KINDS), PREDICTORS),
+        "lag": st.integers(0, 4),
+        "warmup_steps": st.sampled_from([0, 3, 0.2]),
+        "cooldown_steps": st.sampled_from([0, 3, 0.2]),
+        "history_dtype": st.sampled_from(["float32", "bfloat16"]),
+        "shadow": st.booleans(),
+        "pattern": PATTERNS,
+    }
+)
+
+
+def snapshot(one):
+    """Everything but the random state, which data and dropout share."""
+    trace = one.trace()
+    return trace["model"], trace["optimizer"]
+
+
+@pytest.mark.filterwarnings("ignore:.*only .* fit between")
+@settings(anywhere, max_examples=20)
+@given(
+    changes=RUNS,
+    model=st.sampled_from(sorted(MODELS)),
+    optimizer=st.sampled_from(sorted(OPTIMIZERS)),
+    spoiler=st.sampled_from(["nan-loss", "inf-loss", "one-gradient"]),
+    bad=st.integers(3, 12),
+)
+def test_every_configuration_ends_its_run_with_whole_weights(
+    changes, model, optimizer, spoiler, bad
+):
+    pattern = changes.pop("pattern")
+    own = HybridConfig(total_steps=16, max_overhead=1e9, **changes, **pattern)
+    one, ticks, verdicts, spoiled = Bench(own, model, optimizer), 0, [], False
+    while not one.engine.done:
+        before = snapshot(one)
+        one.engine.before_step()
+        moved = not same_bits(snapshot(one), before)
+        loss = one.loss()
+        spoils = moved and one.taken >= bad and not spoiled
+        (SPOILERS[spoiler](one.model, loss) if spoils else loss).backward()
+        one.optimizer.step()
+        one.optimizer.zero_grad()
+        one.taken += 1
+        record = one.engine.after_step(loss)
+        ticks += record.ticks
+        verdicts.append(record.verdict)
+        if spoils:
+            assert same_bits(snapshot(one), before)
+            spoiled = True
+    model_state, _ = snapshot(one)
+    assert all(torch.isfinite(x).all() for x in model_state.values())
+    ledger = one.engine.ledger
+    assert ticks == ledger.steps == 16 == ledger.full_steps + ledger.predicted_steps
+    assert (ledger.undone_steps > 0) is spoiled
+    if not own.lag:  # at the end several verdicts are read in one call, which tells the last
+        assert (Verdict.UNDONE in verdicts) is spoiled
+    assert not one.engine.clock.plain
+    again = Bench(own, model, optimizer)
+    again.engine.load_state_dict(copy.deepcopy(one.engine.state_dict()))
+    assert again.engine.done
+
+
+WORDS = ["demo", "audit", "run", "table", "--seeds", "--output-dir", "-1", "nan", "x.yaml"]
+
+
+@anywhere
+@given(words=st.lists(st.sampled_from(WORDS) | st.text(max_size=4), max_size=4))
+@pytest.mark.parametrize("program", [main, bench], ids=["hybrid-predict", "benchmarks"])
+def test_commands_that_make_no_sense_say_so(program, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert program([*words, "--no-such-option"]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def leaves(value, path=()):
+    """The path of every leaf of nested containers."""
+    if isinstance(value, (dict, list)):
+        pairs = value.items() if isinstance(value, dict) else enumerate(value)
+        return [leaf for key, item in pairs for leaf in leaves(item, (*path, key))]
+    return [path]
+
+
+@anywhere
+@given(data=st.data())
+def test_checkpoints_load_or_are_refused_and_change_nothing(data):
+    one = Bench(make_config(lag=1))
+    one.train(5)
+    kept = one.engine.state_dict()
+    path = data.draw(st.sampled_from(leaves(kept)))
+    try:
+        one.engine.load_state_dict(replaced(kept, path, data.draw(VALUES)))
+    except CheckpointError:
+        assert same_bits(one.engine.state_dict(), kept)
+
+
+@anywhere
+@given(data=st.data())
+def test_ledgers_load_or_are_refused(data):
+    ledger = SavingsLedger(full_steps=3, steps=4, predicted_steps=1)
+    ledger.record(2, "because")
+    plain = json.loads(ledger.to_json())
+    path = data.draw(st.sampled_from(leaves(plain)))
+    text = json.dumps(replaced(plain, path, data.draw(VALUES)))
+    cut = data.draw(st.integers(0, len(text)))
+    for tried in (text, text[:cut]):
+        with contextlib.suppress(ConfigError):
+            SavingsLedger.from_json(tried).summary()
+
+
+@anywhere
+@given(text=st.binary(max_size=40) | st.builds(json.dumps, VALUES).map(str.encode))
+def test_result_folders_load_or_are_refused(text, tmp_path):
+    (tmp_path / "runs").mkdir(exist_ok=True)
+    (tmp_path / "runs" / "full-seed0.json").write_bytes(text)
+    (tmp_path / "runs.jsonl").write_bytes(text)
+    with pytest.raises(ConfigError):
+        RunStore(tmp_path, {"a": 1}).load()
+    with contextlib.suppress(ConfigError):
+        assert Store(tmp_path).done == {}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The results of a benchmark of a few steps."""
+    folder = tmp_path_factory.mktemp("bench")
+    options = ["--suite", "smoke", "--tasks", "inr", "--arms", "short"]
+    assert bench(["run", *options, "--output-dir", str(folder)]) == 0
+    return json.loads((folder / "results.json").read_text())
+
+
+@settings(anywhere, max_examples=8)
+@given(data=st.data())
+def test_results_files_make_a_table_or_are_refused(data, small, tmp_path, capsys):
+    path = tmp_path / "results.json"
+    if data.draw(st.booleans()):
+        text = json.dumps(small)
+        path.write_text(text[: data.draw(st.integers(0, len(text) - 1))])
+    else:
+        name = data.draw(st.sampled_from(sorted(small)))
+        path.write_text(json.dumps({**small, name: data.draw(VALUES)}))
+    assert bench(["table", str(path)]) in (0, 2)
+    assert "Traceback" not in capsys.readouterr().err

@@ -1,0 +1,122 @@
+"""Every field of the configuration is an argument of the callback, from python and from YAML."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+from lightning.pytorch.cli import LightningCLI
+
+from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate
+from lightning_models import Net
+
+OWN = {"config", "skip_data"}
+
+
+def test_the_callback_takes_every_field_of_the_configuration_by_name() -> None:
+    parameters = inspect.signature(HybridPredict).parameters
+    names = [f.name for f in fields(HybridConfig)]
+    assert [name for name in parameters if name not in OWN] == names
+    assert parameters.keys() - names == OWN
+    wanted = get_type_hints(HybridConfig)
+    hints = get_type_hints(HybridPredict.__init__)
+    for name in names:
+        assert hints[name] == wanted[name] | None
+        assert parameters[name].default is None
+    assert HybridPredict().config == HybridConfig()
+
+
+GIVEN: dict[str, Any] = {
+    "speedup": 2.0, "warmup_steps": 7, "cooldown_steps": 0.1, "total_steps": 50, "enabled": False,
+    "shadow": True, "updates": {}, "predictors": {"head": "momentum"}, "kinds": {"net.*": "head"},
+    "max_overhead": 0.3, "history_dtype": "bfloat16", "lag": 2,
+}  # fmt: skip
+PATTERN = {"full_steps": 2, "predict_steps": 1}
+
+
+@pytest.mark.parametrize("given", [GIVEN, PATTERN], ids=["fields", "pattern"])
+def test_fields_come_by_name_as_a_dict_or_in_a_configuration(given: dict[str, Any]) -> None:
+    config = HybridConfig(**given)
+    for made in (
+        HybridPredict(**given), HybridPredict(config=given), HybridPredict(config=config),
+        HybridPredict(config=HybridConfig(lag=1, speedup=3), **{"lag": 1, **given}),
+    ):  # fmt: skip
+        expected = config if made.config.lag == config.lag else HybridConfig(**given, lag=1)
+        assert made.config == expected
+
+
+def test_what_is_given_beside_a_configuration_overrides_it() -> None:
+    config = HybridConfig(speedup=3, lag=2)
+    assert HybridPredict(2.0, config=config).config == HybridConfig(speedup=2.0, lag=2)
+    assert HybridPredict(config=config, **PATTERN).config == HybridConfig(lag=2, **PATTERN)
+    assert HybridPredict(2.0, config=PATTERN).config == HybridConfig(speedup=2.0)
+    assert HybridPredict(enabled=True, config={"enabled": False}).config.enabled
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"skip_data": "some"}, "skip_data"),
+        ({"speedup": 0.5}, "speedup"),
+        ({"speedup": HybridConfig()}, "speedup"),
+        ({"speedup": 2.0, "full_steps": 2, "predict_steps": 1}, "speedup"),
+        ({"config": {"spedup": 2.0}}, r"config: expected fields out of .*speedup.*\['spedup'\]"),
+        ({"predictors": {"hidden": "momentun"}}, "momentun"),
+        ({"updates": {"hidden": "spectrl"}}, "spectrl"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_name_themselves(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        HybridPredict(**arguments)
+
+
+def test_an_unknown_argument_is_named() -> None:
+    with pytest.raises(TypeError, match="'spedup'"):
+        HybridPredict(spedup=2.0)  # type: ignore[call-arg]
+
+
+YAML = """
+trainer:
+  callbacks:
+    - class_path: {path}
+      init_args:
+        full_steps: 3
+        predict_steps: 1
+        warmup_steps: 0.1
+        updates: {{}}
+        kinds: {{"net.4.weight": hidden}}
+        config: {config}
+        skip_data: none
+"""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("path", ["HybridPredict", "hybrid_predict.HybridPredict"])
+@pytest.mark.parametrize("config", ["null", "{lag: 1, predictors: {hidden: momentum}}"])
+def test_a_lightning_cli_makes_the_callback(
+    tmp_path: Path, path: str, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["train"])
+    file = tmp_path / "config.yaml"
+    file.write_text(YAML.format(path=path, config=config))
+    cli = LightningCLI(
+        Net, run=False, args=["--config", str(file), "--trainer.accelerator=cpu"],
+        save_config_callback=None, seed_everything_default=False,
+        trainer_defaults={"logger": False, "enable_progress_bar": False,
+                          "enable_checkpointing": False, "enable_model_summary": False},
+    )  # fmt: skip
+    (callback,) = [c for c in cli.trainer.callbacks if isinstance(c, HybridPredict)]
+    assert callback.skip_data == "none"
+    assert callback.config == HybridConfig(
+        **{**PATTERN, "full_steps": 3}, warmup_steps=0.1, updates={}, lag=1 if "lag" in config
+        else None, kinds={"net.4.weight": "hidden"},
+    )  # fmt: skip
+
+
+def test_objects_are_taken_as_they_are() -> None:
+    update = SpectralUpdate(share=0.5)
+    assert HybridPredict(updates={"hidden": update}).config.updates["hidden"] is update

@@ -1,0 +1,172 @@
+"""One callback for the Trainers of ``lightning`` and of ``pytorch_lightning``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import lightning.pytorch
+import pytest
+import pytorch_lightning
+import torch
+
+from hybrid_predict import HybridPredict
+from lightning_models import AnyNet, SeededLoader, fit, same, weights
+
+TESTS = Path(__file__).parents[1]
+PACKAGES = {"lightning": lightning.pytorch, "pytorch_lightning": pytorch_lightning}
+
+
+def in_a_process(code: str, *hidden: str) -> None:
+    """Run code in a process in which these packages are not installed."""
+    hide = f"""
+import sys
+from importlib.machinery import PathFinder
+class Hide(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.split(".")[0] not in {hidden!r}:
+            return super().find_spec(name, path, target)
+sys.meta_path = [Hide if finder is PathFinder else finder for finder in sys.meta_path]
+import torch
+torch.set_num_threads(1)
+"""
+    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", hide + code], env=environment, text=True,
+                          capture_output=True, timeout=300)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+TRAIN = """
+class Net({package}.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 8),
+                                       torch.nn.Linear(8, 1))
+    def training_step(self, batch, batch_idx):
+        return self.net(batch).square().mean()
+    def configure_optimizers(self):
+        return torch.optim.AdamW(self.parameters())
+trainer = {package}.Trainer(
+    max_steps=15, callbacks=[callback], accelerator="cpu", logger=False, log_every_n_steps=1,
+    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+trainer.fit(Net(), torch.utils.data.DataLoader(torch.ones(40, 4), 2))
+assert (trainer.global_step, callback.ledger.full_steps) == (15, 10)
+"""
+NAMES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightning"}
+
+
+@pytest.mark.parametrize("installed", PACKAGES)
+def test_where_one_package_is_installed_the_other_is_not_missed(installed: str) -> None:
+    (other,) = PACKAGES.keys() - {installed}
+    code = f"""
+from hybrid_predict import HybridPredict
+callback = HybridPredict()
+import {NAMES[installed]}
+{TRAIN.format(package=NAMES[installed])}
+assert {other!r} not in sys.modules
+"""
+    in_a_process(code, other)
+
+
+@pytest.mark.parametrize("used", PACKAGES)
+def test_where_both_are_installed_only_the_one_in_use_is_imported(used: str) -> None:
+    (other,) = PACKAGES.keys() - {used}
+    code = f"""
+from hybrid_predict import HybridPredict
+import hybrid_predict.integrations.lightning
+callback = HybridPredict()
+assert not {{"lightning", "pytorch_lightning"}} & sys.modules.keys()
+import {NAMES[used]}
+{TRAIN.format(package=NAMES[used])}
+assert {other!r} not in sys.modules
+import pickle
+assert isinstance(pickle.loads(pickle.dumps(HybridPredict())), {NAMES[used]}.Callback)
+import {NAMES[other]}
+{TRAIN.format(package=NAMES[other])}
+assert issubclass(HybridPredict, {NAMES[used]}.Callback)
+"""
+    in_a_process(code)
+
+
+def test_where_neither_is_installed_the_extra_is_named() -> None:
+    code = """
+from hybrid_predict import HybridConfig, MissingExtraError
+try:
+    from hybrid_predict import HybridPredict
+except MissingExtraError as error:
+    assert "hybrid-predict[lightning]" in str(error)
+else:
+    raise AssertionError
+"""
+    in_a_process(code, *PACKAGES)
+
+
+def run(package: ModuleType, folder: Path, **kwargs: Any) -> tuple[Any, dict[str, Any]]:
+    """A run with every check that a Trainer makes by class: weights, counters, checkpoints."""
+    torch.manual_seed(0)
+    net: Any = type("Net", (AnyNet, package.LightningModule), {})
+    callback = HybridPredict()
+    assert isinstance(callback, package.Callback)
+    saver = package.callbacks.ModelCheckpoint(
+        folder, "{step}", every_n_train_steps=6, save_top_k=-1, save_on_train_epoch_end=False
+    )
+    averages = package.callbacks.EMAWeightAveraging(decay=0.9, update_every_n_steps=4)
+    scheduler = package.callbacks.GradientAccumulationScheduler({0: 1})
+    trainer, model = fit(
+        [callback, averages, scheduler, saver], net("cosine"), package=package,
+        train=SeededLoader(60), max_steps=48, **kwargs
+    )  # fmt: skip
+    seconds = ("seconds", "overhead")
+    ledger = {k: v for k, v in callback.ledger.summary().items()
+              if not any(s in k for s in seconds)}  # fmt: skip
+    return trainer, {"weights": weights(model), "rates": model.rates, "ledger": ledger,
+                     "step": trainer.global_step, "rows": callback.history.rows}  # fmt: skip
+
+
+def test_the_same_run_through_both_packages_is_bit_identical(tmp_path: Path) -> None:
+    runs = {name: run(package, tmp_path / name)[1] for name, package in PACKAGES.items()}
+    ends = [result.pop("weights") for result in runs.values()]
+    assert same(*ends)
+    assert runs["lightning"] == runs["pytorch_lightning"]
+    assert runs["lightning"]["ledger"]["full_steps"] == 32
+    files = [sorted(p.name for p in (tmp_path / name).glob("*.ckpt")) for name in PACKAGES]
+    assert files[0] == files[1] == sorted(f"step={k}.ckpt" for k in range(6, 49, 6))
+    for name in files[0]:
+        states = [torch.load(tmp_path / p / name, weights_only=True) for p in PACKAGES]
+        saved = [state["hybrid_predict"] for state in states]
+        assert saved[0]["clock"] == saved[1]["clock"]
+        assert torch.equal(*[part["random"][0]["torch"] for part in saved])
+        assert same(*[state["state_dict"] for state in states])
+
+
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")
+def test_a_run_of_one_package_goes_on_in_the_other(tmp_path: Path) -> None:
+    _, whole = run(lightning.pytorch, tmp_path / "whole")
+    path = tmp_path / "whole" / "step=24.ckpt"
+    _, resumed = run(pytorch_lightning, tmp_path / "resumed", seed=9, ckpt_path=str(path))
+    assert resumed["step"] == 48
+    assert same(resumed["weights"], whole["weights"])
+    assert resumed["ledger"] == whole["ledger"]
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_what_is_checked_by_class_is_checked_in_both_packages(name: str, tmp_path: Path) -> None:
+    package = PACKAGES[name]
+    net: Any = type("Net", (AnyNet, package.LightningModule), {})
+    twice = [HybridPredict(), HybridPredict()]
+    changing = [HybridPredict(), package.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})]
+    for callbacks, words in ((twice, "one HybridPredict"), (changing, "max_steps alone")):
+        with pytest.raises(RuntimeError, match=words):
+            fit(callbacks, net(), package=package, max_epochs=3)
+    logger = package.loggers.MLFlowLogger(
+        tracking_uri=f"sqlite:///{tmp_path}/mlflow.db", artifact_location=str(tmp_path / "files")
+    )
+    fit([HybridPredict()], net(), package=package, max_steps=15, logger=logger)
+    tags = logger.experiment.get_run(logger.run_id).data.tags
+    assert tags["hybrid_predict.steps"] == "15"

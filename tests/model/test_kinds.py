@@ -1,0 +1,269 @@
+"""Which parameters are hidden matrices, embeddings, the head, or vectors."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from cases import MODELS, TiedLM
+from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.demo.byte_gpt import ByteGPT, ByteGPTConfig
+from hybrid_predict.model.kinds import classify
+
+
+class ViTLike(nn.Module):
+    """A patch embedding, learned positions as a bare parameter, one encoder layer, a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(1, 8, 4, stride=4)
+        self.pos_embedding = nn.Parameter(torch.zeros(1, 4, 8))
+        self.encoder = nn.TransformerEncoderLayer(8, 2, 16)
+        self.head = nn.Linear(8, 5)
+
+
+def gpt():
+    return ByteGPT(ByteGPTConfig(layers=2, heads=2, width=8, context=16, vocab=11))
+
+
+CLASSIFIED = {
+    "mlp": (MODELS["mlp"].build, {"0.weight": "hidden", "3.weight": "hidden", "5.weight": "head"}),
+    "one-matrix": (lambda: nn.Linear(3, 2), {"weight": "hidden"}),
+    "conv": (
+        MODELS["conv"].build,
+        {"0.weight": "hidden", "3.weight": "hidden", "5.weight": "head"},
+    ),
+    "gpt": (
+        gpt,
+        {
+            "token_embedding.weight": "embedding",
+            "position_embedding.weight": "embedding",
+            "head.weight": "head",
+            **{
+                f"blocks.{k}.{layer}.weight": "hidden"
+                for k in range(2)
+                for layer in ("qkv", "attention_out", "mlp_in", "mlp_out")
+            },
+        },
+    ),
+    "attention": (
+        lambda: nn.ModuleDict({"a": nn.MultiheadAttention(8, 2), "b": nn.Linear(8, 3)}),
+        {"a.in_proj_weight": "hidden", "a.out_proj.weight": "hidden", "b.weight": "head"},
+    ),
+    "tied": (TiedLM, {"embedding.weight": "embedding", "hidden.weight": "hidden"}),
+    "vit": (
+        ViTLike,
+        {
+            "patches.weight": "hidden",
+            "pos_embedding": "embedding",
+            "encoder.self_attn.in_proj_weight": "hidden",
+            "encoder.self_attn.out_proj.weight": "hidden",
+            "encoder.linear1.weight": "hidden",
+            "encoder.linear2.weight": "hidden",
+            "head.weight": "head",
+        },
+    ),
+    "lstm": (
+        lambda: nn.ModuleDict({"rnn": nn.LSTM(4, 6), "out": nn.Linear(6, 2)}),
+        {"rnn.weight_ih_l0": "hidden", "rnn.weight_hh_l0": "hidden", "out.weight": "head"},
+    ),
+    "depthwise": (
+        lambda: nn.Sequential(nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 4, 1), nn.Linear(4, 2)),
+        {"0.weight": "hidden", "1.weight": "hidden", "2.weight": "head"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLASSIFIED)
+def test_kinds_follow_module_types_and_shapes(name):
+    build, matrices = CLASSIFIED[name]
+    model = build()
+    kinds = classify(model)
+    found = {label: kinds[id(p)] for label, p in model.named_parameters()}
+    assert {label: kind for label, kind in found.items() if kind != "vector"} == matrices
+    assert len(kinds) == len(found)
+
+
+def mlp_of(*widths):
+    pairs = pairwise(widths)
+    return nn.Sequential(*(part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())))
+
+
+def conv(outputs):
+    return nn.Conv2d(16, outputs, 3)
+
+
+SEVERAL_HEADS = {
+    "policy and value": (
+        lambda: nn.ModuleDict(
+            {"trunk": mlp_of(8, 16, 16), "policy": nn.Linear(16, 4), "value": nn.Linear(16, 1)}
+        ),
+        ["policy.weight", "value.weight"],
+    ),
+    "heads of two layers in a list": (
+        lambda: nn.ModuleDict(
+            {"trunk": mlp_of(8, 16), "heads": nn.ModuleList([mlp_of(16, 16, k) for k in (3, 2)])}
+        ),
+        ["heads.0.2.weight", "heads.1.2.weight"],
+    ),
+    "vocabulary and value": (
+        lambda: nn.ModuleDict(
+            {
+                "embed": nn.Embedding(11, 16),
+                "block": mlp_of(16, 16, 16),
+                "words": nn.Linear(16, 11),
+                "value": nn.Linear(16, 1),
+            }
+        ),
+        ["words.weight", "value.weight"],
+    ),
+    "classes and boxes": (
+        lambda: nn.ModuleDict({"stem": nn.Conv2d(3, 16, 3), "classes": conv(9), "boxes": conv(4)}),
+        ["classes.weight", "boxes.weight"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEVERAL_HEADS)
+def test_modules_beside_the_head_end_in_heads_too(name):
+    build, heads = SEVERAL_HEADS[name]
+    model = build()
+    kinds = classify(model)
+    assert [n for n, p in model.named_parameters() if kinds[id(p)] == "head"] == heads
+
+
+@pytest.mark.parametrize(
+    ("split", "heads"),
+    [
+        (lambda name, p: name.startswith("judge"), ["made.2.weight", "judge.2.weight"]),
+        (lambda name, p: p.dim() > 1, ["judge.2.weight"]),
+        (lambda name, p: name.startswith("judge.2"), ["judge.2.weight"]),
+        (lambda name, p: name.startswith("made.2"), ["judge.2.weight"]),
+        (lambda name, p: False, ["judge.2.weight"]),
+    ],
+    ids=["by network", "matrices and the rest", "the last layer", "an inner layer", "one"],
+)
+def test_networks_of_optimizers_of_their_own_have_heads_of_their_own(split, heads):
+    model = nn.ModuleDict({"made": mlp_of(6, 12, 8), "judge": mlp_of(8, 12, 1)})
+    named = list(model.named_parameters())
+    sides = [[p for n, p in named if bool(split(n, p)) is side] for side in (False, True)]
+    optimizers = [torch.optim.SGD(side, lr=0.1) for side in sides if side]
+    mapper = HybridEngine(model, optimizers, HybridConfig(total_steps=9)).mapper
+    found = {n for n, kind in zip(mapper.names, mapper.kinds, strict=True) if kind == "head"}
+    assert found == set(heads)
+
+
+class Adapted(nn.Module):
+    """A frozen layer with a trained low-rank term."""
+
+    def __init__(self, inputs, outputs):
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.down, self.up = nn.Linear(inputs, 2, bias=False), nn.Linear(2, outputs, bias=False)
+
+
+def parts(**children):
+    return nn.ModuleDict(children)
+
+
+def frozen(module):
+    return module.requires_grad_(False)
+
+
+def body():
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8))
+
+
+def lora_gpt(head):
+    return parts(embed=frozen(nn.Embedding(11, 8)), a=Adapted(8, 24), b=Adapted(8, 8), head=head)
+
+
+ADAPTERS = {f"{k}.{part}.weight": "hidden" for k in "ab" for part in ("down", "up")}
+BODY = {"body.0.weight": "hidden", "body.2.weight": "hidden"}
+
+PARTLY_FROZEN = {
+    "adapters, frozen head": (lambda: lora_gpt(frozen(nn.Linear(8, 11))), ADAPTERS),
+    "adapters, frozen head of no vocabulary": (lambda: lora_gpt(frozen(nn.Linear(8, 3))), ADAPTERS),
+    "adapters, trained head": (
+        lambda: lora_gpt(nn.Linear(8, 3)),
+        {**ADAPTERS, "head.weight": "head"},
+    ),
+    "adapters in a model of one child": (
+        lambda: parts(net=lora_gpt(frozen(nn.Linear(8, 11)))),
+        {f"net.{name}": kind for name, kind in ADAPTERS.items()},
+    ),
+    "adapters of every layer": (
+        lambda: parts(a=Adapted(8, 8), b=Adapted(8, 3)),
+        {**ADAPTERS, "b.up.weight": "head"},
+    ),
+    "frozen head": (lambda: parts(body=body(), head=frozen(nn.Linear(8, 3))), BODY),
+    "frozen head after a flattening": (
+        lambda: parts(body=body(), head=frozen(nn.Linear(32, 3))),
+        BODY,
+    ),
+    "frozen head of several layers": (
+        lambda: parts(body=body(), head=frozen(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)))),
+        BODY,
+    ),
+    "teacher": (
+        lambda: parts(body=body(), head=nn.Linear(8, 3), teacher=frozen(body())),
+        {**BODY, "head.weight": "head"},
+    ),
+    "frozen stem": (
+        lambda: parts(stem=frozen(body()), body=body(), head=nn.Linear(8, 3)),
+        {**BODY, "head.weight": "head"},
+    ),
+    "head alone": (
+        lambda: parts(net=nn.Sequential(*frozen(body()), nn.Linear(8, 3))),
+        {"net.3.weight": "head"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PARTLY_FROZEN)
+def test_the_head_is_sought_among_trained_matrices_unless_the_network_goes_on_frozen(name):
+    build, matrices = PARTLY_FROZEN[name]
+    model = build()
+    kinds = classify(model)
+    trained = {label: kinds[id(p)] for label, p in model.named_parameters() if p.requires_grad}
+    assert {label: kind for label, kind in trained.items() if kind != "vector"} == matrices
+
+
+class Policy(nn.Module):
+    """Two networks of one class side by side."""
+
+    def __init__(self):
+        super().__init__()
+        self.policy, self.value = mlp_of(6, 8, 4), mlp_of(6, 8, 1)
+
+    def forward(self, x):
+        return self.policy(x), self.value(x)
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.inner, self.out = nn.Embedding(5, 8), nn.Linear(8, 8), nn.Linear(8, 5)
+
+    def forward(self, x):
+        return self.out(self.inner(self.embed(x)).tanh())
+
+
+SCRIPTED = {"conv": MODELS["conv"].build, "mlp": MODELS["mlp"].build, "words": Words}
+SCRIPTED["policy"] = Policy
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("name", SCRIPTED)
+@pytest.mark.parametrize("whole", [True, False], ids=["model", "submodule"])
+def test_scripted_modules_are_classified_as_what_they_were_made_of(name, whole):
+    plain = SCRIPTED[name]()
+    scripted = torch.jit.script(SCRIPTED[name]())
+    models = [plain, scripted] if whole else [parts(net=plain), parts(net=scripted)]
+    found = []
+    for model in models:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        mapper = HybridEngine(model, optimizer, HybridConfig(total_steps=9)).mapper
+        found.append(dict(zip(mapper.names, mapper.kinds, strict=True)))
+    assert found[0] == found[1]

@@ -1,0 +1,213 @@
+"""Parameters by name: visited, transformed, moved and put back."""
+
+import pytest
+import torch
+from torch import nn
+
+from cases import MODELS, OPTIMIZERS
+from hybrid_predict import (
+    ConfigError,
+    ContractError,
+    ParameterMapper,
+    UnsupportedSetupError,
+    WeightDelta,
+)
+from loops import same_bits, weights
+
+
+@pytest.fixture
+def net():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    return model, ParameterMapper(model)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_names_are_those_of_the_model_each_once(name):
+    model = MODELS[name].build()
+    mapper = ParameterMapper(model)
+    assert list(mapper.names) == [label for label, _ in model.named_parameters()]
+    assert len(mapper.kinds) == len(mapper.names)
+
+
+def test_override_by_glob_wins_and_the_first_match_counts():
+    overrides = {"3.*": "vector", "*.weight": "embedding"}
+    mapper = ParameterMapper(MODELS["mlp"].build(), None, overrides)
+    kinds = dict(zip(mapper.names, mapper.kinds, strict=True))
+    assert kinds["3.weight"] == kinds["3.bias"] == "vector"
+    assert kinds["0.weight"] == kinds["5.weight"] == "embedding"
+    assert kinds["0.bias"] == "vector"
+
+
+def test_override_that_matches_nothing_is_refused():
+    with pytest.raises(ConfigError, match=r"kinds: expected .*got 'layers\.\*'.*look like '0"):
+        ParameterMapper(MODELS["mlp"].build(), None, {"layers.*": "hidden"})
+
+
+def test_nothing_to_train_is_refused():
+    with pytest.raises(ConfigError, match="optimizer: expected at least one parameter"):
+        ParameterMapper(nn.Linear(2, 2).requires_grad_(False))
+
+
+def test_parameters_of_another_model_are_refused():
+    with pytest.raises(ConfigError, match="optimizer: expected parameters of this model"):
+        ParameterMapper(nn.Linear(2, 2), nn.Linear(2, 2).parameters())
+
+
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_a_lazy_module_without_its_first_input_is_refused():
+    model = nn.Sequential(nn.LazyLinear(4), nn.Linear(4, 2))
+    with pytest.raises(UnsupportedSetupError, match="Run one batch through the model"):
+        ParameterMapper(model)
+
+
+def test_tied_weights_are_mapped_once_and_those_of_no_optimizer_not_at_all():
+    tied, partly = (MODELS[name].build() for name in ("tied", "partly-trained"))
+    twice = ParameterMapper(tied, [*tied.parameters(), tied.head.weight])
+    assert twice.names == ("embedding.weight", "hidden.weight", "hidden.bias")
+    trained = [p for p in partly.parameters() if p.requires_grad]
+    assert not any(n.startswith("frozen") for n in ParameterMapper(partly, trained).names)
+
+
+def test_a_visit_shows_every_parameter_by_name(net):
+    model, mapper = net
+    seen = {}
+    mapper.visit(lambda name, tensor: seen.update({name: tensor.clone()}))
+    assert same_bits(seen, weights(model))
+    mapper.visit(lambda name, tensor: tensor * 2)
+    assert same_bits(seen, weights(model))
+
+
+def test_a_visitor_that_writes_is_told(net):
+    _, mapper = net
+    with pytest.raises(ContractError, match=r"only reads 0\.weight"):
+        mapper.visit(lambda name, tensor: tensor.zero_())
+
+
+def test_a_map_gives_every_parameter_new_values(net):
+    model, mapper = net
+    before = weights(model)
+    mapper.map(lambda name, tensor: 2 * tensor if name.endswith("weight") else tensor + 1)
+    for name, p in model.named_parameters():
+        wanted = 2 * before[name] if name.endswith("weight") else before[name] + 1
+        assert torch.equal(p, wanted)
+        assert p.requires_grad
+
+
+def at_the_end(name, tensor, value):
+    return value if name == "1.bias" else tensor + 1
+
+
+@pytest.mark.parametrize(
+    ("fn", "message"),
+    [
+        (lambda n, t: at_the_end(n, t, 3.0), "a tensor for 1.bias, got 'float'"),
+        (lambda n, t: at_the_end(n, t, None), "a tensor for 1.bias, got 'NoneType'"),
+        (lambda n, t: at_the_end(n, t, t[:1]), r"shape \(2,\) for 1.bias, got \(1,\)"),
+    ],
+    ids=["number", "nothing", "shape"],
+)
+def test_a_map_to_something_else_is_refused_with_the_weights_intact(net, fn, message):
+    model, mapper = net
+    before = weights(model)
+    with pytest.raises(ConfigError, match=f"fn: expected {message}"):
+        mapper.map(fn)
+    assert same_bits(weights(model), before)
+
+
+def test_a_map_whose_function_writes_or_raises_leaves_the_weights_intact(net):
+    model, mapper = net
+    before = weights(model)
+
+    def failing(name, tensor):
+        tensor.zero_()
+        if name == "1.bias":
+            raise ZeroDivisionError
+        return tensor
+
+    with pytest.raises(ZeroDivisionError):
+        mapper.map(failing)
+    assert same_bits(weights(model), before)
+
+
+def delta_for(model, scale=1.0):
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    directions = tuple(torch.randn(p.shape) for p in parameters)
+    return WeightDelta(names, directions, (scale, *[torch.tensor(scale)] * (len(names) - 1)))
+
+
+def test_a_movement_is_made_and_undone_bit_for_bit(net):
+    model, mapper = net
+    base, delta = weights(model), delta_for(model, 0.5)
+    movement = mapper.apply(delta)
+    for name, moved in delta.tensors().items():
+        torch.testing.assert_close(
+            dict(model.named_parameters())[name].detach(), base[name] + moved
+        )
+    movement.undo()
+    assert same_bits(weights(model), base)
+
+
+@pytest.mark.parametrize("good", [True, False])
+@pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
+def test_a_movement_is_undone_in_part_unless_it_is_good(net, good, on_device):
+    model, mapper = net
+    base = weights(model)
+    movement = mapper.apply(delta_for(model))
+    moved = weights(model)
+    movement.undo(torch.tensor(good) if on_device else good, members=[0, 3])
+    for k, (name, p) in enumerate(model.named_parameters()):
+        assert torch.equal(p, base[name] if k in (0, 3) and not good else moved[name])
+
+
+def test_a_movement_that_is_withdrawn_keeps_what_others_wrote_since(net):
+    model, mapper = net
+    base = weights(model)
+    movement = mapper.apply(delta_for(model))
+    with torch.no_grad():
+        model[0].weight.add_(3.0)
+    movement.withdraw([0, 1, 2, 3])
+    now = weights(model)
+    torch.testing.assert_close(now.pop("0.weight"), base.pop("0.weight") + 3.0)
+    assert same_bits(now, base)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "message"),
+    [
+        ("2.weight", (4, 3), "names of trained parameters, got '2.weight'"),
+        ("1.weight", (4, 2), r"shape \(2, 4\) for 1.weight, got \(4, 2\)"),
+        ("1.weight", (1, 4), r"shape \(2, 4\) for 1.weight, got \(1, 4\)"),
+    ],
+    ids=["unknown", "transposed", "broadcastable"],
+)
+def test_a_movement_that_does_not_fit_is_refused_with_the_weights_intact(net, name, shape, message):
+    model, mapper = net
+    base = weights(model)
+    delta = WeightDelta(("0.weight", name), (torch.ones(4, 3), torch.ones(shape)), (1.0, 1.0))
+    with pytest.raises(ConfigError, match=f"delta: expected {message}"):
+        mapper.apply(delta)
+    assert same_bits(weights(model), base)
+
+
+def test_scaling_a_delta_is_free_and_exact():
+    delta = WeightDelta(("w",), (torch.tensor([1.0, -2.0]),), (0.5,))
+    doubled = delta.scaled(4)
+    assert doubled.directions[0] is delta.directions[0]
+    assert doubled.tensors()["w"].tolist() == [2.0, -4.0]
+    assert delta.tensors()["w"].tolist() == [0.5, -1.0]
+
+
+def test_a_delta_of_unequal_parts_is_refused():
+    with pytest.raises(ConfigError, match="WeightDelta: expected as many"):
+        WeightDelta(("a", "b"), (torch.ones(1),), (1.0, 1.0))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_step_after_a_map_is_the_optimizer_s_own(net, name):
+    """A map writes into the parameters that the optimizer holds."""
+    model, mapper = net
+    optimizer = OPTIMIZERS[name](list(model.parameters()))
+    mapper.map(lambda name, tensor: torch.ones_like(tensor))
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    assert all(0 < (p - 1).abs().max().item() < 0.5 for p in model.parameters())

@@ -1,0 +1,190 @@
+"""What the optimizer wrapper refuses, shows, and holds back."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from cases import OPTIMIZERS
+from hybrid_predict import ConfigError, OptimizerWrapper, UnsupportedSetupError
+from loops import Bench, make_config, same_bits
+
+
+def named_optimizer(name):
+    return type(name, (torch.optim.SGD,), {})
+
+
+REFUSED = {
+    "LBFGS": torch.optim.LBFGS,
+    **{
+        name: named_optimizer(name)
+        for name in ("AdamWScheduleFree", "SGDScheduleFree", "Lookahead", "SAM", "ASAM")
+    },
+    "subclass": type("Mine", (named_optimizer("SAM"),), {}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_optimizers_that_cannot_be_followed_are_refused(name):
+    optimizer = REFUSED[name](nn.Linear(2, 2).parameters(), lr=0.1)
+    with pytest.raises(UnsupportedSetupError, match=r"optimizer: expected .*because it .*use SGD"):
+        OptimizerWrapper(optimizer)
+
+
+@pytest.mark.parametrize("value", [[], None, "sgd", [1]], ids=repr)
+def test_anything_but_torch_optimizers_is_refused(value):
+    with pytest.raises(ConfigError, match=r"optimizer: expected a torch\.optim.Optimizer"):
+        OptimizerWrapper(value)
+
+
+def test_every_parameter_has_the_options_of_its_group():
+    a, b, c = (nn.Linear(1, 1) for _ in range(3))
+    first = torch.optim.SGD(
+        [{"params": a.parameters(), "lr": 0.1}, {"params": b.parameters(), "maximize": True}], 0.2
+    )
+    second = torch.optim.AdamW(c.parameters(), lr=torch.tensor(0.3), weight_decay=0.0)
+    wrapper = OptimizerWrapper([first, second])
+    assert [id(p) for p in wrapper.parameters(1)] == [id(p) for p in c.parameters()]
+    assert len(wrapper.parameters()) == 6
+    assert [wrapper.owners()[id(m.weight)] for m in (a, b, c)] == [0, 0, 1]
+    found = [{**wrapper.options(0), **wrapper.options(1)}[id(m.weight)] for m in (a, b, c)]
+    assert [o.rate for o in found] == pytest.approx([0.1, 0.2, 0.3])
+    assert [o.sign for o in found] == [1.0, -1.0, 1.0]
+
+
+def test_parameters_in_two_groups_are_listed_once():
+    layer = nn.Linear(2, 2)
+    first = torch.optim.SGD([layer.weight], lr=0.1)
+    wrapper = OptimizerWrapper([first, torch.optim.SGD(layer.parameters(), lr=0.1)])
+    assert len(wrapper.parameters()) == 2
+
+
+class Listener:
+    def __init__(self):
+        self.heard = []
+
+    def before_update(self, index, loss):
+        self.heard.append(("before", index, None if loss is None else loss.item()))
+
+    def after_update(self, index):
+        self.heard.append(("after", index))
+
+
+@pytest.mark.parametrize("by_name", [True, False], ids=["keyword", "positional"])
+def test_a_closure_runs_once_and_its_loss_is_heard(by_name):
+    p = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([p], lr=0.5)
+    listener, calls = Listener(), []
+    handles = OptimizerWrapper(optimizer).attach(lambda: listener)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (p**2).sum()
+        loss.backward()
+        calls.append(1)
+        return loss
+
+    result = optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+    assert result.item() == 2.0
+    assert calls == [1]
+    assert listener.heard == [("before", 0, 2.0), ("after", 0)]
+    assert p.tolist() == [0.0, 0.0]
+    for handle in handles:
+        handle.remove()
+    optimizer.step()
+    assert len(listener.heard) == 2
+
+
+class Twice(torch.optim.SGD):
+    """Two updates of its base class in one step."""
+
+    def step(self, closure=None):
+        super().step()
+        return super().step()
+
+
+def test_only_the_outermost_step_is_heard():
+    p = nn.Parameter(torch.ones(2))
+    torch.optim.SGD([p], lr=0.5)  # from here on the base class calls hooks as well
+    optimizer, listener = Twice([p], lr=0.5), Listener()
+    OptimizerWrapper(optimizer).attach(lambda: listener)
+    p.grad = torch.ones(2)
+    optimizer.step()
+    assert p.tolist() == [0.0, 0.0]
+    assert listener.heard == [("before", 0, None), ("after", 0)]
+
+
+def test_a_loop_with_closures_equals_the_loop_without():
+    traces = []
+    for closed in (False, True):
+        bench = Bench(make_config())
+        for _ in range(10):
+            bench.engine.before_step()
+            losses = []
+
+            def closure(bench=bench, losses=losses):
+                bench.optimizer.zero_grad()
+                loss = bench.loss()
+                loss.backward()
+                losses.append(loss)
+                return loss
+
+            if closed:
+                bench.optimizer.step(closure)
+            else:
+                closure()
+                bench.optimizer.step()
+            bench.taken += 1
+            record = bench.engine.after_step(None if closed else losses[0])
+            assert record.loss == losses[0].item()
+        traces.append(bench.trace())
+    assert same_bits(*traces)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_withheld_update_leaves_no_trace_and_gradients_come_back(optimizer):
+    bench = Bench(None, optimizer=optimizer)
+    bench.train(3)
+    wrapper = OptimizerWrapper(bench.optimizer)
+    bench.loss().backward()
+    before = copy.deepcopy([bench.optimizer.state_dict(), bench.model.state_dict()])
+    gradients = [p.grad for p in bench.model.parameters()]
+    wrapper.withhold(0)
+    bench.optimizer.step()
+    assert wrapper.release(0)
+    assert same_bits([bench.optimizer.state_dict(), dict(bench.model.state_dict())],
+                     [before[0], dict(before[1])])  # fmt: skip
+    assert all(p.grad is g for p, g in zip(bench.model.parameters(), gradients, strict=True))
+    assert not wrapper.release(0)
+    bench.optimizer.step()
+    assert not same_bits(bench.optimizer.state_dict(), before[0])
+
+
+@pytest.mark.parametrize("theirs", [None, 0.0, 1.0])
+@pytest.mark.parametrize("good", [True, False])
+def test_a_fused_update_is_held_back_on_the_device(good, theirs):
+    layer = nn.Linear(3, 3)
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1, fused=True)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    wrapper = OptimizerWrapper(optimizer)
+    assert wrapper.holds_on_device(0)
+    before = layer.weight.detach().clone()
+    if theirs is not None:  # a gradient scaler's own flag
+        optimizer.found_inf = torch.tensor(theirs)
+    wrapper.hold_on_device(0, torch.tensor(good))
+    optimizer.step()
+    wrapper.release(0)
+    assert torch.equal(layer.weight, before) is not (good and not theirs)
+    assert getattr(optimizer, "found_inf", None) == theirs
+
+
+def test_optimizers_that_are_not_fused_or_not_torch_s_are_not_held_back_on_the_device():
+    layer = nn.Linear(3, 3)
+    for cls, options in (
+        (torch.optim.AdamW, {}),
+        (type("Mine", (torch.optim.AdamW,), {}), {"fused": True}),
+    ):
+        wrapper = OptimizerWrapper(cls(layer.parameters(), lr=0.1, **options))
+        assert not wrapper.holds_on_device(0)

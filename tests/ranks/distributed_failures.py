@@ -1,0 +1,123 @@
+"""What two ranks do when one fails; by ``launcher.launch``, for ``test_rank_failures``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from distributed_loops import Loop, batch, ddp, make_config, sharded
+from faulty import Failing, FailingUpdate, Log
+from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
+from hybrid_predict.tensors import ranks
+from loops import same_bits
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingThere(Failing):
+    """Fails on one rank only."""
+
+    rank: int = 1
+
+    def _fail(self, method: str, state: Any) -> None:
+        if ranks.rank() == self.rank:
+            super()._fail(method, state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingUpdateThere(FailingUpdate):
+    """Fails on the last rank only, in a method in which the ranks of a sharded model meet."""
+
+    def _fail(self, method: str) -> None:
+        if ranks.rank() == 1:
+            super()._fail(method)
+
+
+def failure(act: Callable[[], None], loop: Loop, kept: list[Any]) -> dict[str, Any]:
+    """What a rank ended with, and whether it was left as it was before its last full step."""
+    try:
+        act()
+    except Exception as error:
+        whole = same_bits(loop.state(), kept[0])
+        return {"type": type(error).__name__, "text": str(error), "whole": whole}
+    return {"type": ""}
+
+
+def in_a_loop(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], dict[str, Any]]:
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(wrap, make_config(**changes))
+        kept: list[Any] = []
+
+        def act() -> None:
+            with loop.engine:
+                while not loop.engine.done:
+                    kept[:] = [loop.state()]
+                    loop.step()
+
+        found = failure(act, loop, kept)
+        return {**found, "steps": loop.taken}
+
+    return check
+
+
+def loader(folder: Path) -> dict[str, Any]:
+    """A data loader that raises on one rank, in a loop of ours."""
+    loop = Loop(ddp())
+    kept: list[Any] = []
+
+    def loss(model: Any, x: Tensor) -> Tensor:
+        return model(x).square().mean()
+
+    model = TorchModel(loop.model, loss)
+    loop.engine.detach()
+    trainer = HybridTrainer(model, OptimizerWrapper(loop.optimizer), make_config())
+    loop.engine = trainer.engine
+
+    def batches() -> Iterator[Tensor]:
+        for k in range(100):
+            kept[:] = [loop.state()]
+            if k == 8 and ranks.rank() == 1:
+                raise OSError("the share is gone")
+            yield batch(k)
+
+    return {**failure(lambda: trainer.fit(batches()) and None, loop, kept), "steps": 8}
+
+
+def in_a_trainer(folder: Path) -> dict[str, Any]:
+    """A data loader that raises on one rank, in a Trainer."""
+    from lightning.pytorch.strategies import DDPStrategy
+
+    from hybrid_predict import HybridPredict
+    from lightning_models import Net, SeededLoader, fit
+
+    class Torn(SeededLoader):
+        def __iter__(self) -> Iterator[list[Tensor]]:
+            for k, x in enumerate(super().__iter__()):
+                if k == 8 and ranks.rank() == 1:
+                    raise OSError("the share is gone")
+                yield x
+
+    callback, net = HybridPredict(), Net()
+    with Log() as log:
+        try:
+            fit([callback], net, train=Torn(20), max_steps=30, devices=2, strategy=DDPStrategy())
+        except Exception as error:
+            whole = not callback.engine.in_step
+            text = " ".join(log.lines)
+            return {"type": type(error).__name__, "text": text, "whole": whole, "steps": 8}
+    return {"type": ""}
+
+
+CHECKS: dict[str, Callable[[Path], Any]] = {
+    "predictor": in_a_loop(ddp(), predictors={"hidden": FailingThere()}),
+    "memory": in_a_loop(
+        ddp(), predictors={"hidden": FailingThere(error=torch.OutOfMemoryError, rank=0)}
+    ),
+    "sharded": in_a_loop(sharded, updates={"hidden": FailingUpdateThere(after=6)}),
+    "loader": loader,
+    "trainer": in_a_trainer,
+}

@@ -1,0 +1,373 @@
+"""What two ranks do in plain loops; run by ``launcher.launch``, judged in ``test_distributed``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+from faulty import Log
+from hybrid_predict import (
+    HybridConfig,
+    HybridEngine,
+    MomentumPredictor,
+    SpectralUpdate,
+    StepRecord,
+    UnsupportedSetupError,
+)
+from hybrid_predict.tensors import ShardedBackend, ranks, shards
+
+STEPS, SPOILED = 24, 12
+
+
+def make_config(**changes: Any) -> HybridConfig:
+    momentum = MomentumPredictor(decay=0.8, gated=False)
+    defaults = {
+        "total_steps": 60,
+        "warmup_steps": 2,
+        "full_steps": 1,
+        "predict_steps": 1,
+        "max_overhead": 100.0,
+        "updates": {"hidden": SpectralUpdate(decay=0.8)},
+        "predictors": {"hidden": momentum, "vector": momentum},
+    }
+    return HybridConfig(**{**defaults, **changes})
+
+
+class Net(nn.Module):
+    """A net with an odd number of rows, and a branch that only some batches use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle = nn.Linear(8, 16), nn.Linear(16, 15)
+        self.branch, self.last = nn.Linear(15, 15), nn.Linear(15, 1)
+
+    def forward(self, x: Tensor, branch: bool = True) -> Tensor:
+        x = torch.tanh(self.middle(torch.tanh(self.first(x))))
+        return self.last(torch.tanh(self.branch(x)) if branch else x)
+
+
+def build() -> Net:
+    torch.manual_seed(3)
+    return Net()
+
+
+def batch(step: int, shared: bool = False) -> Tensor:
+    """This rank's part of a batch; without a group, or if it is shared, all of it."""
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(step))
+    return x if shared else x[ranks.rank() :: ranks.size()]
+
+
+@dataclass(frozen=True)
+class Spoil:
+    """What goes wrong in one full step, on the last rank alone.
+
+    Args:
+        factor: Of the loss, and of its gradients with it.
+        offset: Of nothing but the loss.
+        entry: What one entry of that rank's gradients becomes after the backward pass.
+    """
+
+    factor: float = 1.0
+    offset: float = 0.0
+    entry: float | None = None
+
+
+class Loop:
+    """A model in a plain loop."""
+
+    def __init__(
+        self,
+        wrap: Callable[[Net], Any] = lambda net: net,
+        config: HybridConfig | None = None,
+        window: int = 1,
+        skips: Callable[[int], bool] = lambda step: False,
+        shared: bool = False,
+        fused: bool = False,
+    ) -> None:
+        self.model = wrap(build())
+        parameters = self.model.parameters()
+        self.optimizer = torch.optim.AdamW(parameters, lr=1e-2, fused=fused or None)
+        self.engine = HybridEngine(self.model, self.optimizer, config or make_config())
+        self.window, self.skips, self.shared, self.taken = window, skips, shared, 0
+
+    def loss(self) -> Tensor:
+        x = batch(self.taken, self.shared).to(next(self.model.parameters()).dtype)
+        self.taken += 1
+        branch = not self.skips(self.taken)
+        return (self.model(x, branch) - x.sum(1, keepdim=True).sin()).square().mean()
+
+    def step(self, spoil: Spoil | None = None) -> StepRecord:
+        bad = spoil if spoil and ranks.rank() == ranks.size() - 1 else Spoil()
+        self.engine.before_step()
+        for k in range(self.window):
+            waits = k + 1 < self.window and isinstance(self.model, DistributedDataParallel)
+            with self.model.no_sync() if waits else nullcontext():
+                loss = self.loss() / self.window * bad.factor + bad.offset
+                loss.backward()
+        if bad.entry is not None:
+            shards.local(next(self.model.parameters()).grad).view(-1)[0] = bad.entry
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return self.engine.after_step(loss * self.window)
+
+    def train(self, steps: int = STEPS) -> list[StepRecord]:
+        return [self.step() for _ in range(steps)]
+
+    def weights(self) -> dict[str, Tensor]:
+        """The live parameters, whole."""
+        named = shards.unwrapped(self.model).named_parameters()
+        return {n: shards.whole(shards.local(p), p).clone() for n, p in named}
+
+    def state(self) -> dict[str, Tensor]:
+        """This rank's part of weights and optimizer state."""
+        entries = {}
+        for k, p in enumerate(self.model.parameters()):
+            entries[f"{k}"] = shards.local(p).clone()
+            for name, value in self.optimizer.state[p].items():
+                entries[f"{k}.{name}"] = shards.local(value).clone()
+        return entries
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        for p in self.model.parameters():
+            self.optimizer.state[p] = {}
+        for k, p in enumerate(self.model.parameters()):
+            for name, value in state.items():
+                own, _, entry = name.partition(".")
+                if own == str(k) and entry == "step":
+                    self.optimizer.state[p]["step"] = value.clone()
+                elif own == str(k) and entry:
+                    self.optimizer.state[p][entry] = shards.like(value.clone(), p)
+                elif own == str(k):
+                    shards.local(p).copy_(value)
+
+
+def outcome(loop: Loop, records: list[StepRecord]) -> dict[str, Any]:
+    """What came of a run, without host seconds, which are each rank's own."""
+    ledger = loop.engine.ledger.summary()
+    own = ("seconds", "overhead")
+    return {
+        "weights": loop.weights(),
+        "records": records,
+        "ledger": {k: v for k, v in ledger.items() if not any(word in k for word in own)},
+    }
+
+
+def ddp(**options: Any) -> Callable[[Net], Any]:
+    return lambda net: DistributedDataParallel(net, **options)
+
+
+def sharded(net: Net) -> Net:
+    """Some layers in groups of their own, the others in that of the root, which stay whole."""
+    for child in (net.first, net.branch):
+        fully_shard(child)
+    return fully_shard(net)
+
+
+def tensor_parallel(net: Net) -> Net:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    plan = {"first": ColwiseParallel(), "middle": RowwiseParallel()}
+    return parallelize_module(net, mesh, plan)
+
+
+def trained(*args: Any, **options: Any) -> Callable[[Path], dict[str, Any]]:
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(*args, **options)
+        return outcome(loop, loop.train())
+
+    return check
+
+
+def reductions(wrap: Callable[[Net], Any]) -> Callable[[Path], list[tuple[int, int]]]:
+    """Predicted steps before each full step, and how often our code reduces in it."""
+
+    def check(folder: Path) -> list[tuple[int, int]]:
+        loop, found = Loop(wrap), []
+        calls, original = [0], ranks._all_reduced
+
+        def counted(*args: Any) -> Tensor:
+            calls[0] += 1
+            return original(*args)
+
+        ranks._all_reduced = counted
+        try:
+            for _ in range(10):
+                calls[0] = 0
+                record = loop.step()
+                found.append((record.predicted, calls[0]))
+        finally:
+            ranks._all_reduced = original
+        return found
+
+    return check
+
+
+def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dict[str, Any]]:
+    """Norms, products and flattened spectra over the ranks, of gradients and parameters."""
+
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(wrap, **options)
+        loop.loss().backward()
+        every = list(loop.model.parameters())
+        found = {}
+        for name, parameters in (("all", every), ("some", every[1::3])):
+            backend = ShardedBackend(parameters)
+            parts = [shards.local(p) for p in parameters]
+            grads = [shards.local_gradient(p) for p in parameters]
+            lengths = backend.norms(parts)
+            target = [torch.empty_like(x) for x in parts]
+            turn = backend.cosines(grads, parts)
+            rows = backend.zero_rows(parts)
+            flat, rows = backend.flatten_spectrum(target, parts, grads, turn, lengths, 5, rows)
+            found[name] = {
+                "norms": backend.norms(grads),
+                "distances": backend.distances(grads, parts, [0.5] * len(parts)),
+                "dots": backend.dots(grads, parts),
+                "cosines": turn,
+                "rows": rows,
+                "flat": [shards.whole(x, p).clone() for x, p in zip(flat, parameters, strict=True)],
+            }
+        return found
+
+    return check
+
+
+def spoiled(
+    wrap: Callable[[Net], Any], spoil: Spoil, **options: Any
+) -> Callable[[Path], dict[str, Any]]:
+    """A verifying step in which something is wrong on the last rank alone."""
+
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(wrap, **options)
+        loop.train(SPOILED)
+        before = loop.state()
+        record = loop.step(spoil)
+        after = loop.state()
+        same = all(torch.equal(before[k], after[k]) for k in before)
+        return {"same": same, **outcome(loop, [record, *loop.train(3)])}
+
+    return check
+
+
+def moved(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, bool]]:
+    """Whether a forward pass sees predicted steps, and leaving the step undoes them."""
+
+    def check(folder: Path) -> dict[str, bool]:
+        loop = Loop(wrap)
+        loop.train(SPOILED)
+        before = loop.weights()
+        with torch.no_grad():
+            loop.loss()  # leaves whole copies behind
+        loop.engine.before_step()
+        net = build()
+        predicted = loop.weights()
+        net.load_state_dict(predicted)
+        x = batch(99)
+        with torch.no_grad():
+            seen, expected = loop.model(x), net(x)
+        loop.engine.detach()
+        return {
+            "moved": not torch.equal(predicted["middle.weight"], before["middle.weight"]),
+            "seen": torch.allclose(seen, expected, atol=1e-6),
+            "undone": all(torch.equal(v, before[k]) for k, v in loop.weights().items()),
+        }
+
+    return check
+
+
+def refused(folder: Path) -> dict[str, str]:
+    """What set-ups that cannot work are told, on this rank."""
+
+    class DeepSpeedEngine(nn.Linear):
+        pass
+
+    def both(net: Net) -> Net:
+        mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("data", "tensor"))
+        parallelize_module(net, mesh["tensor"], {"first": ColwiseParallel()})
+        return fully_shard(net, mesh=mesh["data"])
+
+    def fsdp1(net: Net) -> Any:
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        return FullyShardedDataParallel(net, device_id=torch.device("cpu"))
+
+    told = {}
+    setups: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
+        "fsdp1": (fsdp1, {}),
+        "deepspeed": (lambda net: DeepSpeedEngine(2, 2), {}),
+        "fully_shard over tensor parallelism": (both, {}),
+        "another configuration": (ddp(), {"total_steps": 60 + ranks.rank()}),
+    }
+    for name, (wrap, changes) in setups.items():
+        try:
+            Loop(wrap, make_config(**changes))
+            told[name] = ""
+        except UnsupportedSetupError as error:
+            told[name] = str(error)
+    return told
+
+
+def logged(folder: Path) -> dict[str, Any]:
+    """What is logged when the loss of one rank rises until the engine falls back."""
+    with Log() as log:
+        loop = Loop(ddp(), make_config(total_steps=200, warmup_steps=12))
+        records = loop.train(STEPS)
+        while not loop.engine.clock.plain:
+            records.append(loop.step(Spoil(offset=1.2)))
+        records += loop.train(3)
+    return {"heard": log.lines, **outcome(loop, records)}
+
+
+GRADIENT, SHARD = Spoil(factor=float("nan")), Spoil(entry=float("inf"))
+LOSS, SPIKE = Spoil(offset=float("nan")), Spoil(offset=1e4)
+
+CHECKS: dict[str, Callable[[Path], Any]] = {
+    "ddp": trained(ddp()),
+    "ddp, static graph": trained(ddp(static_graph=True)),
+    "ddp, unused parameters": trained(
+        ddp(find_unused_parameters=True), skips=lambda step: step % 3 == 2
+    ),
+    "ddp, accumulation": trained(ddp(), window=2),
+    "ddp, late": trained(ddp(), make_config(lag=3)),
+    "ddp, fused": trained(ddp(), make_config(lag=3), fused=True),
+    "ddp, shadow": trained(ddp(), make_config(shadow=True)),
+    "fsdp2": trained(sharded),
+    "fsdp2, fused": trained(sharded, make_config(lag=3), fused=True),
+    "fsdp2, shadow": trained(sharded, make_config(shadow=True)),
+    "fsdp2, bfloat16": trained(sharded, make_config(history_dtype="bfloat16")),
+    "fsdp2, two in a row": trained(sharded, make_config(predict_steps=2)),
+    "tensor parallelism": trained(tensor_parallel, shared=True),
+    "ddp, measured": measured(ddp()),
+    "fsdp2, measured": measured(sharded),
+    "tensor parallelism, measured": measured(tensor_parallel, shared=True),
+    "ddp, reductions": reductions(ddp()),
+    "fsdp2, reductions": reductions(sharded),
+    "ddp, spoiled gradient": spoiled(ddp(), GRADIENT),
+    "ddp, fused, spoiled gradient": spoiled(ddp(), GRADIENT, fused=True),
+    "fsdp2, spoiled gradient": spoiled(sharded, GRADIENT),
+    "fsdp2, spoiled shard": spoiled(sharded, SHARD),
+    "fsdp2, fused, spoiled shard": spoiled(sharded, SHARD, fused=True),
+    "tensor parallelism, spoiled shard": spoiled(tensor_parallel, SHARD, shared=True),
+    "ddp, spoiled loss": spoiled(ddp(), LOSS),
+    "fsdp2, spoiled loss": spoiled(sharded, LOSS),
+    "ddp, spiked loss": spoiled(ddp(), SPIKE),
+    "fsdp2, spiked loss": spoiled(sharded, SPIKE),
+    "ddp, moved": moved(ddp()),
+    "fsdp2, moved": moved(sharded),
+    "refused": refused,
+    "logged": logged,
+}

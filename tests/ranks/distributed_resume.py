@@ -1,0 +1,118 @@
+"""How two ranks go on from a save; run by ``launcher.launch``, judged in ``test_distributed``."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from distributed_loops import SPOILED, Loop, Net, make_config, outcome, sharded
+from faulty import Log
+from hybrid_predict import CheckpointError
+from hybrid_predict.tensors import ranks, shards
+from loops import same_bits
+
+
+def halved(net: Net) -> Net:
+    """Sharded, of 16-bit parameters, so that every rank carries its own part of rounding."""
+    return sharded(net.bfloat16())
+
+
+def resumed(
+    name: str, wrap: Callable[[Net], Any], **changes: Any
+) -> Callable[[Path], dict[str, Any]]:
+    """FSDP2: the state of rank 0 continues on every rank."""
+
+    def check(folder: Path) -> dict[str, Any]:
+        config = make_config(**changes)
+        loop = Loop(wrap, config)
+        loop.train(SPOILED)
+        states = {
+            "engine": loop.engine.state_dict(),
+            "parts": copy.deepcopy(loop.state()),
+            "whole": loop.weights(),
+        }
+        torch.save(states, folder / f"{name}-{ranks.rank()}.pt")
+        dist.barrier()
+        again = Loop(wrap, config)
+        again.load(torch.load(folder / f"{name}-{ranks.rank()}.pt")["parts"])
+        again.engine.load_state_dict(torch.load(folder / f"{name}-0.pt")["engine"])
+        again.taken = loop.taken
+        carries = [copy.deepcopy(x.engine._forecaster.carries) for x in (loop, again)]
+        left, right = outcome(loop, loop.train(8)), outcome(again, again.train(8))
+        return {
+            "left": left,
+            "right": right,
+            "carries": carries,
+            "refused": [refusal(again, folder / f"{name}-1.pt"), refusal(again, None)],
+        }
+
+    return check
+
+
+def refusal(loop: Loop, path: Path | None) -> dict[str, Any]:
+    """What is said to the state of another rank, or to a damaged one, and whether that is all."""
+    whole = loop.engine.state_dict()
+    before = loop.engine._run.state_dict(whole=False)
+    if path is not None:
+        state = torch.load(path)["engine"]
+    else:
+        shared = [whole]
+        dist.broadcast_object_list(shared)
+        state = {**shared[0], "verdicts": {}}
+    try:
+        loop.engine.load_state_dict(state)
+    except CheckpointError as error:
+        return {
+            "text": str(error),
+            "same": same_bits(loop.engine._run.state_dict(whole=False), before),
+        }
+    return {}
+
+
+def other(folder: Path, saved: dict[str, Any], wrap: Callable[[Net], Any]) -> dict[str, Any]:
+    """A run that another number of ranks has saved."""
+    loop = Loop(wrap, make_config())
+    with torch.no_grad():
+        for name, p in loop.model.named_parameters():
+            shards.local(p).copy_(shards.own(saved["whole"][name], p))
+    with Log() as log:
+        loop.engine.load_state_dict(saved["engine"])
+        again = loop.engine.state_dict()["tensors"]["groups"]
+        found = outcome(loop, loop.train(8))
+    return {"groups": [saved["engine"]["tensors"]["groups"], again], "heard": log.lines, **found}
+
+
+def more(folder: Path) -> dict[str, Any]:
+    """What a single process has saved."""
+    return other(folder, torch.load(folder / "single.pt"), sharded)
+
+
+def alone(folder: Path) -> dict[str, Any]:
+    """The last check, as it takes the group apart: the saved run goes on with one rank."""
+    own = folder / f"alone-{dist.get_rank()}"
+    dist.destroy_process_group()
+    dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
+    return other(folder, torch.load(folder / "fsdp2-0.pt"), sharded)
+
+
+def save_single(folder: Path) -> None:
+    """What :func:`more` goes on from; without a group."""
+    loop = Loop()
+    loop.train(SPOILED)
+    states = {"engine": loop.engine.state_dict(), "whole": loop.weights()}
+    torch.save(states, folder / "single.pt")
+
+
+CHECKS: dict[str, Callable[[Path], Any]] = {
+    "fsdp2, resumed": resumed("fsdp2", sharded),
+    "fsdp2, late, resumed": resumed("late", sharded, lag=3),
+    "fsdp2, bfloat16, resumed": resumed("bfloat16", sharded, history_dtype="bfloat16"),
+    "fsdp2, half, resumed": resumed("half", halved),
+    "more": more,
+    "alone": alone,
+}

@@ -1,0 +1,233 @@
+"""Two ranks train one model, take the same decisions, and do what one rank would do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from distributed_loops import STEPS, Loop, make_config, measured, outcome
+from distributed_resume import save_single
+from hybrid_predict import Phase, Verdict
+from launcher import launch
+from loops import same_bits
+
+pytestmark = [
+    pytest.mark.distributed,
+    pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo"),
+]
+
+Results = dict[str, list[Any]]
+
+SINGLE: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp, static graph": {},
+    "ddp, unused parameters": {"skips": lambda step: step % 3 == 2},
+    "ddp, accumulation": {"window": 2},
+    "ddp, late": {"config": make_config(lag=3)},
+    "ddp, fused": {"config": make_config(lag=3), "fused": True},
+    "ddp, shadow": {"config": make_config(shadow=True)},
+    "fsdp2": {},
+    "fsdp2, fused": {"config": make_config(lag=3), "fused": True},
+    "fsdp2, shadow": {"config": make_config(shadow=True)},
+    "fsdp2, bfloat16": {"config": make_config(history_dtype="bfloat16")},
+    "fsdp2, two in a row": {"config": make_config(predict_steps=2)},
+    "tensor parallelism": {},
+}
+"""Which loop of a single process does the same."""
+
+GRADIENTS = (
+    "ddp, spoiled gradient",
+    "ddp, fused, spoiled gradient",
+    "fsdp2, spoiled gradient",
+    "fsdp2, spoiled shard",
+    "fsdp2, fused, spoiled shard",
+    "tensor parallelism, spoiled shard",
+)
+LOSSES = {
+    "ddp, spoiled loss": "the loss of a verifying step was not finite",
+    "fsdp2, spoiled loss": "the loss of a verifying step was not finite",
+    "ddp, spiked loss": "the loss of a verifying step stood far above its mean",
+    "fsdp2, spiked loss": "the loss of a verifying step stood far above its mean",
+}
+RESUMED = ("fsdp2", "fsdp2, late", "fsdp2, bfloat16", "fsdp2, half")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    folder = tmp_path_factory.mktemp("ranks")
+    save_single(folder)
+    # What takes the group apart comes last.
+    return launch(["distributed_loops", "distributed_resume"], folder)
+
+
+def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
+    """Whether two outcomes are, weights bit for bit; what is unknown equals itself."""
+    plain = [{k: repr(v) for k, v in o.items() if k != "weights"} for o in (left, right)]
+    return same_bits(left["weights"], right["weights"]) and plain[0] == plain[1]
+
+
+@pytest.mark.parametrize("name", [*SINGLE, *GRADIENTS, *LOSSES, "more"])
+def test_ranks_end_with_the_same_weights_decisions_and_ledger(results: Results, name: str) -> None:
+    own = ("weights", "ledger", "records", "same")
+    left, right = ({k: v for k, v in r.items() if k in own} for r in results[name])
+    assert same(left, right)
+    assert (left["ledger"]["predicted_steps"] > 5) is ("shadow" not in name)
+
+
+@pytest.mark.parametrize("name", SINGLE)
+def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name: str) -> None:
+    loop = Loop(**SINGLE[name])
+    single, found = outcome(loop, loop.train()), results[name][0]
+    counted = "flops_per_correction"
+    unknown = [counted, "estimated_flops_saved"]
+    if "tensor" in name:
+        unknown += ["flops_per_step"]
+    else:  # both ranks flatten whole matrices
+        assert found["ledger"][counted] == 2 * single["ledger"][counted]
+        assert (single["ledger"][counted] > 0) is ("shadow" not in name)
+    assert {k: v for k, v in found["ledger"].items() if k not in unknown} == {
+        k: v for k, v in single["ledger"].items() if k not in unknown
+    }
+    assert (found["ledger"]["predicted_steps"] > STEPS / 2) is ("shadow" not in name)
+    # An average may be rounded to the next number in half precision.
+    close = {"atol": 1e-2, "rtol": 0.0} if "bfloat16" in name else {"atol": 1e-4, "rtol": 1e-4}
+    for key, weight in single["weights"].items():
+        torch.testing.assert_close(found["weights"][key], weight, **close)
+    for ours, theirs in zip(found["records"], single["records"], strict=True):
+        parts = ("phase", "ticks", "predicted", "read_step", "verdict")
+        assert [getattr(ours, p) for p in parts] == [getattr(theirs, p) for p in parts]
+        if theirs.gradients is None:
+            continue
+        # After many steps with averages in half precision, gradients have drifted apart.
+        near = {"abs": 1e-3, "rel": 0.1 if "bfloat16" in name else 1e-3}
+        assert ours.loss == pytest.approx(theirs.loss, **near)
+        assert ours.gradients.total_norm == pytest.approx(theirs.gradients.total_norm, **near)
+        assert ours.gradients.norms == pytest.approx(theirs.gradients.norms, **near)
+        if "bfloat16" not in name:
+            angles = theirs.gradients.alignments
+            assert ours.gradients.alignments == pytest.approx(angles, abs=0.02)
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2", "tensor parallelism"])
+def test_norms_products_and_spectra_are_those_of_whole_tensors(results: Results, kind: str) -> None:
+    single = measured(lambda net: net)(Path())
+    for found in results[f"{kind}, measured"]:
+        for part, measures in single.items():
+            for name, expected in measures.items():
+                torch.testing.assert_close(found[part][name], expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "each", "verifying"), [("ddp", 1, 0), ("fsdp2", 5, 1)])
+def test_reductions_per_full_step(results: Results, kind: str, each: int, verifying: int) -> None:
+    # What was measured is one reduction. Of sharded tensors, groups that are only predicted need
+    # one more, those that are corrected three, and each optimizer one in a verifying step. The
+    # first full step also adds up the operations that the ranks have counted.
+    for found in results[f"{kind}, reductions"]:
+        assert [number for _, number in found] == [
+            each + (step == 0) + verifying * (predicted > 0)
+            for step, (predicted, _) in enumerate(found)
+        ]
+        assert sum(predicted for predicted, _ in found) > 5
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_a_gradient_that_is_not_finite_on_one_rank_undoes_on_all(
+    results: Results, name: str
+) -> None:
+    for found in results[name]:
+        first, *others = found["records"]
+        assert found["same"]
+        assert (first.verdict, first.predicted, first.ticks) == (Verdict.UNDONE, 1, 1)
+        assert {record.predicted for record in others} == {0}
+        (event,) = found["ledger"]["events"]
+        assert event["reason"].endswith("the gradient of a verifying step was not finite")
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_bad_loss_on_one_rank_pauses_predicted_steps_on_all(results: Results, name: str) -> None:
+    for found in results[name]:
+        first, *others = found["records"]
+        assert not found["same"]
+        assert (first.verdict, first.predicted, first.ticks) == (Verdict.STANDS, 1, 2)
+        assert {record.predicted for record in others} == {0}
+        (event,) = found["ledger"]["events"]
+        assert event["reason"] == f"predicted steps pause: {LOSSES[name]}"
+
+
+@pytest.mark.parametrize("kind", ["ddp", "fsdp2"])
+def test_the_forward_pass_sees_predicted_steps_and_leaving_undoes_them(
+    results: Results, kind: str
+) -> None:
+    for found in results[f"{kind}, moved"]:
+        assert found == dict.fromkeys(found, True)
+
+
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_resumed_run_is_the_uninterrupted_one_on_every_rank(results: Results, name: str) -> None:
+    for found in results[f"{name}, resumed"]:
+        assert same(found["left"], found["right"])
+        assert found["left"]["ledger"]["predicted_steps"] > 10
+
+
+def test_every_rank_continues_its_own_part_of_the_carry_of_rounding(results: Results) -> None:
+    carries = [found["carries"] for found in results["fsdp2, half, resumed"]]
+    for left, right in carries:
+        assert same_bits(left, right)
+        assert any(bool(carry.any()) for carry in left.values())
+    assert not same_bits(carries[0][0], carries[1][0])
+
+
+@pytest.mark.parametrize(("which", "words"), [(0, "save that of rank 0"), (1, "unaltered")])
+def test_a_state_that_is_refused_changes_nothing_on_any_rank(
+    results: Results, which: int, words: str
+) -> None:
+    for name in RESUMED:
+        for found in results[f"{name}, resumed"]:
+            assert words in found["refused"][which]["text"]
+            assert found["refused"][which]["same"]
+
+
+@pytest.mark.parametrize(("name", "change"), [("more", "from 1 to 2"), ("alone", "from 2 to 1")])
+def test_a_run_goes_on_with_another_number_of_ranks(
+    results: Results, name: str, change: str
+) -> None:
+    told = f"the number of ranks changed {change}"
+    for rank, found in enumerate(results[name]):
+        saved, again = found["groups"]
+        assert same_bits(saved, again) or (name == "more" and rank == 1 and again == [None, None])
+        assert found["ledger"]["events"] == [{"step": 13, "reason": told, "count": 1}]
+        # Alone, each is the first rank.
+        heard = rank == 0 or name == "alone"
+        assert found["heard"] == [f"Full step 13: {told}."] * heard
+        assert found["records"][-1].phase is Phase.PREDICT
+        assert found["ledger"]["undone_steps"] == 0
+
+
+@pytest.mark.parametrize(
+    ("setup", "words"),
+    [
+        ("fsdp1", r"FullyShardedDataParallel.*fully_shard \(FSDP2\)"),
+        ("deepspeed", "DeepSpeedEngine.*Use DistributedDataParallel"),
+        ("fully_shard over tensor parallelism", "first.weight.*not both"),
+        ("another configuration", "ranks that differ.*data parallelism"),
+    ],
+)
+def test_what_cannot_work_is_refused_on_every_rank(
+    results: Results, setup: str, words: str
+) -> None:
+    for told in results["refused"]:
+        with pytest.raises(RuntimeError, match=words):
+            raise RuntimeError(told[setup])
+
+
+def test_the_mean_loss_falls_back_on_all_ranks_and_only_the_first_logs(results: Results) -> None:
+    first, second = results["logged"]
+    assert same(*({k: v for k, v in r.items() if k != "heard"} for r in (first, second)))
+    (line,) = first["heard"]
+    assert "the training loss stands above that of the warm-up" in line
+    assert second["heard"] == []
+    assert first["records"][-1].phase is Phase.PLAIN

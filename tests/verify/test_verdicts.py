@@ -1,0 +1,153 @@
+"""What the verdict depends on: the loss where it is known in time, gradients, and a scaler."""
+
+import pytest
+import torch
+
+from hybrid_predict import Verdict
+from loops import INF, NAN, same_bits, spoil_with, weights
+from verifying import kept, run
+
+
+def closing(bench, offset):
+    """A closure, whose loss is known before the update."""
+
+    def closure():
+        bench.optimizer.zero_grad()
+        loss = bench.loss() + offset
+        loss.backward()
+        return loss
+
+    bench.engine.before_step()
+    bench.optimizer.step(closure)
+    return bench.engine.after_step()
+
+
+@pytest.mark.parametrize("offset", [INF, NAN, 1e5])
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adamw, fused"])
+def test_a_bad_loss_that_is_known_before_the_update_undoes(optimizer, offset):
+    bench = run(optimizer, model="mlp", total_steps=60, steps=20)
+    if not bench.engine.clock.due:
+        bench.step()
+    before = kept(bench)
+    record = closing(bench, offset)
+    assert (record.predicted, record.verdict) == (1, Verdict.UNDONE)
+    assert same_bits(kept(bench), before)
+    assert "the loss of a verifying step" in bench.engine.ledger.events[0]["reason"]
+
+
+@pytest.mark.parametrize("offset", [INF, NAN, 1e5])
+def test_a_bad_loss_that_is_known_afterwards_pauses_and_undoes_nothing(offset):
+    traces = []
+    for spoiled in (False, True):
+        bench = run(model="mlp", total_steps=90, steps=20)
+        records = [bench.step(spoil_with(offset=offset) if spoiled else None)]
+        traces.append(kept(bench))
+        records += bench.train(17)
+    assert same_bits(*traces)
+    assert (records[0].predicted, records[0].verdict, records[0].ticks) == (1, Verdict.STANDS, 2)
+    assert [r.predicted for r in records[1:17]] == [0] * 16
+    assert records[17].predicted == 1
+    (event,) = bench.engine.ledger.events
+    assert event["reason"].startswith("predicted steps pause: the loss")
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])
+@pytest.mark.parametrize(("factor", "verdict"), [(30.0, Verdict.STANDS), (1e5, Verdict.UNDONE)])
+def test_gradients_of_many_times_their_usual_length_undo(optimizer, factor, verdict):
+    bench = run(optimizer, model="mlp", total_steps=60, steps=20)
+    before = kept(bench)
+    record = bench.step(lambda model, loss: factor * loss - (factor - 1) * loss.detach())
+    assert (record.predicted, record.verdict) == (1, verdict)
+    assert same_bits(kept(bench), before) is (verdict is Verdict.UNDONE)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_step_that_the_gradient_scaler_skips_is_undone(fused):
+    bench = run("adamw, fused" if fused else "adamw", model="mlp", total_steps=60)
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
+
+    def step(factor=1.0):
+        bench.engine.before_step()
+        loss = bench.loss() * factor
+        scaler.scale(loss).backward()
+        scaler.step(bench.optimizer)
+        scaler.update()
+        bench.optimizer.zero_grad()
+        bench.taken += 1
+        return bench.engine.after_step(loss)
+
+    assert [step().verdict for _ in range(2)] == [Verdict.STANDS] * 2
+    before = kept(bench)
+    record = step(NAN)
+    assert (record.predicted, record.ticks, record.verdict) == (1, 1, Verdict.UNDONE)
+    assert same_bits(kept(bench), before)
+    assert scaler.get_scale() == 2.0
+    assert step().predicted == 0  # a pause
+    assert not same_bits(kept(bench), before)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_scaled_gradients_are_measured_as_if_unscaled(fused):
+    heard = []
+    for scaled in (False, True):
+        bench = run("adamw, fused" if fused else "adamw", model="mlp", steps=0)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
+        for _ in range(8):
+            bench.engine.before_step()
+            loss = bench.loss()
+            scaler.scale(loss).backward()
+            scaler.step(bench.optimizer)
+            scaler.update()
+            bench.optimizer.zero_grad()
+            bench.taken += 1
+            info = bench.engine.after_step(loss).gradients
+            heard.append([info.total_norm, *info.norms.values(), *info.alignments.values()])
+    for plain, through in zip(heard[:8], heard[8:], strict=True):
+        assert through == pytest.approx(plain, rel=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])
+def test_of_several_updates_in_a_full_step_the_first_verifies(optimizer):
+    bench = run(optimizer, model="mlp")
+    before, now = kept(bench), []
+    bench.engine.before_step()
+    for factor in (NAN, 1.0, 1.0):
+        (bench.loss() * factor).backward()
+        bench.optimizer.step()
+        bench.optimizer.zero_grad()
+        bench.taken += 1
+        now.append(kept(bench))
+    assert bench.engine.after_step().verdict is Verdict.UNDONE
+    assert same_bits(now[0], before)
+    counts = [{float(s["step"]) for s in o["state"].values()} for _, o in now]
+    assert counts == [{6.0}, {7.0}, {8.0}]
+    assert all(torch.isfinite(p).all() for p in bench.model.parameters())
+
+
+def test_a_bad_later_update_of_a_full_step_is_the_user_s_own():
+    bench = run(model="mlp")
+    bench.engine.before_step()
+    for factor in (1.0, NAN):
+        (bench.loss() * factor).backward()
+        bench.optimizer.step()
+        bench.optimizer.zero_grad()
+    assert bench.engine.after_step().verdict is Verdict.STANDS
+    assert not all(torch.isfinite(p).all() for p in bench.model.parameters())
+
+
+def test_every_update_of_a_full_step_is_corrected_and_seen_as_one_more_displacement():
+    bench = run(model="mlp", predictors={"hidden": "momentum"})
+    state = bench.engine._forecaster.groups[0].history_state
+    counted, moved = state.count, []
+    bench.engine.before_step()
+    for _ in range(3):
+        before = weights(bench.model)
+        bench.loss().backward()
+        bench.optimizer.step()
+        bench.optimizer.zero_grad()
+        moved.append(bench.model[0].weight - before["0.weight"])
+    bench.engine.after_step()
+    assert state.count == counted + 3
+    for step in moved:  # an orthogonal factor, not Adam's nearly constant entries
+        values = torch.linalg.svdvals(step.detach())
+        assert float(values.min() / values.max()) > 0.3

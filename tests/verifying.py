@@ -1,0 +1,31 @@
+"""Runs whose next full step verifies a predicted one, with every optimizer that torch fuses."""
+
+import torch
+
+from cases import OPTIMIZERS
+from hybrid_predict import HybridEngine
+from loops import Bench, make_config
+
+FUSED = {
+    "adamw, fused": lambda ps: torch.optim.AdamW(ps, lr=0.01, fused=True, weight_decay=0.1),
+    "adam, fused, amsgrad": lambda ps: torch.optim.Adam(ps, lr=0.01, fused=True, amsgrad=True),
+    "sgd, fused": lambda ps: torch.optim.SGD(ps, lr=0.02, momentum=0.9, fused=True),
+    "sgd, fused, no momentum": lambda ps: torch.optim.SGD(ps, lr=0.02, fused=True),
+    "adagrad, fused": lambda ps: torch.optim.Adagrad(ps, lr=0.02, fused=True),
+}
+EVERY_OPTIMIZER = {**OPTIMIZERS, **FUSED}
+
+
+def run(optimizer="adamw", model="conv", steps=6, **changes):
+    """A run whose next full step verifies a predicted one."""
+    bench = Bench(None, model)
+    trained = [p for p in bench.model.parameters() if p.requires_grad]
+    bench.optimizer = EVERY_OPTIMIZER[optimizer](trained)
+    bench.engine = HybridEngine(bench.model, bench.optimizer, make_config(**changes))
+    bench.train(steps)
+    return bench
+
+
+def kept(bench):
+    trace = bench.trace()
+    return trace["model"], trace["optimizer"]
