@@ -99,8 +99,8 @@ def spoil_with(factor: float = 1.0, offset: float = 0.0) -> Spoiler:
 
 
 def spoil_one_gradient(model: nn.Module, loss: Tensor) -> Tensor:
-    """Leaves the loss alone and puts one infinite entry into one parameter's gradient."""
-    target = next(p for p in model.parameters() if p.requires_grad)
+    """Leaves the loss alone and puts one infinite entry into the last parameter's gradient."""
+    *_, target = (p for p in model.parameters() if p.requires_grad)
 
     def hook(gradient: Tensor) -> Tensor:
         handle.remove()
