@@ -87,7 +87,7 @@ class HybridPredict(TrainerCallback):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
         self.skip_data = skip_data
         self.engine: HybridEngine | None = None
-        self.history = RunHistory()
+        self._history = RunHistory()
         self._clock: TrainerClock | None = None
         self._missed: MissedCheckpoints | None = None
         self._saved: dict[str, Any] | None = None
@@ -109,6 +109,13 @@ class HybridPredict(TrainerCallback):
         saved = self._saved
         return SavingsLedger.from_dict(saved["engine"]["ledger"]) if saved else SavingsLedger()
 
+    @property
+    def history(self) -> RunHistory:
+        """The course of the current, last or loaded run."""
+        if self.engine is None and self._saved is not None:
+            self._history.load_state_dict(self._saved["history"])
+        return self._history
+
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Forget the last run, and read the length of this one before callbacks change it."""
         if stage == "fit":
@@ -127,12 +134,12 @@ class HybridPredict(TrainerCallback):
             check_state(saved["engine"])
             stayed = clock.load_state_dict(saved["clock"])
         config = self._run_config(trainer, clock)
-        self.history = RunHistory()
+        self._history = RunHistory()
         self._recorder = Recorder(trainer.loggers if trainer.is_global_zero else ())
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
         if saved is not None:
             self.engine.load_state_dict(saved["engine"], steps=clock.steps)
-            self.history.load_state_dict(saved["history"])
+            self._history.load_state_dict(saved["history"])
             if stayed:
                 continue_random_states(trainer, saved["random"])
         if not clock.unavailable:

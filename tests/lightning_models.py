@@ -119,12 +119,11 @@ class SeededLoader:
         return self.length
 
     def __iter__(self) -> Iterator[list[Tensor]]:
-        while self.position < self.length:
-            seed = 1000 * self.epoch + self.position
-            self.position += 1
-            generator = torch.Generator().manual_seed(seed)
+        for position in range(self.position, self.length):
+            generator = torch.Generator().manual_seed(1000 * self.epoch + position)
+            self.position = (position + 1) % self.length
+            self.epoch += not self.position
             yield [torch.randn(self.size, 8, generator=generator)]
-        self.epoch, self.position = self.epoch + 1, 0
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "position": self.position}

@@ -143,10 +143,9 @@ class Clock:
         """Whether the full step under way is the last, should all unread predicted steps stand."""
         return self.position + 1 >= self.total
 
-    def resume(self, steps: int) -> None:
+    def resume(self, steps: int, full_steps: int) -> None:
         """Continue at a step that somebody else has counted; what was unread is forgotten."""
-        self.steps, self.unread = steps, 0
-        self.full_steps = min(self.full_steps, steps)
+        self.steps, self.full_steps, self.unread = steps, full_steps, 0
 
     def fall_back(self) -> None:
         """Leave the rest of the run to the user's own training."""

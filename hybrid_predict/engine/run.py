@@ -142,14 +142,22 @@ class Run:
         with saved.all_or_nothing(lambda: self._load(own, None)):
             self._load(state, steps)
 
+    def _resume(self, steps: int) -> None:
+        """Continue where somebody else has counted the steps; those done since were full steps."""
+        ledger, reason = self.ledger, "the run went on without the plug-in before"
+        if steps < self.clock.steps:
+            ledger.load(SavingsLedger().summary())
+            reason = "the run starts before the saved state, which was dropped"
+        self.clock.resume(steps, steps - ledger.predicted_steps)
+        ledger.steps, ledger.full_steps = steps, self.clock.full_steps
+        self.verifier.forget()
+        self.note(reason, logging.WARNING)
+
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
         if steps is not None and steps != self.clock.steps:
-            self.note("the run went on without the plug-in before", logging.WARNING)
-            self.clock.resume(steps)
-            self.ledger.steps = steps
-            self.verifier.forget()
+            self._resume(steps)
             return
         dropped = [] if self.clock.plain else self.forecaster.load_state_dict(state["tensors"])
         if not self.verifier.load_state_dict(state["verdicts"]):
@@ -159,7 +167,7 @@ class Run:
             reason = f"what was saved of {part} does not fit this run and was dropped"
             self.note(reason, logging.WARNING)
         changes = {
-            "run's length in steps": (state["clock"]["total"], self.clock.total, logging.INFO),
+            "run's length": (state["clock"]["total"], self.clock.total, logging.INFO),
             "number of ranks": (state["ranks"], ranks.size(), logging.WARNING),
         }
         for what, (before, now, level) in changes.items():

@@ -47,6 +47,7 @@ class Step:
         self.corrected = False
         self.calls: Counter[int] = Counter()
         self.active: int | None = None
+        self._met = False
         self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
         self._optimizer, self._bystanders = optimizer, bystanders
         self._movement: Movement | None = None
@@ -112,6 +113,7 @@ class Step:
         scale = getattr(self._optimizer.optimizers[index], "grad_scale", None)
         norms = _norms(gradients, scale)
         self.observe_loss(loss)
+        self._met = bool(held)
         if self.calls[index]:
             return
         for p, norm in zip(held, norms, strict=True):
@@ -134,8 +136,9 @@ class Step:
         return self._good.get(index, True)
 
     def updated(self, index: int) -> None:
-        """Right after an update of one optimizer: from here on it counts."""
-        self.calls[index] += 1
+        """Right after an update of one optimizer: if it had gradients, it counts from here on."""
+        if self._met:
+            self.calls[index] += 1
         self.active = None
 
     def close_update(self, index: int) -> None:

@@ -108,7 +108,10 @@ class Witness(Callback):
 
     def _learn(self, module: nn.Module, optimizer: Optimizer) -> None:
         named = dict(module.named_parameters())
-        own = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        groups = optimizer.param_groups
+        own = {id(p): p.grad is not None for group in groups for p in group["params"]}
+        if not any(own.values()):  # nothing has updated
+            return
         updated = {k for k, p in named.items() if id(p) in own} | (named.keys() - self.left.keys())
         self.left |= {k: named[k].detach().clone() for k in updated}
 

@@ -4,8 +4,6 @@ import pytest
 
 from interrupts import interrupt_and_go_on, interrupt_lines
 
-pytestmark = pytest.mark.slow  # some fail on the new adapter and are to be mended
-
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "every"), [("mlp", 2), ("conv", 5), ("partly-trained", 5)])

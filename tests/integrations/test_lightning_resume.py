@@ -28,8 +28,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
 def take(folder: Path, kept: Path) -> list[Path]:
     """Move the checkpoints of a run away, in order, so that the folder can be used again."""
     kept.mkdir()
-    paths = sorted(folder.glob("*.ckpt"), key=lambda p: int(p.stem.split("=")[1]))
-    return [path.rename(kept / path.name) for path in paths]
+    paths = sorted(folder.glob("*.ckpt"), key=lambda p: p.stat().st_mtime_ns)
+    kept_paths = [path.rename(kept / path.name) for path in paths]
+    shutil.rmtree(folder)
+    return kept_paths
 
 
 def mid_epoch(path: Path) -> bool:
@@ -60,7 +62,7 @@ def test_resume_from_every_update_is_bit_exact(tmp_path: Path, name: str, window
     resumable = [p for p in take(folder, tmp_path / "kept") if mid_epoch(p)]
     assert len(resumable) > 12
     for path in resumable[:: len(resumable) // 8]:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         resumed, again = run(ckpt_path=str(path), seed=99)
         assert same(weights(again), final), path.name
         for count in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps"):
@@ -82,7 +84,7 @@ def test_checkpoint_between_multiples_resumes_on_the_clock(tmp_path: Path) -> No
     resumable = [p for p in take(folder, tmp_path / "kept") if mid_epoch(p)]
     assert len(resumable) > 4
     for path in resumable:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         trainer, again = run(ckpt_path=str(path), seed=5)
         assert trainer.global_step == 60
         assert same(weights(again), weights(model)), path.name
@@ -95,7 +97,9 @@ def test_a_longer_run_may_continue_a_shorter_one(tmp_path: Path) -> None:
     trainer, _ = fit([callback, save_all(folder)], Net("none"), train=SeededLoader(),
                      max_steps=80, ckpt_path=str(path))  # fmt: skip
     assert trainer.global_step == callback.ledger.steps == 80
-    assert any("length changed" in event["reason"] for event in callback.ledger.events)
+    assert any(
+        "length changed from 40 to 80" in event["reason"] for event in callback.ledger.events
+    )
 
 
 def test_a_checkpoint_of_a_plain_run_starts_the_clock_there(tmp_path: Path) -> None:
@@ -140,19 +144,31 @@ def test_a_run_that_went_on_without_the_plug_in_is_taken_up_where_the_trainer_is
     assert "the run went on without the plug-in before" in reasons
 
 
+class SaveAt(StopAt):
+    """Saves a checkpoint in the batch in which it stops the Trainer."""
+
+    def __init__(self, step: int, path: Path) -> None:
+        super().__init__(step)
+        self.path = path
+
+    def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
+        super().on_train_batch_end(trainer, *args)
+        if trainer.should_stop:
+            trainer.save_checkpoint(self.path)
+
+
 def test_a_manual_run_that_went_on_without_the_plug_in_is_taken_up_where_the_trainer_is(
     tmp_path: Path,
 ) -> None:
     """Global step counts three updates in every step of this GAN."""
     ends = []
-    path = None
+    path: str | None = None
     for stop, enabled in ((30, True), (60, False), (999, True)):
-        callback = HybridPredict(enabled=enabled)
-        trainer, model = fit([callback, StopAt(stop)], Gan(2), train=SeededLoader(40),
-                             max_epochs=1, ckpt_path=path)  # fmt: skip
+        callback, end = HybridPredict(enabled=enabled), SaveAt(stop, tmp_path / str(stop))
+        trainer, model = fit([callback, end], Gan(2), train=SeededLoader(40), max_epochs=1,
+                             ckpt_path=path)  # fmt: skip
         ends.append((trainer.global_step, trainer.lr_scheduler_configs[0].scheduler.last_epoch))
-        path = str(tmp_path / f"{stop}.ckpt")
-        trainer.save_checkpoint(path)
+        path = str(end.path)
     assert ends == [(30, 10), (60, 20), (120, 40)]
     assert callback.ledger.steps == 40 and model.batches < 20
 
@@ -166,18 +182,20 @@ def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plai
 ) -> None:
     steps = 56 // (batches // window) * (batches // window)
     epochs = steps * window // batches
-    kwargs = {"train": loader(batches), "accumulate_grad_batches": window, **more}
+    kwargs = {"accumulate_grad_batches": window, **more}
     saver = ModelCheckpoint(
-        tmp_path, "{step}", every_n_train_steps=9, save_top_k=-1, save_last=True,
+        tmp_path / "run", "{step}", every_n_train_steps=9, save_top_k=-1, save_last=True,
         save_on_train_epoch_end=False,
     )  # fmt: skip
-    fit([HybridPredict(), saver], Net("none"), max_steps=steps, **kwargs)
-    paths = sorted(tmp_path.glob("*.ckpt"))
+    fit([HybridPredict(), saver], Net("none"), train=SeededLoader(batches), max_steps=steps,
+        **kwargs)  # fmt: skip
+    paths = take(tmp_path / "run", tmp_path / "kept")
     assert len(paths) == steps // 9 + 1
     for path in paths:
         callback = HybridPredict()
-        trainer, _ = fit([callback], Net("none"), max_epochs=epochs, ckpt_path=str(path),
-                             **kwargs)  # fmt: skip
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        trainer, _ = fit([callback, saver], Net("none"), train=SeededLoader(batches),
+                         max_epochs=epochs, ckpt_path=str(path), **kwargs)  # fmt: skip
         assert trainer.global_step == callback.ledger.steps == steps, path.name
         assert callback.ledger.full_steps == round(steps / 1.5)
 
@@ -187,9 +205,10 @@ def test_a_run_goes_on_with_other_windows_to_where_a_plain_run_does(tmp_path: Pa
     for k, make in enumerate((HybridPredict, lambda: Callback())):
         saver = ModelCheckpoint(tmp_path / str(k), every_n_epochs=3, save_top_k=1)
         fit([make(), saver], Net("none"), max_epochs=3)
+        (path,) = take(tmp_path / str(k), tmp_path / f"kept {k}")
         callback = make()
-        trainer, model = fit([callback], Net("none"), max_epochs=6, accumulate_grad_batches=4,
-                             ckpt_path=saver.best_model_path)  # fmt: skip
+        trainer, model = fit([callback, saver], Net("none"), max_epochs=6,
+                             accumulate_grad_batches=4, ckpt_path=str(path))  # fmt: skip
         ends.append((trainer.global_step, trainer.current_epoch))
         if k == 0:
             assert callback.ledger.steps == 60
@@ -207,14 +226,14 @@ def test_a_run_that_ends_early_says_so() -> None:
 
 
 def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
-    saver = save_all(tmp_path)
+    saver = save_all(tmp_path / "run")
     fit([HybridPredict(), saver], train=SeededLoader(), max_steps=6)
-    path = tmp_path / "step=3.ckpt"
+    path = take(tmp_path / "run", tmp_path / "kept")[1]
     state = torch.load(path, weights_only=True)
     state[KEY] = {"engine": {**state[KEY]["engine"], "version": 6}, "clock": {"start": 0}}
     torch.save(state, path)
     with pytest.raises(CheckpointError, match="expected version"):
-        fit([HybridPredict()], train=SeededLoader(), max_steps=6, ckpt_path=str(path))
+        fit([HybridPredict(), saver], train=SeededLoader(), max_steps=6, ckpt_path=str(path))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -230,7 +249,7 @@ def test_resume_from_the_end_of_an_epoch_is_bit_exact(tmp_path: Path, shuffle: b
 
     final = weights(run())
     for path in take(folder, tmp_path / "kept")[:-1]:
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         assert same(weights(run(ckpt_path=str(path), seed=9)), final), path.name
 
 
