@@ -82,8 +82,8 @@ class Run:
         ticks = self.clock.advance(counts[Verdict.STANDS], counts[Verdict.UNDONE])
         ledger = self.ledger
         ledger.full_steps, ledger.steps = self.clock.full_steps, self.clock.steps
+        ledger.predicted_steps = ledger.steps - ledger.full_steps
         ledger.corrected_steps += step.corrected
-        ledger.predicted_steps += counts[Verdict.STANDS]
         ledger.undone_steps += counts[Verdict.UNDONE]
         known: dict[str, Any] = {}
         if read:
