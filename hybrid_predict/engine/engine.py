@@ -88,7 +88,7 @@ class HybridEngine:
             logger.warning("%s", self.clock.shortfall)
         self._step: Step | None = None
         self._operations = OperationCounter(self.ledger, config.max_overhead)
-        self._bystanders = Bystanders(model, self._trained())
+        self._bystanders = Bystanders(model)
         self._open: dict[str, Step] = {}
         self._handles: list[Any] = []
         if config.enabled:
@@ -299,16 +299,12 @@ class HybridEngine:
     def _follow(self) -> None:
         """Follow what the user has frozen, unfrozen or added."""
         if self._forecaster.refresh():
-            self._bystanders.trained = self._trained()
             own(self, self.optimizer.parameters())
             self._run.tell_left_out()
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:
             raise UsageError(f"{call} came inside a full step. Call after_step() first.")
-
-    def _trained(self) -> set[int]:
-        return {id(p) for p in self.optimizer.parameters() if p.requires_grad}
 
     def _options(self) -> dict[int, Options]:
         found: dict[int, Options] = {}

@@ -32,11 +32,10 @@ class Bystanders:
 
     Args:
         model: The model.
-        trained: ``id`` of the parameters that are trained, which are left out.
     """
 
-    def __init__(self, model: nn.Module, trained: set[int]) -> None:
-        self._model, self.trained = model, trained
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
         self._looks = 0
         self._changing: set[Slot] = set()
         self._new: set[Slot] = set()
