@@ -16,12 +16,12 @@ from benchmarks.peers.averaging import ema_readout
 from benchmarks.peers.gpa import GPAAdamW
 from benchmarks.peers.muon import Muon
 from benchmarks.peers.outer import lookahead, snoo
-from benchmarks.peers.placebo import NegatedForecast, RandomForecast
 from benchmarks.peers.schedule_free import schedule_free
 from benchmarks.tasks import Recipe
 from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.forecast.predictors import MomentumPredictor
 from hybrid_predict.model.kinds import hidden_and_rest
+from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast
 from hybrid_predict.updates import SpectralUpdate
 
 SPEEDUP = 1.5

@@ -31,7 +31,7 @@ from hybrid_predict.errors import (
     UnsupportedSetupError,
     UsageError,
 )
-from hybrid_predict.forecast.predictors import MomentumPredictor
+from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
 from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.model.gradients import GradientInfo
 from hybrid_predict.model.optimizer import OptimizerWrapper
@@ -72,6 +72,7 @@ __all__ = [
     "CheckpointError",
     "ConfigError",
     "ContractError",
+    "FittedPredictor",
     "GradientInfo",
     "HybridConfig",
     "HybridEngine",

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict import MomentumPredictor, SpectralUpdate
+from hybrid_predict import FittedPredictor, MomentumPredictor, SpectralUpdate
 from hybrid_predict.config import KINDS
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.testing.backends import NUMPY, NUMPY_NARROW, TORCH, TORCH_NARROW
@@ -16,6 +16,7 @@ from hybrid_predict.updates import AbstractUpdate
 
 PREDICTOR_CASES: dict[str, AbstractPredictor] = {
     "momentum": MomentumPredictor(decay=0.8, coefficient=0.7),
+    "fitted": FittedPredictor(decays=(0.8, 0.5), last=True, ridge=0.3),
 }
 """Every registered predictor, with other settings than its own."""
 
@@ -34,7 +35,10 @@ HISTORY_CASES = {
 """The backends with histories of either type."""
 
 EVERY_KIND = dict.fromkeys(KINDS, MomentumPredictor(gated=False))
-"""A predictor for every kind, so that predicted steps move the whole model."""
+"""A predictor for every kind, so that predicted steps move the whole model whatever their skill."""
+
+UNGATED = {"hidden": EVERY_KIND["hidden"]}
+"""The default, but for the skill that short runs have no time to show."""
 
 
 OPTIMIZERS: dict[str, Callable[[list[Tensor]], Optimizer]] = {

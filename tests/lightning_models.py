@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import lr_scheduler
 from torch.utils.data import DataLoader, TensorDataset
 
-from hybrid_predict import HybridPredict, StepRecord
+from hybrid_predict import HybridPredict, MomentumPredictor, StepRecord
 
 Schedule = Callable[[torch.optim.Optimizer, int], Any]
 
@@ -29,7 +29,16 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-class Recorded(HybridPredict):
+class Ungated(HybridPredict):
+    """Takes the predicted steps that are planned, whatever their skill, for runs of few steps."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not kwargs.keys() & {"config", "predictors"}:
+            kwargs["predictors"] = {"hidden": MomentumPredictor(gated=False)}
+        super().__init__(*args, **kwargs)
+
+
+class Recorded(Ungated):
     """Keeps the records of its full steps."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 
 from hybrid_predict import HybridPredict
-from lightning_models import Net, SeededLoader, fit
+from lightning_models import Net, SeededLoader, Ungated, fit
 
 STEPS, EVERY = 240, 6
 
@@ -33,7 +33,7 @@ def train(folder: Path, *more: L.Callback, **options: Any) -> tuple[HybridPredic
     save = ModelCheckpoint(
         folder, "{step}", every_n_train_steps=EVERY, save_top_k=1, save_on_exception=True
     )
-    callback = HybridPredict(lag=2, cooldown_steps=0.2)
+    callback = Ungated(lag=2, cooldown_steps=0.2)
     train = SeededLoader(1000)
     _, model = fit([callback, *more, save], train=train, max_steps=STEPS, **options)
     return callback, model

@@ -19,7 +19,7 @@ from compatibility.loops import Tuned
 from compatibility.manual import Gan
 from compatibility.rows import GROUPS, NOT_APPLICABLE, WORKS, Row, all_rows
 from hybrid_predict import HybridPredict
-from lightning_models import Net, SeededLoader, fit, loader, same, weights
+from lightning_models import Net, SeededLoader, Ungated, fit, loader, same, weights
 
 ROWS = all_rows()
 TESTS = Path(__file__).parent
@@ -76,7 +76,7 @@ def test_a_gan_resumes_bit_for_bit(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 
     def run(**more: object) -> tuple[HybridPredict, Gan]:
-        plugin = HybridPredict()
+        plugin = Ungated()
         saver = ModelCheckpoint(folder, "{step}", every_n_train_steps=2, save_top_k=-1)
         _, model = fit([plugin, saver], Gan(), train=SeededLoader(40), max_steps=72, **more)
         return plugin, model
@@ -100,7 +100,7 @@ def tuned(
 ) -> tuple[L.Trainer, Net, HybridPredict]:
     """A run of 12 steps per epoch that first looks for a learning rate."""
     finder = LearningRateFinder(num_training_steps=8, early_stop_threshold=None)
-    plugin, model = HybridPredict(), Tuned()
+    plugin, model = Ungated(), Tuned()
     trainer, _ = fit([plugin, finder, *savers], model, max_epochs=2, default_root_dir=folder,
                      limit_train_batches=12, **more)  # fmt: skip
     return trainer, model, plugin
@@ -117,7 +117,7 @@ def test_a_tuner_in_a_second_fit_does_not_bring_the_first_clock_back(tmp_path: P
 
 def test_a_tuner_in_a_resumed_run_starts_it_again_as_without_the_plug_in(tmp_path: Path) -> None:
     saver = ModelCheckpoint(tmp_path / "run", every_n_epochs=1)
-    fit([HybridPredict(), saver], Tuned(), max_epochs=1, limit_train_batches=12)
+    fit([Ungated(), saver], Tuned(), max_epochs=1, limit_train_batches=12)
     path = saver.best_model_path
     with pytest.warns(UserWarning, match="not empty"):
         trainer, _, plugin = tuned(tmp_path, ModelCheckpoint(tmp_path / "run"), ckpt_path=path)

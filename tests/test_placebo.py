@@ -5,10 +5,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from benchmarks.peers.placebo import NegatedForecast, RandomForecast
 from cases import PREDICTOR_CASES
 from hybrid_predict import ConfigError, MomentumPredictor, Phase
 from hybrid_predict.testing import check_predictor
+from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast
 from hybrid_predict.testing.predictors import History, same, steps
 from loops import Bench, make_config
 

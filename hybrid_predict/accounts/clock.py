@@ -39,18 +39,20 @@ class Clock:
 
     Args:
         config: The run's configuration, with ``total_steps`` set.
+        observed: Steps until skill can be known, which the warm-up lasts at least.
 
     Raises:
         ConfigError: If it is not.
     """
 
-    def __init__(self, config: HybridConfig) -> None:
+    def __init__(self, config: HybridConfig, observed: int = 0) -> None:
         if config.total_steps is None:
             expected, remedy = "the run's length in steps", "Set HybridConfig(total_steps=...)."
             raise ConfigError("total_steps", expected, None, remedy)
         self.total = config.total_steps
         # The first full step gives a displacement, and the last one verifies.
-        self.warmup = min(self.total, max(1, _steps(config.warmup_steps, self.total)))
+        first = max(1, _steps(config.warmup_steps, self.total), observed)
+        self.warmup = min(self.total, first)
         self.cooldown = min(self.total, max(1, _steps(config.cooldown_steps, self.total)))
         self._between = max(0, self.total - self.warmup - self.cooldown)
         self._pattern = (config.full_steps or 0, config.predict_steps or 0)
@@ -79,8 +81,8 @@ class Clock:
             return ""
         return (
             f"speedup: of {self.wanted} predicted steps only {self.planned} fit between a warm-up "
-            f"of {self.warmup} and a cooldown of {self.cooldown} of {self.total} steps. Lower "
-            "warmup_steps or cooldown_steps, or ask for less speedup."
+            f"of {self.warmup} and a cooldown of {self.cooldown} of {self.total} steps. Train "
+            "longer, lower warmup_steps or cooldown_steps, or ask for less speedup."
         )
 
     @property
@@ -104,15 +106,20 @@ class Clock:
             count += 1
         return count
 
-    def phase(self, predicted: int = 0) -> Phase:
-        """The phase of the coming full step, before which so many predicted steps were made."""
+    def phase(self, predicted: int = 0, *, waiting: bool = False) -> Phase:
+        """The phase of the coming full step.
+
+        Args:
+            predicted: Predicted steps that were made before it.
+            waiting: Whether skill is needed and not known yet.
+        """
         if self.plain:
             return Phase.PLAIN
         if predicted:
             return Phase.PREDICT
-        if self.position < self.warmup:
-            return Phase.WARMUP
-        return Phase.COOLDOWN if self.cooling else Phase.FULL
+        if self.cooling and self.position >= self.warmup:
+            return Phase.COOLDOWN
+        return Phase.WARMUP if waiting or self.position < self.warmup else Phase.FULL
 
     @property
     def cooling(self) -> bool:

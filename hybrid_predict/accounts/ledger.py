@@ -21,6 +21,8 @@ class SavingsLedger:
         predicted_steps: Predicted steps that stand.
         undone_steps: Predicted steps that were undone.
         skill: Latest known skill over all kinds, None if it is not known.
+        skills: By kind: mean skill, its ``lower`` bound, fitted ``length`` in lengths of the drift,
+            and number of ``windows``.
         full_seconds: Host seconds in the user's part of full steps.
         correct_seconds: Host seconds spent on measuring gradients and correcting updates.
         predict_seconds: Host seconds spent on predicted steps and their verdicts.
@@ -36,6 +38,7 @@ class SavingsLedger:
     predicted_steps: int = 0
     undone_steps: int = 0
     skill: float | None = None
+    skills: dict[str, dict[str, float]] = field(default_factory=dict)
     full_seconds: float = 0.0
     correct_seconds: float = 0.0
     predict_seconds: float = 0.0
@@ -142,7 +145,7 @@ class SavingsLedger:
         known = {f.name: data[f.name] for f in fields(cls)}
         for name, value in known.items():
             numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if name == "events" or (name in _OPTIONAL and value is None):
+            if name in ("events", "skills") or (name in _OPTIONAL and value is None):
                 continue
             least = -1 if name == "skill" else 0
             if not (numeric and least <= value < math.inf):
@@ -150,11 +153,20 @@ class SavingsLedger:
         whole = isinstance(known["events"], list) and all(map(_is_event, known["events"]))
         if not whole:
             raise ConfigError("events", "a list of reason, step and count", known["events"])
+        skills = known["skills"]
+        if not isinstance(skills, dict) or not all(map(_is_skill, skills.values())):
+            raise ConfigError("skills", "numbers by name for every kind", skills)
         return cls(**known)
 
 
 _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
 """Fields that are None where nothing is known."""
+
+
+def _is_skill(skill: object) -> bool:
+    return isinstance(skill, dict) and all(
+        isinstance(x, (int, float)) and math.isfinite(x) for x in skill.values()
+    )
 
 
 def _is_event(event: object) -> bool:

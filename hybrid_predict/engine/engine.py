@@ -29,6 +29,8 @@ from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks, shards
 
+NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
+
 logger = ranks.rank_zero_logger(__name__)
 
 
@@ -148,7 +150,7 @@ class HybridEngine:
                 self._bystanders.watch()
                 self._predict(step)
                 step.limit(self._run.verifier.monitor)
-        step.phase = self.clock.phase(step.predicted)
+        step.phase = self.clock.phase(step.predicted, waiting=self._forecaster.waiting)
         self.clock.predict(step.predicted)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
@@ -274,6 +276,8 @@ class HybridEngine:
             bound = self._forecaster.bound(options)
             for group in self._forecaster.owned(index):
                 step.corrected |= group.finish(options, good, bound)
+                if (closed := group.take()) is not None:
+                    step.windows.append(closed)
             self.mapper.written()
             step.close_update(index)
             if step.number == 1:
@@ -285,6 +289,9 @@ class HybridEngine:
         """Take the predicted steps that are due."""
         due = self.clock.due
         if not due or self.config.shadow or self._run.verifier.monitor.pausing(step.number):
+            return
+        if self._forecaster.barred:
+            self._run.note(NO_SKILL, logging.INFO, step.number)
             return
         delta, owners = self._forecaster.forecast(self._options())
         if delta.names:

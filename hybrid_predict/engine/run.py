@@ -13,6 +13,7 @@ from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.forecaster import Forecaster
+from hybrid_predict.forecast.skill import FIRST
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks
@@ -36,12 +37,18 @@ class Run:
     def __init__(
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
     ) -> None:
-        self.clock = Clock(config)
         self.ledger = SavingsLedger()
         self.forecaster = Forecaster(mapper, optimizer, config)
+        self.clock = Clock(config, self._observed(config))
         self.verifier = Verifier(len(optimizer.optimizers), config.lag or 0)
         self._mapper, self._lag = mapper, config.lag
         self._read: list[tuple[Measurement, Judgement]] = []
+
+    def _observed(self, config: HybridConfig) -> int:
+        """Full steps until skill can be known: the first displacement and the first windows."""
+        if not self.forecaster.gated:
+            return 0
+        return 1 + FIRST * self.forecaster.longest + (config.lag or 0)
 
     def note(self, reason: str, level: int, step: int | None = None) -> None:
         """Record an event of a full step, the coming one if None, and log it the first time."""
@@ -62,6 +69,7 @@ class Run:
         for measured, judgement in self.verifier.read(drain=drain):
             self._read.append((measured, judgement))
             self.verifier.learn(measured, judgement)
+            self.forecaster.score(measured.windows)
             if judgement.alarm:
                 undone = judgement.verdict is Verdict.UNDONE
                 happened = "predicted steps were undone" if undone else "predicted steps pause"
@@ -85,6 +93,9 @@ class Run:
         ledger.predicted_steps = ledger.steps - ledger.full_steps
         ledger.corrected_steps += step.corrected
         ledger.undone_steps += counts[Verdict.UNDONE]
+        if self.forecaster.skill.known:
+            ledger.skill = self.forecaster.skill.mean
+        ledger.skills = {kind: s.summary() for kind, s in self.forecaster.skills.items()}
         known: dict[str, Any] = {}
         if read:
             measured, judgement = read[-1]

@@ -60,6 +60,7 @@ class Step:
         self._norm_owners: list[int] = []
         self._measured: list[Tensor] = []
         self._products: dict[str, tuple[Tensor, Tensor]] = {}
+        self.windows: list[tuple[list[Any], Tensor]] = []
 
     def predict(
         self,
@@ -205,6 +206,7 @@ class Step:
             owners=self._norm_owners,
             products=self._products,
             roots=shards.roots(self._measured),
+            windows=self.windows,
         )
         self.reported = True
         return values

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +12,8 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.group import Plan, TensorGroup
 from hybrid_predict.forecast.predictors import AbstractPredictor, make_predictor
+from hybrid_predict.forecast.skill import Skill
+from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.model.parameters import ParameterMapper, overlapping
@@ -37,6 +39,8 @@ class Forecaster:
 
     Attributes:
         left_out: Why tensors are left to the optimizer, for the ledger.
+        skills: Skill of the forecasts by kind.
+        skill: That over all kinds.
     """
 
     def __init__(
@@ -53,6 +57,9 @@ class Forecaster:
             self._predictors = {k: make_predictor(p) for k, p in config.predictors.items()}
         self.groups: list[TensorGroup] = []
         self.left_out: set[str] = set()
+        self.skills: dict[str, Skill] = {}
+        self.skill = Skill()
+        self._latest: dict[tuple[str, int], Reading] = {}
         self._calls: Counter[int] = Counter()
         self._absent: dict[int, int] = {}
         self._layout: tuple[Any, ...] = ()
@@ -114,7 +121,8 @@ class Forecaster:
                 known.parameters = parameters
                 self.groups.append(known)
                 continue
-            group = TensorGroup(plan, names, parameters, self._history)
+            momentum = self._optimizer.momentum(plan.owner)
+            group = TensorGroup(plan, names, parameters, self._history, momentum)
             for old in before.values():
                 group.inherit(old)
             self.groups.append(group)
@@ -185,7 +193,8 @@ class Forecaster:
         for group in self.groups:
             absent = group.plan.owner in self._absent
             times = 0 if absent else self._calls[group.plan.owner]
-            delta = group.forecast(options) if times else None
+            may = not self._barred(group)
+            delta = group.forecast(options) if times and may else None
             if delta is not None:
                 parts.append(delta if times == 1 else delta.scaled(times))
                 owners += [group.plan.owner] * len(delta.names)
@@ -194,6 +203,45 @@ class Forecaster:
             tuple(x for d in parts for x in d.directions),
             tuple(f for d in parts for f in d.factors),
         ), owners
+
+    def _barred(self, group: TensorGroup) -> bool:
+        """Whether a group's forecasts need a skill that they have not shown."""
+        predictor, skill = group.plan.predictor, self.skills.get(group.plan.kind)
+        gated = predictor is not None and predictor.gated
+        return gated and not (skill is not None and skill.enough)
+
+    @property
+    def gated(self) -> bool:
+        """Whether every forecast there is needs skill."""
+        predictors = [g.plan.predictor for g in self.groups if g.plan.predictor is not None]
+        return bool(predictors) and all(p.gated for p in predictors)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether no predicted step can be made before skill is known."""
+        return self.gated and not any(skill.known for skill in self.skills.values())
+
+    @property
+    def barred(self) -> bool:
+        """Whether no predicted step can be made for lack of skill."""
+        predicted = [group for group in self.groups if group.plan.predictor is not None]
+        return bool(predicted) and all(map(self._barred, predicted))
+
+    @property
+    def longest(self) -> int:
+        """Displacements in the longest window."""
+        return max((group.window_length for group in self.groups), default=0)
+
+    def score(self, readings: Sequence[Reading]) -> None:
+        """Learn how good forecasts were from windows that were closed together."""
+        for found in readings:
+            self.skills.setdefault(found.kind, Skill()).add([found])
+            self._latest[found.kind, found.owner] = found
+            for group in self.groups:
+                if (group.plan.kind, group.names) == (found.kind, found.names):
+                    group.fit(found)
+        if readings:
+            self.skill.add(self._latest.values())
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:
         """Check the form of the forecasts of one optimizer's groups, before any is needed.
@@ -224,6 +272,9 @@ class Forecaster:
             "groups": [group.state_dict(whole=whole) for group in self.groups],
             "calls": [[k, n] for k, n in self._calls.items()],
             "absent": [[k, n] for k, n in self._absent.items()],
+            "skill": self.skill.state_dict(),
+            "skills": {kind: skill.state_dict() for kind, skill in self.skills.items()},
+            "latest": [found.packed() for found in self._latest.values()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
@@ -251,4 +302,8 @@ class Forecaster:
                 group.load_state_dict(part)
         self._calls = Counter({int(k): int(n) for k, n in state["calls"]})
         self._absent = {int(k): int(n) for k, n in state["absent"]}
+        self.skill = Skill.from_state(state["skill"])
+        self.skills = {kind: Skill.from_state(s) for kind, s in state["skills"].items()}
+        latest = [reading(tag, values) for tag, values in state["latest"]]
+        self._latest = {(found.kind, found.owner): found for found in latest}
         return dropped

@@ -12,9 +12,10 @@ from torch import Tensor
 from hybrid_predict.errors import CheckpointError, PredictorError
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.forecast.predictors.contract import check_delta, check_form
+from hybrid_predict.forecast.window import Reading, Window, window_length
 from hybrid_predict.model.deltas import WeightDelta, write_rounded
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
-from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, shards, wide
+from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, ranks, shards, wide
 from hybrid_predict.tensors.torch import minus
 from hybrid_predict.updates import AbstractUpdate
 
@@ -64,10 +65,16 @@ class TensorGroup:
         names: Their names, K of them.
         parameters: They themselves.
         history: How averages are stored.
+        momentum: How much of its past their optimizer keeps, in [0, 1).
     """
 
     def __init__(
-        self, plan: Plan, names: Sequence[str], parameters: Sequence[Tensor], history: str
+        self,
+        plan: Plan,
+        names: Sequence[str],
+        parameters: Sequence[Tensor],
+        history: str,
+        momentum: float = 0.0,
     ) -> None:
         self.plan = plan
         self.names = tuple(names)
@@ -80,7 +87,9 @@ class TensorGroup:
         update, predictor = plan.update, plan.predictor
         self.update_state = update.init(values, backend) if update else None
         self.history_state = predictor.init(names, values, backend) if predictor else None
+        self._window = Window(window_length(momentum), values) if predictor else None
         self._open: _Open | None = None
+        self._closed: Tensor | None = None
 
     def read(
         self,
@@ -152,7 +161,30 @@ class TensorGroup:
 
     def drop(self) -> None:
         """Forget an update that was not finished."""
-        self._open = None
+        self._open = self._closed = None
+
+    def take(self) -> tuple[list[Any], Tensor] | None:
+        """The tag and numbers of a window that has just been closed, for :func:`reading`."""
+        closed, self._closed = self._closed, None
+        if closed is None or self._window is None:
+            return None
+        fitted = len(self._directions())
+        tag = [self.plan.kind, self.plan.owner, list(self.names), self._window.length, fitted]
+        return tag, closed
+
+    def fit(self, reading: Reading) -> None:
+        """Let the predictor learn from a window of these tensors."""
+        if self.plan.predictor is not None and self.history_state is not None:
+            self.plan.predictor.fit(self.history_state, reading)
+
+    @property
+    def window_length(self) -> int:
+        """Displacements in a window; 0 where nothing is predicted."""
+        return self._window.length if self._window is not None else 0
+
+    def _directions(self) -> list[list[Tensor]]:
+        predictor, state = self.plan.predictor, self.history_state
+        return predictor.directions(state) if predictor and state else []
 
     def forecast(self, options: Mapping[int, Options]) -> WeightDelta | None:
         """The movement of one predicted step; None before there is a displacement.
@@ -207,14 +239,14 @@ class TensorGroup:
                 value.copy_(new)
 
     def _learn(self, options: Mapping[int, Options], good: Tensor | bool, seen: _Open) -> None:
-        predictor, state = self.plan.predictor, self.history_state
-        assert predictor is not None and state is not None
+        predictor, state, window = self.plan.predictor, self.history_state, self._window
+        assert predictor is not None and state is not None and window is not None
         backend = self._backend(range(len(seen.before)))
         moved = [wide(x) for x in backend.difference(seen.before, self._values())]
         # What a gradient that is not finite has moved is no drift: it would stay in the average.
         spoiled = {} if seen.fine is None else dict(zip(seen.members, ~seen.fine, strict=True))
-        for k, p in enumerate(self.parameters):
-            rate = options[id(p)].rate
+        rates = [options[id(p)].rate for p in self.parameters]
+        for k, rate in enumerate(rates):
             if isinstance(rate, Tensor):
                 moved[k].div_(torch.where(rate > 0, rate, torch.inf))
             else:
@@ -223,7 +255,14 @@ class TensorGroup:
             for reason in (spoiled.get(k), ~good if isinstance(good, Tensor) else None):
                 still = still if reason is None else still | reason
             moved[k].masked_fill_(still, 0.0)
+        if not any(isinstance(r, Tensor) or r > 0 for r in rates):
+            return
+        if window.add(moved):
+            self._closed = window.close(shards.roots(self.parameters))
         predictor.observe(state, moved, backend)
+        if window.idle:
+            unit = predictor.forecast(state, [1.0] * len(moved))
+            window.open(unit, predictor.directions(state))
 
     def _check_directions(
         self, update: AbstractUpdate, directions: Sequence[Tensor], members: Sequence[int]
@@ -258,6 +297,9 @@ class TensorGroup:
             self.update_state.numbers = dict(other.update_state.numbers)
         if self.history_state is not None and other.history_state is not None:
             self.history_state.count = other.history_state.count
+            known = other.history_state.numbers
+            mine = {n: list(known[n]) for n in self.names if n in known}
+            self.history_state.numbers.update(mine)
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Everything that is remembered.
@@ -267,14 +309,21 @@ class TensorGroup:
                 every rank has to call it, and the others get None. Else this rank's parts.
         """
         update, history = self.update_state, self.history_state
+        fitted = dict(history.numbers) if history else {}
         state = {
             "key": self.plan.key(),
             "names": list(self.names),
             "count": history.count if history else 0,
             "numbers": dict(update.numbers) if update else {},
+            "fitted": {name: list(numbers) for name, numbers in fitted.items()},
             **self._arrays(),
         }
-        return shards.collected(state, self.parameters) if whole else state
+        # Samples of shards are every rank's own.
+        sharded = whole and any(map(shards.is_sharded, self.parameters))
+        window = self._window.state_dict() if self._window else None
+        windows = ranks.gather(window) if sharded else [window]
+        collected = shards.collected(state, self.parameters) if whole else state
+        return None if collected is None else {**collected, "windows": windows}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Continue from what :meth:`state_dict` gave, whole tensors or this rank's parts.
@@ -298,6 +347,18 @@ class TensorGroup:
                 self.update_state.numbers[name] = state["numbers"][name].to(number)
         if self.history_state is not None:
             self.history_state.count = int(state["count"])
+            self.history_state.numbers = {n: list(x) for n, x in state["fitted"].items()}
+        if self._window is not None:
+            self._window.load_state_dict(self._own_window(saved["windows"]))
+
+    def _own_window(self, windows: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
+        """This rank's window; an empty one where tensors are split in another way than before."""
+        assert self._window is not None
+        found = windows[ranks.rank() if len(windows) == ranks.size() else 0]
+        sharded = any(map(shards.is_sharded, self.parameters))
+        if found is None or (sharded and not self._window.fits(found)):
+            return Window(self._window.length, self._values()).state_dict()
+        return found
 
     def _arrays(self) -> dict[str, list[Tensor]]:
         lists = {"average": self.average, "carry": self.carry}

@@ -97,6 +97,12 @@ class OptimizerWrapper:
             for p in group["params"]
         )
 
+    def momentum(self, index: int) -> float:
+        """How much of its past one optimizer keeps: ``betas[0]`` or ``momentum``, else 0."""
+        group = self.optimizers[index].param_groups[0]
+        found = (group.get("betas") or [group.get("momentum", 0.0)])[0]
+        return min(max(float(found), 0.0), 0.999)
+
     def owners(self) -> dict[int, int]:
         """The number of the optimizer that each parameter belongs to, by ``id``."""
         return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}

@@ -5,7 +5,8 @@ They need neither pytest nor data, take well below a second, and raise a
 """
 
 from hybrid_predict.testing.backends import BackendUnderTest, check_backend
+from hybrid_predict.testing.placebos import check_placebos
 from hybrid_predict.testing.predictors import check_predictor
 from hybrid_predict.testing.updates import check_update
 
-__all__ = ["BackendUnderTest", "check_backend", "check_predictor", "check_update"]
+__all__ = ["BackendUnderTest", "check_backend", "check_placebos", "check_predictor", "check_update"]

@@ -160,6 +160,7 @@ def round_trip(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
             raise ContractError(name, promise, shapes)
     restored.state.arrays = saved_and_loaded(name, original.state.arrays, case)
     restored.state.count = original.state.count
+    restored.state.numbers = saved_and_loaded(name, original.state.numbers, case)
     for displacement in (None, *steps(seed=1)):
         if displacement is not None:
             original.observe(displacement)

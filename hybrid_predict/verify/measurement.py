@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hybrid_predict.accounts.saved import whole
 from hybrid_predict.errors import CheckpointError
+from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.model.gradients import GradientInfo
 from hybrid_predict.tensors import ranks
 
@@ -32,6 +33,7 @@ class Measurement:
         loss_known: Whether its loss was.
         info: Its loss and gradients.
         norms: Gradient norm per optimizer; nan where none was measured.
+        windows: How forecasts compare with the displacements since, where windows were closed.
     """
 
     step: int
@@ -43,6 +45,7 @@ class Measurement:
     loss_known: bool
     info: GradientInfo
     norms: tuple[float, ...] = ()
+    windows: tuple[Reading, ...] = ()
 
 
 def pack(
@@ -54,6 +57,7 @@ def pack(
     owners: Sequence[int],
     products: Mapping[str, tuple[Tensor, Tensor]],
     roots: Sequence[float] | None,
+    windows: Sequence[tuple[list[Any], Tensor]] = (),
 ) -> tuple[dict[str, Any], Tensor]:
     """One flat tensor of everything measured on the device, and a tag that says what it holds.
 
@@ -68,11 +72,13 @@ def pack(
         owners: Number of the optimizer of each of them.
         products: Norm of the forecast and its inner product with the gradient, by name, 0-dim.
         roots: What makes every rank's norms count once, one per norm; None for a single rank.
+        windows: Tag and flat numbers of each window that was closed, this rank's share.
 
     Returns:
         The tag, of primitives, and the flat 32-bit tensor.
     """
     names = {"norms": list(norms), "owners": list(owners), "products": list(products)}
+    sizes = [[tag, numbers.numel()] for tag, numbers in windows]
     first = next(iter(norms.values()), loss)
     device = first.device if isinstance(first, Tensor) else None
     weights = dict(zip(norms, roots or [1.0] * len(norms), strict=True))
@@ -85,8 +91,9 @@ def pack(
         _scalar(float(loss is not None), device),
         sum((1.0 - _scalar(g, device) for g in good), _scalar(0.0, device)),
     ]
-    scaled, sums = ranks.combine(scaled, torch.cat([torch.stack(head), dots]))
-    return {**about, **names}, torch.cat([sums[:3], scaled, sums[3:]])
+    closed = [numbers.to(scaled.device) for _, numbers in windows]
+    scaled, sums = ranks.combine(scaled, torch.cat([torch.stack(head), dots, *closed]))
+    return {**about, **names, "windows": sizes}, torch.cat([sums[:3], scaled, sums[3:]])
 
 
 def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
@@ -97,14 +104,20 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
     """
     names, moved = list(tag["norms"]), list(tag["products"])
     count, pairs = len(names), len(moved)
-    if len(values) != 3 + count + 2 * pairs:
+    expected = 3 + count + 2 * pairs + sum(size for _, size in tag["windows"])
+    if len(values) != expected:
         raise CheckpointError(
-            f"state: expected {3 + count + 2 * pairs} measured numbers, got {len(values)}. "
+            f"state: expected {expected} measured numbers, got {len(values)}. "
             "Resume from another checkpoint."
         )
     loss, known, bad = values[:3]
     norms = list(values[3 : 3 + count])
-    lengths, dots = values[3 + count : 3 + count + pairs], values[3 + count + pairs :]
+    lengths = values[3 + count : 3 + count + pairs]
+    dots = values[3 + count + pairs : 3 + count + 2 * pairs]
+    windows, at = [], 3 + count + 2 * pairs
+    for about, size in tag["windows"]:
+        windows.append(reading(about, values[at : at + size]))
+        at += size
     by_name = dict(zip(names, norms, strict=True))
     alignments = {
         name: -dot / max(_TINY, by_name[name] * length)
@@ -125,6 +138,7 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
         loss_known=bool(known),
         info=info,
         norms=tuple(map(_length, groups)),
+        windows=tuple(windows),
     )
 
 

@@ -24,8 +24,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from compatibility.rows import Table
 from compatibility.subject import EPOCHS, STEPS, Run, Subject, refuses, same_rates, train
-from hybrid_predict import HybridPredict, UnsupportedSetupError
-from lightning_models import Net, Recorded, loader
+from hybrid_predict import UnsupportedSetupError
+from lightning_models import Net, Recorded, Ungated, loader
 
 TABLE = Table("loop")
 
@@ -310,7 +310,7 @@ def passes_over(folder: Path) -> None:
     note="keep one of them",
 )
 def twice(folder: Path) -> None:
-    refuses(UnsupportedSetupError, "one HybridPredict callback", callbacks=[HybridPredict()])
+    refuses(UnsupportedSetupError, "one HybridPredict callback", callbacks=[Ungated()])
 
 
 @TABLE.row(

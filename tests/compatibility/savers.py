@@ -25,8 +25,7 @@ from torch import Tensor
 
 from compatibility.rows import Table
 from compatibility.subject import EPOCHS, Run, Subject, Witness, mlp, train
-from hybrid_predict import HybridPredict
-from lightning_models import Net, SeededLoader, fit, same, weights
+from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
 TABLE = Table("loop")
 
@@ -97,7 +96,7 @@ def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
         def on_save_checkpoint(self, trainer: Any, module: Any, checkpoint: Any) -> None:
             torch.save(checkpoint, kept)
 
-    callbacks = [HybridPredict(), saved.witness, saved, make(folder / "run"), Keep()]
+    callbacks = [Ungated(), saved.witness, saved, make(folder / "run"), Keep()]
     with warnings.catch_warnings(), pytest.raises(RuntimeError, match="stop here"):
         # Lightning looks for the checkpoint of an earlier exception.
         warnings.simplefilter("ignore", UserWarning)

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict import HybridConfig, SavingsLedger
+from hybrid_predict import HybridConfig, MomentumPredictor, SavingsLedger
 from hybrid_predict.config import KINDS
 from lightning_models import Net, Recorded, fit
 
@@ -25,7 +25,7 @@ LENGTHS = {"max_steps", "max_epochs"}
 EPOCHS: dict[str, Any] = {"max_epochs": 6, "limit_train_batches": 6}
 """As long a run, bounded by epochs."""
 
-EVERY_KIND = HybridConfig(predictors=dict.fromkeys(KINDS, "momentum"))
+EVERY_KIND = HybridConfig(predictors=dict.fromkeys(KINDS, MomentumPredictor(gated=False)))
 """Predicted steps that move parameters of every kind."""
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]

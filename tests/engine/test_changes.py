@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from cases import EVERY_KIND
+from cases import EVERY_KIND, UNGATED
 from hybrid_predict import HybridConfig, HybridEngine, Phase, UsageError
 from loops import make_config, same_bits, weights
 
@@ -127,7 +127,7 @@ def test_a_parameter_that_is_given_other_memory_is_followed():
 def replaced(told, make=sgd, steps=40):
     """A run whose optimizer is replaced half-way; its updates, and those of a loop without."""
     model = net()
-    run = Run(model, adamw(model.parameters()), HybridConfig(total_steps=90))
+    run = Run(model, adamw(model.parameters()), HybridConfig(total_steps=90, predictors=UNGATED))
     for _ in range(steps // 2):
         run.step()
     run.optimizer = make(model.parameters())

@@ -14,7 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.memory import held
+from cases import UNGATED
 from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.forecast import window
 
 SIDE, LAYERS = 64, 6
 HIDDEN = (LAYERS - 1) * SIDE**2
@@ -22,6 +24,15 @@ HIDDEN = (LAYERS - 1) * SIDE**2
 
 FEW = 4 * (4 * SIDE * LAYERS + 1000)
 """Bytes of row moments, of numbers per tensor, and of what one full step has measured."""
+
+
+FEWEST = 16
+
+
+@pytest.fixture(autouse=True)
+def small_samples(monkeypatch):
+    """Matrices are small here; samples of them are as small in comparison as those of others."""
+    monkeypatch.setattr(window, "SAMPLE", FEWEST)
 
 
 class Watched(torch.optim.AdamW):
@@ -46,6 +57,7 @@ class Moments:
         self.optimizer = Watched(self.model.parameters(), lr=0.01)
         pattern = {} if "speedup" in changes else {"full_steps": 1, "predict_steps": 1}
         settings = {"total_steps": 1000, "warmup_steps": 2, "max_overhead": 100.0, **pattern}
+        settings["predictors"] = UNGATED
         config = HybridConfig(**{**settings, **changes})
         self.engine = HybridEngine(self.model, self.optimizer, config)
         self.optimizer.during = lambda: self.note("updating")
@@ -109,6 +121,15 @@ def test_a_large_buffer_is_copied_while_a_verdict_is_open_if_it_changes(changes)
                 self.model.extra.add_(1.0)
 
     check(Moving(extra=extra).found, {"between": 2, "open": 5 if changes else 3})
+
+
+@pytest.mark.parametrize("entries", [16, 1000])
+def test_samples_of_an_open_window_are_three_arrays_and_their_positions(entries, monkeypatch):
+    found = []
+    for sample in (1, entries):
+        monkeypatch.setattr(window, "SAMPLE", sample)
+        found.append(Moments().found["between"])
+    assert found[1] - found[0] == (3 * 4 + 8) * (entries - 1) * (LAYERS - 1)
 
 
 def test_nothing_is_held_after_falling_back():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from cases import EVERY_KIND, OPTIMIZERS
+from cases import EVERY_KIND, OPTIMIZERS, UNGATED
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, Phase
 from loops import Bench, make_config, same_bits, weights
 
@@ -23,7 +23,9 @@ class Counted:
         self.model = nn.Sequential(*layers)
         self.optimizer = OPTIMIZERS[optimizer](list(self.model.parameters()))
         self.scheduler = LambdaLR(self.optimizer, schedule or (lambda step: 1.0))
-        self.config = HybridConfig(total_steps=total, max_overhead=100.0, **changes)
+        self.config = HybridConfig(
+            **{"total_steps": total, "max_overhead": 100.0, "predictors": UNGATED, **changes}
+        )
         self.engine = HybridEngine(self.model, self.optimizer, self.config)
         self.forwards = self.backwards = 0
         self.records, self.rates = [], []

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from cases import UNGATED
 from hybrid_predict import HybridConfig, HybridEngine
 
 SLOW, FAST = 1e-6, 1e-3
@@ -25,7 +26,9 @@ def trained(model, optimizer, steps, plugged=True, rates=None, config=None):
     """Paths of the weights: how far each parameter went in each full step, and between them."""
     engine = None
     if plugged:
-        engine = HybridEngine(model, optimizer, config or HybridConfig(total_steps=3 * steps // 2))
+        engine = HybridEngine(
+            model, optimizer, config or HybridConfig(total_steps=3 * steps // 2, predictors=UNGATED)
+        )
     inside, between = [], []
     for k in range(steps):
         for group, rate in zip(optimizer.param_groups, rates(k) if rates else (), strict=False):

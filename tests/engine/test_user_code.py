@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from cases import UNGATED
 from hybrid_predict import HybridConfig, HybridEngine
 
 STEPS = 80
@@ -64,7 +65,9 @@ def train(model, plugged, before=None, make=None, config=None, seen=None):
     optimizer = make(model.parameters())
     engine = None
     if plugged:
-        engine = HybridEngine(model, optimizer, config or HybridConfig(total_steps=STEPS * 3 // 2))
+        engine = HybridEngine(
+            model, optimizer, config or HybridConfig(total_steps=STEPS * 3 // 2, predictors=UNGATED)
+        )
     losses = []
     for k in range(STEPS):
         if engine:
@@ -114,7 +117,7 @@ def test_weights_edited_after_the_update_stay_edited():
     for edit in EDITS.values():
         model = autoencoder()
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-        engine = HybridEngine(model, optimizer, HybridConfig(total_steps=40))
+        engine = HybridEngine(model, optimizer, HybridConfig(total_steps=40, predictors=UNGATED))
         while not engine.done:
             engine.before_step()
             loss = (model(batch(0)) - batch(0)).square().mean()
@@ -156,7 +159,7 @@ def test_parameters_that_share_memory_are_left_to_the_optimizer():
     traces = []
     for plugged in (False, True):
         seen, model = [], tied()
-        config = HybridConfig(total_steps=STEPS * 2, kinds={"stem*": "vector"})
+        config = HybridConfig(total_steps=STEPS * 2, kinds={"stem*": "vector"}, predictors=UNGATED)
         train(model, plugged, seen=seen, config=config)
         traces.append(seen)
     assert all(torch.equal(p, q) for p, q in zip(traces[0][-1], traces[1][-1], strict=True))

@@ -11,9 +11,9 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader
 
-from hybrid_predict import HybridPredict, UnsupportedSetupError
+from hybrid_predict import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_clock import TrainerClock
-from lightning_models import Net, fit, loader
+from lightning_models import Net, Ungated, fit, loader
 
 RUNS: dict[str, dict[str, Any]] = {
     "max_steps": {"max_steps": 120},
@@ -31,7 +31,7 @@ def rates_at_equal_steps(plain: Net, hybrid: Net) -> bool:
 @pytest.mark.parametrize("run", RUNS, ids=str)
 def test_run_ends_early_with_its_length_on_the_clock(run: str) -> None:
     plain, plain_model = fit([], **RUNS[run])
-    callback = HybridPredict(speedup=1.5)
+    callback = Ungated(speedup=1.5)
     trainer, model = fit([callback], **RUNS[run])
     assert trainer.global_step == plain.global_step == callback.ledger.steps
     assert callback.ledger.full_steps == round(plain.global_step / 1.5)
@@ -45,7 +45,7 @@ def test_run_ends_early_with_its_length_on_the_clock(run: str) -> None:
 def test_scheduler_with_a_frequency_is_stepped_as_often_in_all(frequency: int, run: str) -> None:
     # A Trainer steps it by batch index; the clock catches up at the end of the full step.
     plain, _ = fit([], Net("step", frequency=frequency), **RUNS[run])
-    hybrid, _ = fit([HybridPredict()], Net("step", frequency=frequency), **RUNS[run])
+    hybrid, _ = fit([Ungated()], Net("step", frequency=frequency), **RUNS[run])
     ends = [t.lr_scheduler_configs[0].scheduler.last_epoch for t in (plain, hybrid)]
     assert 0 < ends[0] <= ends[1] <= ends[0] + 1
 
@@ -54,7 +54,7 @@ def test_scheduler_with_a_frequency_is_stepped_as_often_in_all(frequency: int, r
 @pytest.mark.parametrize("run", ["max_steps", "max_epochs"])
 def test_epoch_schedulers_step_once_per_epoch_of_the_clock(schedule: str, run: str) -> None:
     plain, _ = fit([], Net(schedule, "epoch"), **RUNS[run])
-    trainer, _ = fit([HybridPredict()], Net(schedule, "epoch"), **RUNS[run])
+    trainer, _ = fit([Ungated()], Net(schedule, "epoch"), **RUNS[run])
     schedulers = [t.lr_scheduler_configs[0].scheduler for t in (plain, trainer)]
     assert schedulers[0].last_epoch == schedulers[1].last_epoch > 0
 
@@ -67,7 +67,7 @@ def test_skip_data_decides_which_batches_are_seen(skip_data: Any) -> None:
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, idx: int) -> None:
             seen.append(round(float(batch[0].sum()) * 1000))
 
-    callback = HybridPredict(skip_data=skip_data)
+    callback = Ungated(skip_data=skip_data)
     limits = {"max_steps": 96} if skip_data == "none" else {"max_epochs": 6}
     trainer, _ = fit([callback, Watch()], **limits)
     order = [round(float(b[0].sum()) * 1000) for b in loader()]
@@ -94,7 +94,7 @@ def test_every_validation_of_the_clock_runs(interval: float, window: int) -> Non
             accumulate_grad_batches=window)  # fmt: skip
         return len(counted)
 
-    assert validations([HybridPredict()]) == validations([]) == round(6 / interval)
+    assert validations([Ungated()]) == validations([]) == round(6 / interval)
 
 
 @pytest.mark.parametrize("every", [1, 7, 10])
@@ -105,14 +105,14 @@ def test_checkpoints_come_at_the_first_step_that_reaches_each_multiple(
     checkpoint = ModelCheckpoint(
         tmp_path, "{step}", every_n_train_steps=every, save_top_k=-1, save_on_train_epoch_end=False
     )
-    trainer, model = fit([HybridPredict(speedup=speedup), checkpoint], max_steps=120)
+    trainer, model = fit([Ungated(speedup=speedup), checkpoint], max_steps=120)
     saved = sorted(int(p.stem.split("=")[1]) for p in tmp_path.glob("*.ckpt"))
     steps = sorted({*model.rates, 120} - {0})
     reached = {next(s for s in steps if s >= m) // every * every for m in range(every, 121, every)}
     assert saved == sorted(reached)
     if every >= 7:
         assert saved == list(range(every, 121, every))
-    bare, _ = fit([HybridPredict(speedup=speedup)], max_steps=120)
+    bare, _ = fit([Ungated(speedup=speedup)], max_steps=120)
     left, right = trainer.lightning_module.state_dict(), bare.lightning_module.state_dict()
     assert all(torch.equal(left[k], right[k]) for k in left)
 
@@ -122,7 +122,7 @@ def test_checkpoints_come_at_the_first_step_that_reaches_each_multiple(
     [(10, 4, 1.0), (7, 4, 1.0), (2, 1, 1.0), (20, 4, 0.25), (33, 2, 0.1), (50, 8, 0.25)],
 )
 def test_short_epochs_never_outrun_the_clock(batches: int, window: int, interval: float) -> None:
-    callback, model = HybridPredict(speedup=1.5), Net("onecycle")
+    callback, model = Ungated(speedup=1.5), Net("onecycle")
     trainer, _ = fit([callback], model, train=loader(batches), max_epochs=12,
                      accumulate_grad_batches=window, val_check_interval=interval)  # fmt: skip
     total = 12 * -(-batches // window)
@@ -138,7 +138,7 @@ def test_missing_batches_are_passed_over() -> None:
             return None if index % 5 == 3 else super().__getitem__(index)
 
     data = DataLoader(Gaps(torch.randn(40, 16, 8)), batch_size=None, collate_fn=gap)
-    callback = HybridPredict(skip_data="none")
+    callback = Ungated(skip_data="none")
     with pytest.warns(UserWarning, match="yielded None"):
         trainer, _ = fit([callback], train=data, max_steps=30)
     assert trainer.global_step == 30
@@ -152,7 +152,7 @@ def test_without_a_counter_that_it_needs_nothing_is_predicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(TrainerClock, "unavailable", "a counter is missing")
-    callback = HybridPredict(speedup=2.0)
+    callback = Ungated(speedup=2.0)
     with pytest.warns(UserWarning, match=r"no predicted steps: a counter is missing"):
         trainer, model = fit([callback], max_steps=30)
     assert trainer.global_step == model.batches == callback.ledger.full_steps == 30
@@ -161,7 +161,7 @@ def test_without_a_counter_that_it_needs_nothing_is_predicted(
 
 @pytest.mark.parametrize("path", ["fit_loop.epoch_loop", "fit_loop"])
 def test_private_counters_are_looked_for(path: str) -> None:
-    trainer, _ = fit([HybridPredict()], max_steps=3)
+    trainer, _ = fit([Ungated()], max_steps=3)
     clock = TrainerClock(trainer, "none", -1)
     trainer.fit_loop._data_fetcher = SimpleNamespace(fetched=0)
     assert clock.unavailable == ""
@@ -175,15 +175,15 @@ def test_private_counters_are_looked_for(path: str) -> None:
 def test_a_length_that_the_trainer_does_not_know_can_be_given() -> None:
     kwargs = {"max_steps": -1, "max_epochs": -1, "max_time": "00:00:10:00"}
     with pytest.raises(UnsupportedSetupError, match="number of optimizer updates is known"):
-        fit([HybridPredict()], Net("none"), **kwargs)
+        fit([Ungated()], Net("none"), **kwargs)
     for skip_data in ("auto", "none"):
-        callback = HybridPredict(total_steps=30, skip_data=skip_data)
+        callback = Ungated(total_steps=30, skip_data=skip_data)
         trainer, _ = fit([callback], Net("none"), **kwargs)
         assert (callback.ledger.full_steps, trainer.global_step) == (20, 30)
 
 
 def test_second_fit_continues_the_clock() -> None:
-    callback = HybridPredict(speedup=1.5)
+    callback = Ungated(speedup=1.5)
     trainer, model = fit([callback], max_epochs=4)
     trainer.fit_loop.max_epochs = 8
     trainer.fit(model, loader(), loader(2))

@@ -10,8 +10,8 @@ import pytest
 import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
 
-from hybrid_predict import HybridPredict, UnsupportedSetupError
-from lightning_models import Net, fit
+from hybrid_predict import UnsupportedSetupError
+from lightning_models import Net, Ungated, fit
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_setups_that_cannot_work_are_refused(
     if make == "lbfgs":
         model.configure_optimizers = lambda: torch.optim.LBFGS(model.parameters())  # type: ignore[method-assign]
     with pytest.raises(UnsupportedSetupError, match=words):
-        fit([HybridPredict()], model, **{"max_steps": 10, **trainer_kwargs})
+        fit([Ungated()], model, **{"max_steps": 10, **trainer_kwargs})
 
 
 @pytest.mark.parametrize(
@@ -50,9 +50,9 @@ def test_strategies_that_cannot_work_are_refused(strategy: Any, words: str) -> N
     trainer = Fake()
     type(trainer).strategy = strategy
     with pytest.raises(UnsupportedSetupError, match=words):
-        HybridPredict().on_train_start(trainer, Net())
+        Ungated().on_train_start(trainer, Net())
 
 
 def test_a_trainer_of_another_package_is_refused() -> None:
     with pytest.raises(UnsupportedSetupError, match=r"lightning.pytorch or pytorch_lightning"):
-        HybridPredict().on_train_start(SimpleNamespace(), Net())  # type: ignore[arg-type]
+        Ungated().on_train_start(SimpleNamespace(), Net())  # type: ignore[arg-type]

@@ -11,17 +11,18 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from torch.utils.data import DataLoader, TensorDataset
 
+from cases import EVERY_KIND
 from compatibility.manual import Gan
 from hybrid_predict import CheckpointError, HybridPredict
 from hybrid_predict.integrations.lightning import KEY
-from lightning_models import Net, SeededLoader, StopAt, fit, loader, same, weights
+from lightning_models import Net, SeededLoader, StopAt, Ungated, fit, loader, same, weights
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "default": {"cooldown_steps": 0.1},
     "pattern": {"full_steps": 3, "predict_steps": 2},
     "late": {"lag": 3},
     "shadow": {"shadow": True},
-    "every kind": {"predictors": dict.fromkeys(("hidden", "head", "vector"), "momentum")},
+    "every kind": {"predictors": EVERY_KIND},
 }
 
 
@@ -52,7 +53,7 @@ def test_resume_from_every_update_is_bit_exact(tmp_path: Path, name: str, window
     folder = tmp_path / "run"
 
     def run(**more: Any) -> tuple[HybridPredict, Net]:
-        callback = HybridPredict(**CONFIGS[name])
+        callback = Ungated(**CONFIGS[name])
         _, model = fit([callback, save_all(folder)], train=SeededLoader(length=10), max_steps=36,
                        accumulate_grad_batches=window, **more)  # fmt: skip
         return callback, model
@@ -77,7 +78,7 @@ def test_checkpoint_between_multiples_resumes_on_the_clock(tmp_path: Path) -> No
         checkpoint = ModelCheckpoint(
             folder, "{step}", every_n_train_steps=7, save_top_k=-1, save_on_train_epoch_end=False
         )
-        return fit([HybridPredict(speedup=2.0), checkpoint], train=SeededLoader(), max_steps=60,
+        return fit([Ungated(speedup=2.0), checkpoint], train=SeededLoader(), max_steps=60,
                    **more)  # fmt: skip
 
     _, model = run()
@@ -92,8 +93,8 @@ def test_checkpoint_between_multiples_resumes_on_the_clock(tmp_path: Path) -> No
 
 def test_a_longer_run_may_continue_a_shorter_one(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    fit([HybridPredict(), save_all(folder)], Net("none"), train=SeededLoader(), max_steps=40)
-    callback, path = HybridPredict(), take(folder, tmp_path / "kept")[12]
+    fit([Ungated(), save_all(folder)], Net("none"), train=SeededLoader(), max_steps=40)
+    callback, path = Ungated(), take(folder, tmp_path / "kept")[12]
     trainer, _ = fit([callback, save_all(folder)], Net("none"), train=SeededLoader(),
                      max_steps=80, ckpt_path=str(path))  # fmt: skip
     assert trainer.global_step == callback.ledger.steps == 80
@@ -106,7 +107,7 @@ def test_a_checkpoint_of_a_plain_run_starts_the_clock_there(tmp_path: Path) -> N
     folder = tmp_path / "run"
     fit([save_all(folder)], train=SeededLoader(), max_steps=40)
     path = take(folder, tmp_path / "kept")[19]
-    callback = HybridPredict()
+    callback = Ungated()
     trainer, _ = fit([callback, save_all(folder)], train=SeededLoader(), max_steps=50,
                      ckpt_path=str(path))  # fmt: skip
     assert trainer.global_step == 50
@@ -121,7 +122,7 @@ def test_a_run_that_went_on_without_the_plug_in_is_taken_up_where_the_trainer_is
     folder = tmp_path / "run"
 
     def run(steps: int, enabled: bool, path: Path | None = None) -> tuple[Any, Net, HybridPredict]:
-        callback = HybridPredict(enabled=enabled, lag=lag)
+        callback = Ungated(enabled=enabled, lag=lag)
         trainer, model = fit(
             [callback, StopAt(steps), save_all(folder)], train=SeededLoader(80), max_steps=60,
             ckpt_path=path and str(path),
@@ -164,7 +165,7 @@ def test_a_manual_run_that_went_on_without_the_plug_in_is_taken_up_where_the_tra
     ends = []
     path: str | None = None
     for stop, enabled in ((30, True), (60, False), (999, True)):
-        callback, end = HybridPredict(enabled=enabled), SaveAt(stop, tmp_path / str(stop))
+        callback, end = Ungated(enabled=enabled), SaveAt(stop, tmp_path / str(stop))
         trainer, model = fit([callback, end], Gan(2), train=SeededLoader(40), max_epochs=1,
                              ckpt_path=path)  # fmt: skip
         ends.append((trainer.global_step, trainer.lr_scheduler_configs[0].scheduler.last_epoch))
@@ -187,12 +188,12 @@ def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plai
         tmp_path / "run", "{step}", every_n_train_steps=9, save_top_k=-1, save_last=True,
         save_on_train_epoch_end=False,
     )  # fmt: skip
-    fit([HybridPredict(), saver], Net("none"), train=SeededLoader(batches), max_steps=steps,
+    fit([Ungated(), saver], Net("none"), train=SeededLoader(batches), max_steps=steps,
         **kwargs)  # fmt: skip
     paths = take(tmp_path / "run", tmp_path / "kept")
     assert len(paths) == steps // 9 + 1
     for path in paths:
-        callback = HybridPredict()
+        callback = Ungated()
         shutil.rmtree(tmp_path / "run", ignore_errors=True)
         trainer, _ = fit([callback, saver], Net("none"), train=SeededLoader(batches),
                          max_epochs=epochs, ckpt_path=str(path), **kwargs)  # fmt: skip
@@ -222,18 +223,18 @@ def test_a_run_that_ends_early_says_so() -> None:
             return -1 if batch_idx == 5 else None
 
     with pytest.warns(UserWarning, match=r"ended the run at \d+ of 48 steps"):
-        fit([HybridPredict()], Stops("none"), max_epochs=3)
+        fit([Ungated()], Stops("none"), max_epochs=3)
 
 
 def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
     saver = save_all(tmp_path / "run")
-    fit([HybridPredict(), saver], train=SeededLoader(), max_steps=6)
+    fit([Ungated(), saver], train=SeededLoader(), max_steps=6)
     path = take(tmp_path / "run", tmp_path / "kept")[1]
     state = torch.load(path, weights_only=True)
     state[KEY] = {"engine": {**state[KEY]["engine"], "version": 6}, "clock": {"start": 0}}
     torch.save(state, path)
     with pytest.raises(CheckpointError, match="expected version"):
-        fit([HybridPredict(), saver], train=SeededLoader(), max_steps=6, ckpt_path=str(path))
+        fit([Ungated(), saver], train=SeededLoader(), max_steps=6, ckpt_path=str(path))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
@@ -243,7 +244,7 @@ def test_resume_from_the_end_of_an_epoch_is_bit_exact(tmp_path: Path, shuffle: b
     def run(**more: Any) -> Net:
         checkpoint = ModelCheckpoint(folder, "{epoch}", every_n_epochs=1, save_top_k=-1)
         data = TensorDataset(torch.randn(160, 8, generator=torch.Generator().manual_seed(3)))
-        _, model = fit([HybridPredict(), checkpoint], max_epochs=5,
+        _, model = fit([Ungated(), checkpoint], max_epochs=5,
                        train=DataLoader(data, 16, shuffle=shuffle), **more)  # fmt: skip
         return model
 
@@ -254,7 +255,7 @@ def test_resume_from_the_end_of_an_epoch_is_bit_exact(tmp_path: Path, shuffle: b
 
 
 def test_a_checkpoint_loaded_for_validation_does_not_rewind_the_next_fit(tmp_path: Path) -> None:
-    callback = HybridPredict()
+    callback = Ungated()
     trainer, model = fit([callback, save_all(tmp_path / "run")], max_steps=40)
     state, path = weights(model), take(tmp_path / "run", tmp_path / "kept")[12]
     trainer.validate(model, loader(2), ckpt_path=str(path), verbose=False)

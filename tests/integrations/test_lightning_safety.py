@@ -18,7 +18,7 @@ from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
 from hybrid_predict import HybridPredict, Verdict
-from lightning_models import Net, Recorded, fit, same, weights
+from lightning_models import Net, Recorded, Ungated, fit, same, weights
 
 
 class Recorder(Callback):
@@ -75,7 +75,7 @@ def test_weights_move_between_updates_where_predicted_steps_were_taken_and_nowhe
 def test_between_full_steps_everybody_sees_what_the_last_update_has_left(tmp_path: Path) -> None:
     recorder = Recorder()
     often = ModelCheckpoint(tmp_path, train_time_interval=timedelta(0), save_top_k=-1)
-    fit([HybridPredict(), recorder, often], max_steps=45, val_check_interval=3)
+    fit([Ungated(), recorder, often], max_steps=45, val_check_interval=3)
     assert {"batch end", "validation", "save"} <= recorder.seen.keys()
     assert all(all(values) for values in recorder.seen.values())
     assert any(recorder.moved)
@@ -93,11 +93,11 @@ def test_a_checkpoint_inside_a_window_stores_the_weights_that_are_there(tmp_path
                 state = torch.load(path, weights_only=True)["state_dict"]
                 stored.append(same(state, weights(module)) and not recorder.unmoved(module))
 
-    callback, recorder = HybridPredict(), Recorder()
+    callback, recorder = Ungated(), Recorder()
     fit([callback, recorder, Save()], max_steps=30, accumulate_grad_batches=4)
     assert len(stored) > 5 and all(stored)
     for path in sorted(tmp_path.glob("*.ckpt"))[::3]:
-        resumed = HybridPredict()
+        resumed = Ungated()
         trainer, model = fit([resumed], max_steps=30, accumulate_grad_batches=4,
                              ckpt_path=str(path))  # fmt: skip
         assert trainer.global_step == resumed.ledger.steps == 30
@@ -115,7 +115,7 @@ def test_an_exception_undoes_predicted_steps_and_leaves_no_hook(
             if callback.engine.clock.unread and self.batches >= 20 * window:
                 raise error("stop here")
 
-    recorder, callback, model = Recorder(), HybridPredict(), Broken()
+    recorder, callback, model = Recorder(), Ungated(), Broken()
     with pytest.raises((error, SystemExit)):
         fit([callback, recorder], model, max_steps=90, accumulate_grad_batches=window)
     assert recorder.unmoved(model)
@@ -133,7 +133,7 @@ def test_switched_off_or_in_shadow_training_is_bit_identical(
     tmp_path: Path, mode: dict[str, Any], extra: dict[str, Any], precision: str
 ) -> None:
     rows, ends, states = [], [], []
-    for name, callbacks in (("plain", []), ("hybrid", [HybridPredict(**mode)])):
+    for name, callbacks in (("plain", []), ("hybrid", [Ungated(**mode)])):
         logger = CSVLogger(tmp_path, name)
         trainer, model = fit(callbacks, max_steps=30, logger=logger, precision=precision, **extra)
         logger.save()
@@ -220,7 +220,7 @@ def test_a_broken_batch_right_after_predicted_steps_leaves_no_trace(name: str) -
 
 def test_a_broken_batch_in_an_ordinary_step_is_the_users_own() -> None:
     model = Net(nan_at={0})
-    fit([HybridPredict()], model, max_steps=12)
+    fit([Ungated()], model, max_steps=12)
     assert all(torch.isnan(p).any() for p in model.parameters())
 
 
@@ -279,7 +279,7 @@ def test_weights_that_the_module_edits_in_a_step_train_as_in_plain_training(
     edit: Callable[[Tensor], None], place: str
 ) -> None:
     models = []
-    for callbacks in ([], [HybridPredict()]):
+    for callbacks in ([], [Ungated()]):
         _, model = fit(callbacks, Edited(edit, place), max_steps=90 if callbacks else 60)
         models.append(model)
     plain, hybrid = models
@@ -333,7 +333,7 @@ def test_an_epoch_broken_off_before_its_step_undoes_its_predicted_steps() -> Non
 
     seen: list[bool] = []
     left: list[bool] = []
-    callback, recorder = HybridPredict(skip_data="none"), Recorder()
+    callback, recorder = Ungated(skip_data="none"), Recorder()
     fit([callback, recorder], Stops("none"), max_steps=40)
     assert len(seen) > 4
     assert all(seen)
@@ -351,6 +351,6 @@ def test_a_layer_frozen_on_the_way_stays_where_it_is() -> None:
                 frozen.append(module.net[4].weight.detach().clone())
 
     frozen: list[Tensor] = []
-    fit([HybridPredict(), Freeze()], max_steps=45)
+    fit([Ungated(), Freeze()], max_steps=45)
     assert len(frozen) > 15
     assert all(torch.equal(weight, frozen[0]) for weight in frozen[1:])

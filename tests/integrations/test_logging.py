@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 from hybrid_predict import HybridPredict, Phase, SavingsLedger
 from hybrid_predict.integrations import mlflow
 from hybrid_predict.integrations.outbox import Outbox
-from lightning_models import Net, Recorded, fit
+from lightning_models import Net, Recorded, Ungated, fit
 
 
 class AtPredicted:
@@ -43,7 +43,7 @@ def plugin_rows(logger: CSVLogger) -> list[dict[str, str]]:
 
 def test_csv_logger_gets_a_row_per_logging_interval(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
-    callback = HybridPredict()
+    callback = Ungated()
     fit([callback], max_steps=60, logger=logger, log_every_n_steps=8)
     rows = plugin_rows(logger)
     assert [int(r["step"]) for r in rows] == [7, 15, 23, 31, 39]
@@ -83,7 +83,7 @@ def test_skill_is_logged_where_it_is_known() -> None:
 
 
 def test_the_progress_bar_gets_one_short_number() -> None:
-    trainer, _ = fit([HybridPredict()], max_steps=15, enable_progress_bar=True)
+    trainer, _ = fit([Ungated()], max_steps=15, enable_progress_bar=True)
     shown = {k: float(v) for k, v in trainer.progress_bar_metrics.items()}
     assert shown.keys() == {"saved"}
     assert shown["saved"] == pytest.approx(1 / 3)
@@ -105,7 +105,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
         return send(self, run_id, metrics=metrics, **kwargs)
 
     monkeypatch.setattr(type(logger.experiment), "log_batch", count)
-    callback = HybridPredict(**mode)
+    callback = Ungated(**mode)
     fit([callback], max_steps=60, logger=logger, log_every_n_steps=10)
     client, run_id = logger.experiment, logger.run_id
     full_steps = callback.ledger.full_steps
@@ -142,7 +142,7 @@ def test_a_server_that_is_down_for_a_while_gets_everything_and_events_too(
     monkeypatch.setattr(type(logger.experiment), "log_batch", down)
     impatient = partial(Outbox, patience=0.06)
     monkeypatch.setattr(mlflow, "Outbox", impatient)
-    callback = HybridPredict(max_overhead=100)
+    callback = Ungated(max_overhead=100)
     fit(
         [callback],
         Net(nan_at=AtPredicted(callback)),
@@ -167,7 +167,7 @@ def test_a_second_fit_into_the_same_run_is_recorded(tmp_path: Path) -> None:
         tracking_uri=f"sqlite:///{tmp_path}/mlflow.db", artifact_location=str(tmp_path / "files")
     )
     for steps in (20, 30):
-        fit([HybridPredict()], max_steps=steps, logger=logger)
+        fit([Ungated()], max_steps=steps, logger=logger)
     tags = logger.experiment.get_run(logger.run_id).data.tags
     assert tags["hybrid_predict.steps"] == "30"
 
@@ -178,21 +178,21 @@ def test_a_logger_that_fails_at_the_end_costs_a_warning_only(tmp_path: Path) -> 
             if params and any("hybrid_predict" in name for name in params):
                 raise ConnectionError("the server is gone")
 
-    callback = HybridPredict()
+    callback = Ungated()
     with pytest.warns(UserWarning, match="could not record the run in Broken.*server is gone"):
         trainer, _ = fit([callback], max_steps=20, logger=Broken(tmp_path))
     assert trainer.global_step == 20
 
 
 def test_logging_every_zero_steps_is_off(tmp_path: Path) -> None:
-    trainer, _ = fit([HybridPredict()], max_steps=20, logger=CSVLogger(tmp_path),
+    trainer, _ = fit([Ungated()], max_steps=20, logger=CSVLogger(tmp_path),
                      log_every_n_steps=0)  # fmt: skip
     assert trainer.global_step == 20
 
 
 def test_the_last_full_step_is_logged_whatever_the_interval(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
-    callback = HybridPredict()
+    callback = Ungated()
     fit([callback], max_steps=50, logger=logger, log_every_n_steps=15)
     rows = plugin_rows(logger)
     assert [float(r["hybrid_predict/full_steps"]) for r in rows] == [

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from cases import UNGATED
 from hybrid_predict import HybridConfig, HybridEngine
 
 NAN = math.nan
@@ -191,7 +192,9 @@ def structure(model):
 @pytest.mark.parametrize("case", CASES)
 def test_an_undone_step_leaves_no_trace_beside_the_weights(case, fused):
     model = case()
-    config = HybridConfig(total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2)
+    config = HybridConfig(
+        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
+    )
     engine, before, undone = train(model, 21, fused, config)
     assert undone is not None
     assert engine.ledger.undone_steps == 1
@@ -205,7 +208,9 @@ def test_an_undone_step_leaves_no_trace_beside_the_weights(case, fused):
 @pytest.mark.parametrize("case", [Deletes, Empties, Registers, Grows])
 def test_the_model_has_the_same_buffers_in_the_same_places(case):
     model = case()
-    config = HybridConfig(total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2)
+    config = HybridConfig(
+        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
+    )
     before = structure(model)
     train(model, 21, False, config)
     assert structure(model) == before
@@ -215,7 +220,9 @@ def test_the_model_has_the_same_buffers_in_the_same_places(case):
 def test_a_good_step_keeps_what_it_did_beside_the_weights(case):
     """Corrected or not, predicted or not: buffers are those of the last step."""
     model = case()
-    config = HybridConfig(total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2)
+    config = HybridConfig(
+        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
+    )
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     with HybridEngine(model, optimizer, config) as engine:
         for k in range(20):
@@ -237,7 +244,9 @@ def test_what_never_changes_is_not_copied():
     model.register_buffer("table", torch.randn(LARGE))
     frozen = nn.Linear(100, 100).requires_grad_(False)
     model.frozen = frozen
-    config = HybridConfig(total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2)
+    config = HybridConfig(
+        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
+    )
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     with HybridEngine(model, optimizer, config) as engine:
         for _ in range(20):

@@ -4,9 +4,13 @@ from typing import Any
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors.base import AbstractPredictor, PredictorState
+from hybrid_predict.forecast.predictors.fitted import FittedPredictor
 from hybrid_predict.forecast.predictors.momentum import MomentumPredictor
 
-PREDICTORS: dict[str, type[AbstractPredictor]] = {"momentum": MomentumPredictor}
+PREDICTORS: dict[str, type[AbstractPredictor]] = {
+    "momentum": MomentumPredictor,
+    "fitted": FittedPredictor,
+}
 """Every registered predictor by name."""
 
 
@@ -27,6 +31,7 @@ def make_predictor(choice: Any) -> AbstractPredictor:
 __all__ = [
     "PREDICTORS",
     "AbstractPredictor",
+    "FittedPredictor",
     "MomentumPredictor",
     "PredictorState",
     "make_predictor",

@@ -5,10 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import AbstractBackend
+
+if TYPE_CHECKING:
+    from hybrid_predict.forecast.window import Reading
 
 
 @dataclass
@@ -19,11 +22,13 @@ class PredictorState:
         names: Names of the K parameters.
         arrays: Lists of arrays by name, each one array per parameter, shaped like it.
         count: Displacements observed so far.
+        numbers: What a predictor that learns has fitted, numbers by parameter name.
     """
 
     names: tuple[str, ...]
     arrays: dict[str, list[Any]] = field(default_factory=dict)
     count: int = 0
+    numbers: dict[str, list[float]] = field(default_factory=dict)
 
 
 class AbstractPredictor(ABC):
@@ -67,4 +72,20 @@ class AbstractPredictor(ABC):
         Args:
             state: The history.
             rates: Current learning rate of each parameter, numbers or 0-dim arrays.
+        """
+
+    def directions(self, state: PredictorState) -> list[list[Any]]:
+        """Directions whose lengths are fitted, J lists of one array per parameter; none by default.
+
+        They are per unit of the learning rate, and may be the history's own arrays.
+        """
+        return []
+
+    def fit(self, state: PredictorState, reading: Reading) -> None:  # noqa: B027
+        """Learn from one closed window; nothing by default.
+
+        Args:
+            state: The history, changed in place.
+            reading: How the :meth:`directions` of the window's start compare with the displacements
+                that followed.
         """

@@ -1,0 +1,123 @@
+"""Skill: what share of the movement that followed the forecasts have explained."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.forecast.window import Reading
+
+FIRST = 2
+"""Windows that a first estimate needs."""
+
+MEMORY = 16
+"""Windows after which the running means begin to forget."""
+
+RESOLUTION = 0.02
+"""Standard deviation of the skill between windows, at least."""
+
+SHORTEST = 0.25
+"""Fitted length below which no predicted step is made, in lengths of the drift."""
+
+
+@dataclass
+class Skill:
+    r"""Running mean of the skill of forecasts, with an interval.
+
+    .. math:: s = c \, |c|, \qquad c = \frac{\sum_k \langle \hat\Delta_k, D_k \rangle}
+        {\|\hat\Delta\| \, \|D\|}, \qquad
+        \text{lower} = \bar s - \frac{2}{\sqrt n} \max \bigl(\sigma_s, .02, 1.5 \sqrt 3 \,
+        \bar v\bigr)
+
+    over the tensors k of a window, with D the displacements of its full steps, summed and divided
+    by the learning rate. :math:`\sigma_s` is the deviation of s between n windows, which two
+    windows do not tell, and v the variance of c that forecasts have whose signs are a matter of
+    chance: of such forecasts s has the deviation :math:`\sqrt 3 v`.
+
+    Args:
+        windows: How many windows were read.
+        mean: Mean skill, in [-1, 1].
+        square: Mean squared deviation from it.
+        chance: Mean of v.
+        length: Mean fitted length, in lengths of the drift.
+    """
+
+    windows: int = 0
+    mean: float = 0.0
+    square: float = 0.0
+    chance: float = 0.0
+    length: float = 0.0
+
+    def add(self, readings: Iterable[Reading]) -> None:
+        """Take the readings of one window, of all tensors that count together.
+
+        One in which nothing moved, or that forecasts nothing, is passed over.
+        """
+        each = list(readings)
+        dot, moved, forecast, chance = (sum(x) for x in zip(*(r.pooled() for r in each),
+                                                            strict=True))  # fmt: skip
+        sizes = math.sqrt(max(moved, 0.0)) * math.sqrt(max(forecast, 0.0))
+        if not (0.0 < sizes < math.inf and math.isfinite(dot)):
+            return
+        cosine = max(-1.0, min(1.0, dot / sizes))
+        length = sum(r.length * r.pooled()[2] for r in each) / forecast
+        self.windows += 1
+        share = 1.0 / min(self.windows, MEMORY)
+        off = cosine * abs(cosine) - self.mean
+        self.mean += share * off
+        self.square = (1.0 - share) * (self.square + share * off * off)
+        self.chance += share * (chance / sizes**2 - self.chance)
+        self.length += share * (length - self.length)
+
+    @property
+    def known(self) -> bool:
+        """Whether there were enough windows."""
+        return self.windows >= FIRST
+
+    @property
+    def lower(self) -> float:
+        """Lower bound of the mean."""
+        count = min(self.windows, MEMORY)
+        if count < FIRST:
+            return -1.0
+        between = math.sqrt(self.square * count / (count - 1))
+        return self.mean - 2.0 * self._deviation(between) / math.sqrt(count)
+
+    def _deviation(self, between: float) -> float:
+        return max(between, RESOLUTION, 1.5 * math.sqrt(3.0) * self.chance)
+
+    @property
+    def enough(self) -> bool:
+        """Whether predicted steps may be made."""
+        return self.known and self.lower > 0.0 and self.length >= SHORTEST
+
+    def summary(self) -> dict[str, float | int]:
+        """Mean, its lower bound, fitted length and number of windows."""
+        return {
+            "mean": self.mean,
+            "lower": self.lower,
+            "length": self.length,
+            "windows": self.windows,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """All numbers."""
+        return asdict(self)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Skill:
+        """Continue from a saved state.
+
+        Raises:
+            CheckpointError: If a number is missing or cannot be one.
+        """
+        found = cls(**{f.name: state[f.name] for f in fields(cls)})
+        if found.windows < 0 or not all(math.isfinite(x) for x in vars(found).values()):
+            raise CheckpointError(
+                f"state: expected finite numbers of skill, got {state!r}. "
+                "Resume from another checkpoint."
+            )
+        return found

@@ -1,0 +1,243 @@
+"""A window of full steps: what a forecast said of it, and how the weights then moved."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.tensors import wide
+
+SAMPLE = 65_536
+"""Entries of a tensor that are compared, at most; the same ones all through a run."""
+
+SHORTEST = 20
+"""Displacements in a window, at least."""
+
+DRIFT = 0.95
+"""Decay of the drift that a forecast's length is compared with."""
+
+_MOVED, _FORECAST, _FITTED = range(3)
+
+
+def window_length(momentum: float) -> int:
+    r"""K, how many displacements a window sums up.
+
+    .. math:: K = \max (20, \lceil 2 / (1 - \beta_1) \rceil)
+
+    Args:
+        momentum: :math:`\beta_1` of the optimizer, in [0, 1).
+    """
+    return max(SHORTEST, math.ceil(2 / (1 - momentum) - 1e-9))
+
+
+@dataclass(frozen=True)
+class Reading:
+    r"""Inner products over one closed window, per tensor.
+
+    Args:
+        kind: Kind of the tensors.
+        owner: Number of their optimizer.
+        names: Their names, T of them.
+        steps: Displacements in the window.
+        gram: Inner products of summed displacement, forecast and fitted directions, in this order,
+            shape (T, 2 + J, 2 + J), per unit of the learning rate.
+        chance: Variance of the product of forecast and displacement if the signs of its entries
+            were a matter of chance, shape (T,).
+        drift: Squared lengths of the drift, shape (T,).
+    """
+
+    kind: str
+    owner: int
+    names: tuple[str, ...]
+    steps: int
+    gram: NDArray[np.float64]
+    chance: NDArray[np.float64]
+    drift: NDArray[np.float64]
+
+    @property
+    def directions(self) -> NDArray[np.float64]:
+        """Gram matrix of the fitted directions, shape (T, J, J)."""
+        return self.gram[:, _FITTED:, _FITTED:]
+
+    @property
+    def targets(self) -> NDArray[np.float64]:
+        """Products of the fitted directions and the mean displacement, shape (T, J)."""
+        return self.gram[:, _MOVED, _FITTED:] / self.steps
+
+    def packed(self) -> tuple[list[Any], list[float]]:
+        """What :func:`reading` makes it from again."""
+        fitted, rows = self.gram.shape[1] - _FITTED, self.gram.reshape(len(self.names), -1)
+        rows = np.concatenate([rows, self.chance[:, None], self.drift[:, None]], 1)
+        tag = [self.kind, self.owner, list(self.names), self.steps, fitted]
+        return tag, rows.flatten().tolist()
+
+    def pooled(self) -> tuple[float, float, float, float]:
+        """Over all tensors: product of forecast and displacement, their squares, and chance."""
+        total = self.gram.sum(0)
+        moved, forecast = total[_MOVED, _MOVED], total[_FORECAST, _FORECAST]
+        found = total[_MOVED, _FORECAST], moved, forecast, self.chance.sum()
+        dot, moved, forecast, chance = map(float, found)
+        return dot, moved, forecast, chance
+
+    @property
+    def length(self) -> float:
+        r"""Length that least squares gives one predicted step, in lengths of the drift.
+
+        .. math:: \frac{\langle \hat\Delta, D \rangle}{K \, \|\hat\Delta\| \, \|\bar d\|}
+        """
+        total = self.gram.sum(0)
+        sizes = math.sqrt(total[_FORECAST, _FORECAST] * self.drift.sum())
+        return float(total[_MOVED, _FORECAST]) / (self.steps * sizes) if sizes > 0 else 0.0
+
+
+def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
+    """What :meth:`Window.close` has measured, on the host.
+
+    Args:
+        tag: Kind, owner, names, displacements and number J of fitted directions.
+        values: The flat numbers.
+
+    Raises:
+        CheckpointError: If the numbers do not go with the tag.
+    """
+    kind, owner, names, steps, fitted = tag
+    size = _FITTED + fitted
+    numbers = np.asarray(values, dtype=np.float64)
+    expected = len(names) * (size * size + 2)
+    if numbers.size != expected:
+        raise CheckpointError(
+            f"state: expected {expected} numbers of a window, got {numbers.size}. "
+            "Resume from another checkpoint."
+        )
+    rows = numbers.reshape(len(names), -1)
+    gram = rows[:, :-2].reshape(-1, size, size)
+    return Reading(kind, owner, tuple(names), steps, gram, rows[:, -2], rows[:, -1])
+
+
+class Window:
+    """Compares forecasts with the displacements that follow, on a fixed sample of entries.
+
+    One window is open at a time: a forecast is frozen, the next ``length`` displacements are summed
+    up, and their inner products are handed over. Nothing waits for the device. Memory: for each
+    tensor 3 + J arrays of at most ``SAMPLE`` 32-bit numbers: drift, displacement, forecast and the
+    J directions that are fitted.
+
+    Args:
+        length: Displacements in a window.
+        values: The tensors, K of them; this rank's shards.
+    """
+
+    def __init__(self, length: int, values: Sequence[Tensor]) -> None:
+        self.length = length
+        self._places = [_places(v) for v in values]
+        self._shares = [v.numel() / min(v.numel(), SAMPLE) if v.numel() else 0.0 for v in values]
+        self._drift = [torch.zeros_like(x) for x in self._sampled(values)]
+        self._moved: list[Tensor] = []
+        self._frozen: list[list[Tensor]] = []
+        self._squares: list[Tensor] = []
+        self._seen = self.count = 0
+
+    @property
+    def idle(self) -> bool:
+        """Whether no window is open."""
+        return not self._frozen
+
+    def open(self, delta: WeightDelta, directions: Sequence[Sequence[Tensor]]) -> None:
+        """Freeze a forecast per unit of the learning rate, and the directions that are fitted."""
+        pairs = zip(self._sampled(delta.directions), delta.factors, strict=True)
+        forecast = [factor * direction for direction, factor in pairs]
+        fitted = [[x.clone() for x in self._sampled(each)] for each in directions]
+        self._frozen, self._squares = [forecast, *fitted], [x.square().sum() for x in self._drift]
+        self._moved, self.count = [torch.zeros_like(x) for x in self._drift], 0
+
+    def add(self, moved: Sequence[Tensor]) -> bool:
+        """Add a displacement per unit of the learning rate.
+
+        Returns:
+            Whether the window is full.
+        """
+        sampled = self._sampled(moved)
+        self._seen += 1
+        torch._foreach_lerp_(self._drift, sampled, 1.0 - min(DRIFT, 1.0 - 1.0 / self._seen))
+        if self.idle:
+            return False
+        torch._foreach_add_(self._moved, sampled)
+        self.count += 1
+        return self.count >= self.length
+
+    def close(self, roots: Sequence[float] | None) -> Tensor:
+        """The products of the full window, which :func:`reading` reads, as a flat 32-bit tensor.
+
+        Args:
+            roots: What makes every rank's part count once, see ``shards.roots``.
+        """
+        rows = []
+        columns = zip(self._shares, roots or [1.0] * len(self._shares), self._squares,
+                      self._moved, *self._frozen, strict=True)  # fmt: skip
+        for share, root, drift, *sampled in columns:
+            each = torch.stack(sampled)
+            gram = (each @ each.T).flatten() * (share * root**2)
+            chance = (each[_MOVED] * each[_FORECAST]).square().sum() * (share * root) ** 2
+            rows.append(torch.cat([gram, torch.stack([chance, drift * (share * root**2)])]))
+        self._moved, self._frozen, self._squares = [], [], []
+        return torch.cat(rows)
+
+    def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        flat = [wide(t.detach()).reshape(-1).float() for t in tensors]
+        return [x if at is None else x[at] for x, at in zip(flat, self._places, strict=True)]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything sampled, of this rank."""
+        return {
+            "seen": self._seen,
+            "count": self.count,
+            "drift": self._drift,
+            "moved": self._moved,
+            "frozen": self._frozen,
+            "squares": self._squares,
+        }
+
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Whether a saved state has samples of these tensors."""
+        shapes = [x.shape for x in self._drift]
+        lists = [state["drift"], *state["frozen"], *([state["moved"]] if state["frozen"] else [])]
+        return all([x.shape for x in found] == shapes for found in lists)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a saved state.
+
+        Raises:
+            CheckpointError: If an array is missing or has another shape.
+        """
+        if not self.fits(state):
+            raise CheckpointError(
+                "state: expected samples of these tensors, got others. "
+                "Resume from another checkpoint."
+            )
+        device = [x.device for x in self._drift]
+
+        def own(found: Sequence[Tensor]) -> list[Tensor]:
+            return [x.to(d, torch.float32).clone() for x, d in zip(found, device, strict=True)]
+
+        self._seen, self.count = int(state["seen"]), int(state["count"])
+        self._drift, self._frozen = own(state["drift"]), [own(x) for x in state["frozen"]]
+        is_open = bool(state["frozen"])
+        self._moved = own(state["moved"]) if is_open else []
+        self._squares = own(state["squares"]) if is_open else []
+
+
+def _places(value: Tensor) -> Tensor | None:
+    """Positions of the sampled entries; None for all. The user's generators are not drawn from."""
+    if value.numel() <= SAMPLE:
+        return None
+    generator = torch.Generator().manual_seed(value.numel())
+    return torch.randint(value.numel(), (SAMPLE,), generator=generator).to(value.device)

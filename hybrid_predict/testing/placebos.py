@@ -1,0 +1,240 @@
+"""Placebo forecasts, as long as real ones and worth nothing, and the check that they are caught."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import ConfigError, ContractError
+from hybrid_predict.forecast.predictors import AbstractPredictor, MomentumPredictor, PredictorState
+from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.tensors import AbstractBackend, wide
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Redirected(AbstractPredictor):
+    """A predictor that forecasts as far as another would, but elsewhere. Torch tensors only.
+
+    Args:
+        inner: Gives the lengths and keeps the history.
+        gated: Whether predicted steps need skill.
+    """
+
+    inner: AbstractPredictor = field(default_factory=MomentumPredictor)
+    gated: bool = True
+
+    def init(
+        self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
+    ) -> PredictorState:
+        """An empty history of ``inner``."""
+        return self.inner.init(names, like, backend)
+
+    def observe(
+        self, state: PredictorState, displacement: Sequence[Any], backend: AbstractBackend[Any]
+    ) -> None:
+        """Add one displacement to the history of ``inner``."""
+        self.inner.observe(state, displacement, backend)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomForecast(_Redirected):
+    r"""Forecast as far as another predictor, each tensor in a random direction.
+
+    .. math:: \hat d = \|d\| \, \frac{r}{\|r\|}, \qquad r \sim \mathcal N(0, I)
+
+    The direction is held for ``hold`` displacements. It follows from the seed and the number of
+    displacements alone, so that forecasts are pure and a resumed run makes the same ones.
+
+    Args:
+        inner: Gives the lengths and keeps the history.
+        gated: Whether predicted steps need skill.
+        seed: Of the random directions, at least 0.
+        hold: Displacements between two directions, at least 1.
+
+    Raises:
+        ConfigError: If ``seed`` or ``hold`` is out of range.
+    """
+
+    seed: int = 0
+    hold: int = 16
+
+    def __post_init__(self) -> None:
+        for name, least in (("seed", 0), ("hold", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < least:
+                raise ConfigError(name, f"an integer, at least {least}", value)
+
+    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
+        """The forecast of ``inner``, turned at random."""
+        delta = self.inner.forecast(state, rates)
+        entropy = [self.seed, state.count // self.hold]
+        mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
+        generators = {
+            device: torch.Generator(device).manual_seed(int(mixed[0]))
+            for device in {d.device for d in delta.directions}
+        }
+        turned = tuple(_turned(d, generators[d.device]) for d in delta.directions)
+        return WeightDelta(delta.names, turned, delta.factors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegatedForecast(_Redirected):
+    r"""Forecast the opposite of another predictor, :math:`-d` in place of d.
+
+    Args:
+        inner: Gives the forecasts and keeps the history.
+        gated: Whether predicted steps need skill.
+    """
+
+    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
+        """The forecast of ``inner``, backwards."""
+        return self.inner.forecast(state, rates).scaled(-1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledForecast(_Redirected):
+    r"""Forecast each tensor what another predictor forecasts of the next one, at its own length.
+
+    .. math:: \hat d_k = \|d_k\| \, \frac{R(d_{k+1})}{\|R(d_{k+1})\|}
+
+    with R reading the entries of one tensor as those of another, from the middle on.
+
+    Args:
+        inner: Gives the forecasts and keeps the history.
+        gated: Whether predicted steps need skill.
+    """
+
+    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
+        """The forecast of ``inner``, each tensor's for another one."""
+        delta = self.inner.forecast(state, rates)
+        own = delta.directions
+        moved = tuple(_read_as(d, own[(k + 1) % len(own)]) for k, d in enumerate(own))
+        return WeightDelta(delta.names, moved, delta.factors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaleForecast(_Redirected):
+    """Forecast for ever what another predictor forecast early on.
+
+    Args:
+        inner: Gives the forecasts and keeps the history.
+        gated: Whether predicted steps need skill.
+        until: Displacements that it is shown, at least 1.
+    """
+
+    until: int = 20
+
+    def observe(
+        self, state: PredictorState, displacement: Sequence[Any], backend: AbstractBackend[Any]
+    ) -> None:
+        """Add one of the first displacements to the history of ``inner``."""
+        if state.count < self.until:
+            super().observe(state, displacement, backend)
+        else:
+            state.count += 1
+
+    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
+        """The forecast of ``inner`` after its last displacement."""
+        return self.inner.forecast(state, rates)
+
+
+PLACEBOS: dict[str, type[_Redirected]] = {
+    "random": RandomForecast,
+    "negated": NegatedForecast,
+    "shuffled": ShuffledForecast,
+}
+"""Forecasts that explain nothing of what follows, by name."""
+
+
+def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
+    """Check that the gate lets a predictor's forecasts pass for their direction alone.
+
+    A small network is trained on noisy targets, once with each placebo, gated and not. Takes a few
+    seconds. The random generators of the caller are left as they are.
+
+    Args:
+        predictor: Gives the lengths of the placebos.
+        steps: Steps of each training.
+
+    Raises:
+        ContractError: If a gated placebo makes a predicted step, the skill of one has a lower bound
+            above 0, or stale forecasts score as well as fresh ones.
+
+    Example:
+        >>> from hybrid_predict import MomentumPredictor
+        >>> check_placebos(MomentumPredictor())
+    """
+    name = type(predictor).__name__
+    for placebo, make in PLACEBOS.items():
+        made, _, _ = _trained(make(inner=predictor), steps)
+        if made:
+            raise ContractError(name, f"no predicted step by its {placebo} placebo", made)
+        _, _, bound = _trained(make(inner=predictor, gated=False), steps)
+        if bound > 0:
+            promise = f"a lower bound of skill of its {placebo} placebo that is never above 0"
+            raise ContractError(name, promise, bound)
+    skills = [
+        _trained(make(inner=predictor, gated=False), steps)[1] for make in (_Fresh, StaleForecast)
+    ]
+    if not skills[1] < skills[0]:
+        raise ContractError(name, "more skill than stale forecasts have", skills)
+
+
+class _Fresh(_Redirected):
+    """The forecasts of ``inner``."""
+
+    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
+        return self.inner.forecast(state, rates)
+
+
+def _trained(predictor: AbstractPredictor, steps: int) -> tuple[int, float, float]:
+    """Predicted steps, last skill, and its highest lower bound in a training on noisy targets."""
+    # The engine imports what this package checks.
+    from hybrid_predict.engine import HybridEngine
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layers = nn.Linear(16, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 48)
+        model = nn.Sequential(*layers, nn.Tanh(), nn.Linear(48, 1))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+        predictors = {"hidden": predictor}
+        config = HybridConfig(total_steps=steps, max_overhead=1e9, predictors=predictors)
+        engine, highest = HybridEngine(model, optimizer, config), -1.0
+        while not engine.done:
+            engine.before_step()
+            inputs = torch.randn(32, 16)
+            targets = inputs.sum(1, keepdim=True).sin() + 0.3 * torch.randn(32, 1)
+            loss = (model(inputs) - targets).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.after_step(loss)
+            found = engine.ledger.skills.get("hidden", {"lower": -1.0})
+            highest = max(highest, found["lower"])
+        engine.detach()
+    return engine.ledger.predicted_steps, engine.ledger.skill or 0.0, highest
+
+
+def _read_as(direction: Tensor, other: Tensor) -> Tensor:
+    """The entries of another tensor in this one's shape and length."""
+    entries = wide(other).flatten().roll(other.numel() // 2)
+    copies = -(-direction.numel() // max(1, entries.numel()))
+    taken = entries.repeat(copies)[: direction.numel()].reshape(direction.shape)
+    return _as_long(taken.to(direction.dtype), direction)
+
+
+def _turned(direction: Tensor, generator: torch.Generator) -> Tensor:
+    return _as_long(torch.empty_like(direction).normal_(generator=generator), direction)
+
+
+def _as_long(direction: Tensor, wanted: Tensor) -> Tensor:
+    """A direction, scaled in place to the length of another."""
+    tiny = torch.finfo(direction.dtype).tiny
+    length = torch.linalg.vector_norm(wanted)
+    return direction.mul_(length / torch.linalg.vector_norm(direction).clamp_min(tiny))

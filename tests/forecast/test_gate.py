@@ -1,0 +1,106 @@
+"""Predicted steps are made with skill only, kind by kind; what is not made is still scored."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from hybrid_predict import FittedPredictor, MomentumPredictor, Phase
+from hybrid_predict.forecast.skill import Skill
+from hybrid_predict.testing import check_placebos
+from hybrid_predict.testing.placebos import NegatedForecast
+from loops import Bench, make_config
+
+
+def gated(**changes):
+    return make_config(**{"total_steps": 200, "speedup": 1.5, **changes})
+
+
+def test_the_warm_up_lasts_until_skill_is_known():
+    bench = Bench(gated(predictors={"hidden": "momentum"}))
+    records = bench.finish()
+    known = [r.step for r in records if r.skill is not None]
+    assert known[0] == 41  # the first displacement, and two windows
+    assert all(r.phase is Phase.WARMUP and not r.predicted for r in records[:41])
+    assert all(r.phase is not Phase.WARMUP for r in records[41:])
+    assert bench.engine.clock.warmup == 41
+
+
+def test_an_ungated_predictor_does_not_wait():
+    bench = Bench(gated(predictors={"hidden": MomentumPredictor(gated=False)}))
+    assert bench.engine.clock.warmup == 2
+    records = bench.train(10)
+    assert any(r.predicted for r in records)
+
+
+def test_without_skill_full_steps_are_taken_and_the_run_stays_as_long():
+    bench = Bench(gated(predictors={"hidden": NegatedForecast()}))
+    records = bench.finish()
+    ledger = bench.engine.ledger
+    assert (ledger.full_steps, ledger.steps, ledger.predicted_steps) == (200, 200, 0)
+    assert ledger.skill < 0
+    assert ledger.skills["hidden"]["windows"] == 9  # scored to the end
+    event = ledger.events[-1]
+    assert "not shown enough skill" in event["reason"]
+    assert event["count"] > 20
+    assert all(r.ticks == 1 for r in records)
+
+
+def test_each_kind_is_gated_by_its_own_skill():
+    predictors = {"hidden": NegatedForecast(), "vector": MomentumPredictor(gated=False)}
+    bench = Bench(gated(predictors=predictors))
+    records = bench.finish()
+    moved = {name for r in records if r.gradients for name in r.gradients.alignments}
+    assert moved and all(name.endswith("bias") for name in moved)
+    assert bench.engine.ledger.predicted_steps > 50
+
+
+def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resumes_them():
+    bench = Bench(gated(predictors={"hidden": "momentum"}, total_steps=400))
+    forecaster = bench.engine._forecaster
+    bench.train(60)
+    forecaster.skills["hidden"] = Skill(windows=16, mean=0.5, length=0.5)
+    assert any(r.predicted for r in bench.train(10))
+    forecaster.skills["hidden"] = Skill(windows=16, mean=-0.5, length=0.5)
+    assert not any(r.predicted for r in bench.train(10))
+    forecaster.skills["hidden"] = Skill(windows=16, mean=0.5, length=0.5)
+    assert any(r.predicted for r in bench.train(10))
+
+
+def test_a_shadow_run_is_scored_on_its_own_updates():
+    bench = Bench(gated(shadow=True, predictors={"hidden": "momentum"}))
+    bench.finish()
+    assert bench.engine.ledger.predicted_steps == 0
+    assert bench.engine.ledger.skills["hidden"]["windows"] == 9
+
+
+def test_a_rate_of_zero_is_no_displacement():
+    bench = Bench(gated(predictors={"hidden": "momentum"}))
+    bench.train(5)
+    state = bench.engine._forecaster.groups[0].history_state
+    (group,) = bench.optimizer.param_groups
+    before, group["lr"] = state.arrays["drift"][0].clone(), 0.0
+    bench.step()
+    assert state.count == 5
+    assert (state.arrays["drift"][0] == before).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("predictor", [MomentumPredictor(), FittedPredictor()], ids=repr)
+def test_placebos_are_caught(predictor):
+    check_placebos(predictor)
+
+
+def test_the_check_of_placebos_finds_a_gate_that_lets_all_through():
+    from hybrid_predict import ContractError
+
+    @dataclass(frozen=True, kw_only=True)
+    class Careless(MomentumPredictor):
+        pass
+
+    def always(self):
+        return True
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Skill, "enough", property(always))
+        with pytest.raises(ContractError, match="placebo"):
+            check_placebos(Careless(), steps=120)
