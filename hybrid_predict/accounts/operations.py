@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -28,19 +29,20 @@ class OperationCounter:
         self._ledger, self._limit = ledger, limit
         self._mode: Any = None
         self._total = self._added = 0
-        self._tried = False
+        self._tried = self._failed = False
 
     def start(self, model: nn.Module) -> None:
         """Count the coming full step, if it is the first and all of it can be counted.
 
         Compiled parts cannot, and with tensor parallelism every rank would count all. Torch's own
         FlopCounterMode hooks modules as well, which breaks losses that differentiate inside the
-        forward pass, such as those of physics-informed nets.
+        forward pass, such as those of physics-informed nets. Of compiled functions outside the
+        model, operations that the compiler has merged count zero.
         """
         tried, self._tried = self._tried, True
         if tried or self._ledger.flops_per_step is not None or shards.is_tensor_parallel(model):
             return
-        if not any(hasattr(module, "_orig_mod") for module in model.modules()):
+        if not _compiled(model):
             self._enter()
 
     @property
@@ -73,7 +75,7 @@ class OperationCounter:
             return
         ledger = self._ledger
         own = ranks.total(self._total - self._added)
-        if not own:
+        if ranks.total(int(self._failed)) or not own:
             return
         ledger.flops_per_step = own
         # Ranks do this work alike, so nothing has to be reduced.
@@ -90,8 +92,13 @@ class OperationCounter:
         from torch.utils.flop_counter import flop_registry
 
         def see(func: Any, args: Any, kwargs: Any, result: Any) -> None:
-            if (count := flop_registry.get(func._overloadpacket)) is not None:
-                self._total += count(*args, **kwargs, out_val=result)
+            if self._failed:
+                return
+            try:
+                if (count := flop_registry.get(func._overloadpacket)) is not None:
+                    self._total += count(*args, **kwargs, out_val=result)
+            except Exception:  # whatever a foreign formula does in the user's forward pass
+                self._failed = True
 
         self._mode = _watching(see)
         self._mode.__enter__()
@@ -125,6 +132,14 @@ def _watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Mode(TorchDispatchMode):
+        # Without it, operators such as torch.cond raise.
+        supports_higher_order_operators = True
+
+        @classmethod
+        def ignore_compile_internals(cls) -> bool:
+            """Without it, torch.compile gives up whatever it would compile now, for good."""
+            return True
+
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
@@ -133,6 +148,20 @@ def _watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
             return result
 
     return Mode()
+
+
+def _compiled(model: nn.Module) -> bool:
+    """Whether the model has compiled parts, or the dispatch mode might keep something from it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    for module in model.modules():
+        if module._compiled_call_impl is not None or hasattr(module, "_orig_mod"):
+            return True
+    if hasattr(TorchDispatchMode, "ignore_compile_internals"):
+        return False
+    # What was compiled outside the model, or by Lightning, shows in nothing else.
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return any(backend is not None for backend in getattr(frames, "cached_backends", {}).values())
 
 
 _ONLY_WRITTEN = ("copy_", "_foreach_copy_", "zero_", "fill_")

@@ -1,9 +1,14 @@
 """Operations are counted like torch counts them, also where a loss differentiates inside."""
 
 import logging
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
+import torch._dynamo
+from torch.utils import flop_counter
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.tasks import TASKS
@@ -52,11 +57,13 @@ def test_corrections_are_counted_apart_and_told_beyond_the_limit(limit, warned, 
     assert ("max_overhead" in caplog.text) is warned
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_one_full_step_is_counted_however_little_came_of_it(compiled: bool) -> None:
+@pytest.mark.parametrize("compiled", ["", "wrapped", "in place"])
+def test_one_full_step_is_counted_however_little_came_of_it(compiled: str) -> None:
     net = torch.nn.Linear(8, 8)
-    if compiled:
+    if compiled == "wrapped":
         net._orig_mod = net.weight  # what marks compiled modules
+    if compiled == "in place":
+        net.compile(backend="eager")
     counter = OperationCounter(SavingsLedger(), 1.0)
     started = []
     for step in (1, 2):
@@ -64,6 +71,85 @@ def test_one_full_step_is_counted_however_little_came_of_it(compiled: bool) -> N
         started.append(counter.counting)
         counter.end_step(step)
     assert started == [not compiled, False]
+
+
+@pytest.fixture
+def compiler() -> Iterator[Callable[..., Any]]:
+    """A backend that runs what it is given as it is, and notes every run in ``runs``."""
+    torch._dynamo.reset()
+
+    def backend(graph: Any, _: Any) -> Any:
+        def run(*args: Any) -> Any:
+            backend.runs += 1
+            return graph(*args)
+
+        return run
+
+    backend.runs = 0
+    yield backend
+    torch._dynamo.reset()
+
+
+class Net(torch.nn.Module):
+    """A layer; torch leaves its own modules as they are when they are compiled alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+@pytest.mark.parametrize("how", ["in place", "a function", "a whole graph"])
+def test_what_is_compiled_runs_compiled_in_every_step(how, compiler) -> None:
+    net = run = Net()
+    if how == "in place":
+        net.compile(backend=compiler)
+    else:
+        run = torch.compile(net.forward, backend=compiler, fullgraph=how == "a whole graph")
+    counter = OperationCounter(SavingsLedger(), 1.0)
+    for step in (1, 2, 3):
+        counter.start(net)
+        run(torch.ones(2, 8)).sum().backward()
+        counter.end_step(step)
+        assert compiler.runs == step
+
+
+def test_where_torch_would_not_compile_nothing_is_counted(monkeypatch, compiler) -> None:
+    """Before torch 2.10."""
+    monkeypatch.delattr(TorchDispatchMode, "ignore_compile_internals", raising=False)
+    net, started = torch.nn.Linear(8, 8), []
+    for compiled in (False, True):
+        if compiled:
+            torch.compile(net.forward, backend=compiler)
+        counter = OperationCounter(SavingsLedger(), 1.0)
+        counter.start(net)
+        started.append(counter.counting)
+        counter.stop()
+    assert started == [True, False]
+
+
+def test_a_formula_that_raises_ends_only_the_count(monkeypatch) -> None:
+    def broken(*_: Any, **__: Any) -> int:
+        raise AssertionError("a shape that it does not know")
+
+    monkeypatch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, broken)
+    counter = OperationCounter(ledger := SavingsLedger(), 1.0)
+    counter.start(net := torch.nn.Linear(8, 8))
+    net(torch.ones(2, 8)).sum().backward()
+    counter.end_step(1)
+    assert (ledger.flops_per_step, ledger.flops_per_correction) == (None, None)
+
+
+def test_operators_that_take_functions_run_while_others_are_counted() -> None:
+    counter = OperationCounter(ledger := SavingsLedger(), 1.0)
+    counter.start(torch.nn.Linear(8, 8))
+    x = torch.ones(8, 8)
+    found = torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x + x, (x,))
+    counter.end_step(1)
+    assert found[0, 0] == 8.0
+    assert ledger.flops_per_step is None
 
 
 X, Y = torch.ones(10, 10), torch.ones(10, 10)
