@@ -14,7 +14,14 @@ from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.model.gradients import dense_gradient
-from hybrid_predict.model.scratch import UpdateRule, decay_options, find_rule, second_copy
+from hybrid_predict.model.scratch import (
+    UpdateRule,
+    find_rule,
+    second_copy,
+    settings,
+    weight_decay,
+    wraps_another,
+)
 from hybrid_predict.tensors import shards, wide
 
 _REFUSED = {
@@ -24,6 +31,9 @@ _REFUSED = {
     "ZeroRedundancyOptimizer": "every rank updates other parameters and then overwrites the rest",
     "SAM": "it moves the weights itself between two backward passes",
 }
+
+_MOST_RULES = 256
+"""Update rules that are kept: an optimizer that is not understood may need one for every step."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,8 @@ class OptimizerWrapper:
         ConfigError: If there is no torch optimizer among them.
         UnsupportedSetupError: If an optimizer keeps a second copy of the weights, or runs the model
             several times in one step (LBFGS, Schedule-Free, Lookahead, SAM,
-            ZeroRedundancyOptimizer, and any whose state shows it).
+            ZeroRedundancyOptimizer, and any whose state shows it), wraps another optimizer, or has
+            a parameter group without a learning rate.
     """
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
@@ -81,6 +92,18 @@ class OptimizerWrapper:
                 for refused, reason in _REFUSED.items():
                     if refused in cls.__name__:
                         raise refusal(optimizer, reason)
+            if wraps_another(optimizer):
+                reason = "its updates are those of another optimizer that it wraps"
+                remedy = "give the engine the inner optimizer, and step as before"
+                raise refusal(optimizer, reason, remedy)
+            if any(group.get("lr") is None for group in optimizer.param_groups):
+                raise UnsupportedSetupError(
+                    "optimizer",
+                    "a learning rate 'lr' in every parameter group",
+                    type(optimizer).__name__,
+                    "Make it with a number for lr; some optimizers then need an option that keeps "
+                    "them from choosing their own.",
+                )
 
     def parameters(self, index: int | None = None) -> list[Tensor]:
         """The parameters of one optimizer, or of all, each once, in the order of the groups."""
@@ -120,18 +143,24 @@ class OptimizerWrapper:
     def rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
         """How an optimizer updates the parameters of one of its groups, besides their gradients.
 
-        Found by an update of a scratch parameter, once for each choice of decay options.
+        Found by updates of a scratch parameter, once for each choice of flags; where decay is in
+        proportion to the group's weight decay, a schedule of that needs no more.
 
         Raises:
             UnsupportedSetupError: If it keeps a second copy of the weights.
         """
-        optimizer = self.optimizers[index]
-        key = (index, decay_options(group))
-        if key not in self._rules:
-            found = self._rules[key] = find_rule(optimizer, group)
+        optimizer, decay = self.optimizers[index], weight_decay(group)
+        key = (index, settings(group))
+        found = self._rules.get(key) or self._rules.get((*key, decay))
+        if found is None:
+            found = find_rule(optimizer, group)
             if found.returns:
                 raise refusal(optimizer, "it keeps a second copy of the weights and returns to it")
-        return self._rules[key]
+            while len(self._rules) >= _MOST_RULES:
+                del self._rules[next(iter(self._rules))]
+            lasting = found.basis or not decay or not found.known
+            self._rules[key if lasting else (*key, decay)] = found
+        return found.at(decay)
 
     def gradient(self, index: int, p: Tensor, options: Options) -> Tensor:
         """The gradient that an update goes down, coupled weight decay included, dense.
@@ -232,13 +261,17 @@ class OptimizerWrapper:
         return handles
 
 
-def refusal(optimizer: Optimizer, reason: str) -> UnsupportedSetupError:
+def refusal(
+    optimizer: Optimizer,
+    reason: str,
+    remedy: str = "use SGD, Adam, AdamW or another plain optimizer",
+) -> UnsupportedSetupError:
     """The error for an optimizer that cannot be used."""
     return UnsupportedSetupError(
         "optimizer",
         "an optimizer with one set of weights and one pass per step",
         type(optimizer).__name__,
-        f"It cannot be used because {reason}; use SGD, Adam, AdamW or another plain optimizer.",
+        f"It cannot be used because {reason}; {remedy}.",
     )
 
 
@@ -253,8 +286,9 @@ def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Call
         heard = None if _inside_own_step(optimizer) else listener()
         if heard is None:
             return None
-        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-        if closure is None:
+        named = "closure" in kwargs
+        closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
+        if not callable(closure):
             heard.before_update(index, None)
             return None
 
@@ -264,7 +298,9 @@ def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Call
             heard.before_update(index, loss)
             return loss
 
-        return (args[0],), {**kwargs, "closure": observed}
+        if named:
+            return args, {**kwargs, "closure": observed}
+        return (args[0], observed, *args[2:]), kwargs
 
     return hook
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ class UpdateRule:
         returns: Whether weights that somebody else has moved are moved back, because a second copy
             of them is kept.
         known: Whether the above could be found out.
+        basis: The weight decay that ``decay`` and ``coupled`` are in proportion to, 0 if to none.
     """
 
     decay: float = 0.0
@@ -46,16 +48,49 @@ class UpdateRule:
     relative: bool = False
     returns: bool = False
     known: bool = True
+    basis: float = 0.0
+
+    def at(self, decay: float) -> UpdateRule:
+        """The rule at another weight decay, the same one if it is not in proportion."""
+        if not self.basis or decay == self.basis:
+            return self
+        ratio = decay / self.basis
+        return replace(self, decay=ratio * self.decay, coupled=ratio * self.coupled, basis=decay)
 
     def fraction(self, rate: float | Tensor) -> float | Tensor:
         """What one update takes off the weights at a learning rate, as a fraction."""
         return self.decay * rate if self.by_rate and self.decay else self.decay
 
 
-def decay_options(group: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The options of a group that decide how weights decay; the rule changes only with them."""
-    names = [n for n in group if "decay" in n or "decouple" in n]
-    return tuple((n, group[n]) for n in sorted(names) if isinstance(group[n], (bool, int, float)))
+def weight_decay(group: Mapping[str, Any]) -> float:
+    """A group's weight decay, 0 if it has none that is a number."""
+    value = group.get("weight_decay")
+    return float(value) if isinstance(value, (int, float)) else 0.0
+
+
+def settings(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The options of a group that decide on its rule: flags, words, and numbers about decay.
+
+    Of its weight decay, whether there is any.
+    """
+    found: list[tuple[str, Any]] = [("weight_decay", weight_decay(group) != 0.0)]
+    for name in sorted(group):
+        value, about = group[name], "decay" in name or "decouple" in name
+        number = about and name != "weight_decay" and isinstance(value, (int, float))
+        if number or value is None or isinstance(value, (bool, str)):
+            found.append((name, value))
+    return tuple(found)
+
+
+def wraps_another(optimizer: Optimizer) -> bool:
+    """Whether an optimizer holds another one, which copies of it would share and thus update."""
+    held = list(vars(optimizer).values())
+    held += [v for x in held if isinstance(x, (list, tuple)) for v in x]
+    held += [v for x in held if isinstance(x, dict) for v in x.values()]
+    if any(isinstance(x, Optimizer) and x is not optimizer for x in held):
+        return True
+    own = [inspect.getattr_static(type(optimizer), n, None) for n in ("param_groups", "state")]
+    return any(isinstance(x, property) for x in own)
 
 
 def find_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
@@ -87,19 +122,31 @@ def _probe(scratch: _Scratch) -> UpdateRule:
     relative = bool(long > 3.0 * short > 0)
     returns = _returns(scratch, weights, gradient, without)
     still = scratch.moves(weights, 0.0 * gradient)
+    decay = weight_decay(scratch.options)
+    lesser = {"weight_decay": decay / 2} if decay else {}
     if not any(bool(move.any()) for move in still):
-        return UpdateRule(relative=relative, returns=returns)
+        return UpdateRule(relative=relative, returns=returns, basis=decay)
     halved = scratch.moves(weights, 0.0 * gradient, lr=_RATE / 2)
     fractions = [-move / weights for move in (*still, halved[0])]
     full, again, half = (float(f.mean()) for f in fractions)
     even = all(bool((f - f.mean()).abs().max() <= 1e-3 * abs(full)) for f in fractions)
     if even and abs(full - again) <= 1e-3 * abs(full) and 0.0 < full < 0.5:
         by_rate = abs(half / full - 0.5) < 0.1
-        return UpdateRule(full / _RATE if by_rate else full, by_rate, 0.0, relative, returns)
+        less = float((scratch.moves(weights, 0.0 * gradient, **lesser)[0] / -weights).mean())
+        basis = decay if abs(less / full - 0.5) <= 1e-3 else 0.0
+        unit = full / _RATE if by_rate else full
+        return UpdateRule(unit, by_rate, 0.0, relative, returns, basis=basis)
     coupled = float(scratch.options.get("weight_decay", 0.0))
-    alike = zip(still, scratch.moves(weights, coupled * weights, **without), strict=True)
-    known = all(torch.allclose(own, other, rtol=1e-3, atol=1e-9) for own, other in alike)
-    return UpdateRule(coupled=coupled, relative=relative, returns=returns, known=known)
+    known = _alike(still, scratch.moves(weights, coupled * weights, **without))
+    less_still = scratch.moves(weights, 0.0 * gradient, **lesser)
+    in_turn = _alike(less_still, scratch.moves(weights, coupled / 2 * weights, **without))
+    basis = decay if in_turn else 0.0
+    return UpdateRule(0.0, True, coupled, relative, returns, known, basis)
+
+
+def _alike(moves: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    pairs = zip(moves, others, strict=True)
+    return all(torch.allclose(own, other, rtol=1e-3, atol=1e-9) for own, other in pairs)
 
 
 def _returns(
@@ -201,9 +248,12 @@ def _copied(optimizer: Optimizer) -> Any:
 
 
 def _detached(value: Any) -> Any:
-    """A copy of plain data and small tensors; anything else is shared."""
+    """A copy of plain data, small tensors and generators; anything else is shared."""
     if isinstance(value, Tensor):
         return value.detach().clone() if value.numel() < 64 else value
+    if isinstance(value, torch.Generator):
+        # Drawing from the user's own would change the run.
+        return torch.Generator(value.device).set_state(value.get_state())
     if isinstance(value, dict):
         return type(value)() if isinstance(value, defaultdict) else {
             k: _detached(v) for k, v in value.items()

@@ -60,6 +60,73 @@ def test_parameters_in_two_groups_are_listed_once():
     assert len(wrapper.parameters()) == 2
 
 
+class Handing(torch.optim.SGD):
+    """Hands its steps to other optimizers."""
+
+    def __init__(self, inner, held):
+        super().__init__(inner.param_groups, lr=0.1)
+        self.inner, self.held = inner, held
+
+    def step(self, closure=None):
+        return self.inner.step(closure)
+
+
+class Seen(torch.optim.SGD):
+    """Has its groups from elsewhere."""
+
+    groups = None
+
+    @property
+    def param_groups(self):
+        return self.groups
+
+    @param_groups.setter
+    def param_groups(self, groups):
+        self.groups = groups
+
+
+WRAPPERS = {
+    "an attribute": lambda inner: Handing(inner, None),
+    "a list": lambda inner: Handing(_Stepper(inner), [inner]),
+    "a dict": lambda inner: Handing(_Stepper(inner), {"first": inner}),
+    "a property": lambda inner: Seen(inner.param_groups, lr=0.1),
+}
+
+
+class _Stepper:
+    def __init__(self, inner):
+        self.step, self.param_groups = inner.step, inner.param_groups
+
+
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_an_optimizer_that_wraps_another_is_refused_and_nothing_is_updated(name):
+    layer = nn.Linear(2, 2)
+    inner = torch.optim.AdamW(layer.parameters(), lr=0.1)
+    layer(torch.ones(1, 2)).sum().backward()
+    wrapping, before = WRAPPERS[name](inner), layer.weight.detach().clone()
+    with pytest.raises(UnsupportedSetupError, match="give the engine the inner optimizer"):
+        OptimizerWrapper(wrapping).options(0)
+    assert torch.equal(layer.weight, before)
+    assert not inner.state
+
+
+def test_an_optimizer_may_hold_its_scheduler_and_itself():
+    optimizer = torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)
+    optimizer.scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer)
+    optimizer.own = [optimizer]
+    assert OptimizerWrapper(optimizer).rule(0, optimizer.param_groups[0]).known
+
+
+@pytest.mark.parametrize("options", [{"lr": None}, {"learning_rate": 0.1}], ids=str)
+def test_an_optimizer_without_a_learning_rate_is_refused(options):
+    class Without(torch.optim.Optimizer):
+        def step(self, closure=None):
+            pass
+
+    with pytest.raises(UnsupportedSetupError, match=r"expected a learning rate 'lr'.*a number for"):
+        OptimizerWrapper(Without(nn.Linear(2, 2).parameters(), options))
+
+
 class Listener:
     def __init__(self):
         self.heard = []
@@ -94,6 +161,52 @@ def test_a_closure_runs_once_and_its_loss_is_heard(by_name):
         handle.remove()
     optimizer.step()
     assert len(listener.heard) == 2
+
+
+class Scaled(torch.optim.SGD):
+    """Takes more than a closure."""
+
+    def step(self, closure=None, scale=1.0):
+        self.seen = scale
+        return super().step(closure)
+
+
+class Renamed(torch.optim.SGD):
+    """Has another name for its closure."""
+
+    def step(self, fn=None):
+        return super().step(fn)
+
+
+class Unclosed(torch.optim.SGD):
+    """Takes something else than a closure."""
+
+    def step(self, scale=1.0):
+        self.seen = scale
+        return super().step()
+
+
+STEPS = {
+    "more arguments": (Scaled, lambda o, f: o.step(f, 2.0), 2.0),
+    "more arguments by name": (Scaled, lambda o, f: o.step(f, scale=2.0), 2.0),
+    "all by name": (Scaled, lambda o, f: o.step(scale=2.0, closure=f), 2.0),
+    "another name": (Renamed, lambda o, f: o.step(f), None),
+    "no closure": (Unclosed, lambda o, f: o.step(2.0), 2.0),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_step_has_the_arguments_that_it_was_called_with(name):
+    cls, call, seen = STEPS[name]
+    p = nn.Parameter(torch.ones(2))
+    optimizer, listener = cls([p], lr=0.5), Listener()
+    OptimizerWrapper(optimizer).attach(lambda: listener)
+    p.grad = torch.ones(2)
+    call(optimizer, lambda: torch.tensor(3.0))
+    assert p.tolist() == [0.5, 0.5]
+    assert getattr(optimizer, "seen", None) == seen
+    loss = None if name == "no closure" else 3.0
+    assert listener.heard == [("before", 0, loss), ("after", 0)]
 
 
 class Twice(torch.optim.SGD):

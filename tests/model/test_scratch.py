@@ -164,6 +164,97 @@ def test_finding_out_leaves_the_optimizer_alone(name):
     assert list(optimizer.state) == [weight] or not optimizer.state
 
 
+@pytest.mark.parametrize("name", [*DECOUPLED, *COUPLED, "rprop"])
+def test_a_schedule_of_the_decay_needs_no_more_than_one_search(name, monkeypatch):
+    makers = {**{k: v for k, (v, _) in DECOUPLED.items()}, **COUPLED, **NONE}
+    optimizer = makers[name]([weight := nn.Parameter(torch.ones(4, 4))])
+    optimizer.param_groups[0]["weight_decay"] = 0.03
+    wrapper, found = OptimizerWrapper(optimizer), []
+    monkeypatch.setattr(
+        "hybrid_predict.model.optimizer.find_rule",
+        lambda *a: found.append(find_rule(*a)) or found[-1],
+    )
+    for decay in (0.03, 0.04, 0.0, 2e-5, 0.5):
+        optimizer.param_groups[0]["weight_decay"] = decay
+        options = wrapper.options(0)[id(weight)]
+        shrink = DECOUPLED[name][1] * decay / DECAY if name in DECOUPLED else 0.0
+        assert options.shrink == pytest.approx(shrink, rel=1e-3)
+        assert options.coupled == pytest.approx(decay if name in COUPLED else 0.0)
+    assert len(found) == 2  # with decay and without
+
+
+class Squared(Lion):
+    """Goes by the square of its decay option."""
+
+    def step(self, closure=None):
+        options = [g["weight_decay"] for g in self.param_groups]
+        for group in self.param_groups:
+            group["weight_decay"] **= 2
+        super().step(closure)
+        for group, decay in zip(self.param_groups, options, strict=True):
+            group["weight_decay"] = decay
+
+
+def test_a_decay_that_is_not_in_proportion_is_searched_anew_and_little_is_kept(monkeypatch):
+    monkeypatch.setattr("hybrid_predict.model.optimizer._MOST_RULES", 3)
+    optimizer = Squared([weight := nn.Parameter(torch.ones(4, 4))])
+    wrapper = OptimizerWrapper(optimizer)
+    for decay in (0.1, 0.2, 0.3, 0.4, 0.5, 0.1):
+        optimizer.param_groups[0]["weight_decay"] = decay
+        shrink = wrapper.options(0)[id(weight)].shrink
+        assert shrink == pytest.approx(RATE * decay**2, rel=1e-3)
+    assert len(wrapper._rules) == 3
+
+
+class Adapting(torch.optim.Optimizer):
+    """Updates as long as a share of the weights, in groups that ask for it in either way."""
+
+    def __init__(self, params, lr=RATE):
+        super().__init__(params, {"lr": lr, "adapt": False, "mode": "plain"})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    relative = group["adapt"] or group["mode"] == "relative"
+                    scale = p.norm() if relative else 1.0
+                    p.sub_(group["lr"] * scale * p.grad / p.grad.norm())
+
+
+def test_groups_with_other_flags_or_words_have_their_own_rules():
+    several = [{}, {"adapt": True}, {"mode": "relative"}, {"adapt": False}]
+    groups = [{"params": [nn.Parameter(torch.ones(4, 4))], **options} for options in several]
+    wrapper = OptimizerWrapper(Adapting(groups))
+    found = [wrapper.rule(0, group).relative for group in wrapper.optimizers[0].param_groups]
+    assert found == [False, True, True, False]
+
+
+class Noisy(torch.optim.SGD):
+    """Adds noise of generators of its own."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=RATE)
+        self.noise = torch.Generator().manual_seed(1)
+        self.param_groups[0]["noise"] = torch.Generator().manual_seed(2)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                for noise in (self.noise, group["noise"]):
+                    p.add_(torch.randn(p.shape, generator=noise, dtype=p.dtype), alpha=1e-9)
+        return super().step(closure)
+
+
+def test_finding_out_draws_nothing_from_the_optimizer_s_generators():
+    optimizer = Noisy([nn.Parameter(torch.ones(4, 4))])
+    noises = optimizer.noise, optimizer.param_groups[0]["noise"]
+    before = [noise.get_state() for noise in noises]
+    find_rule(optimizer, optimizer.param_groups[0])
+    assert same_bits([noise.get_state() for noise in noises], before)
+
+
 def adafactor(ps):
     return torch.optim.Adafactor(ps, lr=RATE)
 
