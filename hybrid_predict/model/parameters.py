@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +48,7 @@ class ParameterMapper:
         self.written = shards.Resharder(model)
         self.written()
         self._kinds: dict[int, str] = {}
+        self.parameters: list[Tensor] = []
         given = model.parameters() if parameters is None else parameters
         self.follow(given, owners)
         self._check()
@@ -58,12 +58,14 @@ class ParameterMapper:
         """List the parameters anew, as they are now; those known before keep their kinds."""
         known = {id(p): name for name, p in self._model.named_parameters()}
         unique = list({id(p): p for p in parameters}.values())
-        self.parameters: list[Tensor] = unique
         self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
-        kinds = classify(self._model, owners)
+        kinds, before = classify(self._model, owners), self._kinds
+        self._kinds = {}
         for name, p in zip(self.names, unique, strict=True):
             found = kinds.get(id(p), "hidden" if p.dim() > 1 else "vector")
-            self._kinds.setdefault(id(p), _override(name, found, self._overrides))
+            self._kinds[id(p)] = before.get(id(p)) or _override(name, found, self._overrides)
+        # Not earlier, and no kind is kept for longer: what is freed leaves its id to others.
+        self.parameters = unique
         self.kinds = tuple(self._kinds[id(p)] for p in unique)
         self._index = {name: k for k, name in enumerate(self.names)}
         self.by_id = {id(p): name for name, p in zip(self.names, unique, strict=True)}
@@ -170,9 +172,12 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
             spans.append((str(x.device), x.data_ptr(), x.data_ptr() + reach * x.element_size(), k))
     spans.sort()
     found: set[int] = set()
-    for left, right in pairwise(spans):
-        if left[0] == right[0] and right[1] < left[2]:
-            found |= {left[3], right[3]}
+    furthest = ("", 0, 0, 0)
+    for span in spans:
+        if span[0] == furthest[0] and span[1] < furthest[2]:
+            found |= {span[3], furthest[3]}
+        if span[0] != furthest[0] or span[2] > furthest[2]:
+            furthest = span
     return found
 
 

@@ -12,6 +12,7 @@ from hybrid_predict import (
     UnsupportedSetupError,
     WeightDelta,
 )
+from hybrid_predict.model.parameters import overlapping
 from loops import same_bits, weights
 
 
@@ -211,3 +212,32 @@ def test_a_step_after_a_map_is_the_optimizer_s_own(net, name):
     model(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     assert all(0 < (p - 1).abs().max().item() < 0.5 for p in model.parameters())
+
+
+def test_a_parameter_that_takes_over_an_id_has_a_kind_of_its_own():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    mapper = ParameterMapper(model)
+    for _ in range(20):
+        model[1] = None
+        model[1] = nn.Linear(4, 4)
+        mapper.follow(model.parameters())
+        kinds = dict(zip(mapper.names, mapper.kinds, strict=True))
+        assert (kinds["1.weight"], kinds["1.bias"]) == ("hidden", "vector")
+    assert set(mapper._kinds) == {id(p) for p in model.parameters()}
+
+
+def test_a_parameter_that_stays_keeps_its_kind():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    mapper = ParameterMapper(model)
+    before = dict(zip(mapper.names, mapper.kinds, strict=True))
+    del model[2]  # a last layer would have another kind
+    mapper.follow(model.parameters())
+    assert dict(zip(mapper.names, mapper.kinds, strict=True)).items() <= before.items()
+
+
+def test_memory_that_several_tensors_use_is_found_however_they_lie():
+    whole, other = torch.zeros(30, 8), torch.zeros(30, 8)
+    parts = [whole[:10], whole[10:20], whole[20:]]
+    assert overlapping([whole, *parts, other]) == {0, 1, 2, 3}
+    assert overlapping([other, *parts]) == set()
+    assert overlapping([whole[:20], whole[5:10], whole[15:25], whole[25:]]) == {0, 1, 2}
