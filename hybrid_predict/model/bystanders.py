@@ -44,6 +44,7 @@ class Bystanders:
         self._differs: dict[Slot, Tensor] = {}
         self._kept: dict[Slot, tuple[nn.Module, Tensor, Tensor]] | None = None
         self._slots: set[Slot] = set()
+        self._empty: set[Slot] = set()
 
     def _tensors(self) -> Iterator[tuple[Slot, nn.Module, Tensor, bool]]:
         """Slot, module, tensor, and whether it is a buffer."""
@@ -101,6 +102,8 @@ class Bystanders:
     def keep(self) -> None:
         """Copy what may change in the coming full step."""
         self._kept, self._slots = {}, set()
+        named = ((m, name, b) for m in self._model.modules() for name, b in m._buffers.items())
+        self._empty = {(id(m), name) for m, name, buffer in named if buffer is None}
         for slot, module, tensor, is_buffer in self._tensors():
             if is_buffer:
                 self._slots.add(slot)
@@ -136,7 +139,7 @@ class Bystanders:
         if now.keys() != self._slots:
             return True
         pairs = ((now.get(slot, t), t, c) for slot, (_, t, c) in self._kept.items())
-        return any(found is not t or t.shape != copy.shape for found, t, copy in pairs)
+        return any(found is not t or _shapes(t) != _shapes(copy) for found, t, copy in pairs)
 
     def restore(self, good: Tensor | bool = False) -> None:
         """Put everything back where ``good`` is false.
@@ -155,23 +158,45 @@ class Bystanders:
             if good is False:
                 self._restore_structure()
             for _, tensor, copy in self._kept.values():
-                restore_unless(good, shards.local(tensor.detach()), shards.local(copy))
+                for target, kept in zip(_parts(tensor), _parts(copy), strict=True):
+                    restore_unless(good, target, kept)
 
     def _restore_structure(self) -> None:
         """The same buffers in the same places, of the same sizes."""
         assert self._kept is not None
         for slot, module, _, is_buffer in list(self._tensors()):
-            if is_buffer and slot not in self._slots:
+            if slot in self._empty:
+                module._buffers[slot[1]] = None
+            elif is_buffer and slot not in self._slots:
                 del module._buffers[slot[1]]
                 module._non_persistent_buffers_set.discard(slot[1])
         for (_, name), (module, tensor, copy) in self._kept.items():
             if name in module._parameters:
                 continue
             module._buffers[name] = tensor
-            if tensor.shape != copy.shape:
+            if _shapes(tensor) != _shapes(copy):
                 tensor.data = copy.clone()
 
 
-def _sample(tensor: Any) -> Tensor:
-    flat = shards.local(tensor.detach()).reshape(-1)
+def _parts(tensor: Any) -> list[Tensor]:
+    """The dense tensors that hold what this rank has of one, sparse or not, none if unknown."""
+    own = shards.local(tensor.detach())
+    if own.layout is torch.strided:
+        return [own]
+    if own.layout is torch.sparse_coo:
+        return [own._values(), own._indices()]
+    if own.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [own.values(), own.crow_indices(), own.col_indices()]
+    if own.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [own.values(), own.ccol_indices(), own.row_indices()]
+    return []
+
+
+def _shapes(tensor: Tensor) -> list[torch.Size]:
+    return [tensor.shape, *(part.shape for part in _parts(tensor))]
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    parts = _parts(tensor)
+    flat = parts[0].reshape(-1) if parts else torch.empty(0)
     return flat[:: max(1, flat.numel() // _SAMPLE)].clone()
