@@ -19,9 +19,9 @@ from benchmarks.peers.outer import lookahead, snoo
 from benchmarks.peers.schedule_free import schedule_free
 from benchmarks.tasks import Recipe
 from hybrid_predict.config import KINDS, HybridConfig
-from hybrid_predict.forecast.predictors import MomentumPredictor
+from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
 from hybrid_predict.model.kinds import hidden_and_rest
-from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast
+from hybrid_predict.testing.placebos import PLACEBOS
 from hybrid_predict.updates import SpectralUpdate
 
 SPEEDUP = 1.5
@@ -192,10 +192,25 @@ def _predicted(coefficient: float) -> Arm:
 
 _MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
 _COEFFICIENTS = tuple(map(_predicted, (0, 0.35, 0.5, 1)))
-_PLACEBOS = {
-    "random": RandomForecast(gated=False),
-    "negated": NegatedForecast(gated=False),
+_FITTED = {
+    "fitted": ("drift", FittedPredictor()),
+    "fitted-decays": ("three drifts", FittedPredictor(decays=(0.95, 0.8, 0.99))),
+    "fitted-last": ("drift and last displacement", FittedPredictor(last=True)),
 }
+"""What the fitted predictor is given, for its table."""
+
+
+def _placebos(*, gated: bool) -> tuple[Arm, ...]:
+    """Corrected updates, and predicted steps whose direction means nothing."""
+    return tuple(
+        Arm(
+            name=f"placebo-{name}" + "-gated" * gated,
+            title=f"placebo: {name}" + ", gated" * gated,
+            plugin={"predictors": {"hidden": make(gated=gated)}},
+        )
+        for name, make in PLACEBOS.items()
+    )
+
 
 ARMS: dict[str, Arm] = {
     arm.name: arm
@@ -214,10 +229,13 @@ ARMS: dict[str, Arm] = {
             plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(bound=None)}}),
         Arm(name="all-kinds", title="corrected + predicted, all kinds",
             plugin={"predictors": dict.fromkeys(KINDS, _momentum(0.5))}),
-        Arm(name="placebo-random", title="placebo: random direction",
-            plugin={"predictors": {"hidden": _PLACEBOS["random"]}}),
-        Arm(name="placebo-negated", title="placebo: negated forecast",
-            plugin={"predictors": {"hidden": _PLACEBOS["negated"]}}),
+        *(Arm(name=name, title=f"corrected + fitted, {title}",
+              plugin={"predictors": {"hidden": predictor}})
+          for name, (title, predictor) in _FITTED.items()),
+        Arm(name="fitted-only", title="fitted only",
+            plugin={"updates": {}, "predictors": {"hidden": FittedPredictor()}}),
+        *_placebos(gated=False),
+        *_placebos(gated=True),
         Arm(name="hidden-x2", title="hidden rate x 2", tunes="hidden", factors=(2.0,)),
         Arm(name="hidden-x3", title="hidden rate x 3", tunes="hidden", factors=(3.0,)),
         Arm(name="hidden-x4", title="hidden rate x 4", tunes="hidden", factors=(4.0,)),

@@ -193,9 +193,11 @@ class HybridPredict(TrainerCallback):
         self._report(trainer, pl_module, record)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave a full step that the module broke off by returning -1 from a hook."""
+        """Leave a full step that the module broke off by returning -1; follow by epochs."""
         if self.engine is not None:
             self.engine.abandon()
+        if self._missed is not None and self._clock is not None:
+            self._clock.end_epoch()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let go of the model and record the run in the loggers."""
@@ -206,6 +208,12 @@ class HybridPredict(TrainerCallback):
         if not clock.done and not trainer.should_stop:
             package_of(trainer).utilities.rank_zero_warn(
                 f"HybridPredict: the Trainer ended the run at {clock.steps} of {clock.total} steps."
+            )
+        elif self._clock is not None and self._clock.missing_epochs > 0:
+            package_of(trainer).utilities.rank_zero_warn(
+                f"HybridPredict: the run had {self._clock.missing_epochs} epochs fewer than "
+                "max_epochs, and as many validations fewer, since every epoch has at least one "
+                "full step and epochs have few batches. Its learning-rate schedule is complete."
             )
         self._log_row()
         self._recorder.log_summary(self.engine.config, self.ledger, self.history)

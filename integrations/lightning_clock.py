@@ -42,6 +42,7 @@ class TrainerClock:
         self._batches = trainer.fit_loop.epoch_loop.batch_progress.total
         self._first_batch = self._batches.ready
         self._scheduler_steps: dict[int, int] = {}
+        self._more_epochs: dict[int, int] = {}
         self._by_steps, self._by_epochs = self._ends()
         self.length = self._length()
 
@@ -137,6 +138,33 @@ class TrainerClock:
         if self.skip_data != "none":
             self._skip_batches()
 
+    def end_epoch(self) -> None:
+        """Step the schedulers that count epochs as often as the plain run would have by now.
+
+        The Trainer steps them once in every epoch of its own. Where epochs have few batches there
+        are fewer of these, since each has at least one full step.
+        """
+        batches, window = self._trainer.num_training_batches, self._trainer.accumulate_grad_batches
+        if self.skip_data == "none" or math.isinf(batches):
+            return
+        epochs = self.steps // math.ceil(batches / window)
+        for k, config in enumerate(self._trainer.lr_scheduler_configs):
+            if config.interval != "epoch" or config.reduce_on_plateau:
+                continue
+            by_trainer = (self._trainer.current_epoch + 1) // config.frequency
+            done = by_trainer + self._more_epochs.get(k, 0)
+            due = max(done, epochs // config.frequency)
+            for _ in range(due - done):
+                self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
+            self._more_epochs[k] = due - by_trainer
+
+    @property
+    def missing_epochs(self) -> int:
+        """Epochs of the plain run that there were too few full steps for."""
+        if self._epochs == -1 or self._by_epochs > self._by_steps or self.skip_data == "none":
+            return 0
+        return self._epochs - self._trainer.current_epoch
+
     def _choose(self, skip_data: SkipData) -> SkipData:
         if skip_data != "auto":
             return skip_data
@@ -231,6 +259,7 @@ class TrainerClock:
             "first_batch": self._first_batch,
             "batches": self._batches.ready,
             "scheduler_steps": {str(k): v for k, v in self._scheduler_steps.items()},
+            "more_epochs": {str(k): v for k, v in self._more_epochs.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
@@ -246,6 +275,7 @@ class TrainerClock:
         if stayed:
             self.global_step = before
             self._scheduler_steps = {int(k): int(v) for k, v in state["scheduler_steps"].items()}
+            self._more_epochs = {int(k): int(v) for k, v in state["more_epochs"].items()}
         else:
             self.steps += self._steps_of(self.global_step - before, state)
         settings = self._settings()

@@ -390,6 +390,8 @@ class HybridEngine:
         self._between_steps("load_state_dict()")
         self._run.load_state_dict(state, steps)
         self._bystanders.load_state_dict(state["bystanders"])
+        if not self._watching:  # nothing will be measured, so nothing else would read them
+            self._run.judge(drain=True)
 
 
 def _let_go(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:

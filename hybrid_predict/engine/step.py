@@ -267,9 +267,10 @@ def _norms(gradients: Sequence[Tensor], scale: Tensor | None) -> list[Tensor]:
     """Euclidean norm of every gradient's local shard, 0-dim."""
     if not gradients:
         return []
+    flat = [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
     # Half precision must not bound the norm: 16-bit floats end at 65504.
-    half = any(map(is_half, gradients))
-    norms = list(torch._foreach_norm(list(gradients), 2, torch.float32 if half else None))
+    half = any(map(is_half, flat)) and not any(g.dtype == torch.float64 for g in flat)
+    norms = list(torch._foreach_norm(flat, 2, torch.float32 if half else None))
     return norms if scale is None else [n / scale.to(n.device) for n in norms]
 
 

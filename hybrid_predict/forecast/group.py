@@ -195,10 +195,7 @@ class TensorGroup:
         predictor, state = self.plan.predictor, self.history_state
         if predictor is None or state is None or not state.count:
             return None
-        rates = [options[id(p)].rate for p in self.parameters]
-        delta = predictor.forecast(state, rates)
-        check_delta(predictor, delta, self.names, self._values())
-        return delta
+        return self._forecast([options[id(p)].rate for p in self.parameters])
 
     def _correct(
         self,
@@ -229,7 +226,7 @@ class TensorGroup:
                 new.add_(wide(value), alpha=1.0 - share)
             # An entry that never had a gradient is the optimizer's alone, and so is an update that
             # is not finite, or has a gradient or direction that is not.
-            theirs = (self.average[k] == 0) | ~known[row]
+            theirs = (self.average[k] == 0) | ~known[row] | (own[row] == 0)
             if seen.fine is not None:
                 theirs = theirs | ~seen.fine[row]
             new = torch.where(theirs, wide(value).to(new.dtype), new)
@@ -261,8 +258,14 @@ class TensorGroup:
             self._closed = window.close(shards.roots(self.parameters))
         predictor.observe(state, moved, backend)
         if window.idle:
-            unit = predictor.forecast(state, [1.0] * len(moved))
-            window.open(unit, predictor.directions(state))
+            window.open(self._forecast([1.0] * len(moved)), predictor.directions(state))
+
+    def _forecast(self, rates: Sequence[float | Tensor]) -> WeightDelta:
+        predictor, state = self.plan.predictor, self.history_state
+        assert predictor is not None and state is not None
+        delta = predictor.forecast(state, rates)
+        check_delta(predictor, delta, self.names, self._values())
+        return delta
 
     def _check_directions(
         self, update: AbstractUpdate, directions: Sequence[Tensor], members: Sequence[int]
@@ -354,9 +357,10 @@ class TensorGroup:
     def _own_window(self, windows: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
         """This rank's window; an empty one where tensors are split in another way than before."""
         assert self._window is not None
-        found = windows[ranks.rank() if len(windows) == ranks.size() else 0]
-        sharded = any(map(shards.is_sharded, self.parameters))
-        if found is None or (sharded and not self._window.fits(found)):
+        count = len(windows)
+        found = windows[ranks.rank() if count == ranks.size() else 0] if count else None
+        split = count > 1 or any(map(shards.is_sharded, self.parameters))
+        if found is None or (split and not self._window.fits(found)):
             return Window(self._window.length, self._values()).state_dict()
         return found
 

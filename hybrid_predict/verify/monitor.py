@@ -26,12 +26,14 @@ class Baseline:
 
     Args:
         rough: Deviation that is assumed at least, as a share of the mean's magnitude.
+        least: Deviation that is assumed at least, so that one reading like the others does not
+            make all further ones outliers.
     """
 
     REACH, DECAY, LEAST = 6.0, 0.95, 8
 
-    def __init__(self, rough: float = 0.0) -> None:
-        self._rough = rough
+    def __init__(self, rough: float = 0.0, least: float = 1e-30) -> None:
+        self._rough, self._least = rough, least
         self.mean, self._square, self._count = 0.0, 0.0, 0
 
     @property
@@ -42,7 +44,7 @@ class Baseline:
     @property
     def deviation(self) -> float:
         """The running standard deviation, never quite zero."""
-        return max(math.sqrt(self._square), self._rough * abs(self.mean), 1e-30)
+        return max(math.sqrt(self._square), self._rough * abs(self.mean), self._least)
 
     def clipped(self, value: float) -> float:
         """The value as far as it counts."""
@@ -87,7 +89,7 @@ class Monitor:
 
     def __init__(self, optimizers: int) -> None:
         self.loss = Baseline(rough=0.02)
-        self.norms = [Baseline() for _ in range(optimizers)]
+        self.norms = [Baseline(least=0.05) for _ in range(optimizers)]
         self.start: float | None = None
         self.mean: float | None = None
         self.counts = {"until": 0, "pauses": 0, "calm": 0, "above": 0}
@@ -139,8 +141,8 @@ class Monitor:
         if self.counts["calm"] >= CALM and not self.exhausted:
             self.counts["pauses"] = self.counts["calm"] = 0
         for baseline, norm in zip(self.norms, norms, strict=True):
-            if math.isfinite(norm):
-                baseline.add(math.log(max(norm, 1e-30)))
+            if 0.0 < norm < math.inf:  # a loss that is switched off has no gradient at all
+                baseline.add(math.log(norm))
         if not math.isfinite(loss):
             return
         clipped = self.loss.clipped(loss)

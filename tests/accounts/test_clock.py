@@ -128,7 +128,7 @@ def test_what_does_not_fit_is_told_with_the_remedy(changes):
     clock = Clock(config(warmup_steps=30, cooldown_steps=30, **changes))
     assert clock.planned < clock.wanted
     assert f"of {clock.wanted} predicted steps only {clock.planned} fit" in clock.shortfall
-    assert "Lower warmup_steps" in clock.shortfall
+    assert "lower warmup_steps" in clock.shortfall
     assert plan(clock).count("P") == clock.planned
 
 

@@ -326,3 +326,18 @@ def test_what_is_saved_after_leaving_a_run_is_what_would_have_been_before(lag):
     before = bench.engine.state_dict()
     bench.engine.detach()
     assert same_bits(bench.engine.state_dict(), before)
+
+
+@pytest.mark.parametrize("changes", [{"updates": {}, "speedup": 1}, {"enabled": False}], ids=str)
+def test_verdicts_that_are_unread_count_in_a_run_that_goes_on_plain(changes):
+    bench = Bench(make_config(total_steps=60, lag=3))
+    while bench.engine.clock.unread < 2:
+        bench.step()
+    state, unread = bench.engine.state_dict(), bench.engine.clock.unread
+    steps = bench.engine.clock.steps
+    plain = Bench(make_config(total_steps=60, **changes))
+    plain.engine.load_state_dict(state)
+    records = plain.finish()
+    assert records[0].ticks == 1 + unread
+    assert len(records) == 60 - steps - unread
+    assert plain.engine.clock.unread == 0

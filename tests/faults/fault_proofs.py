@@ -152,7 +152,7 @@ def untouched_row(tmp_path, monkeypatch):
             spoiled[10] = NAN
         return spoiled
 
-    predictor = Reshaped(change=directions(poison), after=3)
+    predictor = Reshaped(change=directions(poison), after=3, gated=False)
     for fused in (False, True):
         model = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 3))
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, fused=fused)

@@ -181,7 +181,7 @@ def other_optimizer(tmp_path, monkeypatch):
         torch.optim.AdamW(hidden, lr=0.01),
         torch.optim.AdamW([p for p in model.parameters() if p is not hidden[0]], lr=0.01),
     ]
-    predictor = Reshaped(change=directions(lambda d: d * NAN), after=4)
+    predictor = Reshaped(change=directions(lambda d: d * NAN), after=4, gated=False)
     config = make_config(predictors={"hidden": predictor})
     engine = HybridEngine(model, optimizers, config)
     for k in range(12):

@@ -6,7 +6,7 @@ import linecache
 import logging
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -177,7 +177,8 @@ def directions(function):
 
 
 def with_predictor(predictor, **changes):
-    """A run in which one predictor forecasts every parameter."""
+    """A run in which one predictor forecasts every parameter, whatever its skill."""
+    predictor = replace(predictor, gated=False)
     return Bench(make_config(predictors=dict.fromkeys(KINDS, predictor), **changes))
 
 

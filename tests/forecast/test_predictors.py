@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import BACKEND_CASES
-from hybrid_predict import ConfigError, MomentumPredictor, PredictorError, WeightDelta
+from hybrid_predict import (
+    ConfigError,
+    FittedPredictor,
+    MomentumPredictor,
+    PredictorError,
+    WeightDelta,
+)
 from hybrid_predict.forecast.predictors import PREDICTORS, make_predictor
 from hybrid_predict.forecast.predictors.contract import check_delta
 from hybrid_predict.testing.backends import NUMPY, NUMPY_NARROW, TORCH_NARROW
@@ -103,12 +109,18 @@ def test_rounding_to_bfloat16_does_not_bias_a_noisy_drift(decay, noise):
     assert abs(np.vdot(found, wanted) / np.vdot(wanted, wanted) - 1) < 1e-3
 
 
+SLOW = {
+    "momentum": MomentumPredictor(decay=0.96),
+    "fitted": FittedPredictor(decays=(0.5, 0.96)),
+}
+
+
 @everywhere
 @pytest.mark.parametrize("name", PREDICTORS)
 def test_a_decay_that_bfloat16_cannot_follow_is_refused(name, backend):
     case = BACKEND_CASES[backend]
     narrow = dataclasses.replace(case, backend=type(case.backend)("bfloat16"))
-    predictor = PREDICTORS[name](decay=0.96)
+    predictor = SLOW[name]
     History(predictor, case)
     with pytest.raises(ConfigError, match=r"history_dtype: expected 'float32' with .*0\.95, got"):
         History(predictor, narrow)
@@ -141,7 +153,9 @@ def test_a_predictor_is_a_value_that_its_name_stands_for(name):
 
 @pytest.mark.parametrize("choice", ["quadratic", None, 3])
 def test_an_unknown_predictor_is_refused_with_the_known_names(choice):
-    with pytest.raises(ConfigError, match="predictors: expected one of momentum, or an Abstract"):
+    with pytest.raises(
+        ConfigError, match="predictors: expected one of fitted, momentum, or an Abst"
+    ):
         make_predictor(choice)
 
 

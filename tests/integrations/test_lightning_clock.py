@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -190,3 +191,23 @@ def test_second_fit_continues_the_clock() -> None:
     assert trainer.global_step == 128
     assert callback.ledger.steps == 64
     assert sum("MissedCheckpoints" in type(c).__name__ for c in trainer.callbacks) == 0
+
+
+@pytest.mark.parametrize("batches", [1, 2, 6])
+@pytest.mark.parametrize("frequency", [1, 3])
+def test_schedulers_that_count_epochs_end_where_the_plain_run_does(
+    batches: int, frequency: int
+) -> None:
+    def run(*callbacks: Any) -> tuple[Any, Any]:
+        return fit(list(callbacks), Net("step", "epoch", frequency), train=loader(batches),
+                   max_epochs=30)  # fmt: skip
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer, _ = run(Ungated())
+    plain, _ = run()
+    last = [t.lr_scheduler_configs[0].scheduler.last_epoch for t in (trainer, plain)]
+    assert last[0] == last[1] == 30 // frequency
+    assert trainer.global_step == plain.global_step
+    told = [str(w.message) for w in caught if "epochs fewer than max_epochs" in str(w.message)]
+    assert bool(told) is (trainer.current_epoch < 30) is (batches < 6)

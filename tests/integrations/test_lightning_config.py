@@ -11,7 +11,7 @@ import pytest
 from lightning.pytorch.cli import LightningCLI
 
 from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate
-from lightning_models import Net, Ungated
+from lightning_models import Net
 
 OWN = {"config", "skip_data"}
 
@@ -26,7 +26,7 @@ def test_the_callback_takes_every_field_of_the_configuration_by_name() -> None:
     for name in names:
         assert hints[name] == wanted[name] | None
         assert parameters[name].default is None
-    assert Ungated().config == HybridConfig()
+    assert HybridPredict().config == HybridConfig()
 
 
 GIVEN: dict[str, Any] = {
@@ -41,8 +41,8 @@ PATTERN = {"full_steps": 2, "predict_steps": 1}
 def test_fields_come_by_name_as_a_dict_or_in_a_configuration(given: dict[str, Any]) -> None:
     config = HybridConfig(**given)
     for made in (
-        Ungated(**given), Ungated(config=given), Ungated(config=config),
-        Ungated(config=HybridConfig(lag=1, speedup=3), **{"lag": 1, **given}),
+        HybridPredict(**given), HybridPredict(config=given), HybridPredict(config=config),
+        HybridPredict(config=HybridConfig(lag=1, speedup=3), **{"lag": 1, **given}),
     ):  # fmt: skip
         expected = config if made.config.lag == config.lag else HybridConfig(**given, lag=1)
         assert made.config == expected
@@ -50,10 +50,10 @@ def test_fields_come_by_name_as_a_dict_or_in_a_configuration(given: dict[str, An
 
 def test_what_is_given_beside_a_configuration_overrides_it() -> None:
     config = HybridConfig(speedup=3, lag=2)
-    assert Ungated(2.0, config=config).config == HybridConfig(speedup=2.0, lag=2)
-    assert Ungated(config=config, **PATTERN).config == HybridConfig(lag=2, **PATTERN)
-    assert Ungated(2.0, config=PATTERN).config == HybridConfig(speedup=2.0)
-    assert Ungated(enabled=True, config={"enabled": False}).config.enabled
+    assert HybridPredict(2.0, config=config).config == HybridConfig(speedup=2.0, lag=2)
+    assert HybridPredict(config=config, **PATTERN).config == HybridConfig(lag=2, **PATTERN)
+    assert HybridPredict(2.0, config=PATTERN).config == HybridConfig(speedup=2.0)
+    assert HybridPredict(enabled=True, config={"enabled": False}).config.enabled
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_what_is_given_beside_a_configuration_overrides_it() -> None:
 )
 def test_bad_arguments_name_themselves(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        Ungated(**arguments)
+        HybridPredict(**arguments)
 
 
 def test_an_unknown_argument_is_named() -> None:
     with pytest.raises(TypeError, match="'spedup'"):
-        Ungated(spedup=2.0)  # type: ignore[call-arg]
+        HybridPredict(spedup=2.0)  # type: ignore[call-arg]
 
 
 YAML = """
@@ -119,4 +119,4 @@ def test_a_lightning_cli_makes_the_callback(
 
 def test_objects_are_taken_as_they_are() -> None:
     update = SpectralUpdate(share=0.5)
-    assert Ungated(updates={"hidden": update}).config.updates["hidden"] is update
+    assert HybridPredict(updates={"hidden": update}).config.updates["hidden"] is update

@@ -16,7 +16,7 @@ from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.core.hooks import CheckpointHooks, ModelHooks
 
 from hybrid_predict import HybridPredict
-from lightning_models import Net, SeededLoader, fit, same, weights
+from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Checkpoint directory .* exists and is not empty", "ignore:The dirpath has changed"
@@ -39,8 +39,8 @@ STEP = (
 )  # fmt: skip
 OWN = [name for name in hooks(Callback) if name in vars(HybridPredict)]
 OWNERS: dict[str, tuple[type, list[str]]] = {
-    "plug-in": (HybridPredict, OWN),
-    "plug-in, behind": (HybridPredict, OWN),
+    "plug-in": (Ungated, OWN),
+    "plug-in, behind": (Ungated, OWN),
     "module": (Net, [*hooks(ModelHooks, CheckpointHooks), *STEP]),
     "callback before it": (Callback, hooks(Callback)),
     "callback behind it": (Callback, hooks(Callback)),

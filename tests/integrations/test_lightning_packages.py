@@ -14,7 +14,8 @@ import pytest
 import pytorch_lightning
 import torch
 
-from lightning_models import AnyNet, SeededLoader, Ungated, fit, same, weights
+from hybrid_predict import HybridPredict
+from lightning_models import AnyNet, SeededLoader, fit, same, weights
 
 TESTS = Path(__file__).parents[1]
 PACKAGES = {"lightning": lightning.pytorch, "pytorch_lightning": pytorch_lightning}
@@ -65,7 +66,7 @@ def test_where_one_package_is_installed_the_other_is_not_missed(installed: str) 
     (other,) = PACKAGES.keys() - {installed}
     code = f"""
 from hybrid_predict import HybridPredict
-callback = Ungated()
+callback = HybridPredict()
 import {NAMES[installed]}
 {TRAIN.format(package=NAMES[installed])}
 assert {other!r} not in sys.modules
@@ -79,13 +80,13 @@ def test_where_both_are_installed_only_the_one_in_use_is_imported(used: str) -> 
     code = f"""
 from hybrid_predict import HybridPredict
 import hybrid_predict.integrations.lightning
-callback = Ungated()
+callback = HybridPredict()
 assert not {{"lightning", "pytorch_lightning"}} & sys.modules.keys()
 import {NAMES[used]}
 {TRAIN.format(package=NAMES[used])}
 assert {other!r} not in sys.modules
 import pickle
-assert isinstance(pickle.loads(pickle.dumps(Ungated())), {NAMES[used]}.Callback)
+assert isinstance(pickle.loads(pickle.dumps(HybridPredict())), {NAMES[used]}.Callback)
 import {NAMES[other]}
 {TRAIN.format(package=NAMES[other])}
 assert issubclass(HybridPredict, {NAMES[used]}.Callback)
@@ -110,7 +111,7 @@ def run(package: ModuleType, folder: Path, **kwargs: Any) -> tuple[Any, dict[str
     """A run with every check that a Trainer makes by class: weights, counters, checkpoints."""
     torch.manual_seed(0)
     net: Any = type("Net", (AnyNet, package.LightningModule), {})
-    callback = Ungated()
+    callback = HybridPredict()
     assert isinstance(callback, package.Callback)
     saver = package.callbacks.ModelCheckpoint(
         folder, "{step}", every_n_train_steps=6, save_top_k=-1, save_on_train_epoch_end=False
@@ -158,14 +159,14 @@ def test_a_run_of_one_package_goes_on_in_the_other(tmp_path: Path) -> None:
 def test_what_is_checked_by_class_is_checked_in_both_packages(name: str, tmp_path: Path) -> None:
     package = PACKAGES[name]
     net: Any = type("Net", (AnyNet, package.LightningModule), {})
-    twice = [Ungated(), Ungated()]
-    changing = [Ungated(), package.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})]
+    twice = [HybridPredict(), HybridPredict()]
+    changing = [HybridPredict(), package.callbacks.GradientAccumulationScheduler({0: 1, 1: 2})]
     for callbacks, words in ((twice, "one HybridPredict"), (changing, "max_steps alone")):
         with pytest.raises(RuntimeError, match=words):
             fit(callbacks, net(), package=package, max_epochs=3)
     logger = package.loggers.MLFlowLogger(
         tracking_uri=f"sqlite:///{tmp_path}/mlflow.db", artifact_location=str(tmp_path / "files")
     )
-    fit([Ungated()], net(), package=package, max_steps=15, logger=logger)
+    fit([HybridPredict()], net(), package=package, max_steps=15, logger=logger)
     tags = logger.experiment.get_run(logger.run_id).data.tags
     assert tags["hybrid_predict.steps"] == "15"

@@ -203,7 +203,7 @@ def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plai
 
 def test_a_run_goes_on_with_other_windows_to_where_a_plain_run_does(tmp_path: Path) -> None:
     ends = []
-    for k, make in enumerate((HybridPredict, lambda: Callback())):
+    for k, make in enumerate((Ungated, Callback)):
         saver = ModelCheckpoint(tmp_path / str(k), every_n_epochs=3, save_top_k=1)
         fit([make(), saver], Net("none"), max_epochs=3)
         (path,) = take(tmp_path / str(k), tmp_path / f"kept {k}")

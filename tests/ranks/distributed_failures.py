@@ -112,9 +112,10 @@ def in_a_trainer(folder: Path) -> dict[str, Any]:
 
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
-    "predictor": in_a_loop(ddp(), predictors={"hidden": FailingThere()}),
+    "predictor": in_a_loop(ddp(), predictors={"hidden": FailingThere(gated=False)}),
     "memory": in_a_loop(
-        ddp(), predictors={"hidden": FailingThere(error=torch.OutOfMemoryError, rank=0)}
+        ddp(),
+        predictors={"hidden": FailingThere(error=torch.OutOfMemoryError, rank=0, gated=False)},
     ),
     "sharded": in_a_loop(sharded, updates={"hidden": FailingUpdateThere(after=6)}),
     "loader": loader,

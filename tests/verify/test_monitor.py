@@ -134,3 +134,20 @@ def test_a_damaged_state_is_refused(change):
         state["counts"] = {**Monitor(1).counts, **change["counts"]}
     with pytest.raises(CheckpointError, match="expected"):
         Monitor(1).load_state_dict(state)
+
+
+def test_a_gradient_that_is_zero_for_long_is_no_baseline():
+    monitor = Monitor(1)
+    for _ in range(30):
+        monitor.add(1.0, [0.0], warmup=False)
+    assert monitor.norm_limit(0) == math.inf
+    for _ in range(30):
+        monitor.add(1.0, [2.0], warmup=False)
+    assert 2.0 < monitor.norm_limit(0) < 1000
+
+
+def test_a_norm_that_never_changes_does_not_make_all_others_outliers():
+    monitor = Monitor(1)
+    for norm in [2.0] * 20 + [3.0] * 200:
+        monitor.add(1.0, [norm], warmup=False)
+    assert monitor.norms[0].mean == pytest.approx(math.log(3.0), abs=0.01)

@@ -117,14 +117,14 @@ class FittedPredictor(AbstractPredictor):
         count, basis = len(self._directions), self.directions(state)
         own = [_split(state.numbers.get(name), count)[0] for name in state.names]
         if count == 1:
-            factors = tuple(float(c[0]) * rate for c, rate in zip(own, rates, strict=True))
+            factors = tuple(rate * float(c[0]) for c, rate in zip(own, rates, strict=True))
             return WeightDelta(state.names, tuple(basis[0]), factors)
         columns = zip(own, *basis, strict=True)
         mixed = tuple(
             sum(float(c) * _in_32_bits(d) for c, d in zip(cs, each, strict=True))
             for cs, *each in columns
         )
-        return WeightDelta(state.names, mixed, tuple(rates))
+        return WeightDelta(state.names, mixed, tuple(1.0 * rate for rate in rates))
 
 
 def _split(numbers: Sequence[float] | None, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
