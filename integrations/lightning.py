@@ -211,9 +211,9 @@ class HybridPredict(TrainerCallback):
             )
         elif self._clock is not None and self._clock.missing_epochs > 0:
             package_of(trainer).utilities.rank_zero_warn(
-                f"HybridPredict: the run had {self._clock.missing_epochs} epochs fewer than "
-                "max_epochs, and as many validations fewer, since every epoch has at least one "
-                "full step and epochs have few batches. Its learning-rate schedule is complete."
+                f"HybridPredict: the run is complete after {self._clock.missing_epochs} epochs "
+                "fewer than max_epochs, with as many validations fewer. Every epoch has at least "
+                "one full step, so this happens where epochs have few batches."
             )
         self._log_row()
         self._recorder.log_summary(self.engine.config, self.ledger, self.history)

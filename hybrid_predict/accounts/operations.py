@@ -74,8 +74,8 @@ class OperationCounter:
         if not self.stop():
             return
         ledger = self._ledger
-        own = ranks.total(self._total - self._added)
-        if ranks.total(int(self._failed)) or not own:
+        own = ranks.total(_FAILED if self._failed else self._total - self._added)
+        if own <= 0:
             return
         ledger.flops_per_step = own
         # Ranks do this work alike, so nothing has to be reduced.
@@ -163,6 +163,9 @@ def _compiled(model: nn.Module) -> bool:
     frames = sys.modules.get("torch._dynamo.eval_frame")
     return any(backend is not None for backend in getattr(frames, "cached_backends", {}).values())
 
+
+_FAILED = -(2**50)
+"""What a rank that could not count adds to the sum over the ranks: it becomes negative."""
 
 _ONLY_WRITTEN = ("copy_", "_foreach_copy_", "zero_", "fill_")
 _UNMOVED = ("empty", "empty_like", "new_empty", "empty_strided", "_unsafe_view")

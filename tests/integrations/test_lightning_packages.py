@@ -15,7 +15,7 @@ import pytorch_lightning
 import torch
 
 from hybrid_predict import HybridPredict
-from lightning_models import AnyNet, SeededLoader, fit, same, weights
+from lightning_models import AnyNet, SeededLoader, Ungated, fit, same, weights
 
 TESTS = Path(__file__).parents[1]
 PACKAGES = {"lightning": lightning.pytorch, "pytorch_lightning": pytorch_lightning}
@@ -65,8 +65,8 @@ NAMES = {"lightning": "lightning.pytorch", "pytorch_lightning": "pytorch_lightni
 def test_where_one_package_is_installed_the_other_is_not_missed(installed: str) -> None:
     (other,) = PACKAGES.keys() - {installed}
     code = f"""
-from hybrid_predict import HybridPredict
-callback = HybridPredict()
+from hybrid_predict import HybridPredict, MomentumPredictor
+callback = HybridPredict(predictors={{"hidden": MomentumPredictor(gated=False)}})
 import {NAMES[installed]}
 {TRAIN.format(package=NAMES[installed])}
 assert {other!r} not in sys.modules
@@ -78,9 +78,9 @@ assert {other!r} not in sys.modules
 def test_where_both_are_installed_only_the_one_in_use_is_imported(used: str) -> None:
     (other,) = PACKAGES.keys() - {used}
     code = f"""
-from hybrid_predict import HybridPredict
+from hybrid_predict import HybridPredict, MomentumPredictor
 import hybrid_predict.integrations.lightning
-callback = HybridPredict()
+callback = HybridPredict(predictors={{"hidden": MomentumPredictor(gated=False)}})
 assert not {{"lightning", "pytorch_lightning"}} & sys.modules.keys()
 import {NAMES[used]}
 {TRAIN.format(package=NAMES[used])}
@@ -111,7 +111,7 @@ def run(package: ModuleType, folder: Path, **kwargs: Any) -> tuple[Any, dict[str
     """A run with every check that a Trainer makes by class: weights, counters, checkpoints."""
     torch.manual_seed(0)
     net: Any = type("Net", (AnyNet, package.LightningModule), {})
-    callback = HybridPredict()
+    callback = Ungated()
     assert isinstance(callback, package.Callback)
     saver = package.callbacks.ModelCheckpoint(
         folder, "{step}", every_n_train_steps=6, save_top_k=-1, save_on_train_epoch_end=False

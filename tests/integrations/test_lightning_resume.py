@@ -177,6 +177,7 @@ def test_a_manual_run_that_went_on_without_the_plug_in_is_taken_up_where_the_tra
 LENGTHS = [(20, 1, {}), (16, 4, {}), (7, 1, {"val_check_interval": 0.5})]
 
 
+@pytest.mark.filterwarnings("ignore:.*fewer than max_epochs")
 @pytest.mark.parametrize(("batches", "window", "more"), LENGTHS, ids=str)
 def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plain_run(
     tmp_path: Path, batches: int, window: int, more: dict[str, Any]
