@@ -283,6 +283,9 @@ class HybridPredict(TrainerCallback):
             saved = torch.tensor(ledger.saved_steps_fraction)
             # A training step that fetches its batches itself gives Lightning no batch to size up.
             pl_module.log("saved", saved, prog_bar=True, logger=False, batch_size=1)
+            if ledger.skill is not None:
+                skill = torch.tensor(ledger.skill)
+                pl_module.log("skill", skill, prog_bar=True, logger=False, batch_size=1)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         self._unlogged = (record, position)

@@ -23,13 +23,11 @@ from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.engine.run import Run
 from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import ConfigError, UsageError
-from hybrid_predict.forecast.forecaster import Forecaster
+from hybrid_predict.forecast.forecaster import NO_SKILL, Forecaster
 from hybrid_predict.model.bystanders import Bystanders
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks, shards
-
-NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
 
 logger = ranks.rank_zero_logger(__name__)
 
@@ -55,7 +53,7 @@ class HybridEngine:
         >>> import torch
         >>> net = torch.nn.Linear(4, 4)
         >>> optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
-        >>> engine = HybridEngine(net, optimizer, HybridConfig(speedup=1.5, total_steps=30))
+        >>> engine = HybridEngine(net, optimizer, HybridConfig(speedup=1.5, total_steps=90))
         >>> while not engine.done:
         ...     engine.before_step()
         ...     loss = net(torch.ones(8, 4)).square().mean()
@@ -63,8 +61,8 @@ class HybridEngine:
         ...     optimizer.step()
         ...     optimizer.zero_grad()
         ...     record = engine.after_step(loss)
-        >>> engine.ledger.full_steps
-        20
+        >>> engine.ledger.full_steps + engine.ledger.predicted_steps
+        90
     """
 
     def __init__(
@@ -276,8 +274,7 @@ class HybridEngine:
             bound = self._forecaster.bound(options)
             for group in self._forecaster.owned(index):
                 step.corrected |= group.finish(options, good, bound)
-                if (closed := group.take()) is not None:
-                    step.windows.append(closed)
+                step.windows += group.take()
             self.mapper.written()
             step.close_update(index)
             if step.number == 1:
@@ -290,12 +287,11 @@ class HybridEngine:
         due = self.clock.due
         if not due or self.config.shadow or self._run.verifier.monitor.pausing(step.number):
             return
-        if self._forecaster.barred:
-            self._run.note(NO_SKILL, logging.INFO, step.number)
-            return
         delta, owners = self._forecaster.forecast(self._options())
         if delta.names:
             step.predict(self.mapper, delta, owners, due, self._forecaster.carries)
+        elif self._forecaster.barred:
+            self._run.note(NO_SKILL, logging.INFO, step.number)
 
     def _judge(self, *, drain: bool) -> None:
         """Apply the verdicts whose turn it is; fall back if the run does not do well."""

@@ -25,6 +25,9 @@ UNKNOWN = "matrices are left to an optimizer whose weight decay could not be fou
 SHARED = "parameters that share memory with others are left to the optimizer"
 """Why tensors are not corrected, as the ledger counts it."""
 
+NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
+"""Why planned predicted steps are not made, as the ledger counts it."""
+
 FORGIVEN = 64
 """Full steps after which an optimizer that passed over one is predicted again."""
 

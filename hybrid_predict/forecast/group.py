@@ -163,14 +163,14 @@ class TensorGroup:
         """Forget an update that was not finished."""
         self._open = self._closed = None
 
-    def take(self) -> tuple[list[Any], Tensor] | None:
-        """The tag and numbers of a window that has just been closed, for :func:`reading`."""
+    def take(self) -> list[tuple[list[Any], Tensor]]:
+        """Tag and numbers of a window that has just been closed, for :func:`reading`, if one was."""
         closed, self._closed = self._closed, None
         if closed is None or self._window is None:
-            return None
+            return []
         fitted = len(self._directions())
         tag = [self.plan.kind, self.plan.owner, list(self.names), self._window.length, fitted]
-        return tag, closed
+        return [(tag, closed)]
 
     def fit(self, reading: Reading) -> None:
         """Let the predictor learn from a window of these tensors."""
