@@ -263,6 +263,8 @@ MECHANISMS: dict[str, str | None] = {
     "short": "plain",
     "corrected": "corrected",
     **{arm.name: "both" for arm in _COEFFICIENTS},
+    "hybrid": "both",
+    "fitted": "both",
     "predicted-only": "predicted",
     "landed": None,
 }

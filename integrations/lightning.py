@@ -209,7 +209,7 @@ class HybridPredict(TrainerCallback):
             package_of(trainer).utilities.rank_zero_warn(
                 f"HybridPredict: the Trainer ended the run at {clock.steps} of {clock.total} steps."
             )
-        elif self._clock is not None and self._clock.missing_epochs > 0:
+        elif clock.done and self._clock is not None and self._clock.missing_epochs > 0:
             package_of(trainer).utilities.rank_zero_warn(
                 f"HybridPredict: the run is complete after {self._clock.missing_epochs} epochs "
                 "fewer than max_epochs, with as many validations fewer. Every epoch has at least "

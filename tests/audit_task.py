@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from cases import UNGATED
 from hybrid_predict.audit import AuditConfig
 from lightning_models import Net, loader
 
@@ -33,4 +34,6 @@ class Task:
 
 
 def config(**options: Any) -> AuditConfig:
-    return AuditConfig(**{"mlflow": False, "seeds": 2, **options})
+    return AuditConfig(
+        **{"mlflow": False, "seeds": 2, "hybrid": {"predictors": UNGATED}, **options}
+    )

@@ -20,6 +20,7 @@ from benchmarks.run import Store, run_plan
 from benchmarks.tasks import TASKS
 from benchmarks.tasks.base import linear_schedule
 from benchmarks.train import train
+from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.runs import runtime
 
 
@@ -57,14 +58,24 @@ def test_plain_arm_is_an_ordinary_loop(setting):
     assert train(cell, task)["loss"] == pytest.approx(task.final_loss(model), rel=1e-6)
 
 
+def gated(arm):
+    config = arm.config(12)
+    predictors = config.predictors if config and config.compression > 1 else {}
+    return any(make_predictor(choice).gated for choice in predictors.values())
+
+
 @pytest.mark.filterwarnings("ignore:.*predicted steps only:UserWarning")
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_every_arm_trains_what_it_promises(name):
     cell, task = tiny(name)
     first, arm = train(cell, task), ARMS[name]
-    assert first["full_steps"] == cell.budget == round(task.steps * arm.share)
     assert first["full_steps"] + first["predicted_steps"] == arm.schedule(task.steps)
-    assert (first["predicted_steps"] > 0) == (arm.schedule(task.steps) > cell.budget)
+    assert cell.budget == round(task.steps * arm.share)
+    if gated(arm):  # too few steps to know their skill
+        assert first["predicted_steps"] == 0
+    else:
+        assert first["full_steps"] == cell.budget
+        assert (first["predicted_steps"] > 0) == (arm.schedule(task.steps) > cell.budget)
     assert first["undone_steps"] == 0
     assert math.isfinite(first["loss"])
     assert first["loss"] < task.final_loss(task.model(0))
@@ -81,7 +92,11 @@ def test_arms_differ_from_the_short_one():
     controls = {name for name in RUNNABLE if name.startswith("hidden-x") or name == "rate-x-gain"}
     alike = {
         frozenset(("short", *controls)),
-        frozenset(("hybrid", "predict-.5")),  # as long as skill gates nothing
+        frozenset(
+            name
+            for name in RUNNABLE
+            if gated(ARMS[name]) and "only" not in name and "muon" not in name
+        ),  # too few steps to know skill, so all full ones
         frozenset(("corrected", "corrected-unbounded")),  # at this rate the bound is not reached
     }
     losses = {name: longer(name) for name in RUNNABLE if name not in set(PLAIN) - {"short"}}
@@ -178,10 +193,10 @@ def test_update_cost_tells_the_mechanisms_apart(monkeypatch):
     passes = {name: row["passes"] for name, row in rows.items()}
     assert passes["predicted"]["products"] == 0 < passes["corrected"]["products"]
     assert passes["predicted"]["others"] < passes["corrected + predicted"]["others"]
-    # The averaged gradients, the drift, and one number per row.
+    # The averaged gradients, the drift, one number per row, and three samples, here of all entries.
     held = {name: row["bytes_per_parameter"] for name, row in rows.items()}
-    assert held["predicted"] == pytest.approx(8)
-    assert 4 < held["corrected"] < 5 < 8 < held["corrected + predicted"] < 9
+    assert held["predicted"] == pytest.approx(8 + 12, rel=1e-3)
+    assert 4 < held["corrected"] < 5 < 20 < held["corrected + predicted"] < 21
 
 
 ARGUMENTS = ["--suite", "smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]

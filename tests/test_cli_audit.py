@@ -108,7 +108,7 @@ def test_audit_of_a_file(work, capsys):
     folder = work / "hybrid-predict-audit"
     results = json.loads((folder / "results.json").read_text())
     assert results["hybrid_config"]["warmup_steps"] == 5
-    assert [run["full_steps"] for run in results["runs"]] == [18, 12, 12, 12]
+    assert [run["full_steps"] for run in results["runs"]] == [18, 12, 12, 18]
     assert results["depends_on"]["file"]["trainer"] == FILE["trainer"]
     for said in (
         "4 runs",

@@ -45,7 +45,7 @@ def test_bad_values_are_tried_for_every_argument_that_can_be_checked_alone():
 @pytest.mark.parametrize(
     ("argument", "value", "known"),
     [
-        ("predictors", {"hidden": "quadratic"}, "momentum"),
+        ("predictors", {"hidden": "quadratic"}, "fitted, momentum"),
         ("updates", {"hidden": "cubic"}, "spectral"),
     ],
 )

@@ -72,7 +72,7 @@ def test_steps_of_every_arm_add_up(finished):
     names = [(run["seed"], run["arm"]) for run in results["runs"]]
     assert names == [(seed, arm) for seed in (0, 1) for arm in ARMS]
     expected = {
-        FULL: (24, 0, 24), SHORT: (16, 0, 16), CORRECTED: (16, 0, 16), HYBRID: (16, 8, 24),
+        FULL: (24, 0, 24), SHORT: (16, 0, 16), CORRECTED: (16, 0, 16), HYBRID: (24, 0, 24),
         CONTROL: (24, 0, 24),
     }  # fmt: skip
     for run in results["runs"]:

@@ -70,7 +70,8 @@ def main() -> None:
                 "ratio": float(np.exp((alone - row["loss"]) / gains[task])),
             }
         )  # fmt: skip
-    (FOLDER / "skill-0016.json").write_text(json.dumps({"gain": gains, "pairs": pairs}, indent=1) + "\n")
+    text = json.dumps({"gain": gains, "pairs": pairs}, indent=1) + "\n"
+    (FOLDER / "skill-0016.json").write_text(text)
     for arm in COMPARED:
         for task in sorted({p["task"] for p in pairs}):
             own = [p for p in pairs if (p["arm"], p["task"]) == (arm, task)]

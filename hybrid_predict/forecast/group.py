@@ -164,7 +164,7 @@ class TensorGroup:
         self._open = self._closed = None
 
     def take(self) -> list[tuple[list[Any], Tensor]]:
-        """Tag and numbers of a window that has just been closed, for :func:`reading`, if one was."""
+        """Tag and numbers of a window that has just been closed, for :func:`reading`; or none."""
         closed, self._closed = self._closed, None
         if closed is None or self._window is None:
             return []

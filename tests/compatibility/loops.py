@@ -49,7 +49,7 @@ WITH_ARGUMENTS: list[tuple[str, int, dict[str, Any], str]] = [
         {"max_epochs": 9, "limit_train_batches": 10, "accumulate_grad_batches": 3},
         "predicted steps come before a window's first batch",
     ),
-    ("`overfit_batches`", 36, {"max_epochs": 12, "overfit_batches": 3}, ""),
+    ("`overfit_batches`", 36, {"max_epochs": 6, "overfit_batches": 6}, ""),
     ("`limit_train_batches`", 36, {"max_epochs": 6, "limit_train_batches": 6}, ""),
     ("`limit_val_batches`", 36, {**EPOCHS, "limit_val_batches": 0}, ""),
     (
