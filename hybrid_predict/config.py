@@ -22,13 +22,14 @@ class HybridConfig:
 
     Args:
         speedup: Steps of the run per full step, a number of at least 1: a run of N steps plans
-            N - round(N / speedup) predicted steps. 1 predicts nothing. ``"auto"`` plans as many as
-            the default does.
+            N - round(N / speedup) predicted steps, of which those are made whose forecasts have
+            skill. 1 predicts nothing. ``"auto"`` plans as many as the default does.
         full_steps: Said directly, in place of ``speedup`` and together with ``predict_steps``: so
             many full steps before each group of predicted steps, at least 1.
         predict_steps: Predicted steps after each ``full_steps`` full steps, at least 1.
         warmup_steps: Steps at the start without predicted steps, at least; an integer, or a float
-            in [0, 1) as a share of the run.
+            in [0, 1) as a share of the run. Where predicted steps need skill, the warm-up lasts
+            until it can be known.
         cooldown_steps: Steps at the end that are left to the user's own training, without predicted
             steps and corrected updates; an integer, or a float in [0, 1) as a share of the run.
         total_steps: N, the run's length in steps. The Lightning callback takes it from the Trainer.
