@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 _PLAIN, _CORRECTED, _HYBRID, _OTHER = "#264653", "#edae49", "#d1495b", "#8a8f98"
 _OURS = {
     "corrected": ("corrected", _CORRECTED),
-    "predict-.5": ("+ predicted", _HYBRID),
-    "hybrid": ("default", _HYBRID),
+    "hybrid": ("+ predicted (default)", _HYBRID),
 }
 """The arms with a color of their own, and what the legend calls them."""
 
