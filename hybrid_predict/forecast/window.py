@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hybrid_predict.accounts.saved import whole
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import wide
@@ -198,6 +199,7 @@ class Window:
     def state_dict(self) -> dict[str, Any]:
         """Everything sampled, of this rank."""
         return {
+            "length": self.length,
             "seen": self._seen,
             "count": self.count,
             "drift": self._drift,
@@ -228,7 +230,8 @@ class Window:
         def own(found: Sequence[Tensor]) -> list[Tensor]:
             return [x.to(d, torch.float32).clone() for x, d in zip(found, device, strict=True)]
 
-        self._seen, self.count = int(state["seen"]), int(state["count"])
+        self.length = whole("length", state["length"], 1)
+        self._seen, self.count = whole("seen", state["seen"]), whole("count", state["count"])
         self._drift, self._frozen = own(state["drift"]), [own(x) for x in state["frozen"]]
         is_open = bool(state["frozen"])
         self._moved = own(state["moved"]) if is_open else []

@@ -121,10 +121,13 @@ class OptimizerWrapper:
         )
 
     def momentum(self, index: int) -> float:
-        """How much of its past one optimizer keeps: ``betas[0]`` or ``momentum``, else 0."""
+        """How much of its past one optimizer keeps: ``betas[0]`` or ``momentum``, else 0.
+
+        Where a scheduler cycles it, the most that it will be.
+        """
         group = self.optimizers[index].param_groups[0]
         found = (group.get("betas") or [group.get("momentum", 0.0)])[0]
-        return min(max(float(found), 0.0), 0.999)
+        return min(max(float(found), float(group.get("max_momentum", 0.0)), 0.0), 0.999)
 
     def owners(self) -> dict[int, int]:
         """The number of the optimizer that each parameter belongs to, by ``id``."""

@@ -301,3 +301,18 @@ def test_optimizers_that_are_not_fused_or_not_torch_s_are_not_held_back_on_the_d
     ):
         wrapper = OptimizerWrapper(cls(layer.parameters(), lr=0.1, **options))
         assert not wrapper.holds_on_device(0)
+
+
+def test_momentum_is_the_most_that_a_scheduler_makes_of_it():
+    parameters = [nn.Parameter(torch.zeros(2, 2))]
+    optimizer = torch.optim.Adam(parameters, betas=(0.9, 0.999))
+    wrapper = OptimizerWrapper(optimizer)
+    assert wrapper.momentum(0) == 0.9
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-2, total_steps=10)
+    found = set()
+    for _ in range(9):
+        optimizer.step()
+        scheduler.step()
+        found.add(wrapper.momentum(0))
+    assert found == {0.95}
+    assert OptimizerWrapper(torch.optim.SGD(parameters, lr=0.1)).momentum(0) == 0.0
