@@ -62,7 +62,7 @@ class Forecaster:
         self.left_out: set[str] = set()
         self.skills: dict[str, Skill] = {}
         self.skill = Skill()
-        self._latest: dict[tuple[str, int], Reading] = {}
+        self._latest: dict[tuple[str, ...], Reading] = {}
         self._calls: Counter[int] = Counter()
         self._absent: dict[int, int] = {}
         self._layout: tuple[Any, ...] = ()
@@ -237,14 +237,18 @@ class Forecaster:
 
     def score(self, readings: Sequence[Reading]) -> None:
         """Learn how good forecasts were from windows that were closed together."""
+        if not readings:
+            return
+        groups = {group.names: group for group in self.groups}
         for found in readings:
-            self.skills.setdefault(found.kind, Skill()).add([found])
-            self._latest[found.kind, found.owner] = found
-            for group in self.groups:
-                if (group.plan.kind, group.names) == (found.kind, found.names):
-                    group.fit(found)
-        if readings:
-            self.skill.add(self._latest.values())
+            if found.names in groups:
+                groups[found.names].fit(found)
+        for kind in {found.kind for found in readings}:
+            together = [found for found in readings if found.kind == kind]
+            self.skills.setdefault(kind, Skill()).add(together)
+        kept = {names: found for names, found in self._latest.items() if names in groups}
+        self._latest = {**kept, **{found.names: found for found in readings}}
+        self.skill.add(self._latest.values())
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:
         """Check the form of the forecasts of one optimizer's groups, before any is needed.
@@ -308,5 +312,5 @@ class Forecaster:
         self.skill = Skill.from_state(state["skill"])
         self.skills = {kind: Skill.from_state(s) for kind, s in state["skills"].items()}
         latest = [reading(tag, values) for tag, values in state["latest"]]
-        self._latest = {(found.kind, found.owner): found for found in latest}
+        self._latest = {found.names: found for found in latest}
         return dropped

@@ -3,8 +3,16 @@
 from dataclasses import dataclass
 
 import pytest
+import torch
+from torch import nn
 
-from hybrid_predict import FittedPredictor, MomentumPredictor, Phase
+from hybrid_predict import (
+    ContractError,
+    FittedPredictor,
+    HybridEngine,
+    MomentumPredictor,
+    Phase,
+)
 from hybrid_predict.forecast.skill import Skill
 from hybrid_predict.testing import check_placebos
 from hybrid_predict.testing.placebos import NegatedForecast
@@ -54,6 +62,26 @@ def test_each_kind_is_gated_by_its_own_skill():
     assert bench.engine.ledger.predicted_steps > 50
 
 
+def test_tensors_of_one_kind_count_together_whoever_updates_them():
+    torch.manual_seed(0)
+    layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)]
+    model = nn.Sequential(*layers)
+    optimizers = [torch.optim.AdamW(model[k].parameters(), lr=0.01) for k in (0, 2, 4)]
+    engine = HybridEngine(model, optimizers, gated(predictors={"hidden": "momentum"}))
+    while not engine.done:
+        engine.before_step()
+        loss = (model(torch.randn(16, 6)) - 1.0).square().mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        record = engine.after_step(loss)
+        assert (record.skill is not None) is (record.step > 40)
+    found = engine.ledger.skills["hidden"]
+    assert found["windows"] == (engine.ledger.full_steps - 1) // 20
+    assert found["mean"] == pytest.approx(engine.ledger.skill)
+
+
 def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resumes_them():
     bench = Bench(gated(predictors={"hidden": "momentum"}, total_steps=400))
     forecaster = bench.engine._forecaster
@@ -91,8 +119,6 @@ def test_placebos_are_caught(predictor):
 
 
 def test_the_check_of_placebos_finds_a_gate_that_lets_all_through():
-    from hybrid_predict import ContractError
-
     @dataclass(frozen=True, kw_only=True)
     class Careless(MomentumPredictor):
         pass
