@@ -38,8 +38,8 @@ def parser(formatter: Any) -> ArgumentParser:
         description="Trains a small GPT on the source text of Python's standard library: in full, "
         "with a shortened schedule, with corrected updates, and with corrected updates and "
         "predicted steps, from the same weights and batches. Needs no network. Writes a report, "
-        "the results and an MLflow database into the output folder. Takes about 10 minutes on 2 "
-        "cores, 1.5 minutes with --quick.",
+        "the results and an MLflow database into the output folder. Takes about 25 minutes on 2 "
+        "cores, 3 minutes with --quick.",
         exit_on_error=False,
         formatter_class=formatter,
     )
