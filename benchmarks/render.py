@@ -61,7 +61,7 @@ def headline() -> str:
         f"loss {loss['hybrid']} instead of {loss['full']}, {hybrid['seconds']:.0f} seconds instead "
         f"of {full['seconds']:.0f}**: a byte-level GPT of 0.19 M parameters on the standard "
         f"library's source text, 2 CPU cores, {seeds(demo)} (difference "
-        f"{spread(demo['paired']['hybrid - full'])}). With as many full steps and a schedule of "
+        f"{spread(demo['paired']['hybrid - full'])}). With {short['full_steps']:,.0f} full steps and a schedule of "
         f"their own, plain training ends at {loss['short']} in {short['seconds']:.0f} seconds, "
         f"and corrected updates alone at {loss['corrected']} in {corrected['seconds']:.0f}. All "
         "at the learning rate that is best for plain training. With so few seeds this is a hint, "
