@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import is_fake
 from torch.optim import Optimizer
 
 from hybrid_predict.engine import HybridEngine
@@ -35,7 +36,7 @@ class Memory:
 
 def _held() -> int:
     gc.collect()
-    tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor)]
+    tensors = [x for x in gc.get_objects() if issubclass(type(x), Tensor) and not is_fake(x)]
     gradients = [x.grad for x in tensors if x.is_leaf and x.grad is not None]
     storages = {x.untyped_storage().data_ptr(): x for x in (*tensors, *gradients)}
     return sum(x.untyped_storage().nbytes() for x in storages.values())

@@ -81,7 +81,8 @@ def test_steps_of_every_arm_add_up(finished):
         assert run["undone_steps"] == 0
         assert run["seconds_per_full_step"] == pytest.approx(run["seconds"] / run["full_steps"])
         steps = [point[0] for point in run["curve"]]
-        assert len(steps) == 8
+        # Measured as often as planned; without skill the hybrid arm takes half as many again.
+        assert len(steps) == (12 if run["arm"] == HYBRID else 8)
         assert steps[-1] == run["full_steps"]
         assert (run["ledger"] is not None) == (run["arm"] in (CORRECTED, HYBRID))
         if run["ledger"]:

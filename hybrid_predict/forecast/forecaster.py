@@ -243,7 +243,7 @@ class Forecaster:
         for found in readings:
             if found.names in groups:
                 groups[found.names].fit(found)
-        for kind in {found.kind for found in readings}:
+        for kind in dict.fromkeys(found.kind for found in readings):  # alike on every rank
             together = [found for found in readings if found.kind == kind]
             self.skills.setdefault(kind, Skill()).add(together)
         kept = {names: found for names, found in self._latest.items() if names in groups}

@@ -15,7 +15,6 @@ from torch import Tensor
 from hybrid_predict.accounts.saved import whole
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.model.deltas import WeightDelta
-from hybrid_predict.tensors import wide
 
 SAMPLE = 65_536
 """Entries of a tensor that are compared, at most; the same ones all through a run."""
@@ -181,20 +180,22 @@ class Window:
         Args:
             roots: What makes every rank's part count once, see ``shards.roots``.
         """
-        rows = []
+        rows, device = [], self._moved[0].device
         columns = zip(self._shares, roots or [1.0] * len(self._shares), self._squares,
                       self._moved, *self._frozen, strict=True)  # fmt: skip
         for share, root, drift, *sampled in columns:
             each = torch.stack(sampled)
             gram = (each @ each.T).flatten() * (share * root**2)
             chance = (each[_MOVED] * each[_FORECAST]).square().sum() * (share * root) ** 2
-            rows.append(torch.cat([gram, torch.stack([chance, drift * (share * root**2)])]))
+            others = torch.stack([chance, drift * (share * root**2)])
+            rows.append(torch.cat([gram, others]).to(device))
         self._moved, self._frozen, self._squares = [], [], []
         return torch.cat(rows)
 
     def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        flat = [wide(t.detach()).reshape(-1).float() for t in tensors]
-        return [x if at is None else x[at] for x, at in zip(flat, self._places, strict=True)]
+        flat = [t.detach().reshape(-1) for t in tensors]
+        pairs = zip(flat, self._places, strict=True)
+        return [(x if at is None else x[at]).float() for x, at in pairs]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything sampled, of this rank."""
