@@ -279,13 +279,14 @@ class HybridPredict(TrainerCallback):
     ) -> None:
         ledger = self.ledger
         if trainer.progress_bar_callback is not None:
-            # A tensor on the host stays there; a plain number would be sent to the device.
-            saved = torch.tensor(ledger.saved_steps_fraction)
-            # A training step that fetches its batches itself gives Lightning no batch to size up.
-            pl_module.log("saved", saved, prog_bar=True, logger=False, batch_size=1)
-            if ledger.skill is not None:
-                skill = torch.tensor(ledger.skill)
-                pl_module.log("skill", skill, prog_bar=True, logger=False, batch_size=1)
+            shown = {"saved": ledger.saved_steps_fraction, "skill": ledger.skill}
+            for name, number in shown.items():
+                if number is None:
+                    continue
+                # A tensor on the host stays there; a plain number would be sent to the device. A
+                # training step that fetches its batches itself gives Lightning none to size up.
+                tensor = torch.tensor(number)
+                pl_module.log(name, tensor, prog_bar=True, logger=False, batch_size=1)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         self._unlogged = (record, position)

@@ -153,9 +153,7 @@ class TrainerClock:
                 continue
             by_trainer = (self._trainer.current_epoch + 1) // config.frequency
             done = by_trainer + self._more_epochs.get(k, 0)
-            due = max(done, epochs // config.frequency)
-            for _ in range(due - done):
-                self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
+            due = self._step_scheduler(config, done, epochs // config.frequency)
             self._more_epochs[k] = due - by_trainer
 
     @property
@@ -186,10 +184,14 @@ class TrainerClock:
             by_trainer = int((batch_idx + 1) % config.frequency == 0)
             before = self._plain_scheduler_steps(self.steps, config.frequency)
             done = self._scheduler_steps.get(k, before) + by_trainer
-            due = max(done, self._plain_scheduler_steps(steps, config.frequency))
-            for _ in range(due - done):
-                trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
-            self._scheduler_steps[k] = due
+            plain = self._plain_scheduler_steps(steps, config.frequency)
+            self._scheduler_steps[k] = self._step_scheduler(config, done, plain)
+
+    def _step_scheduler(self, config: Any, done: int, plain: int) -> int:
+        """Step a scheduler up to as often as in the plain run; how often it has been stepped."""
+        for _ in range(plain - done):
+            self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
+        return max(done, plain)
 
     def _plain_scheduler_steps(self, steps: int, frequency: int) -> int:
         """How often the plain run would have stepped a scheduler after so many steps."""

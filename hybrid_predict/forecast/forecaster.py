@@ -76,7 +76,11 @@ class Forecaster:
     @property
     def predicts(self) -> bool:
         """Whether any of the tensors there are can be predicted."""
-        return any(group.plan.predictor is not None for group in self.groups)
+        return bool(self._predicted)
+
+    @property
+    def _predicted(self) -> list[TensorGroup]:
+        return [group for group in self.groups if group.plan.predictor is not None]
 
     def count(self, step: int, calls: Counter[int]) -> None:
         """Note how often each optimizer updated in a full step.
@@ -216,8 +220,8 @@ class Forecaster:
     @property
     def gated(self) -> bool:
         """Whether every forecast there is needs skill."""
-        predictors = [g.plan.predictor for g in self.groups if g.plan.predictor is not None]
-        return bool(predictors) and all(p.gated for p in predictors)
+        predictors = [group.plan.predictor for group in self._predicted]
+        return bool(predictors) and all(p is not None and p.gated for p in predictors)
 
     @property
     def waiting(self) -> bool:
@@ -227,8 +231,7 @@ class Forecaster:
     @property
     def barred(self) -> bool:
         """Whether no predicted step can be made for lack of skill."""
-        predicted = [group for group in self.groups if group.plan.predictor is not None]
-        return bool(predicted) and all(map(self._barred, predicted))
+        return self.predicts and all(map(self._barred, self._predicted))
 
     @property
     def longest(self) -> int:

@@ -238,11 +238,13 @@ class TensorGroup:
     def _learn(self, options: Mapping[int, Options], good: Tensor | bool, seen: _Open) -> None:
         predictor, state, window = self.plan.predictor, self.history_state, self._window
         assert predictor is not None and state is not None and window is not None
+        rates = [options[id(p)].rate for p in self.parameters]
+        if not any(isinstance(rate, Tensor) or rate > 0 for rate in rates):
+            return
         backend = self._backend(range(len(seen.before)))
         moved = [wide(x) for x in backend.difference(seen.before, self._values())]
         # What a gradient that is not finite has moved is no drift: it would stay in the average.
         spoiled = {} if seen.fine is None else dict(zip(seen.members, ~seen.fine, strict=True))
-        rates = [options[id(p)].rate for p in self.parameters]
         for k, rate in enumerate(rates):
             if isinstance(rate, Tensor):
                 moved[k].div_(torch.where(rate > 0, rate, torch.inf))
@@ -252,8 +254,6 @@ class TensorGroup:
             for reason in (spoiled.get(k), ~good if isinstance(good, Tensor) else None):
                 still = still if reason is None else still | reason
             moved[k].masked_fill_(still, 0.0)
-        if not any(isinstance(r, Tensor) or r > 0 for r in rates):
-            return
         if window.add(moved):
             self._closed = window.close(shards.roots(self.parameters))
         predictor.observe(state, moved, backend)

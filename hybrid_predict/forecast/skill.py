@@ -57,13 +57,14 @@ class Skill:
         One in which nothing moved, or that forecasts nothing, is passed over.
         """
         each = list(readings)
-        dot, moved, forecast, chance = (sum(x) for x in zip(*(r.pooled() for r in each),
-                                                            strict=True))  # fmt: skip
+        parts = [one.pooled() for one in each]
+        dot, moved, forecast, chance = map(sum, zip(*parts, strict=True))
         sizes = math.sqrt(max(moved, 0.0)) * math.sqrt(max(forecast, 0.0))
         if not (0.0 < sizes < math.inf and math.isfinite(dot)):
             return
         cosine = max(-1.0, min(1.0, dot / sizes))
-        length = sum(r.length * r.pooled()[2] for r in each) / forecast
+        pairs = zip(each, parts, strict=True)
+        length = sum(one.length * square for one, (_, _, square, _) in pairs) / forecast
         self.windows += 1
         share = 1.0 / min(self.windows, MEMORY)
         off = cosine * abs(cosine) - self.mean
@@ -84,10 +85,8 @@ class Skill:
         if count < FIRST:
             return -1.0
         between = math.sqrt(self.square * count / (count - 1))
-        return self.mean - 2.0 * self._deviation(between) / math.sqrt(count)
-
-    def _deviation(self, between: float) -> float:
-        return max(between, RESOLUTION, 1.5 * math.sqrt(3.0) * self.chance)
+        deviation = max(between, RESOLUTION, 1.5 * math.sqrt(3.0) * self.chance)
+        return self.mean - 2.0 * deviation / math.sqrt(count)
 
     @property
     def enough(self) -> bool:
