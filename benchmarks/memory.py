@@ -17,9 +17,9 @@ from hybrid_predict.engine import HybridEngine
 class Memory:
     """Bytes used from here on.
 
-    On a CUDA device the peak of torch's allocator. On the CPU, where nothing keeps a peak, the
-    tensors that are held when asked: weights, gradients, states of optimizer and plug-in, but no
-    activations, which are the same for all arms.
+    On a CUDA device it is the peak of torch's allocator. On the CPU nothing keeps a peak. There it
+    is the tensors that are held when asked: weights, gradients, states of optimizer and plug-in.
+    Activations are missing; they are the same for all arms.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ def _held() -> int:
 def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
     """Bytes of the tensors that an engine reaches, without the run's own.
 
-    Counting from the engine is exact wherever tensors live and whatever else the process holds.
+    Tensors are found by following references from the engine, so nobody else's are counted.
 
     Args:
         engine: The engine, between two full steps.

@@ -40,8 +40,8 @@ def control(cell: Cell, full_steps: int) -> tuple[str, int, int, float]:
 def main() -> None:
     """Train the controls, and write every pair.
 
-    A difference in loss is worth a ratio of full steps: that which corrected updates alone would
-    need for it, by what half as many full steps again, T in place of T / 1.5, bring them.
+    Differences in loss are told in full steps as well. The scale is how much lower the loss of
+    corrected updates alone is after T full steps than after T / 1.5.
     """
     rows = json.loads((FOLDER / "bench-core.json").read_text())["runs"]
     rows = [row for row in rows if row["setting"] == "tuned"]
