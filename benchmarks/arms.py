@@ -15,6 +15,7 @@ from benchmarks.peers.around import AroundOptimizers
 from benchmarks.peers.averaging import ema_readout
 from benchmarks.peers.gpa import GPAAdamW
 from benchmarks.peers.muon import Muon
+from benchmarks.peers.nesterov import EMANesterov
 from benchmarks.peers.outer import lookahead, snoo
 from benchmarks.peers.schedule_free import schedule_free
 from benchmarks.tasks import Recipe
@@ -192,6 +193,7 @@ def _predicted(coefficient: float) -> Arm:
 
 _MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
 _COEFFICIENTS = tuple(map(_predicted, (0, 0.35, 0.5, 1)))
+_NESTEROV = {".3": 0.3, ".6": 0.6}
 _FITTED = {
     "fitted": ("drift", FittedPredictor()),
     "fitted-decays": ("three drifts", FittedPredictor(decays=(0.95, 0.8, 0.99))),
@@ -234,6 +236,9 @@ ARMS: dict[str, Arm] = {
           for name, (title, predictor) in _FITTED.items()),
         Arm(name="fitted-only", title="fitted only",
             plugin={"updates": {}, "predictors": {"hidden": FittedPredictor()}}),
+        *(Arm(name=f"nesterov-{name}", title=f"corrected, EMA-Nesterov {name}",
+              plugin={"speedup": 1}, around=partial(EMANesterov, factor=factor))
+          for name, factor in _NESTEROV.items()),
         *_placebos(gated=False),
         *_placebos(gated=True),
         Arm(name="hidden-x2", title="hidden rate x 2", tunes="hidden", factors=(2.0,)),

@@ -75,6 +75,7 @@ class _Run:
         decay = linear_schedule(updates, warmup) if cell.decay and arm.scheduled else _constant
         self._schedulers = [LambdaLR(optimizer, decay) for optimizer in optimizers]
         self._stepper = arm.around(optimizers)
+        self._stepper.plan(updates)
         self._budget = updates
         self.engine: HybridEngine | None = None
         if (config := arm.config(cell.steps)) is not None:

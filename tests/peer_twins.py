@@ -97,6 +97,20 @@ def twin_outer(steps, every, rate, momentum):
     return w
 
 
+def twin_nesterov(steps, ahead, decay):
+    w, peak = start(), 0.0
+    drift, adam = [np.zeros_like(a) for a in w], TwinAdamW(w)
+    for t in range(steps):
+        moved = adam.step(w, gradients(t, w), RATE * factor(t))
+        pairs = zip(drift, moved, w, strict=True)
+        drift = [decay * m + (1 - decay) * (b - a) for m, b, a in pairs]
+        w, peak = moved, max(peak, factor(t))
+        if round(0.15 * steps) <= t + 1 < round(0.75 * steps):
+            share = ahead * factor(t) / peak
+            w = [a + share * m for a, m in zip(w, drift, strict=True)]
+    return w
+
+
 def twin_gpa(steps, mu_x, mu_y):
     x = z = y = start()
     adam = TwinAdamW(z)

@@ -12,6 +12,7 @@ from torch.optim import SGD, AdamW
 from benchmarks.peers.averaging import ema_readout
 from benchmarks.peers.gpa import GPAAdamW
 from benchmarks.peers.muon import Muon
+from benchmarks.peers.nesterov import EMANesterov
 from benchmarks.peers.outer import OuterMomentum, lookahead, snoo
 from benchmarks.peers.schedule_free import schedule_free
 from cases import OPTIMIZERS
@@ -39,6 +40,7 @@ from peer_twins import (
     twin_ema,
     twin_gpa,
     twin_muon,
+    twin_nesterov,
     twin_outer,
     twin_schedule_free,
 )
@@ -79,6 +81,19 @@ def test_outer_loop_follows_its_formulas(wrap, settings, inner):
     loop = Loop(lambda ps: wrap(inner(ps)))
     for steps in (STEPS, 2 * STEPS):
         assert_close(loop.train(STEPS).weights(), twin_outer(steps, *settings))
+
+
+@pytest.mark.parametrize("inner", [adamw, two_adamw])
+def test_nesterov_moves_ahead_in_the_middle_of_the_run(inner):
+    loop = Loop(lambda ps: EMANesterov(inner(ps), factor=0.6, decay=0.9))
+    loop.peer.plan(STEPS)
+    assert_close(loop.train(STEPS).weights(), twin_nesterov(STEPS, 0.6, 0.9))
+
+
+def test_nesterov_of_factor_0_is_its_inner_optimizer():
+    wrapped = Loop(lambda ps: EMANesterov(adamw(ps), factor=0.0))
+    wrapped.peer.plan(STEPS)
+    assert_same(wrapped.train(STEPS).weights(), Loop(adamw).train(STEPS).weights())
 
 
 def test_outer_loop_without_momentum_is_lookahead():
@@ -310,6 +325,8 @@ def test_schedule_free_needs_its_package(monkeypatch):
         ("rate", lambda ps: lookahead(adamw(ps), rate=0.0)),
         ("momentum", lambda ps: snoo(adamw(ps), momentum=1.0)),
         ("decay", lambda ps: ema_readout(adamw(ps), 1.0)),
+        ("factor", lambda ps: EMANesterov(adamw(ps), factor=-0.1)),
+        ("decay", lambda ps: EMANesterov(adamw(ps), decay=1.0)),
     ],
 )
 def test_bad_argument_is_refused_by_name(argument, make):

@@ -28,6 +28,9 @@ class AroundOptimizers:
         """The groups of the inner optimizers, in order."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
+    def plan(self, updates: int) -> None:
+        """Learn how many updates the run has."""
+
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients, or set them to zero."""
         for optimizer in self.optimizers:
