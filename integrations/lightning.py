@@ -162,6 +162,13 @@ class HybridPredict(TrainerCallback):
         self._losses = []
         engine.before_step()
 
+    def on_before_backward(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
+    ) -> None:
+        """Show the graph of the loss, which tells the kinds of parameters."""
+        if self.engine is not None:
+            self.engine.observe_graph(loss)
+
     def on_train_batch_end(
         self,
         trainer: pl.Trainer,

@@ -10,11 +10,13 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
 
-STATE_VERSION = 7
+STATE_VERSION = 8
 
 _ENTRIES = {
     "version": int,
     "names": list,
+    "kinds": dict,
+    "undecided": list,
     "lag": int,
     "ranks": int,
     "clock": dict,

@@ -1,10 +1,13 @@
-"""Keeps a failure of the plug-in's own parts from ending the user's training."""
+"""Keeps a failure of the plug-in's own parts from ending the user's training; lets go of it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
+from hybrid_predict.accounts.operations import OperationCounter
+from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import HybridPredictError
 from hybrid_predict.tensors import ranks
 
@@ -35,3 +38,13 @@ def contained(
             ranks.fail_together(error)
             raise
         fall_back(reason, error)
+
+
+def let_go(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
+    """Leave a model to itself: no unverified predicted steps, and no hook any more."""
+    operations.stop()
+    for step in open_steps.values():
+        step.undo("the engine was detached")
+    open_steps.clear()
+    for handle in handles:
+        handle.remove()

@@ -17,7 +17,7 @@ from hybrid_predict.accounts.clock import Clock, Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.operations import OperationCounter
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine.containment import contained
+from hybrid_predict.engine.containment import contained, let_go
 from hybrid_predict.engine.ownership import give_back, own
 from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.engine.run import Run
@@ -98,7 +98,7 @@ class HybridEngine:
             self._run.tell_left_out()
             if not self._forecaster.idle:
                 self._handles += optimizer.attach(weakref.ref(self))
-        self._release = weakref.finalize(self, _let_go, self._open, self._handles, self._operations)
+        self._release = weakref.finalize(self, let_go, self._open, self._handles, self._operations)
         self._release.atexit = False
         self._attached = bool(self._handles)
 
@@ -148,6 +148,7 @@ class HybridEngine:
                 self._bystanders.watch()
                 self._predict(step)
                 step.limit(self._run.verifier.monitor)
+                self._run.kinds.open()
         step.phase = self.clock.phase(step.predicted, waiting=self._forecaster.waiting)
         self.clock.predict(step.predicted)
         step.opened_at = perf_counter()
@@ -165,6 +166,17 @@ class HybridEngine:
         """
         if self._step is not None:
             self._step.observe_loss(loss)
+            self.observe_graph(loss)
+
+    def observe_graph(self, loss: Tensor | float) -> None:
+        """Show a loss whose graph tells the kinds of parameters; it is walked in the first step.
+
+        Args:
+            loss: A loss with its autograd history, before its backward pass or after it.
+        """
+        if self._step is not None and self._watching:
+            with self._contained(self._step):
+                self._run.kinds.observe(loss)
 
     def after_step(self, loss: Tensor | float | None = None) -> StepRecord:
         """Close a full step: read verdicts, advance the clock, account.
@@ -191,6 +203,7 @@ class HybridEngine:
                     step.settle(loss)
                     self._forecaster.count(step.number, step.calls)
                     self._run.verifier.push(*step.packed(step.phase is Phase.WARMUP))
+                    self._run.decide_kinds(step, loss)
         finally:
             self._step = None
             self._open.clear()
@@ -198,11 +211,7 @@ class HybridEngine:
             with self._contained(step):
                 self._judge(drain=self.clock.closing)
         record = self._run.advance(step)
-        ended = perf_counter()
-        in_hooks, around = step.hook_seconds, step.predict_seconds + ended - started
-        self.ledger.full_seconds += max(0.0, started - step.opened_at - in_hooks)
-        self.ledger.correct_seconds += max(0.0, in_hooks)
-        self.ledger.predict_seconds += max(0.0, around)
+        step.account(self.ledger, started, perf_counter())
         return record
 
     def detach(self) -> None:
@@ -252,6 +261,7 @@ class HybridEngine:
         step.active = index
         with self._contained(step, index), self._operations.correcting():
             step.measure(index, self.mapper.by_id, loss)
+            self._run.decide_kinds(step, loss, index)
             good = step.good(index)
             if good is not False:
                 options, correct = self.optimizer.options(index), not self.clock.cooling
@@ -310,10 +320,8 @@ class HybridEngine:
             raise UsageError(f"{call} came inside a full step. Call after_step() first.")
 
     def _options(self) -> dict[int, Options]:
-        found: dict[int, Options] = {}
-        for index in range(len(self.optimizer.optimizers)):
-            found.update(self.optimizer.options(index))
-        return found
+        indices = range(len(self.optimizer.optimizers))
+        return {key: own for k in indices for key, own in self.optimizer.options(k).items()}
 
     def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         """Follow other optimizers from the next full step on, with what is known of the tensors.
@@ -328,6 +336,7 @@ class HybridEngine:
         self._between_steps("replace_optimizer()")
         self.optimizer = OptimizerWrapper(optimizer)
         self._run.verifier.resize(len(self.optimizer.optimizers))
+        self._run.kinds.follow(self.optimizer)
         if self._attached and self._release.alive:
             for handle in self._handles:
                 handle.remove()
@@ -388,13 +397,3 @@ class HybridEngine:
         self._bystanders.load_state_dict(state["bystanders"])
         if not self._watching:  # nothing will be measured, so nothing else would read them
             self._run.judge(drain=True)
-
-
-def _let_go(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
-    """Leave a model to itself: no unverified predicted steps, and no hook any more."""
-    operations.stop()
-    for step in open_steps.values():
-        step.undo("the engine was detached")
-    open_steps.clear()
-    for handle in handles:
-        handle.remove()

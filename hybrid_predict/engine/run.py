@@ -9,6 +9,7 @@ from hybrid_predict.accounts import saved
 from hybrid_predict.accounts.clock import Clock
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
+from hybrid_predict.engine.deciding import KindDecision, listed
 from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import CheckpointError
@@ -23,6 +24,9 @@ from hybrid_predict.verify.monitor import MOST_PAUSES
 from hybrid_predict.verify.verifier import Verifier
 
 logger = ranks.rank_zero_logger(__name__)
+
+PATIENCE = 32
+"""Full steps in which graphs are walked for optimizers that have not updated yet."""
 
 
 class Run:
@@ -39,9 +43,10 @@ class Run:
     ) -> None:
         self.ledger = SavingsLedger()
         self.forecaster = Forecaster(mapper, optimizer, config)
+        self.kinds = KindDecision(mapper, optimizer)
         self.clock = Clock(config, self._observed(config))
         self.verifier = Verifier(len(optimizer.optimizers), config.lag or 0)
-        self._mapper, self._lag = mapper, config.lag
+        self._mapper, self._config, self._lag = mapper, config, config.lag
         self._read: list[tuple[Measurement, Judgement]] = []
 
     def _observed(self, config: HybridConfig) -> int:
@@ -63,6 +68,34 @@ class Run:
         if self.clock.planned and not self.forecaster.predicts:
             reason = "there is nothing to predict: no trained parameter is of a kind in predictors"
             self.note(reason, logging.WARNING)
+
+    def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
+        """Decide the kinds of the parameters of an optimizer that updates for the first time.
+
+        Args:
+            step: The full step under way.
+            loss: Its loss, of which the graph is seen if it has one.
+            index: The optimizer that is about to update; None when the step ends, where kinds that
+                no graph has shown become those of names and shapes.
+        """
+        late, kinds = index is None, self.kinds
+        kinds.observe(loss)
+        due = sorted(kinds.pending & (set(step.calls) if index is None else {index}))
+        for owner in due:
+            changed, unseen = kinds.decide(owner, step.moved, late=late)
+            if changed:
+                self.forecaster.regroup(owner)
+                self.tell_left_out()
+            if unseen:
+                reason = f"the graph of the loss does not show the place of {listed(unseen)}"
+                self.note(f"{reason}: kinds by names and shapes", logging.INFO, step.number)
+        if late and kinds.pending and step.number >= PATIENCE:
+            reason = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
+            self.note(reason, logging.INFO, step.number)
+            kinds.pending.clear()
+        if not kinds.pending and not kinds.told:
+            kinds.told = True
+            logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
 
     def judge(self, *, drain: bool = False) -> None:
         """Read the full steps whose turn it is, and apply the judgement on each."""
@@ -120,9 +153,12 @@ class Run:
         Args:
             whole: Whether sharded tensors are gathered, or saved as this rank's shards.
         """
+        kinds, undecided = self.kinds.state_dict()
         state = {
             "version": saved.STATE_VERSION,
             "names": list(self._mapper.names),
+            "kinds": kinds,
+            "undecided": undecided,
             "lag": self._lag,
             "ranks": ranks.size(),
             "clock": {**self.clock.state_dict(), "unread": self.verifier.unread},
@@ -165,6 +201,10 @@ class Run:
         self.note(reason, logging.WARNING)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
+        before = self._mapper.kinds
+        self.kinds.load_state_dict(state["kinds"], state["undecided"])
+        if self._mapper.kinds != before:
+            self.forecaster.regroup()
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
         if steps is not None and steps != self.clock.steps:

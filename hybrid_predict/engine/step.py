@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.accounts.clock import Phase
+from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.model.bystanders import Bystanders
 from hybrid_predict.model.deltas import Movement, WeightDelta
 from hybrid_predict.model.gradients import dense_gradient
@@ -92,6 +93,11 @@ class Step:
         """Fix the limits above which this step cannot stand."""
         norms = [monitor.norm_limit(k) for k in range(len(self._optimizer.optimizers))]
         self._limits = [monitor.loss_limit, *norms]
+
+    @property
+    def moved(self) -> set[int]:
+        """Parameters by ``id`` that have had a gradient."""
+        return {id(p) for p in self._measured}
 
     @property
     def begun(self) -> bool:
@@ -210,6 +216,13 @@ class Step:
         )
         self.reported = True
         return values
+
+    def account(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
+        """Note the host seconds of the step: the user's part, what was corrected, the rest."""
+        in_hooks, around = self.hook_seconds, self.predict_seconds + ended_at - closed_at
+        ledger.full_seconds += max(0.0, closed_at - self.opened_at - in_hooks)
+        ledger.correct_seconds += max(0.0, in_hooks)
+        ledger.predict_seconds += max(0.0, around)
 
     def _unseen(self) -> list[int]:
         """Positions in the movement of what no update has verified."""

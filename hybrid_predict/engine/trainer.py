@@ -144,6 +144,7 @@ class HybridTrainer:
         engine.before_step()
         try:
             loss = self._model.forward(batch)
+            engine.observe_graph(loss)
             self._model.backward(loss)
             engine.observe_loss(loss)
         except BaseException:

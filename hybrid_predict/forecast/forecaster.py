@@ -118,11 +118,23 @@ class Forecaster:
         if layout == self._layout:
             return False
         self._layout = layout
+        self._mapper.follow(self._optimizer.parameters(), self._optimizer.owners())
+        self.regroup()
+        return True
+
+    def regroup(self, index: int | None = None) -> None:
+        """Group the tensors of one optimizer anew, or all, as their kinds are now.
+
+        What is known of tensors that stay of their kind is kept.
+        """
+        if self.idle:
+            return
         owners = self._optimizer.owners()
-        self._mapper.follow(self._optimizer.parameters(), owners)
         before = {(g.plan.kind, g.plan.owner, g.names): g for g in self.groups}
-        self.groups = []
+        self.groups = [g for g in self.groups if index not in (None, g.plan.owner)]
         for plan, names, parameters in self._partition(owners):
+            if index not in (None, plan.owner):
+                continue
             known = before.get((plan.kind, plan.owner, tuple(names)))
             if known is not None and known.plan == plan:
                 known.parameters = parameters
@@ -133,7 +145,8 @@ class Forecaster:
             for old in before.values():
                 group.inherit(old)
             self.groups.append(group)
-        return True
+        places = {name: k for k, name in enumerate(self._mapper.names)}
+        self.groups.sort(key=lambda group: places.get(group.names[0], 0))  # as after a resume
 
     def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
         columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,

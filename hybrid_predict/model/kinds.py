@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hybrid_predict.model.graph import Outline, Sighting
+
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-_EMBEDDING_WORDS = ("embed", "pos", "token")
+_EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[int, str]:
-    """The kind of every parameter of a model, by ``id``, from module types and shapes.
+    """The kind of every parameter of a model, by ``id``, from module types, names and shapes.
+
+    It is what is known before the first full step; :func:`resolve` replaces it by what the graph
+    of a loss shows, where it shows anything.
 
     Weights of two or more dimensions are ``hidden`` matrices, convolutions, attention projections
     and low-rank adapters included, except embedding tables, learned positions and the head.
@@ -37,14 +44,91 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
         model: The model.
         owners: Number of the optimizer by ``id`` of the parameter; None for a single one.
     """
+    kinds, matrices = _listed(model)
+    for network in [] if _tied_head(model) else _networks(model, matrices, owners or {}):
+        if (head := _head(model, network)) is not None:
+            kinds[head.key] = "head"
+            kinds.update((m.key, "head") for m in _beside(model, network, head))
+    return kinds
+
+
+def outline(model: nn.Module, owners: Mapping[int, int] | None = None) -> Outline:
+    """What has to be known of a model to find its matrices in a graph; args as of classify."""
+    _, matrices = _listed(model)
+    networks = _networks(model, matrices, owners or {})
+    trained = {id(p): p for p in model.parameters() if p.requires_grad}
+    frozen = [
+        tuple(p.shape)
+        for name, p in model.named_parameters()
+        if not p.requires_grad and "weight" in name.rpartition(".")[2] and p.dim() > 1
+    ]
+    return Outline(
+        {key: p for key, p in trained.items() if p.dim() > 1},
+        frozenset(key for key, p in trained.items() if p.dim() < 2),
+        [frozenset(m.key for m in network) for network in networks],
+        frozenset(frozen),
+    )
+
+
+def resolve(
+    model: nn.Module,
+    known: Mapping[int, str],
+    seen: Sighting,
+    outline: Outline,
+    moved: Collection[int],
+) -> tuple[dict[int, str], list[int]]:
+    """The kinds of parameters by what graphs have shown of them.
+
+    A head is a matrix with a product whose outcome reaches the loss without a product with another
+    matrix in between; it stays one if it is used inside too, as where a prediction is fed back. A
+    table in which rows are looked up is an embedding, whatever else it is used for. The single
+    matrix of a network stays what it is, and so does what no graph shows. Of matrices that no
+    gradient has reached, those are heads that stand beside one.
+
+    Args:
+        model: The model.
+        known: Kinds by ``id`` so far, of the parameters that are asked for.
+        seen: What graphs have shown.
+        outline: What :func:`outline` gave for the model.
+        moved: Parameters by ``id`` that have a gradient.
+
+    Returns:
+        Their kinds, and the matrices of which the graph has not shown the place.
+    """
+    matrices = {m.key: m for m in _listed(model)[1]}
+    alone = {key for network in outline.networks if len(network) < 2 for key in network}
+    heads = (seen.heads & matrices.keys()) - alone
+    for network in outline.networks:
+        members = [matrices[key] for key in matrices if key in network]
+        for head in [m for m in members if m.key in heads]:
+            beside = {m.key for m in _beside(model, members, head)}
+            heads |= beside - seen.reached - set(moved)
+    kinds, unseen = dict(known), []
+    for key, kind in known.items():
+        p = outline.matrices.get(key)
+        if p is None or kind == "embedding" or key in alone:
+            continue
+        inner = "hidden" if sum(size > 1 for size in p.shape) > 1 else "vector"
+        if key in seen.tables:
+            kinds[key] = "embedding"
+        elif key in heads:
+            kinds[key] = "head"
+        elif key in seen.inside or key not in seen.reached | set(moved):
+            kinds[key] = inner
+        elif kind != "vector":
+            unseen.append(key)
+    return kinds, unseen
+
+
+def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
+    """Kinds as if there were no heads, and the matrices in order."""
     kinds: dict[int, str] = {}
     matrices: list[_Matrix] = []
     for module_name, module in model.named_modules():
         for name, p in module.named_parameters(recurse=False):
             if id(p) in kinds:
                 continue
-            leaf = f"{module_name}.{name}".lower().rsplit(".", 2)[-2:]
-            named_so = any(w in part for part in leaf for w in _EMBEDDING_WORDS)
+            leaf = ".".join(f"{module_name}.{name}".rsplit(".", 2)[-2:])
             matrix = _Matrix(id(p), tuple(p.shape), p.requires_grad, module_name)
             if _is(module, _EMBEDDINGS):
                 kinds[id(p)] = "embedding"
@@ -52,16 +136,18 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
                 kinds[id(p)] = "vector"
                 if _is(module, (nn.Linear,)) and p.dim() == 2:
                     matrices.append(matrix)
-            elif named_so and not _is_layer(module):
+            elif _named_embedding(leaf) and not _is_layer(module):
                 kinds[id(p)] = "embedding"
             else:
                 kinds[id(p)] = "hidden"
                 matrices.append(matrix)
-    for network in [] if _tied_head(model) else _networks(model, matrices, owners or {}):
-        if (head := _head(model, network)) is not None:
-            kinds[head.key] = "head"
-            kinds.update((m.key, "head") for m in _beside(model, network, head))
-    return kinds
+    return kinds, matrices
+
+
+def _named_embedding(name: str) -> bool:
+    """Whether a word of a name, between underscores, dots and capitals, says embedding."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return any(w in _EMBEDDING_WORDS or w.startswith(("embed", "position")) for w in words)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import torch
@@ -11,7 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupError
 from hybrid_predict.model.deltas import Movement, WeightDelta
-from hybrid_predict.model.kinds import classify
+from hybrid_predict.model.graph import Outline, Sighting
+from hybrid_predict.model.kinds import classify, outline, resolve
 from hybrid_predict.tensors import shards
 
 
@@ -61,14 +62,59 @@ class ParameterMapper:
         self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
         kinds, before = classify(self._model, owners), self._kinds
         self._kinds = {}
-        for name, p in zip(self.names, unique, strict=True):
+        for p in unique:
             found = kinds.get(id(p), "hidden" if p.dim() > 1 else "vector")
-            self._kinds[id(p)] = before.get(id(p)) or _override(name, found, self._overrides)
+            self._kinds[id(p)] = before.get(id(p)) or found
         # Not earlier, and no kind is kept for longer: what is freed leaves its id to others.
         self.parameters = unique
-        self.kinds = tuple(self._kinds[id(p)] for p in unique)
+        self._override()
         self._index = {name: k for k, name in enumerate(self.names)}
         self.by_id = {id(p): name for name, p in zip(self.names, unique, strict=True)}
+
+    def outline(self, owners: Mapping[int, int]) -> Outline:
+        """What has to be known of the model to find its matrices in a graph."""
+        return outline(self._model, owners)
+
+    def gathered(self) -> dict[int, int]:
+        """What stands for a parameter in a graph, by ``id``: the whole for its shard."""
+        return shards.gathered(self._model)
+
+    def resolve(
+        self, keys: Collection[int], seen: Sighting, outline: Outline, moved: Collection[int]
+    ) -> tuple[dict[str, str], list[str]]:
+        """Kinds of some parameters by what graphs have shown; nothing changes yet.
+
+        Args:
+            keys: The parameters, by ``id``.
+            seen: What graphs have shown.
+            outline: What :meth:`outline` gave before the graphs were made.
+            moved: Parameters by ``id`` that have a gradient.
+
+        Returns:
+            Kinds by name, and the names of those that no graph has shown the place of.
+        """
+        known = {key: kind for key, kind in self._kinds.items() if key in keys}
+        kinds, unseen = resolve(self._model, known, seen, outline, moved)
+        return {self.by_id[key]: kind for key, kind in kinds.items()}, [
+            self.by_id[key] for key in unseen
+        ]
+
+    @property
+    def found(self) -> dict[str, str]:
+        """The kinds by name as they were found, without overrides."""
+        return {
+            name: self._kinds[id(p)] for name, p in zip(self.names, self.parameters, strict=True)
+        }
+
+    @found.setter
+    def found(self, kinds: Mapping[str, str]) -> None:
+        for name in self._index.keys() & kinds.keys():
+            self._kinds[id(self.parameters[self._index[name]])] = kinds[name]
+        self._override()
+
+    def _override(self) -> None:
+        columns = zip(self.names, self.parameters, strict=True)
+        self.kinds = tuple(_override(n, self._kinds[id(p)], self._overrides) for n, p in columns)
 
     def visit(self, fn: Callable[[str, Tensor], object]) -> None:
         """Call ``fn(name, tensor)`` for every parameter; the tensors are to be read only.

@@ -78,6 +78,20 @@ class Resharder:
             module.reshard()
 
 
+def gathered(model: nn.Module) -> dict[int, int]:
+    """The ``id`` of each parameter that FSDP2 computes with, to that of the shard that it is of.
+
+    Empty for other models, and where this version of torch keeps them elsewhere.
+    """
+    states = [getattr(m, "_get_fsdp_state", lambda: None)() for m in _fsdp2_modules(model)]
+    several = [getattr(state, "_fsdp_param_groups", None) for state in states]
+    single = [[getattr(state, "_fsdp_param_group", None)] for state in states]
+    groups = [g for many, one in zip(several, single, strict=True) for g in many or one]
+    params = [p for group in groups for p in getattr(group, "fsdp_params", ())]
+    wholes = [(getattr(p, "_unsharded_param", None), p.sharded_param) for p in params]
+    return {id(whole): id(shard) for whole, shard in wholes if whole is not None}
+
+
 def is_sharded(tensor: Any) -> bool:
     """Whether a tensor is a DTensor, of which every rank holds a part or a copy."""
     return type(tensor) not in _PLAIN and hasattr(tensor, "to_local")

@@ -213,6 +213,9 @@ DAMAGED = {
     "monitor": lambda state: with_entry(state, "verdicts", "monitor", "loss", value=[NAN, 0.0, 3]),
     "another rank's": lambda state: with_entry(state, "tensors", "groups", 0, value=None),
     "groups": lambda state: {**state, "tensors": {"groups": 3}},
+    "kind": lambda state: with_entry(state, "kinds", "0.weight", value="matrix"),
+    "kinds": lambda state: {**state, "kinds": []},
+    "undecided": lambda state: {**state, "undecided": ["first"]},
     "calls": lambda state: with_entry(state, "tensors", "calls", value=[["a", 1]]),
     "bystanders": lambda state: {**state, "bystanders": None},
 }

@@ -85,6 +85,25 @@ def test_kinds_follow_module_types_and_shapes(name):
     assert len(kinds) == len(found)
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("pos_embed", "embedding"),
+        ("posEmbedding", "embedding"),
+        ("cls_tokens", "embedding"),
+        ("positions", "embedding"),
+        ("transpose", "hidden"),
+        ("composed", "hidden"),
+        ("unembed", "hidden"),
+        ("tokenizer", "hidden"),
+    ],
+)
+def test_whole_words_of_a_bare_parameter_s_name_say_embedding(name, kind):
+    model = nn.ModuleDict({"inner": nn.Linear(4, 4), "out": nn.Linear(4, 2)})
+    model.register_parameter(name, nn.Parameter(torch.zeros(3, 4)))
+    assert classify(model)[id(getattr(model, name))] == kind
+
+
 def mlp_of(*widths):
     pairs = pairwise(widths)
     return nn.Sequential(*(part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())))

@@ -61,7 +61,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     folder = tmp_path_factory.mktemp("ranks")
     save_single(folder)
     # What takes the group apart comes last.
-    return launch(["distributed_loops", "distributed_resume"], folder)
+    return launch(["distributed_kinds", "distributed_loops", "distributed_resume"], folder)
 
 
 def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
@@ -76,6 +76,17 @@ def test_ranks_end_with_the_same_weights_decisions_and_ledger(results: Results, 
     left, right = ({k: v for k, v in r.items() if k in own} for r in results[name])
     assert same(left, right)
     assert (left["ledger"]["predicted_steps"] > 5) is ("shadow" not in name)
+
+
+@pytest.mark.parametrize("name", ["ddp, kinds", "ddp, kinds of the first rank", "fsdp2, kinds"])
+def test_every_rank_has_the_kinds_of_the_first_one_s_graph(results: Results, name: str) -> None:
+    assert results[name] == [(["px_r", "px_scale_decoder.0.weight"], [])] * 2
+
+
+def test_every_rank_says_that_no_graph_was_seen(results: Results) -> None:
+    for heads, reasons in results["ddp, kinds without a graph"]:
+        assert heads == ["px_scale_decoder.0.weight"]
+        assert len(reasons) == 1 and "kinds by names and shapes" in reasons[0]
 
 
 @pytest.mark.parametrize("name", SINGLE)

@@ -1,0 +1,122 @@
+"""Decides the kinds of parameters in the first full step, by the graph of its loss."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+from torch import Tensor
+
+from hybrid_predict.config import KINDS, HybridConfig
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.model.graph import Outline, Sighting
+from hybrid_predict.model.optimizer import OptimizerWrapper
+from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.tensors import ranks
+
+_NAMED = 3
+"""Parameters that a text names before it only counts."""
+
+
+class KindDecision:
+    """What the losses of a full step show of the kinds, until every optimizer's are decided.
+
+    Args:
+        mapper: The model's parameters.
+        optimizer: Who updates them.
+
+    Attributes:
+        pending: Numbers of the optimizers whose parameters have the kinds of names and shapes.
+        told: Whether the kinds have been logged.
+    """
+
+    def __init__(self, mapper: ParameterMapper, optimizer: OptimizerWrapper) -> None:
+        self._mapper = mapper
+        self._seen: Sighting | None = None
+        self._outline: Outline | None = None
+        self.told = False
+        self.pending: set[int] = {-1}
+        self.follow(optimizer)
+
+    def follow(self, optimizer: OptimizerWrapper) -> None:
+        """Follow other optimizers; what was decided stays."""
+        self._optimizer = optimizer
+        self.pending = set(range(len(optimizer.optimizers))) if self.pending else set()
+
+    def open(self) -> None:
+        """A full step begins: note what is trained, as a loop may freeze parts of it inside."""
+        self._seen = None
+        self._outline = self._mapper.outline(self._optimizer.owners()) if self.pending else None
+
+    def observe(self, loss: object) -> None:
+        """See the graph of a loss, before or after its backward pass; nothing of it is kept."""
+        if self._outline is None or not isinstance(loss, Tensor) or loss.grad_fn is None:
+            return
+        self._seen = self._seen or Sighting()
+        self._seen.add(loss, replace(self._outline, aliases=self._mapper.gathered()))
+
+    def decide(self, index: int, moved: Collection[int], *, late: bool) -> tuple[bool, list[str]]:
+        """Decide the kinds of one optimizer's parameters, if its part of a graph was seen.
+
+        Every rank has to call it; the answer of the first one counts.
+
+        Args:
+            index: Which optimizer.
+            moved: Parameters by ``id`` that have a gradient.
+            late: Whether to decide by names and shapes if no graph was seen.
+
+        Returns:
+            Whether a kind has changed, and what no graph has shown.
+        """
+        if self._outline is None or (ranks.size() == 1 and self._seen is None and not late):
+            return False, []
+        keys = {id(p) for p in self._optimizer.parameters(index)}
+        seen = self._seen or Sighting()
+        answer = self._mapper.resolve(keys, seen, self._outline, moved)
+        known, (kinds, unseen) = ranks.gather((self._seen is not None, answer))[0]
+        if not known and not late:
+            return False, []
+        self.pending.discard(index)
+        if not self.pending:
+            self._outline = self._seen = None
+        before = self._mapper.kinds
+        if known:
+            self._mapper.found = kinds
+        return self._mapper.kinds != before, list(unseen)
+
+    def describe(self, config: HybridConfig) -> str:
+        """How many trained parameters are of which kind, and what is done to hidden matrices."""
+        trained = [k for k, p in enumerate(self._mapper.parameters) if p.requires_grad]
+        names: dict[str, list[str]] = {kind: [] for kind in KINDS}
+        for k in trained:
+            names[self._mapper.kinds[k]].append(self._mapper.names[k])
+        corrected = "corrected" if "hidden" in config.updates and not config.shadow else ""
+        predicted = "predicted" if "hidden" in config.predictors and config.compression > 1 else ""
+        done = " and ".join(filter(None, (corrected, predicted))) or "left to the optimizer"
+        parts = [f"{len(names['hidden'])} hidden matrices are {done}"]
+        parts += [f"{kind}: {listed(names[kind])}" for kind in ("head", "embedding") if names[kind]]
+        return "; ".join((*parts, f"{len(names['vector'])} vectors"))
+
+    def state_dict(self) -> tuple[dict[str, str], list[int]]:
+        """Kinds by name, without overrides, and the optimizers whose kinds are not decided."""
+        return self._mapper.found, sorted(self.pending)
+
+    def load_state_dict(self, kinds: dict[str, str], pending: Sequence[int]) -> None:
+        """Continue with the kinds of a saved run; parameters that it did not have keep theirs.
+
+        Raises:
+            CheckpointError: If there is another kind among them.
+        """
+        if odd := sorted({str(kind) for kind in kinds.values()} - set(KINDS)):
+            raise CheckpointError(
+                f"state: expected kinds out of {', '.join(KINDS)}, got {odd[0]!r}. "
+                "Resume from another checkpoint."
+            )
+        self._mapper.found = kinds
+        self.pending = {int(k) for k in pending} & set(range(len(self._optimizer.optimizers)))
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first few names, and how many more there are."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

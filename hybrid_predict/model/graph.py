@@ -1,0 +1,245 @@
+"""Where matrices stand in the autograd graph of a loss: at its end, or inside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+
+_PRODUCT = re.compile(
+    r"\w*mm(activation|dtype|v2)?|(add)?mv|\w*matmul|(mkldnn)?linear|trilinear|\w*conv\w*", re.I
+)
+_RECURRENT = re.compile(r"\w*rnn\w*|lstmmps", re.I)
+_LOOKUP = re.compile(r"embedding\w*", re.I)
+_SUM = re.compile(r"add|sub|cat|stack|where", re.I)
+_OPAQUE = re.compile(r"CppNode|DifferentiableGraph|CompiledFunction")
+_IDENTITY = ("_DDPSink", "RegisterPostBackwardFunction", "_ToTorchTensor", "_FromTorchTensor")
+"""Functions in Python that hand on what they get."""
+
+_FREE, _UNSURE, _BEHIND = 1, 2, 4
+"""Paths from the loss to a node: through no matrix, through what may hold one, through one."""
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What has to be known of a model to find its matrices in a graph.
+
+    Args:
+        matrices: Trained parameters of two or more dimensions, by ``id``.
+        vectors: Other parameters, by ``id``.
+        networks: Matrices by ``id`` that optimizers of their own train. A network sees those of
+            the others as no matrices, so that a generator before its discriminator has a head.
+        frozen: Shapes of frozen weights: a product with such a constant is one with a matrix.
+        aliases: Of parameters that others stand for in the graph, by ``id`` of those.
+    """
+
+    matrices: Mapping[int, Tensor]
+    vectors: frozenset[int]
+    networks: Sequence[frozenset[int]]
+    frozen: frozenset[tuple[int, ...]]
+    aliases: Mapping[int, int] = field(default_factory=dict)
+
+    def key(self, leaf: Any) -> int:
+        """The ``id`` of the parameter at a leaf of the graph."""
+        key = id(leaf.variable)
+        return self.aliases.get(key, key)
+
+
+@dataclass
+class Sighting:
+    """What graphs have shown, as sets of the ``id`` of parameters.
+
+    Attributes:
+        heads: Matrices with a product that no product with another comes after.
+        inside: Those with a product that others come after.
+        tables: Those in which rows are looked up.
+        reached: All parameters that a loss depends on.
+    """
+
+    heads: set[int] = field(default_factory=set)
+    inside: set[int] = field(default_factory=set)
+    tables: set[int] = field(default_factory=set)
+    reached: set[int] = field(default_factory=set)
+
+    def add(self, loss: Tensor, outline: Outline) -> None:
+        """Walk through the graph of a loss, before or after its backward pass; it stays as it is.
+
+        Nothing that the graph has saved is read: checkpointed parts would be computed again.
+        """
+        nodes = _from_leaves(loss.grad_fn)
+        self.reached |= {outline.key(n) for n in nodes if hasattr(n, "variable")}
+        operands: dict[Any, _Operand | None] = {None: None}
+        slopes: set[Any] = set()
+        for node in nodes:
+            inputs = _inputs(node)
+            operands[node] = _operand(node, [operands[n] for n in inputs], outline)
+            if "BackwardBackward" in node.name() or not slopes.isdisjoint(inputs):
+                slopes.add(node)
+        for network in outline.networks:
+            others = frozenset().union(*outline.networks) - network
+            _Walk(self, operands, slopes, outline, others).run(nodes)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A tensor that is made of parameters alone.
+
+    Args:
+        plain: Its matrices that were not multiplied with each other.
+        multiplied: Those that were, as the factors of a low-rank weight.
+    """
+
+    plain: frozenset[int] = frozenset()
+    multiplied: frozenset[int] = frozenset()
+
+
+class _Walk:
+    """One pass from a loss down to the leaves, for the matrices of one network."""
+
+    def __init__(
+        self,
+        found: Sighting,
+        operands: Mapping[Any, _Operand | None],
+        slopes: Set[Any],
+        outline: Outline,
+        others: frozenset[int],
+    ) -> None:
+        self._found, self._operands, self._slopes = found, operands, slopes
+        self._outline, self._others = outline, others
+        self._paths: dict[Any, int] = {}
+
+    def run(self, nodes: Sequence[Any]) -> None:
+        """Visit the nodes, given from the leaves to the loss."""
+        self._paths[nodes[-1]] = _FREE
+        for node in reversed(nodes):
+            if paths := self._paths.get(node, 0):
+                self._visit(node, paths)
+
+    def _visit(self, node: Any, paths: int) -> None:
+        inputs = [n for n in _inputs(node) if n is not None]
+        name, opaque = _name(node), _is_opaque(node)
+        plain = {n: o.plain for n in inputs if (o := self._operands[n]) and o.plain}
+        if _LOOKUP.fullmatch(name):
+            self._found.tables.update(*plain.values())
+            return
+        multiplies = _PRODUCT.fullmatch(name) or _RECURRENT.fullmatch(name)
+        if not multiplies and not opaque:
+            self._pass(inputs, paths)
+            return
+        weights = plain or {
+            n: o.multiplied for n in inputs if (o := self._operands[n]) and o.multiplied
+        }
+        data = [n for n in inputs if n not in weights]
+        own = frozenset().union(*weights.values()) - self._others
+        several = len(own) > 1 and (opaque or _RECURRENT.fullmatch(name) is not None)
+        # Weights multiplied with nothing but weights, as in a penalty, say nothing of their place.
+        # The first matrix is the last factor of a slope, as in a gradient penalty.
+        known = None in _inputs(node) or any(self._varies(n) for n in data)
+        if own and known and self._slopes.isdisjoint(data):
+            self._record(own, paths | _UNSURE if several else paths)
+        if opaque and (several or not own or "Compiled" in name):
+            paths = paths & ~_FREE | _UNSURE if paths & _FREE else paths
+        elif own or (not weights and self._meets_frozen(node, data)):
+            paths = _BEHIND
+        self._pass(data, paths)
+
+    def _varies(self, node: Any) -> bool:
+        operand = self._operands[node]
+        return operand is None or bool(operand.multiplied)
+
+    def _record(self, matrices: Iterable[int], paths: int) -> None:
+        if paths == _FREE:
+            self._found.heads.update(matrices)
+        elif paths & _BEHIND:
+            self._found.inside.update(matrices)
+
+    def _pass(self, inputs: Iterable[Any], paths: int) -> None:
+        for node in inputs:
+            self._paths[node] = self._paths.get(node, 0) | paths
+
+    def _meets_frozen(self, node: Any, data: Sequence[Any]) -> bool:
+        """Whether what multiplies the data has the shape of a frozen weight."""
+        if _RECURRENT.fullmatch(_name(node)):
+            return True
+        known = [n for n in data if self._operands[n] is None]
+        if len(known) != 1 or not self._outline.frozen:
+            return False
+        number = next(k for n, k in node.next_functions if n is known[0])
+        into, out = known[0]._input_metadata[number].shape, node._input_metadata[0].shape
+        axis = 1 if "conv" in _name(node).lower() else -1
+        if axis == -1 and _inputs(node)[-1] is known[0]:  # the data stand on the right
+            axis = -2
+        return any(_maps(shape, into[axis], out[axis]) for shape in self._outline.frozen)
+
+
+def _maps(shape: tuple[int, ...], into: int, out: int) -> bool:
+    """Whether a weight of this shape may map so many features onto so many, in several groups."""
+    if len(shape) == 2:
+        rows, columns = shape
+        packed = (rows, rows / 3, rows / 1.5)  # attention's three projections may be one weight
+        return (columns == into and out in packed) or (rows == into and columns == out)
+    pairs = ((shape[0], shape[1]), (shape[1], shape[0]), shape[-2:], shape[:-3:-1])
+    return any(a == out and b > 0 and into % b == 0 for a, b in pairs)
+
+
+def _operand(node: Any, inputs: Sequence[_Operand | None], outline: Outline) -> _Operand | None:
+    """What a node's output is made of; None if data take part."""
+    if hasattr(node, "variable"):
+        key = outline.key(node)
+        if key in outline.matrices:
+            return _Operand(frozenset([key]))
+        return _Operand() if key in outline.vectors else None
+    nodes, name = _inputs(node), _name(node)
+    made = [o for n, o in zip(nodes, inputs, strict=True) if n is not None]
+    known = [o for o in made if o is not None]
+    plain = frozenset().union(*(o.plain for o in known))
+    multiplied = frozenset().union(*(o.multiplied for o in known))
+    if _is_opaque(node):
+        # Rounding and masking of a weight keep its shape.
+        shapes = {tuple(outline.matrices[key].shape) for key in plain}
+        kept = len(plain) == 1 and tuple(node._input_metadata[0].shape) in shapes
+        return _Operand(plain) if kept and len(known) == len(made) else None
+    if _LOOKUP.fullmatch(name) or _RECURRENT.fullmatch(name) or len(known) < len(made):
+        return None
+    if _PRODUCT.fullmatch(name):
+        filled = [o for o in known if o.plain or o.multiplied]
+        return _Operand(multiplied=plain | multiplied) if len(filled) > 1 else None
+    # Positions are added to data, which have no gradient in a first layer.
+    added = None in nodes and _SUM.fullmatch(name) is not None
+    return _Operand(frozenset() if added else plain, multiplied)
+
+
+def _from_leaves(root: Any) -> list[Any]:
+    """All nodes of a graph, each after those that its output is made of."""
+    order, seen, stack = [], {root}, [(root, iter(_inputs(root)))]
+    while stack:
+        node, rest = stack[-1]
+        following = next((n for n in rest if n is not None and n not in seen), None)
+        if following is None:
+            order.append(node)
+            stack.pop()
+        else:
+            seen.add(following)
+            stack.append((following, iter(_inputs(following))))
+    return order
+
+
+def _inputs(node: Any) -> list[Any]:
+    return [n for n, _ in node.next_functions]
+
+
+def _name(node: Any) -> str:
+    """The operation of a node: ``Addmm`` for ``AddmmBackward0``."""
+    return str(re.sub(r"Backward\d*(_\w+)?$", "", node.name()))
+
+
+def _is_opaque(node: Any) -> bool:
+    """Whether nobody can tell what a node computes."""
+    name = node.name()
+    if _OPAQUE.search(name):
+        return True
+    return isinstance(node, BackwardCFunction) and _name(node) not in _IDENTITY

@@ -1,0 +1,257 @@
+"""When the kinds of parameters are decided, and by which graphs."""
+
+import copy
+import logging
+import weakref
+
+import pytest
+import torch
+from torch import nn
+
+from graph_cases import CountDecoder, Recomputed, mlp, rows, square
+from hybrid_predict import HybridConfig, HybridEngine, HybridTrainer, OptimizerWrapper, TorchModel
+from hybrid_predict.engine.run import PATIENCE
+from loops import make_config, same_bits, weights
+
+HEADS = {"px_r", "px_scale_decoder.0.weight"}
+NAMED = {"px_r_decoder.weight", "px_dropout_decoder.weight"}
+"""What names and shapes take for the heads of the decoder: layers that are not used."""
+
+
+def sgd(parameters):
+    return torch.optim.SGD(parameters, lr=0.1)
+
+
+def heads(engine):
+    pairs = zip(engine.mapper.names, engine.mapper.kinds, strict=True)
+    return {name for name, kind in pairs if kind == "head"}
+
+
+class Loop:
+    """A plain loop around a decoder whose heads names and shapes do not tell."""
+
+    def __init__(self, config=None, tell=lambda loss: loss, model=CountDecoder):
+        torch.manual_seed(0)
+        self.model = model()
+        self.optimizer = sgd(self.model.parameters())
+        self.tell = tell
+        self.engine = HybridEngine(self.model, self.optimizer, config) if config else None
+
+    def step(self, before=lambda engine, loss: None):
+        if self.engine:
+            self.engine.before_step()
+        loss = square(self.model)
+        before(self.engine, loss)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return self.engine.after_step(self.tell(loss)) if self.engine else None
+
+
+def corrected(**how):
+    """The heads after the first full step, and which weights did not get the plain update."""
+    plain, loop = Loop(), Loop(HybridConfig(total_steps=9, speedup=1))
+    plain.step()
+    loop.step(**how)
+    ours, theirs = weights(loop.model), weights(plain.model)
+    return heads(loop.engine), {name for name in ours if not torch.equal(ours[name], theirs[name])}
+
+
+INNER = {"px_decoder.0.weight", "px_decoder.2.weight"}
+
+
+def test_a_plain_loop_shows_the_graph_when_the_first_full_step_ends():
+    found, moved = corrected()
+    assert found == HEADS
+    assert moved == {*INNER, *HEADS}  # by names and shapes for one full step
+
+
+@pytest.mark.parametrize("call", ["observe_loss", "observe_graph"])
+def test_a_loss_that_is_shown_earlier_decides_before_the_first_correction(call):
+    found, moved = corrected(before=lambda engine, loss: getattr(engine, call)(loss))
+    assert found == HEADS
+    assert moved == INNER
+
+
+def test_the_package_s_own_loop_shows_the_graph_before_the_first_correction():
+    plain = Loop()
+    plain.step()
+    torch.manual_seed(0)
+    model = CountDecoder()
+    config = HybridConfig(total_steps=9, speedup=1)
+    wrapped = OptimizerWrapper(sgd(model.parameters()))
+    trainer = HybridTrainer(TorchModel(model, lambda net, _: square(net)), wrapped, config)
+    trainer.step(None)
+    assert heads(trainer.engine) == HEADS
+    ours, theirs = weights(model), weights(plain.model)
+    assert {name for name in ours if not torch.equal(ours[name], theirs[name])} == INNER
+
+
+def test_the_kinds_are_logged_once(caplog):
+    caplog.set_level(logging.INFO, logger="hybrid_predict")
+    loop = Loop(make_config(total_steps=9))
+    for _ in range(4):
+        loop.step()
+    lines = [r.getMessage() for r in caplog.records if "hidden matrices" in r.getMessage()]
+    assert lines == [
+        "Full step 1: 4 hidden matrices are corrected and predicted; "
+        "head: px_r, px_scale_decoder.0.weight; 5 vectors."
+    ]
+
+
+@pytest.mark.parametrize("tell", [torch.Tensor.item, torch.Tensor.detach, lambda loss: None])
+def test_without_a_graph_names_and_shapes_decide_and_the_run_says_so(tell, caplog):
+    caplog.set_level(logging.INFO, logger="hybrid_predict")
+    loop = Loop(make_config(total_steps=9), tell)
+    for _ in range(3):
+        loop.step()
+    assert heads(loop.engine) == NAMED
+    reason = (
+        "the graph of the loss does not show the place of px_r, px_decoder.0.weight, "
+        "px_decoder.2.weight and 1 more: kinds by names and shapes"
+    )
+    assert {e["reason"]: e["count"] for e in loop.engine.ledger.events} == {reason: 1}
+    assert sum(reason in record.getMessage() for record in caplog.records) == 1
+
+
+def test_parts_that_the_graph_does_not_show_keep_their_kinds_and_are_named():
+    loop = Loop(make_config(total_steps=9), model=lambda: Recomputed(True))
+    loop.step()
+    assert heads(loop.engine) == {"out.weight"}
+    reasons = [event["reason"] for event in loop.engine.ledger.events]
+    assert reasons == [
+        "the graph of the loss does not show the place of inner.0.weight, inner.2.weight: "
+        "kinds by names and shapes"
+    ]
+
+
+def test_overrides_win():
+    kinds = {"px_scale*.weight": "hidden", "px_decoder.0.weight": "head"}
+    loop = Loop(make_config(total_steps=9, kinds=kinds))
+    loop.step()
+    assert heads(loop.engine) == {"px_r", "px_decoder.0.weight"}
+
+
+def test_nothing_of_a_loss_is_kept():
+    loop, seen = Loop(make_config(total_steps=9)), []
+    for _ in range(2):
+        loop.step(lambda engine, loss: (engine.observe_graph(loss), seen.append(weakref.ref(loss))))
+    assert [ref() for ref in seen] == [None, None]
+
+
+def test_a_disabled_run_looks_at_no_graph():
+    loop = Loop(make_config(total_steps=9, enabled=False))
+    loop.step(lambda engine, loss: engine.observe_graph(loss))
+    assert heads(loop.engine) == NAMED
+
+
+def test_kinds_are_kept_when_a_run_resumes_and_not_decided_again():
+    config = make_config(total_steps=24)
+    loop = Loop(config)
+    for _ in range(6):
+        loop.step()
+    saved = copy.deepcopy((loop.model.state_dict(), loop.engine.state_dict()))
+    resumed = Loop(config, torch.Tensor.item)  # shows no graph any more
+    resumed.model.load_state_dict(saved[0])
+    resumed.engine.load_state_dict(saved[1])
+    assert heads(resumed.engine) == HEADS
+    for _ in range(6):
+        loop.step()
+        resumed.step()
+    assert same_bits(weights(resumed.model), weights(loop.model))
+    assert heads(resumed.engine) == HEADS
+    assert not any("graph" in event["reason"] for event in resumed.engine.ledger.events)
+
+
+def test_a_run_saved_before_its_first_full_step_decides_when_it_goes_on():
+    state = Loop(make_config(total_steps=9)).engine.state_dict()
+    resumed = Loop(make_config(total_steps=9))
+    resumed.engine.load_state_dict(state)
+    resumed.step()
+    assert heads(resumed.engine) == HEADS
+
+
+class Adversaries:
+    """A generator that is trained through its discriminator, with an optimizer each."""
+
+    def __init__(self, every=1, freeze=False):
+        torch.manual_seed(0)
+        self.every, self.freeze, self.taken = every, freeze, 0
+        self.model = nn.ModuleDict({"made": mlp(6, 8, 8)[:-1], "judge": mlp(8, 8, 1)[:-1]})
+        parts = self.model["made"], self.model["judge"]
+        self.optimizers = [sgd(part.parameters()) for part in parts]
+        config = make_config(total_steps=99, speedup=1)
+        self.engine = HybridEngine(self.model, self.optimizers, config)
+
+    def turn(self, index, loss):
+        """One update, which shows its own loss."""
+        loss = loss()
+        self.engine.observe_graph(loss)
+        self.model.zero_grad()
+        loss.backward()
+        self.optimizers[index].step()
+
+    def step(self, told=True):
+        made, judge = self.model["made"], self.model["judge"]
+        self.engine.before_step()
+        self.turn(1, lambda: judge(made(rows()).detach()).mean() - judge(rows(8, 8)).mean())
+        self.taken += 1
+        if self.taken % self.every == 0:
+            judge.requires_grad_(not self.freeze)
+            self.turn(0, lambda: judge(made(rows())).square().mean())
+            judge.requires_grad_(True)
+        self.engine.after_step()
+
+
+@pytest.mark.parametrize("freeze", [False, True], ids=["trained", "frozen meanwhile"])
+def test_every_optimizer_s_own_loss_shows_its_part(freeze):
+    run = Adversaries(freeze=freeze)
+    run.step()
+    assert heads(run.engine) == {"made.2.weight", "judge.2.weight"}
+    assert run.engine.ledger.events == []
+    averages = [a.abs().max() for group in run.engine._forecaster.groups for a in group.average]
+    assert len(averages) == 2  # a hidden matrix each, seen in its own update
+    assert min(averages) > 0
+
+
+def test_an_optimizer_that_updates_later_is_decided_then():
+    run = Adversaries(every=3)
+    for _ in range(2):
+        run.step()
+        assert run.engine.state_dict()["undecided"] == [0]
+    run.step()
+    assert run.engine.state_dict()["undecided"] == []
+    assert heads(run.engine) == {"made.2.weight", "judge.2.weight"}
+
+
+def test_an_optimizer_that_never_updates_keeps_names_and_shapes():
+    run = Adversaries(every=1000)
+    for _ in range(PATIENCE):
+        run.step()
+    assert run.engine.state_dict()["undecided"] == []
+    assert "an optimizer has not updated yet" in run.engine.ledger.events[0]["reason"]
+    assert heads(run.engine) == {"made.2.weight", "judge.2.weight"}
+
+
+@pytest.mark.slow
+def test_compiled_parts_keep_their_kinds():
+    class Whole(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.out = torch.compile(mlp(6, 8, 8), backend="aot_eager"), nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.out(self.net(x))
+
+    loop = Loop(make_config(total_steps=9), model=Whole)
+    loop.step()
+    assert heads(loop.engine) == {"out.weight"}
+    compiled = Loop(make_config(total_steps=9), model=lambda: mlp(6, 8, 8, 3))
+    whole = torch.compile(compiled.model, backend="aot_eager")
+    compiled.engine.before_step()
+    loss = square(whole)
+    loss.backward()
+    compiled.optimizer.step()
+    compiled.engine.after_step(loss)
+    assert heads(compiled.engine) == {"4.weight"}
+    assert "does not show the place" in compiled.engine.ledger.events[0]["reason"]

@@ -1,0 +1,59 @@
+"""How two ranks agree on kinds; run by ``launcher.launch``, judged in ``test_distributed``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from distributed_loops import make_config
+from graph_cases import CountDecoder, square
+from hybrid_predict import HybridEngine
+from hybrid_predict.tensors import ranks
+
+
+def sharded(net: nn.Module) -> nn.Module:
+    fully_shard(net.px_decoder)
+    return fully_shard(net)
+
+
+def kinds(wrap: Callable[[Any], Any], told: int) -> Callable[[Path], tuple[list[str], list[str]]]:
+    """The kinds after the first full step, and the ledger's reasons.
+
+    Args:
+        wrap: Makes the model parallel.
+        told: How many of the ranks tell the engine a loss with a graph.
+    """
+
+    def check(folder: Path) -> tuple[list[str], list[str]]:
+        torch.manual_seed(0)
+        net = CountDecoder()
+        del net.px_r_decoder, net.px_dropout_decoder
+        net.px_decoder.extend([nn.Linear(8, 8), nn.ReLU()])
+        model = wrap(net)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        engine = HybridEngine(model, optimizer, make_config())
+        engine.before_step()
+        loss = square(model)
+        loss.backward()
+        optimizer.step()
+        engine.after_step(loss if ranks.rank() < told else loss.item())
+        engine.detach()
+        pairs = zip(engine.mapper.names, engine.mapper.kinds, strict=True)
+        reasons = [event["reason"] for event in engine.ledger.events]
+        return sorted(name for name, kind in pairs if kind == "head"), reasons
+
+    return check
+
+
+CHECKS = {
+    "ddp, kinds": kinds(DistributedDataParallel, 2),
+    "ddp, kinds of the first rank": kinds(DistributedDataParallel, 1),
+    "ddp, kinds without a graph": kinds(DistributedDataParallel, 0),
+    "fsdp2, kinds": kinds(sharded, 2),
+}
