@@ -81,7 +81,7 @@ class KindDecision:
             self._outline = self._seen = None
         before = self._mapper.kinds
         if known:
-            self._mapper.found = kinds
+            self._mapper.assign(kinds)
         return self._mapper.kinds != before, list(unseen)
 
     def describe(self, config: HybridConfig) -> str:
@@ -112,7 +112,7 @@ class KindDecision:
                 f"state: expected kinds out of {', '.join(KINDS)}, got {odd[0]!r}. "
                 "Resume from another checkpoint."
             )
-        self._mapper.found = kinds
+        self._mapper.assign(kinds)
         self.pending = {int(k) for k in pending} & set(range(len(self._optimizer.optimizers)))
 
 

@@ -106,8 +106,8 @@ class ParameterMapper:
             name: self._kinds[id(p)] for name, p in zip(self.names, self.parameters, strict=True)
         }
 
-    @found.setter
-    def found(self, kinds: Mapping[str, str]) -> None:
+    def assign(self, kinds: Mapping[str, str]) -> None:
+        """Give parameters other kinds, by name; overrides still win."""
         for name in self._index.keys() & kinds.keys():
             self._kinds[id(self.parameters[self._index[name]])] = kinds[name]
         self._override()

@@ -1,0 +1,100 @@
+"""The callback shows the graphs of a Lightning run's losses before their backward passes."""
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from torch import nn
+
+from graph_cases import CountDecoder, mlp, rows
+from hybrid_predict import HybridPredict
+from lightning_models import SeededLoader, StopAt, fit, weights
+
+
+def heads(callback):
+    mapper = callback.engine.mapper
+    return {n for n, kind in zip(mapper.names, mapper.kinds, strict=True) if kind == "head"}
+
+
+class Counts(pl.LightningModule):
+    """A network whose heads names and shapes do not tell."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = CountDecoder()
+
+    def training_step(self, batch, batch_idx):
+        return self.net(rows()).square().mean()
+
+    def validation_step(self, batch, batch_idx):
+        pass
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("window", [1, 2])
+def test_the_first_correction_knows_the_heads(window):
+    callback = HybridPredict(speedup=1, max_overhead=100.0)
+    options = {"max_steps": 9, "accumulate_grad_batches": window}
+    _, plain = fit([StopAt(1)], Counts(), **options)
+    _, model = fit([callback, StopAt(1)], Counts(), **options)
+    assert heads(callback) == {"net.px_r", "net.px_scale_decoder.0.weight"}
+    ours, theirs = weights(model), weights(plain)
+    moved = {name for name in ours if not torch.equal(ours[name], theirs[name])}
+    assert moved == {"net.px_decoder.0.weight", "net.px_decoder.2.weight"}
+    assert callback.ledger.events == []
+
+
+class Adversaries(Counts):
+    """A generator and a discriminator that are trained in turns, each frozen for the other."""
+
+    automatic_optimization = False
+
+    def __init__(self, own_backward=False):
+        super().__init__()
+        self.net = None
+        self.made, self.judge = mlp(8, 8, 8)[:-1], nn.Sequential(*mlp(8, 8, 1)[:-1])
+        self.own_backward = own_backward
+
+    def training_step(self, batch, batch_idx):
+        x, judged = batch[0], self.judge
+        first, second = self.optimizers()
+        for optimizer, loss_of in (
+            (second, lambda: judged(self.made(x).detach()).mean() - judged(x).mean()),
+            (first, lambda: judged(self.made(x)).square().mean()),
+        ):
+            self.toggle_optimizer(optimizer)
+            loss = loss_of()
+            optimizer.zero_grad()
+            loss.backward() if self.own_backward else self.manual_backward(loss)
+            optimizer.step()
+            self.untoggle_optimizer(optimizer)
+
+    def configure_optimizers(self):
+        return [torch.optim.SGD(net.parameters(), lr=0.1) for net in (self.made, self.judge)]
+
+
+@pytest.mark.parametrize("own_backward", [False, True], ids=["manual_backward", "backward"])
+def test_each_optimizer_of_manual_optimization_shows_its_own_loss(own_backward):
+    callback = HybridPredict(speedup=1, max_overhead=100.0)
+    fit([callback], Adversaries(own_backward), max_steps=6)
+    assert heads(callback) == {"made.2.weight", "judge.2.weight"}
+    reasons = [event["reason"] for event in callback.ledger.events]
+    assert any("kinds by names and shapes" in reason for reason in reasons) is own_backward
+
+
+def test_a_resumed_run_keeps_its_kinds(tmp_path):
+    path = str(tmp_path / "saved.ckpt")
+    trainer, _ = fit(
+        [HybridPredict(speedup=1, max_overhead=100.0)], Counts(), train=SeededLoader(), max_steps=2
+    )
+    trainer.save_checkpoint(path)
+    state = torch.load(path, weights_only=False)
+    kinds = state["hybrid_predict"]["engine"]["kinds"]
+    assert kinds["net.px_r"] == "head"
+    kinds["net.px_r"] = "vector"  # whatever it says is not decided again
+    torch.save(state, path)
+    callback = HybridPredict(speedup=1, max_overhead=100.0)
+    fit([callback], Counts(), train=SeededLoader(), max_steps=4, ckpt_path=path)
+    assert heads(callback) == {"net.px_scale_decoder.0.weight"}
