@@ -20,7 +20,8 @@ from benchmarks.tasks.digits import CNN, augment, load_digits
 from benchmarks.tasks.lora import LORA, LowRankLinear, base_state, load_reference_text
 from benchmarks.tasks.photograph import INR, FourierFeatures, load_photograph, pixel_table
 from hybrid_predict import ConfigError
-from hybrid_predict.model.kinds import classify
+from hybrid_predict.model.graph import Sighting
+from hybrid_predict.model.kinds import classify, outline, resolve
 
 
 @pytest.fixture(params=TASKS, scope="module")
@@ -257,6 +258,19 @@ def test_adapters_are_hidden_matrices():
     model = LORA.tiny().model(0)
     kinds = classify(model)
     assert {kinds[id(p)] for p in trainable(model)} == {"hidden"}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_names_and_shapes_say_what_the_graph_shows(name):
+    """So that a peer, which knows names and shapes alone, has the same hidden matrices."""
+    task = TASKS[name].tiny()
+    model = task.model(0)
+    loss, seen, about = task.loss(model, next(task.batches(0))), Sighting(), outline(model)
+    seen.add(loss, about)
+    loss.backward()
+    moved = {id(p) for p in model.parameters() if p.grad is not None}
+    named = classify(model)
+    assert resolve(model, named, seen, about, moved) == (named, [])
 
 
 def test_reference_text_is_split_by_topic():

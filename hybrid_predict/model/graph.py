@@ -5,18 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
-_PRODUCT = re.compile(
-    r"\w*mm(activation|dtype|v2)?|(add)?mv|\w*matmul|(mkldnn)?linear|trilinear|\w*conv\w*", re.I
-)
-_RECURRENT = re.compile(r"\w*rnn\w*|lstmmps", re.I)
-_LOOKUP = re.compile(r"embedding\w*", re.I)
-_SUM = re.compile(r"add|sub|cat|stack|where", re.I)
-_OPAQUE = re.compile(r"CppNode|DifferentiableGraph|CompiledFunction")
+_OPERATIONS = {
+    "product": r"\w*mm(activation|dtype|v2)?|(add)?mv|\w*matmul|(mkldnn)?linear|trilinear",
+    "convolution": r"\w*conv\w*",
+    "recurrent": r"\w*rnn\w*|lstmmps",
+    "lookup": r"embedding\w*",
+    "sum": r"add|sub|cat|stack|where",
+    "compiled": r"compiledfunction",
+    "opaque": r".*(cppnode|differentiablegraph).*",
+}
+"""What nodes do, by their names without ``Backward0``; all others work element by element."""
+
+_PRODUCTS = ("product", "convolution", "recurrent")
 _IDENTITY = ("_DDPSink", "RegisterPostBackwardFunction", "_ToTorchTensor", "_FromTorchTensor")
 """Functions in Python that hand on what they get."""
 
@@ -71,7 +77,7 @@ class Sighting:
         Nothing that the graph has saved is read: checkpointed parts would be computed again.
         """
         nodes = _from_leaves(loss.grad_fn)
-        self.reached |= {outline.key(n) for n in nodes if hasattr(n, "variable")}
+        self.reached |= {outline.key(n) for n in nodes if _is_leaf(n)}
         operands: dict[Any, _Operand | None] = {None: None}
         slopes: set[Any] = set()
         for node in nodes:
@@ -121,13 +127,13 @@ class _Walk:
 
     def _visit(self, node: Any, paths: int) -> None:
         inputs = [n for n in _inputs(node) if n is not None]
-        name, opaque = _name(node), _is_opaque(node)
+        operation = _operation(node)
+        opaque = operation in ("opaque", "compiled")
         plain = {n: o.plain for n in inputs if (o := self._operands[n]) and o.plain}
-        if _LOOKUP.fullmatch(name):
+        if operation == "lookup":
             self._found.tables.update(*plain.values())
             return
-        multiplies = _PRODUCT.fullmatch(name) or _RECURRENT.fullmatch(name)
-        if not multiplies and not opaque:
+        if operation not in _PRODUCTS and not opaque:
             self._pass(inputs, paths)
             return
         weights = plain or {
@@ -135,13 +141,13 @@ class _Walk:
         }
         data = [n for n in inputs if n not in weights]
         own = frozenset().union(*weights.values()) - self._others
-        several = len(own) > 1 and (opaque or _RECURRENT.fullmatch(name) is not None)
+        several = len(own) > 1 and (opaque or operation == "recurrent")
         # Weights multiplied with nothing but weights, as in a penalty, say nothing of their place.
         # The first matrix is the last factor of a slope, as in a gradient penalty.
         known = None in _inputs(node) or any(self._varies(n) for n in data)
         if own and known and self._slopes.isdisjoint(data):
             self._record(own, paths | _UNSURE if several else paths)
-        if opaque and (several or not own or "Compiled" in name):
+        if opaque and (several or not own or operation == "compiled"):
             paths = paths & ~_FREE | _UNSURE if paths & _FREE else paths
         elif own or (not weights and self._meets_frozen(node, data)):
             paths = _BEHIND
@@ -163,14 +169,16 @@ class _Walk:
 
     def _meets_frozen(self, node: Any, data: Sequence[Any]) -> bool:
         """Whether what multiplies the data has the shape of a frozen weight."""
-        if _RECURRENT.fullmatch(_name(node)):
+        if _operation(node) == "recurrent":
             return True
         known = [n for n in data if self._operands[n] is None]
         if len(known) != 1 or not self._outline.frozen:
             return False
         number = next(k for n, k in node.next_functions if n is known[0])
-        into, out = known[0]._input_metadata[number].shape, node._input_metadata[0].shape
-        axis = 1 if "conv" in _name(node).lower() else -1
+        into, out = _shape(known[0], number), _shape(node)
+        if min(len(into), len(out)) < 2:
+            return False
+        axis = 1 if _operation(node) == "convolution" else -1
         if axis == -1 and _inputs(node)[-1] is known[0]:  # the data stand on the right
             axis = -2
         return any(_maps(shape, into[axis], out[axis]) for shape in self._outline.frozen)
@@ -188,28 +196,28 @@ def _maps(shape: tuple[int, ...], into: int, out: int) -> bool:
 
 def _operand(node: Any, inputs: Sequence[_Operand | None], outline: Outline) -> _Operand | None:
     """What a node's output is made of; None if data take part."""
-    if hasattr(node, "variable"):
+    if _is_leaf(node):
         key = outline.key(node)
         if key in outline.matrices:
             return _Operand(frozenset([key]))
         return _Operand() if key in outline.vectors else None
-    nodes, name = _inputs(node), _name(node)
+    nodes, operation = _inputs(node), _operation(node)
     made = [o for n, o in zip(nodes, inputs, strict=True) if n is not None]
     known = [o for o in made if o is not None]
     plain = frozenset().union(*(o.plain for o in known))
     multiplied = frozenset().union(*(o.multiplied for o in known))
-    if _is_opaque(node):
+    if operation in ("opaque", "compiled"):
         # Rounding and masking of a weight keep its shape.
         shapes = {tuple(outline.matrices[key].shape) for key in plain}
-        kept = len(plain) == 1 and tuple(node._input_metadata[0].shape) in shapes
+        kept = len(plain) == 1 and _shape(node) in shapes
         return _Operand(plain) if kept and len(known) == len(made) else None
-    if _LOOKUP.fullmatch(name) or _RECURRENT.fullmatch(name) or len(known) < len(made):
+    if operation in ("lookup", "recurrent") or len(known) < len(made):
         return None
-    if _PRODUCT.fullmatch(name):
+    if operation in _PRODUCTS:
         filled = [o for o in known if o.plain or o.multiplied]
         return _Operand(multiplied=plain | multiplied) if len(filled) > 1 else None
     # Positions are added to data, which have no gradient in a first layer.
-    added = None in nodes and _SUM.fullmatch(name) is not None
+    added = None in nodes and operation == "sum"
     return _Operand(frozenset() if added else plain, multiplied)
 
 
@@ -228,18 +236,30 @@ def _from_leaves(root: Any) -> list[Any]:
     return order
 
 
+def _is_leaf(node: Any) -> bool:
+    return not node.next_functions and hasattr(node, "variable")
+
+
 def _inputs(node: Any) -> list[Any]:
     return [n for n, _ in node.next_functions]
 
 
-def _name(node: Any) -> str:
-    """The operation of a node: ``Addmm`` for ``AddmmBackward0``."""
-    return str(re.sub(r"Backward\d*(_\w+)?$", "", node.name()))
+def _shape(node: Any, number: int = 0) -> tuple[int, ...]:
+    """The shape of an output of a node, () if it is not told."""
+    told = getattr(node, "_input_metadata", ())
+    known = number < len(told) and not getattr(told[number], "is_nested_tensor", False)
+    return tuple(told[number].shape) if known else ()
 
 
-def _is_opaque(node: Any) -> bool:
-    """Whether nobody can tell what a node computes."""
-    name = node.name()
-    if _OPAQUE.search(name):
-        return True
-    return isinstance(node, BackwardCFunction) and _name(node) not in _IDENTITY
+def _operation(node: Any) -> str:
+    """What a node does, as of the table; ``opaque`` where nobody can tell."""
+    found, name = _named(node.name())
+    custom = isinstance(node, BackwardCFunction) and found != "compiled" and name not in _IDENTITY
+    return "opaque" if custom else found
+
+
+@lru_cache(1024)
+def _named(name: str) -> tuple[str, str]:
+    stem = re.sub(r"Backward\d*(_\w+)?$", "", name)
+    fitting = (k for k, p in _OPERATIONS.items() if re.fullmatch(p, stem, re.I))
+    return next(fitting, ""), stem
