@@ -17,7 +17,7 @@ from hybrid_predict import HybridEngine
 from hybrid_predict.tensors import ranks
 
 
-def sharded(net: nn.Module) -> nn.Module:
+def sharded(net: Any) -> Any:
     fully_shard(net.px_decoder)
     return fully_shard(net)
 
