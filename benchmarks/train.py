@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from time import perf_counter, process_time
 from typing import Any
 
@@ -42,7 +42,7 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
     """
     warm(task)
     memory = Memory()
-    run = _Run(cell, task)
+    run = Run(cell, task)
     clock = perf_counter if torch.cuda.is_available() else process_time
     started = clock()
     run.train()
@@ -61,7 +61,7 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
     }
 
 
-class _Run:
+class Run:
     """The parts of one training run."""
 
     def __init__(self, cell: Cell, task: Task) -> None:
@@ -81,12 +81,23 @@ class _Run:
         if (config := arm.config(cell.steps)) is not None:
             self.engine = HybridEngine(self.model, optimizers, config)
 
-    def train(self) -> None:
-        """Train to the end of the schedule, or until the loss is no number."""
+    def train(
+        self,
+        before: Callable[[], object] = lambda: None,
+        after: Callable[[float], object] = lambda rate: None,
+    ) -> None:
+        """Train to the end of the schedule, or until the loss is no number.
+
+        Args:
+            before: Called in front of every full step.
+            after: Called behind it with the learning rate of the last group.
+        """
         while self.finite and not self._done:
             if self.engine is not None:
                 self.engine.before_step()
+            before()
             loss = self._task.full_step(self.model, next(self._batches), self._stepper)
+            after(self._optimizers[-1].param_groups[-1]["lr"])
             ticks = 1 if self.engine is None else self.engine.after_step(loss).ticks
             self.full_steps += 1
             for _ in range(ticks):

@@ -145,7 +145,7 @@ def test_memory_of_training_is_weights_gradients_and_states():
 def test_batch_norm_statistics_are_those_of_the_weights_that_count():
     cell, task = tiny("ema", task="autoencoder")
     loss = train(cell, task)["loss"]
-    run = training._Run(cell, task)
+    run = training.Run(cell, task)
     run.train()
     run.show_final_weights()
     stale = copy.deepcopy(run.model)
