@@ -17,10 +17,10 @@ MEMORY = 16
 """Windows after which the running means begin to forget."""
 
 RESOLUTION = 0.02
-"""Standard deviation of the skill between windows, at least."""
+"""Standard deviation of skill and of fitted length between windows, at least."""
 
 SHORTEST = 0.25
-"""Fitted length below which no predicted step is made, in lengths of the drift."""
+"""Lower bound of the fitted length below which no predicted step is made, in lengths of the drift."""
 
 
 @dataclass
@@ -43,6 +43,7 @@ class Skill:
         square: Mean squared deviation from it.
         chance: Mean of v.
         length: Mean fitted length, in lengths of the drift.
+        spread: Mean squared deviation from it.
     """
 
     windows: int = 0
@@ -50,6 +51,7 @@ class Skill:
     square: float = 0.0
     chance: float = 0.0
     length: float = 0.0
+    spread: float = 0.0
 
     def add(self, readings: Iterable[Reading]) -> None:
         """Take the readings of one window, of all tensors that count together.
@@ -71,7 +73,9 @@ class Skill:
         self.mean += share * off
         self.square = (1.0 - share) * (self.square + share * off * off)
         self.chance += share * (chance / sizes**2 - self.chance)
-        self.length += share * (length - self.length)
+        off = length - self.length
+        self.length += share * off
+        self.spread = (1.0 - share) * (self.spread + share * off * off)
 
     @property
     def known(self) -> bool:
@@ -81,17 +85,25 @@ class Skill:
     @property
     def lower(self) -> float:
         """Lower bound of the mean."""
-        count = min(self.windows, MEMORY)
-        if count < FIRST:
+        if not self.known:
             return -1.0
-        between = math.sqrt(self.square * count / (count - 1))
-        deviation = max(between, RESOLUTION, 1.5 * math.sqrt(3.0) * self.chance)
-        return self.mean - 2.0 * deviation / math.sqrt(count)
+        return self.mean - self._error(self.square, 1.5 * math.sqrt(3.0) * self.chance)
+
+    @property
+    def shortest(self) -> float:
+        """Lower bound of the mean fitted length."""
+        return self.length - self._error(self.spread) if self.known else -1.0
+
+    def _error(self, square: float, least: float = 0.0) -> float:
+        """Two standard errors of a running mean, from the mean squared deviation from it."""
+        count = min(self.windows, MEMORY)
+        between = math.sqrt(square * count / (count - 1))
+        return 2.0 * max(between, RESOLUTION, least) / math.sqrt(count)
 
     @property
     def enough(self) -> bool:
         """Whether predicted steps may be made."""
-        return self.known and self.lower > 0.0 and self.length >= SHORTEST
+        return self.lower > 0.0 and self.shortest >= SHORTEST
 
     def summary(self) -> dict[str, float | int]:
         """Mean, its lower bound, fitted length and number of windows."""
