@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
@@ -16,14 +16,13 @@ from hybrid_predict.accounts.saved import check_state
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
-from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
 from hybrid_predict.integrations.mlflow import Recorder
+from hybrid_predict.integrations.options import FIELDS, configuration
 from hybrid_predict.report import RunHistory
 from hybrid_predict.tensors import ranks
-from hybrid_predict.updates import make_update
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -31,10 +30,6 @@ if TYPE_CHECKING:
 KEY = "hybrid_predict"
 
 logger = logging.getLogger(__name__)
-
-_FIELDS = frozenset(f.name for f in fields(HybridConfig))
-_PATTERN = {"full_steps", "predict_steps"}
-"""What says the same as ``speedup``."""
 
 
 class HybridPredict(TrainerCallback):
@@ -81,7 +76,7 @@ class HybridPredict(TrainerCallback):
         config: HybridConfig | Mapping[str, Any] | None = None,
         skip_data: SkipData = "auto",
     ) -> None:
-        given = {k: v for k, v in locals().items() if k in _FIELDS and v is not None}
+        given = {k: v for k, v in locals().items() if k in FIELDS and v is not None}
         self.config = configuration(config, given)
         if skip_data not in ("auto", "draw", "tail", "none"):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
@@ -321,28 +316,6 @@ class HybridPredict(TrainerCallback):
         if self._missed is not None:
             trainer.callbacks.remove(self._missed)  # type: ignore[attr-defined]
             self._missed = None
-
-
-def configuration(
-    config: HybridConfig | Mapping[str, Any] | None, given: Mapping[str, Any]
-) -> HybridConfig:
-    """A configuration, its fields by name or None, overridden by the fields given.
-
-    Raises:
-        ConfigError: If a field is unknown or out of range.
-    """
-    chosen = dict(config) if isinstance(config, Mapping) else dict(vars(config or HybridConfig()))
-    if unknown := sorted(chosen.keys() - _FIELDS):
-        raise ConfigError("config", f"fields out of {', '.join(sorted(_FIELDS))}", unknown)
-    for one, other in ((_PATTERN, {"speedup"}), ({"speedup"}, _PATTERN)):
-        if given.keys() & one:
-            chosen = {k: v for k, v in chosen.items() if k not in other}
-    made = HybridConfig(**{**chosen, **given})
-    for choice in made.predictors.values():
-        make_predictor(choice)
-    for choice in made.updates.values():
-        make_update(choice)
-    return made
 
 
 def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:

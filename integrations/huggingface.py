@@ -1,0 +1,299 @@
+"""The callback for the Trainer of Hugging Face transformers: one line in an existing Trainer."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.engine import HybridEngine, StepRecord
+from hybrid_predict.errors import (
+    CheckpointError,
+    ConfigError,
+    MissingExtraError,
+    UnsupportedSetupError,
+    UsageError,
+)
+from hybrid_predict.integrations.options import configuration
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers.trainer_callback import DefaultFlowCallback
+    from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+    from transformers.training_args import ParallelMode
+except ImportError as error:
+    raise MissingExtraError("HybridPredictCallback", "huggingface") from error
+
+FILE = "hybrid_predict.pt"
+"""What is saved in each checkpoint folder, beside the Trainer's own files."""
+
+_NUMBERS = ("steps", "predicted_steps", "saved_steps_fraction", "skill")
+"""Of the ledger, added to what the Trainer logs about training."""
+
+logger = logging.getLogger(__name__)
+
+
+class HybridPredictCallback(TrainerCallback):
+    """Trains the Trainer's model in fewer full steps: corrected updates, predicted steps.
+
+    Model, optimizer and scheduler stay as they are. ``max_steps``, or what ``num_train_epochs``
+    comes to, is the run's length in steps, and the scheduler sees all of them. The Trainer's
+    ``global_step`` counts full steps, one per optimizer step as always, and the Trainer stops when
+    the run has its length: after about ``max_steps / speedup`` of them.
+
+    Args:
+        speedup: The field of :class:`HybridConfig` of this name; None is what ``config`` says.
+        config: A configuration that the other arguments override, or its fields by name.
+        **fields: The other fields of :class:`HybridConfig`; the Trainer knows ``total_steps``.
+
+    Attributes:
+        engine: The engine of the current or last run, None before the first.
+
+    Raises:
+        ConfigError: If an argument is unknown or out of range.
+        UnsupportedSetupError: At the start of training, if the set-up is not supported.
+        CheckpointError: If a resumed run had the callback, and what it saved is missing.
+    """
+
+    def __init__(
+        self,
+        speedup: float | None = None,
+        *,
+        config: HybridConfig | Mapping[str, Any] | None = None,
+        **fields: Any,
+    ) -> None:
+        given = {"speedup": speedup, **fields}
+        self.config = configuration(config, {k: v for k, v in given.items() if v is not None})
+        if self.config.total_steps is not None:
+            remedy = "Set TrainingArguments(max_steps=...) or num_train_epochs."
+            expected = "None, because the Trainer knows it"
+            raise ConfigError("total_steps", expected, self.config.total_steps, remedy)
+        self.engine: HybridEngine | None = None
+        self._start = 0
+        self._losses: list[Tensor] = []
+        self._record: StepRecord | None = None
+        self._hooks: list[Any] = []
+
+    @property
+    def ledger(self) -> SavingsLedger:
+        """What the current or last run has cost and saved."""
+        return self.engine.ledger if self.engine is not None else SavingsLedger()
+
+    def on_train_begin(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        model: nn.Module | None = None,
+        optimizer: Any = None,
+        lr_scheduler: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Bind to model and optimizer; continue a resumed run."""
+        self._let_go()
+        self.engine = None
+        if not self.config.enabled or model is None:
+            return
+        refuse(args)
+        saved = _load(args, state) if state.global_step else None
+        if saved is None and state.global_step:
+            _check_plain(state, lr_scheduler)
+        self._start = saved["start"] if saved else state.global_step
+        config = replace(self.config, total_steps=max(1, state.max_steps - self._start))
+        self.engine = HybridEngine(model, _inner(optimizer), config)
+        if saved is not None:
+            self.engine.load_state_dict(saved["engine"])
+        self._hooks = [
+            model.register_load_state_dict_pre_hook(self._leave),
+            model.register_state_dict_pre_hook(self._leave),
+        ]
+        if not args.torch_compile:
+            self._hooks.append(model.register_forward_hook(self._keep_loss))
+        control.should_training_stop |= self.engine.done
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Open a full step before the first batch of its accumulation window."""
+        if self.engine is not None and not self.engine.done:
+            self._losses = []
+            self.engine.before_step()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Let the verdict depend on the loss."""
+        if self.engine is not None and self._losses:
+            self.engine.observe_loss(sum(self._losses[1:], self._losses[0]))
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Close a full step right after the optimizer has updated."""
+        if self.engine is not None and self.engine.in_step:
+            loss = sum(self._losses[1:], self._losses[0]) if self._losses else None
+            self._record = self.engine.after_step(loss)
+
+    def on_step_end(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        lr_scheduler: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Step the scheduler for predicted steps; end a run that has its length."""
+        record, self._record = self._record, None
+        if self.engine is None or record is None:
+            return
+        if _counts_steps(lr_scheduler):
+            for _ in range(record.ticks - 1):  # the Trainer has stepped it for the full step
+                lr_scheduler.step()
+        if self.engine.done:
+            # What the Trainer does at its last step: it evaluates, saves and stops.
+            last = replace(state, max_steps=state.global_step)
+            DefaultFlowCallback().on_step_end(args, last, control)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add the savings to what is printed and to ``state.log_history``."""
+        if self.engine is None or logs is None or "loss" not in logs:
+            return
+        found = {f"hybrid_predict/{name}": getattr(self.ledger, name) for name in _NUMBERS}
+        known = {name: value for name, value in found.items() if value is not None}
+        logs.update(known)
+        state.log_history[-1].update(known)
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save what the run's future depends on, in the checkpoint's folder."""
+        if self.engine is None or args.save_only_model:
+            return
+        saved = {"run": _name(state), "start": self._start, "engine": self.engine.state_dict()}
+        folder = _folder(args, state)
+        if not args.should_save:
+            return
+        if folder.is_dir():
+            torch.save(saved, folder / FILE)
+        else:
+            text = "There is no folder %s, so this checkpoint cannot be resumed with the plug-in."
+            logger.warning(text, folder)
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Let go of the model."""
+        self._let_go()
+
+    def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
+        watched = self.engine is not None and self.engine.in_step and torch.is_grad_enabled()
+        loss = output.get("loss") if watched and isinstance(output, Mapping) else None
+        if isinstance(loss, Tensor):
+            self._losses.append(loss.detach())
+
+    def _leave(self, *_: Any) -> None:
+        """Undo unverified predicted steps before weights are loaded, or saved after an error."""
+        if self.engine is not None:
+            with suppress(UsageError):  # after the update there is nothing to undo
+                self.engine.abandon()
+
+    def _let_go(self) -> None:
+        if self.engine is not None:
+            self.engine.detach()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+
+def refuse(args: TrainingArguments) -> None:
+    """Raise for ways of training on several devices that are not supported.
+
+    Args:
+        args: The Trainer's arguments.
+
+    Raises:
+        UnsupportedSetupError: If these ask for one.
+    """
+    if args.deepspeed or args.fsdp:
+        got, remedy = "deepspeed" if args.deepspeed else "fsdp", "Leave this argument out."
+    elif args.parallel_mode is ParallelMode.NOT_DISTRIBUTED:
+        got, remedy = "nn.DataParallel", "Start the script with torchrun, or show it one device."
+    else:
+        return
+    raise UnsupportedSetupError(
+        "TrainingArguments",
+        "a single device, or DistributedDataParallel",
+        got,
+        f"{remedy} Or remove HybridPredictCallback.",
+    )
+
+
+def _inner(optimizer: Any) -> Any:
+    """The torch optimizer that accelerate has wrapped."""
+    while type(optimizer).__name__ == "AcceleratedOptimizer":
+        optimizer = optimizer.optimizer
+    return optimizer
+
+
+def _counts_steps(scheduler: Any) -> bool:
+    """Whether the Trainer steps a scheduler in every step, and not by a metric."""
+    return not (isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR")
+
+
+def _folder(args: TrainingArguments, state: TrainerState) -> Path:
+    return Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+
+
+def _name(state: TrainerState) -> str:
+    """What tells the checkpoint of one run from that of another at the same step."""
+    course = [state.global_step, state.total_flos, state.log_history]
+    return sha256(json.dumps(course, sort_keys=True).encode()).hexdigest()
+
+
+def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
+    """What was saved beside the checkpoint that the Trainer resumes from; None if nothing was.
+
+    The Trainer does not tell callbacks its folder.
+    """
+    asked = args.resume_from_checkpoint
+    folders = [Path(asked)] if isinstance(asked, str) else []
+    for folder in (*folders, _folder(args, state)):
+        if (folder / FILE).is_file():
+            saved = torch.load(folder / FILE, map_location="cpu", weights_only=True)
+            if saved["run"] == _name(state):
+                return saved
+    return None
+
+
+def _check_plain(state: TrainerState, scheduler: Any) -> None:
+    """Check that a run which goes on without a saved state took full steps only.
+
+    Raises:
+        CheckpointError: If its scheduler was stepped more often.
+    """
+    steps = getattr(scheduler, "last_epoch", 0) if _counts_steps(scheduler) else 0
+    if steps > state.global_step:
+        raise CheckpointError(
+            f"resume_from_checkpoint: expected {FILE} of this run beside the Trainer's files, "
+            f"because its schedule is at step {steps} after {state.global_step} full steps, got "
+            "none. Resume from a folder in output_dir, or name the folder in "
+            "TrainingArguments(resume_from_checkpoint=...) too."
+        )

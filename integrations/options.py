@@ -1,0 +1,38 @@
+"""The arguments of a callback, as a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.forecast.predictors import make_predictor
+from hybrid_predict.updates import make_update
+
+FIELDS = frozenset(f.name for f in fields(HybridConfig))
+_PATTERN = {"full_steps", "predict_steps"}
+"""What says the same as ``speedup``."""
+
+
+def configuration(
+    config: HybridConfig | Mapping[str, Any] | None, given: Mapping[str, Any]
+) -> HybridConfig:
+    """A configuration, its fields by name or None, overridden by the fields given.
+
+    Raises:
+        ConfigError: If a field is unknown or out of range.
+    """
+    chosen = dict(config) if isinstance(config, Mapping) else dict(vars(config or HybridConfig()))
+    if unknown := sorted((chosen.keys() | given.keys()) - FIELDS):
+        raise ConfigError("config", f"fields out of {', '.join(sorted(FIELDS))}", unknown)
+    for one, other in ((_PATTERN, {"speedup"}), ({"speedup"}, _PATTERN)):
+        if given.keys() & one:
+            chosen = {k: v for k, v in chosen.items() if k not in other}
+    made = HybridConfig(**{**chosen, **given})
+    for choice in made.predictors.values():
+        make_predictor(choice)
+    for choice in made.updates.values():
+        make_update(choice)
+    return made

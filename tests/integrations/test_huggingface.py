@@ -1,0 +1,269 @@
+"""The callback in a Trainer of Hugging Face transformers."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import CosineAnnealingLR, ReduceLROnPlateau
+
+from cases import UNGATED
+from hybrid_predict import (
+    CheckpointError,
+    ConfigError,
+    HybridConfig,
+    HybridEngine,
+    Phase,
+    UnsupportedSetupError,
+)
+from loops import same_bits
+
+transformers = pytest.importorskip("transformers")
+
+from transformers.training_args import ParallelMode  # noqa: E402
+
+from hybrid_predict.integrations.huggingface import (  # noqa: E402
+    FILE,
+    HybridPredictCallback,
+    refuse,
+)
+
+SIZE, STEPS = 6, 30
+OPTIONS: dict[str, Any] = {
+    "speedup": 1.5, "warmup_steps": 2, "cooldown_steps": 1, "max_overhead": 100.0,
+    "predictors": UNGATED,
+}  # fmt: skip
+
+
+def gpt() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        n_layer=2, n_embd=32, n_head=2, vocab_size=64, n_positions=8,
+        attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0,
+    )  # fmt: skip
+    return transformers.GPT2LMHeadModel(config)
+
+
+def data(batches: int) -> list[dict[str, Tensor]]:
+    tokens = torch.randint(0, 64, (batches * SIZE, 8), generator=torch.Generator().manual_seed(1))
+    return [{"input_ids": row, "labels": row} for row in tokens]
+
+
+def schedule(model: nn.Module, steps: int = STEPS) -> tuple[Any, Any]:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    return optimizer, CosineAnnealingLR(optimizer, steps)
+
+
+class Ordered(transformers.Trainer):
+    """Reads its data in order, and averages the losses of batches as a plain loop does."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.model_accepts_loss_kwargs = False
+
+    def _get_train_sampler(self, *_: Any) -> Any:
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+def trained(
+    folder: Path,
+    callback: Any,
+    model: nn.Module | None = None,
+    *,
+    batches: int = 10,
+    resume: Any = None,
+    also: Any = (),
+    optimizers: Any = None,
+    **arguments: Any,
+) -> Any:
+    """A Trainer that has trained."""
+    model = gpt() if model is None else model
+    length = {} if "num_train_epochs" in arguments else {"max_steps": STEPS}
+    quiet = {"save_strategy": "no", "report_to": [], "disable_tqdm": True, "logging_steps": 5}
+    args = transformers.TrainingArguments(
+        output_dir=str(folder), per_device_train_batch_size=SIZE, max_grad_norm=0.0, use_cpu=True,
+        dataloader_pin_memory=False, **{**length, **quiet, **arguments},
+    )  # fmt: skip
+    found = schedule(model) if optimizers is None else optimizers
+    trainer = Ordered(
+        model=model, args=args, train_dataset=data(batches), eval_dataset=data(1),
+        optimizers=found, callbacks=[callback, *also],
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=resume)
+    return trainer
+
+
+def by_hand(window: int = 1, batches: int = 10, bf16: bool = False) -> tuple[nn.Module, Any]:
+    """The plain loop on the same data."""
+    model = gpt()
+    optimizer, scheduler = schedule(model)
+    rows, at = data(batches), 0
+    config = HybridConfig(total_steps=STEPS, **OPTIONS)
+    with HybridEngine(model, optimizer, config) as engine:
+        while not engine.done:
+            engine.before_step()
+            losses = []
+            for _ in range(window):
+                inputs = torch.stack([r["input_ids"] for r in rows[at * SIZE :][:SIZE]])
+                with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                    losses.append(model(input_ids=inputs, labels=inputs).loss)
+                (losses[-1] / window).backward()
+                at = (at + 1) % batches
+            optimizer.step()
+            optimizer.zero_grad()
+            for _ in range(engine.after_step(sum(losses)).ticks):
+                scheduler.step()
+    return model, engine
+
+
+@pytest.mark.parametrize(
+    ("window", "bf16"), [(1, False), (5, False), (1, True)], ids=["plain", "accumulated", "bf16"]
+)
+def test_trains_as_the_plain_loop_does(tmp_path: Path, window: int, bf16: bool) -> None:
+    callback = HybridPredictCallback(**OPTIONS)
+    trainer = trained(tmp_path, callback, gradient_accumulation_steps=window, bf16=bf16)
+    model, engine = by_hand(window, bf16=bf16)
+    ledger = callback.ledger
+    assert ledger.predicted_steps == engine.ledger.predicted_steps > 5
+    assert trainer.state.global_step == ledger.full_steps == STEPS - ledger.predicted_steps
+    assert trainer.lr_scheduler.last_epoch == STEPS
+    assert same_bits(trainer.model.state_dict(), model.state_dict())
+
+
+def test_epochs_set_the_length_and_logs_are_over_full_steps(tmp_path: Path) -> None:
+    callback = HybridPredictCallback(**OPTIONS)
+    options = {"eval_strategy": "epoch", "gradient_accumulation_steps": 4}
+    model = gpt()
+    trainer = trained(
+        tmp_path, callback, model, num_train_epochs=10, optimizers=schedule(model), **options
+    )
+    ledger = callback.ledger
+    assert (ledger.steps, trainer.state.global_step) == (30, ledger.full_steps)
+    assert trainer.lr_scheduler.last_epoch == 30
+    logs = trainer.state.log_history
+    losses = {row["step"]: row["loss"] for row in logs if "loss" in row}
+    assert list(losses) == [*range(5, ledger.full_steps + 1, 5)]
+    # Averaged over full steps: over all steps, the last would come to 2.2.
+    assert min(losses.values()) > 3.3
+    assert logs[-3]["hybrid_predict/predicted_steps"] > 5
+    assert sum("eval_loss" in row for row in logs) == -(-ledger.full_steps // 3)
+
+
+def test_ends_as_the_trainer_ends_with_a_last_evaluation_and_checkpoint(tmp_path: Path) -> None:
+    callback = HybridPredictCallback(**OPTIONS)
+    every = {"save_strategy": "steps", "save_steps": 8, "eval_strategy": "steps", "eval_steps": 8}
+    trainer = trained(tmp_path, callback, **every)
+    last = trainer.state.global_step
+    assert last < STEPS and last % 8
+    saved = sorted(int(p.name.split("-")[1]) for p in tmp_path.glob("checkpoint-*"))
+    assert saved == [8, 16, last]
+    evaluated = [row["step"] for row in trainer.state.log_history if "eval_loss" in row]
+    assert evaluated == saved
+
+
+def test_resumes_bit_for_bit(tmp_path: Path) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 7}
+    whole = trained(tmp_path, HybridPredictCallback(**OPTIONS), **saving)
+    for path in (tmp_path / "checkpoint-14", str(tmp_path / "checkpoint-7")):
+        callback = HybridPredictCallback(**OPTIONS)
+        resumed = trained(tmp_path, callback, resume=str(path), **saving)
+        assert callback.ledger.full_steps == resumed.state.global_step == whole.state.global_step
+        assert same_bits(resumed.model.state_dict(), whole.model.state_dict())
+
+
+def test_a_checkpoint_is_told_from_that_of_another_run(tmp_path: Path) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 14}
+    whole = trained(tmp_path / "a", HybridPredictCallback(**OPTIONS), **saving)
+    other = trained(tmp_path / "b", HybridPredictCallback(**OPTIONS), batches=8, **saving)
+    assert not same_bits(whole.model.state_dict(), other.model.state_dict())
+    path = str(tmp_path / "a" / "checkpoint-14")
+    with pytest.raises(CheckpointError, match="resume_from_checkpoint"):
+        trained(tmp_path / "b", HybridPredictCallback(**OPTIONS), resume=path, **saving)
+    named = {"resume_from_checkpoint": path, **saving}
+    resumed = trained(
+        tmp_path / "b", HybridPredictCallback(**OPTIONS), resume=path, batches=10, **named
+    )
+    assert same_bits(resumed.model.state_dict(), whole.model.state_dict())
+
+
+def test_continues_a_run_without_the_plug_in_and_a_finished_one(tmp_path: Path) -> None:
+    saving = {"save_strategy": "steps", "save_steps": 10}
+    trained(tmp_path, HybridPredictCallback(enabled=False), **saving)
+    assert not list(tmp_path.rglob(FILE))
+    callback = HybridPredictCallback(**OPTIONS)
+    shutil.rmtree(tmp_path / "checkpoint-20")
+    resumed = trained(tmp_path, callback, resume=str(tmp_path / "checkpoint-10"), **saving)
+    assert callback.ledger.steps == STEPS - 10
+    assert resumed.state.global_step == 10 + callback.ledger.full_steps < STEPS
+    last = resumed.state.global_step
+    again = HybridPredictCallback(**OPTIONS)
+    finished = trained(tmp_path, again, resume=str(tmp_path / f"checkpoint-{last}"), **saving)
+    assert again.engine is not None and again.engine.done
+    assert finished.state.global_step <= last + 1
+
+
+def test_off_is_bit_identical(tmp_path: Path) -> None:
+    plain = trained(tmp_path, transformers.PrinterCallback())
+    for how in ({"enabled": False}, {"updates": {}, "speedup": 1}):
+        off = trained(tmp_path, HybridPredictCallback(**how))
+        assert off.state.global_step == plain.state.global_step == STEPS
+        assert same_bits(off.model.state_dict(), plain.model.state_dict())
+
+
+class Interrupts(transformers.TrainerCallback):
+    """Stops training by an error inside the first verifying step."""
+
+    def __init__(self, watched: HybridPredictCallback) -> None:
+        self.watched = watched
+        self.before: dict[str, Tensor] = {}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.before = {k: v.detach().clone() for k, v in kwargs["model"].named_parameters()}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        engine = self.watched.engine
+        assert engine is not None and engine._step is not None
+        if engine._step.phase is Phase.PREDICT:
+            raise KeyboardInterrupt
+
+
+def test_weights_saved_after_an_interruption_are_verified_ones(tmp_path: Path) -> None:
+    callback, model = HybridPredictCallback(**OPTIONS), gpt()
+    stop = Interrupts(callback)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, callback, model, also=[stop])
+    assert not same_bits(dict(model.named_parameters()), stop.before)
+    model.save_pretrained(tmp_path / "saved")
+    assert same_bits({k: v.detach() for k, v in model.named_parameters()}, stop.before)
+
+
+def test_a_scheduler_that_follows_a_metric_is_left_to_the_trainer(tmp_path: Path) -> None:
+    callback, model = HybridPredictCallback(**OPTIONS), gpt()
+    optimizer, _ = schedule(model)
+    plateau = ReduceLROnPlateau(optimizer, patience=100)
+    trainer = trained(
+        tmp_path, callback, model, optimizers=(optimizer, plateau), eval_strategy="steps",
+        eval_steps=5, metric_for_best_model="eval_loss",
+    )  # fmt: skip
+    evaluations = sum("eval_loss" in row for row in trainer.state.log_history)
+    assert plateau.last_epoch == evaluations
+    assert callback.ledger.predicted_steps > 5
+
+
+def test_what_cannot_be_is_refused() -> None:
+    with pytest.raises(ConfigError, match="total_steps"):
+        HybridPredictCallback(total_steps=10)
+    with pytest.raises(ConfigError, match="speed_up"):
+        HybridPredictCallback(speed_up=2.0)
+    one = {"deepspeed": None, "fsdp": [], "parallel_mode": ParallelMode.NOT_PARALLEL}
+    refuse(SimpleNamespace(**one))
+    asked: dict[str, Any] = {"deepspeed": "z3.json", "fsdp": ["full_shard"]}
+    asked["parallel_mode"] = ParallelMode.NOT_DISTRIBUTED
+    for name, value in asked.items():
+        with pytest.raises(UnsupportedSetupError, match="TrainingArguments"):
+            refuse(SimpleNamespace(**{**one, name: value}))
