@@ -142,6 +142,8 @@ class HybridPredict(TrainerCallback):
             self._missed = MissedCheckpoints(clock)
             trainer.callbacks.append(self._missed)  # type: ignore[attr-defined]
             trainer.should_stop |= self.engine.done and clock.outlasts
+        if self.engine.clock.planned and clock.skip_data == "none":
+            warn_of_patience(trainer, config.compression)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -352,3 +354,24 @@ def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
     else:
         return
     raise UnsupportedSetupError("Trainer", expected, got, f"{remedy} Or remove HybridPredict.")
+
+
+def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
+    """Warn where patience is counted in validations or epochs, and predicted steps leave some out.
+
+    Args:
+        trainer: The Trainer of a run that uses all batches, so that its epochs are fewer.
+        speedup: How many times fewer.
+    """
+    stops = package_of(trainer).callbacks.EarlyStopping
+    patient = [
+        *{type(c).__name__ for c in trainer.callbacks if isinstance(c, stops)},  # type: ignore[attr-defined]
+        *{"ReduceLROnPlateau" for c in trainer.lr_scheduler_configs if c.reduce_on_plateau},
+    ]
+    if patient:
+        package_of(trainer).utilities.rank_zero_warn(
+            f"HybridPredict: the patience of {' and '.join(patient)} counts validations or epochs, "
+            f"of which a run bounded by steps has about {speedup:g} times fewer than without "
+            f"predicted steps. Divide patience by {speedup:g}, or bound the run by max_epochs "
+            "alone: then no validation is left out."
+        )

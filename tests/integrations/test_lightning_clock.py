@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from hybrid_predict import UnsupportedSetupError
@@ -212,3 +212,42 @@ def test_schedulers_that_count_epochs_end_where_the_plain_run_does(
     assert trainer.global_step == plain.global_step
     told = [str(w.message) for w in caught if "fewer than max_epochs" in str(w.message)]
     assert bool(told) is (trainer.current_epoch < 30) is (batches < 6)
+
+
+class Validations(Callback):
+    """Notes at which global steps validations run."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        if not trainer.sanity_checking:
+            self.steps.append(trainer.global_step)
+
+
+def validated(*callbacks: Any, schedule: str = "none", **limit: int) -> list[int]:
+    seen = Validations()
+    fit(
+        [*callbacks, seen, EarlyStopping("val_loss", min_delta=1e9, patience=2)],
+        Net(schedule),
+        **limit,
+    )
+    return seen.steps
+
+
+def test_patience_is_counted_in_the_validations_of_the_plain_run_where_epochs_bound_it() -> None:
+    plain = validated(max_epochs=8)
+    hybrid = validated(Ungated(speedup=1.5), max_epochs=8)
+    assert len(hybrid) == len(plain) == 3
+    assert all(abs(a - b) <= 1 for a, b in zip(plain, hybrid, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("schedule", "named"), [("none", "EarlyStopping counts"), ("plateau", "and ReduceLROnPlateau")]
+)
+def test_a_run_bounded_by_steps_warns_of_patience(schedule: str, named: str) -> None:
+    with pytest.warns(UserWarning, match=f"{named}.* Divide patience by 1.5, or bound") as found:
+        steps = validated(Ungated(speedup=1.5), schedule=schedule, max_steps=128)
+    assert sum("patience" in str(w.message) for w in found) == 1
+    assert len(steps) == 3 and steps[-1] > 60  # 48 in the plain run
+    assert validated(Ungated(speedup=1), schedule=schedule, max_steps=128)[-1] == 48
