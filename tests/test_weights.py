@@ -1,0 +1,89 @@
+"""A trained model's weights leave and enter without the plug-in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+
+from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
+
+TESTS = Path(__file__).parent
+KEY = "hybrid_predict"
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[Any, Any]:
+    return fit([Ungated(speedup=1.5, max_overhead=1e9)], train=SeededLoader(), max_steps=30)
+
+
+def test_a_checkpoint_loads_where_the_plug_in_is_not_installed(
+    trained: tuple[Any, Any], tmp_path: Path
+) -> None:
+    trainer, model = trained
+    path = tmp_path / "whole.ckpt"
+    trainer.save_checkpoint(path, weights_only=False)
+    code = """
+import sys
+import torch
+sys.modules["hybrid_predict"] = None
+checkpoint = torch.load(sys.argv[1], weights_only=True)
+print(checkpoint["state_dict"]["net.0.weight"].sum().item())
+print(sorted(checkpoint["callbacks"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert done.stderr == ""
+    total, callbacks = done.stdout.split()
+    assert (float(total), callbacks) == (model.net[0].weight.sum().item(), "[]")
+
+
+def test_a_run_without_the_plug_in_goes_on_from_its_checkpoint(
+    trained: tuple[Any, Any], tmp_path: Path
+) -> None:
+    trained[0].save_checkpoint(tmp_path / "whole.ckpt", weights_only=False)
+    path = str(tmp_path / "whole.ckpt")
+    trainer, model = fit([], max_steps=40, train=SeededLoader(), ckpt_path=path)
+    assert (trainer.global_step, model.batches) == (40, 10)
+
+
+def test_weights_only_leave_its_state_out(tmp_path: Path) -> None:
+    whole = ModelCheckpoint(tmp_path, "whole", every_n_train_steps=30)
+    light = ModelCheckpoint(tmp_path, "light", save_weights_only=True, every_n_epochs=1)
+    _, model = fit([Ungated(speedup=1.5, max_overhead=1e9), whole, light], max_steps=30)
+    paths = {name: tmp_path / f"{name}.ckpt" for name in ("whole", "light")}
+    found = {name: torch.load(path, weights_only=True) for name, path in paths.items()}
+    assert KEY in found["whole"] and KEY not in found["light"]
+    assert same(found["light"]["state_dict"], found["whole"]["state_dict"])
+    assert same(weights(Net.load_from_checkpoint(paths["light"])), weights(model))
+
+
+def test_what_it_adds_is_two_numbers_per_entry_samples_and_little_else() -> None:
+    trainer, model = fit([Ungated(speedup=1.5, max_overhead=1e9)], max_steps=30)
+    tensors = trainer._checkpoint_connector.dump_checkpoint()[KEY]["engine"]["tensors"]
+    hidden = model.net[0].weight.numel() + model.net[4].weight.numel()
+    assert (2 + 2) * hidden < entries(tensors) < (2 + 3) * hidden + 100
+
+
+def entries(value: Any) -> int:
+    if isinstance(value, torch.Tensor):
+        return value.numel()
+    parts = value.values() if isinstance(value, dict) else value
+    return sum(map(entries, parts)) if isinstance(value, (dict, list)) else 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_gives_the_same_outputs(trained: tuple[Any, Any], tmp_path: Path) -> None:
+    for needed in ("onnx", "onnxscript"):
+        pytest.importorskip(needed)
+    runtime = pytest.importorskip("onnxruntime")
+    net, x = trained[1].net.eval(), torch.randn(4, 8)
+    torch.onnx.export(net, (x,), str(tmp_path / "net.onnx"), dynamo=True)
+    session = runtime.InferenceSession(str(tmp_path / "net.onnx"))
+    (out,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+    torch.testing.assert_close(torch.from_numpy(out), net(x).detach())
