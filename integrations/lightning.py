@@ -16,6 +16,7 @@ from hybrid_predict.accounts.saved import check_state
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
+from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     import lightning.pytorch as pl
 
 KEY = "hybrid_predict"
+
+_OF_A_RUN = ("engine", "_clock", "_missed", "_saved", "_unlogged", "_recorder")
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +85,7 @@ class HybridPredict(TrainerCallback):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
         self.skip_data = skip_data
         self.engine: HybridEngine | None = None
-        self._history = RunHistory()
+        self._last = LastRun()
         self._clock: TrainerClock | None = None
         self._missed: MissedCheckpoints | None = None
         self._saved: dict[str, Any] | None = None
@@ -98,18 +101,21 @@ class HybridPredict(TrainerCallback):
 
     @property
     def ledger(self) -> SavingsLedger:
-        """What the current, last or loaded run has cost and saved."""
-        if self.engine is not None:
-            return self.engine.ledger
-        saved = self._saved
-        return SavingsLedger.from_dict(saved["engine"]["ledger"]) if saved else SavingsLedger()
+        """What the current, last or loaded run has cost and saved, be it that of a copy."""
+        if self.engine is None and self._saved is not None:
+            return SavingsLedger.from_dict(self._saved["engine"]["ledger"])
+        return self._last.ledger
 
     @property
     def history(self) -> RunHistory:
         """The course of the current, last or loaded run."""
         if self.engine is None and self._saved is not None:
-            self._history.load_state_dict(self._saved["history"])
-        return self._history
+            self._last.history.load_state_dict(self._saved["history"])
+        return self._last.history
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is copied or pickled: settings and what the last run has told, not the run."""
+        return {**vars(self), **dict.fromkeys(_OF_A_RUN), "_losses": []}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Forget the last run, and read the length of this one before callbacks change it."""
@@ -129,12 +135,12 @@ class HybridPredict(TrainerCallback):
             check_state(saved["engine"])
             stayed = clock.load_state_dict(saved["clock"])
         config = self._run_config(trainer, clock)
-        self._history = RunHistory()
         self._recorder = Recorder(trainer.loggers if trainer.is_global_zero else ())
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
+        self._last.start(self.engine.ledger)
         if saved is not None:
             self.engine.load_state_dict(saved["engine"], steps=clock.steps)
-            self._history.load_state_dict(saved["history"])
+            self.history.load_state_dict(saved["history"])
             if stayed:
                 continue_random_states(trainer, saved["random"])
         if not clock.unavailable:

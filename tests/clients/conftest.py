@@ -1,0 +1,23 @@
+"""Packages built on Lightning that users have; each test is skipped where its package is not."""
+
+from typing import Any
+
+import pytest
+
+from hybrid_predict import HybridPredict
+
+
+@pytest.fixture
+def callback() -> HybridPredict:
+    """What a user writes, but for layers so small that correcting them costs much."""
+    return HybridPredict(speedup=1.5, max_overhead=1e3)
+
+
+@pytest.fixture
+def quiet() -> dict[str, Any]:
+    """What every Trainer is given."""
+    return {
+        "accelerator": "cpu",
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }

@@ -1,0 +1,67 @@
+"""Packages train with copies of the callback that they were given, and pickle it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+
+import torch
+
+from hybrid_predict import FittedPredictor, HybridPredict, SpectralUpdate
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.integrations.last_run import LastRun
+from hybrid_predict.report import RunHistory
+from lightning_models import Ungated, fit
+
+OPTIONS = {"speedup": 2.0, "max_overhead": 1e9, "skip_data": "tail"}
+
+
+def test_the_users_own_callback_tells_of_the_run_of_a_copy() -> None:
+    mine = Ungated(**OPTIONS)
+    used = copy.deepcopy(copy.copy(mine))
+    fit([used], max_steps=30)
+    assert used.ledger.predicted_steps > 5
+    assert mine.ledger is used.ledger and mine.history is used.history
+    assert len(mine.history.rows) == mine.ledger.full_steps
+    assert mine.engine is None
+
+
+def test_copies_of_a_callback_that_has_run_start_anew() -> None:
+    mine = Ungated(**OPTIONS)
+    fit([mine], max_steps=30)
+    first = mine.ledger
+    for again in (copy.deepcopy(mine), pickle.loads(pickle.dumps(mine))):
+        assert again.engine is None
+        assert again.ledger.summary() == first.summary()
+        fit([again], max_steps=20)
+        assert again.ledger.steps == 20
+    assert first.steps == 30
+    # A deep copy was asked first; what was unpickled is nobody's copy here.
+    assert mine.ledger.steps == 20 and mine.ledger is not again.ledger
+
+
+def test_settings_survive_pickling_before_a_run() -> None:
+    options = {"updates": {"hidden": SpectralUpdate(share=0.5)}, "predictors": {"hidden": "fitted"}}
+    for callback in (HybridPredict(**OPTIONS), HybridPredict(full_steps=2, predict_steps=1),
+                     HybridPredict(predictors={"hidden": FittedPredictor()}),
+                     HybridPredict(**options)):  # fmt: skip
+        for made in (pickle.loads(pickle.dumps(callback)), copy.deepcopy(callback)):
+            assert repr(made.config) == repr(callback.config)
+            assert made.skip_data == callback.skip_data
+            assert made.ledger.steps == 0
+
+
+def test_a_pickled_callback_needs_few_classes_to_be_allowed() -> None:
+    mine = Ungated(**OPTIONS)
+    fit([mine], max_steps=20)
+    known = HybridPredict(speedup=2.0)
+    known._last = mine._last
+    buffer = io.BytesIO()
+    torch.save(known, buffer)
+    buffer.seek(0)
+    allowed = [HybridPredict, HybridConfig, LastRun, SavingsLedger, RunHistory]
+    with torch.serialization.safe_globals(allowed):
+        loaded = torch.load(buffer, weights_only=True)
+    assert loaded.ledger.summary() == mine.ledger.summary()
