@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import sys
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +20,7 @@ from hybrid_predict import (
     ConfigError,
     HybridConfig,
     HybridEngine,
+    MissingExtraError,
     Phase,
     UnsupportedSetupError,
 )
@@ -267,3 +270,32 @@ def test_what_cannot_be_is_refused() -> None:
     for name, value in asked.items():
         with pytest.raises(UnsupportedSetupError, match="TrainingArguments"):
             refuse(SimpleNamespace(**{**one, name: value}))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_adapters_of_peft_train_and_resume(tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+
+    def adapted() -> nn.Module:
+        config = peft.LoraConfig(r=4, target_modules=["c_attn", "c_fc"], fan_in_fan_out=True)
+        return peft.get_peft_model(gpt(), config)
+
+    saving = {"save_strategy": "steps", "save_steps": 7}
+    whole, callback = adapted(), HybridPredictCallback(**OPTIONS)
+    frozen = {k: v.detach().clone() for k, v in whole.named_parameters() if not v.requires_grad}
+    trained(tmp_path, callback, whole, **saving)
+    assert callback.ledger.predicted_steps > 5
+    assert same_bits({k: dict(whole.named_parameters())[k].detach() for k in frozen}, frozen)
+    resumed = adapted()
+    path = str(tmp_path / "checkpoint-14")
+    trained(tmp_path, HybridPredictCallback(**OPTIONS), resumed, resume=path, **saving)
+    assert same_bits(resumed.state_dict(), whole.state_dict())
+
+
+def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = find_spec("hybrid_predict.integrations.huggingface")
+    assert spec is not None and spec.loader is not None
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(MissingExtraError, match=r"hybrid-predict\[huggingface\]"):
+        spec.loader.exec_module(module_from_spec(spec))
