@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 
-from hybrid_predict import HybridPredict
+from hybrid_predict import HybridPredict, MomentumPredictor
 
 
 @pytest.fixture
 def callback() -> HybridPredict:
-    """What a user writes, but for layers so small that correcting them costs much."""
-    return HybridPredict(speedup=1.5, max_overhead=1e3)
+    """What a user writes, but for runs too short to show skill and layers so small that correcting
+    them costs much."""
+    predictors = {"hidden": MomentumPredictor(gated=False)}
+    return HybridPredict(speedup=1.5, max_overhead=1e3, predictors=predictors)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hybrid_predict import HybridConfig, HybridPredict
+from hybrid_predict import HybridConfig, HybridPredict, MomentumPredictor
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.report import RunHistory
@@ -20,7 +20,7 @@ from darts.utils.serialization import safe_globals  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-OURS = [HybridPredict, HybridConfig, LastRun, SavingsLedger, RunHistory]
+OURS = [HybridPredict, HybridConfig, LastRun, MomentumPredictor, SavingsLedger, RunHistory]
 
 
 def test_trains_forecasts_saves_and_loads(
