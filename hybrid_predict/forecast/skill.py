@@ -20,7 +20,7 @@ RESOLUTION = 0.02
 """Standard deviation of skill and of fitted length between windows, at least."""
 
 SHORTEST = 0.25
-"""Least lower bound of the fitted length for predicted steps to be made, in lengths of the drift."""
+"""Least lower bound of the fitted length for predicted steps, in lengths of the drift."""
 
 
 @dataclass
