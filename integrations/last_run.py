@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.report import RunHistory
+from hybrid_predict.report.history import RunHistory
 
 
 class LastRun:

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
-from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import random_states, set_random_states
 from hybrid_predict.accounts.saved import check_state
@@ -20,9 +17,9 @@ from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
-from hybrid_predict.integrations.mlflow import Recorder
 from hybrid_predict.integrations.options import FIELDS, configuration
-from hybrid_predict.report import RunHistory
+from hybrid_predict.integrations.reporter import Reporter
+from hybrid_predict.report.history import RunHistory
 from hybrid_predict.tensors import ranks
 
 if TYPE_CHECKING:
@@ -30,7 +27,7 @@ if TYPE_CHECKING:
 
 KEY = "hybrid_predict"
 
-_OF_A_RUN = ("engine", "_clock", "_missed", "_saved", "_unlogged", "_recorder")
+_OF_A_RUN = ("engine", "_clock", "_missed", "_saved", "_reporter")
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +50,9 @@ class HybridPredict(TrainerCallback):
         skip_data: What happens to the batches of predicted steps: ``draw`` loads and drops them,
             ``tail`` leaves the end of each epoch unread (for shuffled data), ``none`` keeps them
             all; ``auto`` draws if the run's length or a scheduler counts epochs.
+        log_dir: The folder for the run's event log, which ``hybrid-predict report`` and ``watch``
+            read. ``auto`` is that of the run's own logger (TensorBoard, CSV), if it has one; None
+            writes nothing.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -78,12 +78,14 @@ class HybridPredict(TrainerCallback):
         lag: int | None = None,
         config: HybridConfig | Mapping[str, Any] | None = None,
         skip_data: SkipData = "auto",
+        log_dir: str | None = "auto",
     ) -> None:
         given = {k: v for k, v in locals().items() if k in FIELDS and v is not None}
         self.config = configuration(config, given)
         if skip_data not in ("auto", "draw", "tail", "none"):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
         self.skip_data = skip_data
+        self.log_dir = None if log_dir is None else str(log_dir)
         self.engine: HybridEngine | None = None
         self._last = LastRun()
         self._clock: TrainerClock | None = None
@@ -91,8 +93,16 @@ class HybridPredict(TrainerCallback):
         self._saved: dict[str, Any] | None = None
         self._epochs: int | None = None
         self._losses: list[Any] = []
-        self._unlogged: tuple[StepRecord, int] | None = None
-        self._recorder: Recorder | None = None
+        self._reporter: Reporter | None = None
+
+    def __repr__(self) -> str:
+        plain = HybridConfig()
+        chosen = {f: getattr(self.config, f) for f in self.config.__dataclass_fields__}
+        said = [f"{f}={v!r}" for f, v in chosen.items() if v != getattr(plain, f)]
+        return f"{type(self).__name__}({', '.join(said)})"
+
+    def __str__(self) -> str:
+        return f"{self!r}: {self.ledger}" if self.ledger.steps else repr(self)
 
     @property
     def state_key(self) -> str:
@@ -135,7 +145,6 @@ class HybridPredict(TrainerCallback):
             check_state(saved["engine"])
             stayed = clock.load_state_dict(saved["clock"])
         config = self._run_config(trainer, clock)
-        self._recorder = Recorder(trainer.loggers if trainer.is_global_zero else ())
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
         self._last.start(self.engine.ledger)
         if saved is not None:
@@ -143,6 +152,7 @@ class HybridPredict(TrainerCallback):
             self.history.load_state_dict(saved["history"])
             if stayed:
                 continue_random_states(trainer, saved["random"])
+        self._reporter = Reporter(trainer, self.engine, self.log_dir)
         if not clock.unavailable:
             clock.set_global_step(clock.global_step)
             self._missed = MissedCheckpoints(clock)
@@ -212,7 +222,7 @@ class HybridPredict(TrainerCallback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let go of the model and record the run in the loggers."""
         self._let_go(trainer)
-        if self.engine is None or self._recorder is None:
+        if self.engine is None or self._reporter is None:
             return
         clock = self.engine.clock
         if not clock.done and not trainer.should_stop:
@@ -225,8 +235,7 @@ class HybridPredict(TrainerCallback):
                 "fewer than max_epochs, with as many validations fewer. Every epoch has at least "
                 "one full step, so this happens where epochs have few batches."
             )
-        self._log_row()
-        self._recorder.log_summary(self.engine.config, self.ledger, self.history)
+        self._reporter.finish(self.history)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -237,12 +246,15 @@ class HybridPredict(TrainerCallback):
             ranks.fail_together(exception)
         except RankError as first:
             logger.error("%s", first)
-        self._close(5.0)
+        stopped = isinstance(exception, KeyboardInterrupt)
+        status = "stopped" if stopped else f"failed: {ranks.summary(exception)}"
+        self._close(trainer, status, 5.0)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Let go of the model, however the run ended."""
         self._let_go(trainer)
-        self._close(30.0)
+        done = self.engine is not None and self.engine.done
+        self._close(trainer, "finished" if done else "stopped", 30.0)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -287,36 +299,14 @@ class HybridPredict(TrainerCallback):
     def _report(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, record: StepRecord
     ) -> None:
-        ledger = self.ledger
-        if trainer.progress_bar_callback is not None:
-            shown = {"saved": ledger.saved_steps_fraction, "skill": ledger.skill}
-            for name, number in shown.items():
-                if number is None:
-                    continue
-                # A tensor on the host stays there; a plain number would be sent to the device. A
-                # training step that fetches its batches itself gives Lightning none to size up.
-                tensor = torch.tensor(number)
-                pl_module.log(name, tensor, prog_bar=True, logger=False, batch_size=1)
-        position = trainer.fit_loop.epoch_loop._batches_that_stepped
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        self._unlogged = (record, position)
-        if self._recorder is not None:
-            self._recorder.log_events(ledger, position)
-        if trainer.loggers and every and (position + 1) % every == 0:
-            self._log_row()
+        if self._reporter is not None:
+            self._reporter.step(trainer, record)
 
-    def _log_row(self) -> None:
-        """Log the last full step, unless it has been."""
-        if self._unlogged is None or self._recorder is None:
-            return
-        (record, position), self._unlogged = self._unlogged, None
-        self._recorder.log_row(self.ledger, list(Phase).index(record.phase), position)
-
-    def _close(self, timeout: float) -> None:
-        """Send what waits to be logged; the next run has a recorder of its own."""
-        recorder, self._recorder = self._recorder, None
-        if recorder is not None:
-            recorder.close(timeout)
+    def _close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
+        """Say how the run ended; the next run has a reporter of its own."""
+        reporter, self._reporter = self._reporter, None
+        if reporter is not None:
+            reporter.close(trainer, status, timeout)
 
     def _let_go(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:

@@ -11,8 +11,8 @@ from typing import Any
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.integrations.outbox import Outbox
-from hybrid_predict.report import RunHistory
 from hybrid_predict.report.figure import run_figure
+from hybrid_predict.report.history import RunHistory
 
 _NUMBERS = (
     "full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps",

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from hybrid_predict import Phase, StepRecord, Verdict
-from hybrid_predict.report import RunHistory
 from hybrid_predict.report.figure import run_figure
+from hybrid_predict.report.history import RunHistory
 
 STANDS, UNDONE = Verdict
 

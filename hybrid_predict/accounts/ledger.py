@@ -38,13 +38,33 @@ class SavingsLedger:
     predicted_steps: int = 0
     undone_steps: int = 0
     skill: float | None = None
-    skills: dict[str, dict[str, float]] = field(default_factory=dict)
-    full_seconds: float = 0.0
-    correct_seconds: float = 0.0
-    predict_seconds: float = 0.0
-    flops_per_step: int | None = None
-    flops_per_correction: int | None = None
-    events: list[dict[str, Any]] = field(default_factory=list)
+    skills: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
+    full_seconds: float = field(default=0.0, repr=False)
+    correct_seconds: float = field(default=0.0, repr=False)
+    predict_seconds: float = field(default=0.0, repr=False)
+    flops_per_step: int | None = field(default=None, repr=False)
+    flops_per_correction: int | None = field(default=None, repr=False)
+    events: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+    def __str__(self) -> str:
+        """Steps, the saving as far as it was measured, skill and undone steps, in one line."""
+        share = f", {percent(self.saved_steps_fraction)} fewer" if self.predicted_steps else ""
+        parts = [
+            f"{self.full_steps:,} full + {self.predicted_steps:,} predicted = {self.steps:,} steps"
+            f"{share}"
+        ]
+        if self.full_seconds and self.predicted_steps:
+            saved, plain = self.estimated_seconds_saved, self.plain_seconds
+            parts.append(
+                f"about {duration(saved)} saved of {duration(plain)}"
+                if saved > 0
+                else f"about {duration(-saved)} longer than {duration(plain)} of full steps alone"
+            )
+        if self.full_seconds:
+            parts.append(f"overhead {percent(self.overhead_fraction)}")
+        if self.skill is not None:
+            parts.append(f"skill {self.skill:.2f}")
+        return "; ".join([*parts, f"{self.undone_steps:,} undone"])
 
     @property
     def plain_steps(self) -> int:
@@ -71,8 +91,12 @@ class SavingsLedger:
         """Full steps not taken at the mean price of one, less the seconds in the plug-in."""
         if not self.full_steps:
             return 0.0
-        mean = self.full_seconds / self.full_steps
-        return self.predicted_steps * mean - self.overhead_seconds
+        return self.plain_seconds - self.full_seconds - self.overhead_seconds
+
+    @property
+    def plain_seconds(self) -> float:
+        """What all steps would take as full steps, at the mean price of those that were taken."""
+        return self.full_seconds * self.steps / self.full_steps if self.full_steps else 0.0
 
     @property
     def estimated_flops_saved(self) -> float | None:
@@ -161,6 +185,19 @@ class SavingsLedger:
 
 _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
 """Fields that are None where nothing is known."""
+
+
+def percent(share: float) -> str:
+    """A share in whole percent."""
+    return f"{100 * share:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``0.42 s``, ``12 s``, ``4.5 min``, ``3.2 h``."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
 
 
 def _is_skill(skill: object) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.model.gradients import GradientInfo
@@ -37,4 +37,18 @@ class StepRecord:
     verdict: Verdict | None = None
     skill: float | None = None
     loss: float | None = None
-    gradients: GradientInfo | None = None
+    gradients: GradientInfo | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        """The step in one line, what is not known left out."""
+        parts = [f"full step {self.step} ({self.phase.value})"]
+        if self.predicted:
+            parts.append(f"{self.predicted} predicted before it")
+        if self.verdict is not None:
+            where = "" if self.read_step == self.step else f" (full step {self.read_step})"
+            parts.append(f"{self.verdict.value}{where}")
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4g}")
+        if self.skill is not None:
+            parts.append(f"skill {self.skill:.2f}")
+        return ", ".join(parts)

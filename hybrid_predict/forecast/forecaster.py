@@ -251,6 +251,11 @@ class Forecaster:
         """Displacements in the longest window."""
         return max((group.window_length for group in self.groups), default=0)
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are kept between two full steps."""
+        return sum(group.held_bytes for group in self.groups)
+
     def score(self, readings: Sequence[Reading]) -> None:
         """Learn how good forecasts were from windows that were closed together."""
         if not readings:

@@ -182,6 +182,12 @@ class TensorGroup:
         """Displacements in a window; 0 where nothing is predicted."""
         return self._window.length if self._window is not None else 0
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are kept between two full steps."""
+        kept = sum(x.nbytes for arrays in self._arrays().values() for x in arrays)
+        return kept + (self._window.held_bytes if self._window is not None else 0)
+
     def _directions(self) -> list[list[Tensor]]:
         predictor, state = self.plan.predictor, self.history_state
         return predictor.directions(state) if predictor and state else []

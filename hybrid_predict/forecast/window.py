@@ -151,6 +151,11 @@ class Window:
         """Whether no window is open."""
         return not self._frozen
 
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of drift, displacement and forecast."""
+        return 3 * sum(x.nbytes for x in self._drift)
+
     def open(self, delta: WeightDelta, directions: Sequence[Sequence[Tensor]]) -> None:
         """Freeze a forecast per unit of the learning rate, and the directions that are fitted."""
         pairs = zip(self._sampled(delta.directions), delta.factors, strict=True)

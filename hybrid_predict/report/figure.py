@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hybrid_predict.errors import MissingExtraError
-from hybrid_predict.report.history import RunHistory
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from hybrid_predict.report.history import RunHistory
 
 COLORS = {"stands": "#2a9d8f", "undone": "#d1495b"}
 

@@ -82,20 +82,6 @@ def test_skill_is_logged_where_it_is_known() -> None:
     assert rows[1]["hybrid_predict/skill"] == 0.25
 
 
-def test_the_progress_bar_gets_one_short_number() -> None:
-    trainer, _ = fit([Ungated()], max_steps=15, enable_progress_bar=True)
-    shown = {k: float(v) for k, v in trainer.progress_bar_metrics.items()}
-    assert shown.keys() == {"saved"}
-    assert shown["saved"] == pytest.approx(1 / 3)
-
-
-def test_the_progress_bar_gets_skill_once_it_is_known() -> None:
-    plugin = HybridPredict()
-    trainer, _ = fit([plugin], max_steps=60, enable_progress_bar=True)
-    shown = {k: float(v) for k, v in trainer.progress_bar_metrics.items()}
-    assert shown["skill"] == pytest.approx(plugin.ledger.skill)
-
-
 @pytest.mark.parametrize("mode", [{}, {"shadow": True}], ids=str)
 def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     tmp_path: Path, mode: dict[str, bool], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,141 @@
+"""The course of a run as a file of JSON lines, written while it trains."""
+
+from __future__ import annotations
+
+import json
+import logging
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic, time
+from typing import Any
+
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.engine.overview import Overview
+from hybrid_predict.engine.record import StepRecord
+from hybrid_predict.report.run_log import SCHEMA
+from hybrid_predict.runs.runtime import environment, finite
+
+ROWS = 500
+"""Rows that a run is divided into; between them a row is written at least every few seconds."""
+
+_PATIENCE, _BUFFERED = 10.0, 1.0
+
+logger = logging.getLogger(__name__)
+
+
+class EventLog:
+    """Appends one run to a file; whatever the disk does, training goes on.
+
+    A line is complete or missing: after a crash at most those of the last second are lost.
+
+    Args:
+        path: The file; it and its folder are made if need be.
+        plan: What the run will do.
+        config: The run's configuration, as plain data.
+        full_steps: Full steps that were done before, where a run is resumed.
+    """
+
+    def __init__(
+        self, path: Path, plan: Overview, config: dict[str, Any], full_steps: int = 0
+    ) -> None:
+        self.path = path
+        self._every = max(1, plan.steps // ROWS)
+        self._losses: list[float] = []
+        self._events = self._rows = 0
+        self._written = self._flushed = monotonic()
+        self._file: Any = None
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+", encoding="utf-8")
+            self._mend()
+        except OSError as error:
+            self._give_up(error)
+        start = {
+            "schema": SCHEMA,
+            "full_steps": full_steps,
+            "config": config,
+            "plan": plan.to_dict(),
+            "environment": environment(),
+        }
+        self._write("start", start, flush=True)
+
+    def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
+        """Take a full step; events are written at once, numbers at every so many full steps."""
+        if record.loss is not None:
+            self._losses.append(record.loss)
+        for event in ledger.events[self._events :]:
+            self._write("event", {"full_steps": event["step"], "reason": event["reason"]})
+        fresh = len(ledger.events) != self._events
+        self._events = len(ledger.events)
+        due = record.step % self._every == 0 or monotonic() - self._written > _PATIENCE
+        if due or fresh:
+            self._row(record, ledger, flush=fresh or monotonic() - self._flushed > _BUFFERED)
+
+    def end(self, status: str, record: StepRecord | None, ledger: SavingsLedger) -> None:
+        """Write the last row and how the run ended, and close the file.
+
+        Args:
+            status: ``finished``, ``stopped`` or ``failed: ...``.
+            record: The last full step, None if there was none.
+            ledger: What the run has cost and saved.
+        """
+        if record is not None and record.step != self._rows:
+            self._row(record, ledger)
+        self._write("end", {"status": status, "ledger": ledger.summary()}, flush=True)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _row(self, record: StepRecord, ledger: SavingsLedger, *, flush: bool = False) -> None:
+        losses, self._losses = self._losses, []
+        skills = {
+            kind: {name: found[name] for name in ("mean", "lower", "windows")}
+            for kind, found in ledger.skills.items()
+        }
+        row = {
+            "full_steps": ledger.full_steps,
+            "steps": ledger.steps,
+            "predicted_steps": ledger.predicted_steps,
+            "undone_steps": ledger.undone_steps,
+            "corrected_steps": ledger.corrected_steps,
+            "phase": record.phase.value,
+            "loss": sum(losses) / len(losses) if losses else None,
+            "skill": ledger.skill,
+            "skills": skills,
+            "seconds": [ledger.full_seconds, ledger.correct_seconds, ledger.predict_seconds],
+            "flops": [ledger.flops_per_step, ledger.flops_per_correction],
+        }
+        self._rows, self._written = record.step, monotonic()
+        self._write("row", row, flush=flush)
+
+    def _mend(self) -> None:
+        """End a line that a crash has torn, so that the next one can be read."""
+        end = self._file.tell()
+        if end:
+            self._file.seek(end - 1)
+            if self._file.read() != "\n":
+                self._file.write("\n")
+
+    def _write(self, kind: str, values: dict[str, Any], *, flush: bool = False) -> None:
+        if self._file is None:
+            return
+        line = json.dumps({"type": kind, "time": round(time(), 3), **finite(values)}, default=str)
+        try:
+            self._file.write(line + "\n")
+            if flush:
+                self._file.flush()
+                self._flushed = monotonic()
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        text = "%s cannot be written (%s); training goes on without it."
+        logger.warning(text, self.path, error.strerror or error)
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):  # what was buffered cannot be written either
+                file.close()

@@ -1,0 +1,151 @@
+"""Reads the event log of a run, finished or not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.errors import ConfigError
+
+NAME = "hybrid_predict.jsonl"
+"""What the file is called, in the folder of the run's logger."""
+
+SCHEMA = 1
+
+_COUNTS = ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps")
+
+
+@dataclass
+class RunLog:
+    """What a file tells of its last run.
+
+    Args:
+        path: The file.
+        start: Configuration, plan and environment.
+        rows: Numbers at some full steps, in order.
+        events: Reasons and the full steps at which they first came up.
+        end: How it ended; None if it has not, or was killed.
+    """
+
+    path: Path
+    start: Mapping[str, Any]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    end: Mapping[str, Any] | None = None
+
+    @property
+    def name(self) -> str:
+        """What the run is called on pages: the last two folders of its path."""
+        return "/".join(self.path.resolve().parent.parts[-2:])
+
+    @property
+    def steps(self) -> int:
+        """The run's length."""
+        return int(self.start["plan"]["steps"])
+
+    @property
+    def status(self) -> str:
+        """``running``, or how it ended."""
+        return "running" if self.end is None else str(self.end["status"])
+
+    @property
+    def seen(self) -> float:
+        """When something was written last, in seconds since 1970."""
+        last = self.end or (self.rows[-1] if self.rows else self.start)
+        return float(last["time"])
+
+    @property
+    def ledger(self) -> SavingsLedger:
+        """What the run has cost and saved, as far as it is written."""
+        if not self.rows:
+            return SavingsLedger()
+        row = self.rows[-1]
+        seconds, flops = row["seconds"], row["flops"]
+        return SavingsLedger(
+            **{name: row[name] for name in _COUNTS},
+            skill=row["skill"],
+            skills=row["skills"],
+            full_seconds=seconds[0],
+            correct_seconds=seconds[1],
+            predict_seconds=seconds[2],
+            flops_per_step=flops[0],
+            flops_per_correction=flops[1],
+        )
+
+
+def find_log(name: str | Path) -> Path:
+    """The event log that is meant by a file, or the newest one in or below a folder.
+
+    Raises:
+        ConfigError: If there is none.
+    """
+    place = Path(name).expanduser()
+    if place.is_file():
+        return place
+    found = list(place.rglob(NAME)) if place.is_dir() else []
+    if not found:
+        remedy = (
+            "HybridPredict writes one into the folder of a TensorBoard or CSV logger, or into "
+            "HybridPredict(log_dir=...)."
+        )
+        expected = f"a folder with a {NAME} in or below it, or such a file"
+        raise ConfigError("RUN", expected, str(name), remedy)
+    return max(found, key=lambda path: path.stat().st_mtime)
+
+
+def read_log(path: Path) -> RunLog:
+    """Read the last run of a file.
+
+    Lines that a crash has torn are passed over. Where a resumed run has done full steps again, what
+    was written of them before is dropped.
+
+    Raises:
+        ConfigError: If it is no event log of this version.
+    """
+    log: RunLog | None = None
+    try:
+        with path.open(encoding="utf-8") as file:
+            for line in file:
+                log = _taken(log, path, line)
+    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
+        remedy = f"{type(error).__name__}: {error}"
+        raise ConfigError("RUN", "the event log of a run", str(path), remedy) from error
+    if log is None:
+        raise ConfigError("RUN", "the event log of a run", str(path), "It holds no run.")
+    return log
+
+
+def _taken(log: RunLog | None, path: Path, line: str) -> RunLog | None:
+    """What is known of a run with one more line."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return log
+    kind = found["type"]
+    if kind == "start":
+        if found["schema"] != SCHEMA:
+            raise ValueError(f"it has schema {found['schema']}, this version reads {SCHEMA}")
+        return _started(log, path, found)
+    if log is None:
+        raise ValueError("it does not begin with the start of a run")
+    if kind == "row":
+        log.rows.append(found)
+    elif kind == "event":
+        log.events.append(found)
+    else:
+        log.end = found
+    return log
+
+
+def _started(log: RunLog | None, path: Path, start: dict[str, Any]) -> RunLog:
+    """A new run, or one that goes on after what is known of it."""
+    done = start["full_steps"]
+    if log is None or not done:
+        return RunLog(path, start)
+    rows = [row for row in log.rows if row["full_steps"] <= done]
+    events = [event for event in log.events if event["full_steps"] <= done]
+    return RunLog(path, start, rows, events)

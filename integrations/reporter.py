@@ -1,0 +1,163 @@
+"""What a run tells while it trains: on the screen, to loggers, in its event log."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.accounts.clock import Phase
+from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.engine import HybridEngine, StepRecord
+from hybrid_predict.engine.overview import cautions, overview
+from hybrid_predict.integrations.lightning_packages import package_of
+from hybrid_predict.integrations.mlflow import Recorder
+from hybrid_predict.report.event_log import EventLog
+from hybrid_predict.report.history import RunHistory
+from hybrid_predict.report.run_log import NAME
+from hybrid_predict.tensors import ranks
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+
+logger = ranks.rank_zero_logger(__name__)
+
+_PHASES = {
+    Phase.WARMUP: "warm-up: updates are corrected, nothing is predicted yet",
+    Phase.FULL: "the warm-up is over",
+    Phase.PREDICT: "predicted steps begin",
+    Phase.COOLDOWN: "cooldown: the rest is left to the optimizer",
+    Phase.PLAIN: "plain training from here on",
+}
+
+
+class Reporter:
+    """Tells about one run, on the first rank only but for the progress bar.
+
+    Args:
+        trainer: The run's Trainer.
+        engine: The run's engine, with what a resumed run goes on from.
+        log_dir: Where the event log is written: ``auto``, a folder, or None.
+    """
+
+    def __init__(self, trainer: pl.Trainer, engine: HybridEngine, log_dir: str | None) -> None:
+        first = trainer.is_global_zero
+        self._engine = engine
+        self._recorder = Recorder(trainer.loggers if first else ())
+        self._unlogged: tuple[StepRecord, int] | None = None
+        self._last: StepRecord | None = None
+        self._seen: set[Phase] = set()
+        self._log: EventLog | None = None
+        self._bar = trainer.progress_bar_callback
+        if self._bar is not None:
+            _extend(self._bar, self)
+        plan = overview(engine)
+        _say(trainer, f"HybridPredict {plan}.")
+        for caution in cautions(engine):
+            logger.warning("%s", caution)
+        folder = event_folder(trainer, log_dir) if first else None
+        if folder is not None:
+            done = engine.clock.full_steps
+            self._log = EventLog(folder / NAME, plan, engine.config.to_dict(), done)
+
+    @property
+    def _ledger(self) -> SavingsLedger:
+        return self._engine.ledger
+
+    def step(self, trainer: pl.Trainer, record: StepRecord) -> None:
+        """Take the record of a full step."""
+        ledger = self._ledger
+        self._tell_phase(record)
+        self._last = record
+        if self._log is not None:
+            self._log.step(record, ledger)
+        position = trainer.fit_loop.epoch_loop._batches_that_stepped
+        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        self._unlogged = (record, position)
+        self._recorder.log_events(ledger, position)
+        if trainer.loggers and every and (position + 1) % every == 0:
+            self._log_row()
+
+    def shown(self) -> dict[str, str]:
+        """What the progress bar shows: the share of steps saved, and skill once it is known."""
+        ledger = self._ledger
+        shown = {"fewer": f"{ledger.saved_steps_fraction:.0%}"}
+        return shown if ledger.skill is None else {**shown, "skill": f"{ledger.skill:.2f}"}
+
+    def finish(self, history: RunHistory) -> None:
+        """Send the last full step and the summary to the loggers."""
+        self._log_row()
+        self._recorder.log_summary(self._engine.config, self._ledger, history)
+
+    def close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
+        """Say how the run ended, and send what waits; nothing more is told.
+
+        Args:
+            trainer: The run's Trainer.
+            status: ``finished``, ``stopped`` or ``failed: ...``.
+            timeout: Seconds that servers have to take what waits.
+        """
+        how = "" if status == "finished" else f" {status} after"
+        _say(trainer, f"HybridPredict{how or ':'} {self._ledger}.")
+        if self._log is not None:
+            self._log.end(status, self._last, self._ledger)
+            logger.info("See it with: hybrid-predict report %s", self._log.path.parent)
+        if self._bar is not None:
+            self._bar.__dict__.pop("get_metrics", None)
+        self._recorder.close(timeout)
+
+    def _tell_phase(self, record: StepRecord) -> None:
+        if record.step == 1 and self._ledger.flops_per_step:
+            share = (self._ledger.flops_per_correction or 0) / self._ledger.flops_per_step
+            text = "Full step 1: correcting adds %.2g %% to the operations of a full step."
+            logger.info(text, 100 * share)
+        if record.phase in self._seen:
+            return
+        self._seen.add(record.phase)
+        known = "" if record.skill is None else f" (skill {record.skill:.2f})"
+        logger.info("Full step %d: %s%s.", record.step, _PHASES[record.phase], known)
+
+    def _log_row(self) -> None:
+        """Log the last full step, unless it has been."""
+        if self._unlogged is None:
+            return
+        (record, position), self._unlogged = self._unlogged, None
+        self._recorder.log_row(self._ledger, list(Phase).index(record.phase), position)
+
+
+def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
+    """Where the event log of a run belongs, None if nowhere.
+
+    Args:
+        trainer: The run's Trainer.
+        log_dir: A folder, None, or ``auto`` for the folder of the first logger that makes one for
+            each run, as those for TensorBoard and CSV files do.
+    """
+    if log_dir != "auto":
+        return None if log_dir is None else Path(log_dir).expanduser()
+    for each in trainer.loggers:
+        folder = getattr(each, "log_dir", None)
+        if isinstance(folder, str):
+            return None if "://" in folder else Path(folder)
+    return None
+
+
+def _extend(bar: Any, reporter: Reporter) -> None:
+    """Let a progress bar show the saving last, so that none of the user's metrics gives way."""
+    get_metrics = bar.get_metrics
+
+    def extended(*args: Any) -> dict[str, Any]:
+        return {**get_metrics(*args), **reporter.shown()}
+
+    bar.get_metrics = extended
+
+
+def _say(trainer: pl.Trainer, text: str) -> None:
+    """One line where Lightning writes its own, on the first rank."""
+    package, bar = package_of(trainer), trainer.progress_bar_callback
+    if bar is None or bar.is_disabled:
+        package.utilities.rank_zero_info(text)
+    elif logging.getLogger(f"{package.__name__}.utilities.rank_zero").isEnabledFor(logging.INFO):
+        # Logging keeps the stream that was there first, past a live display, which erases the line.
+        print(text, file=sys.stderr)

@@ -1,0 +1,224 @@
+"""What people see while a run trains: lines, the progress bar, the event log."""
+
+import json
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
+from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers.logger import DummyLogger
+from torch import Tensor
+
+from hybrid_predict import ConfigError, HybridPredict, Phase, SavingsLedger, StepRecord, Verdict
+from hybrid_predict.report.run_log import NAME, find_log, read_log
+from lightning_models import Net, StopAt, Ungated, fit
+
+
+class Barred(Net):
+    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.log("mine", loss, prog_bar=True)
+        return loss
+
+
+@pytest.mark.parametrize("kind", [TQDMProgressBar, RichProgressBar])
+def test_the_progress_bar_shows_two_short_entries_after_the_users_own(kind: Any) -> None:
+    class Bar(kind):
+        def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
+            shown.append(self.get_metrics(trainer, module))
+
+    shown: list[dict[str, Any]] = []
+    plugin, bar = HybridPredict(), Bar()
+    trainer, _ = fit([plugin, bar], Barred(), max_steps=60, enable_progress_bar=True)
+    assert list(shown[0]) == ["mine", "fewer"]
+    assert list(shown[-1]) == ["mine", "fewer", "skill"]
+    assert shown[-1]["skill"] == f"{plugin.ledger.skill:.2f}"
+    assert shown[-1]["fewer"] == f"{plugin.ledger.saved_steps_fraction:.0%}"
+    assert "get_metrics" not in vars(bar)  # the next run's bar is the user's own again
+    assert not {"fewer", "skill"} & trainer.callback_metrics.keys()
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [r.getMessage() for r in caplog.records if r.getMessage().startswith("HybridPredict")]
+
+
+def test_one_line_at_the_start_and_one_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
+    plugin = Ungated()
+    fit([plugin], max_steps=60)
+    first, last = said(caplog)
+    assert first == (
+        "HybridPredict corrects and predicts 2 hidden matrices (83 % of 465 weights); leaves 1 "
+        "head, 5 vectors to the optimizer; plan: 40 full + up to 20 predicted = 60 steps; memory "
+        "7.8 kB."
+    )
+    assert last == f"HybridPredict: {plugin.ledger}."
+    assert last.startswith("HybridPredict: 40 full + 20 predicted = 60 steps, 33 % fewer; about ")
+
+
+@pytest.mark.parametrize("bar", [TQDMProgressBar, RichProgressBar])
+def test_lines_are_seen_beside_a_progress_bar(bar: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fit([Ungated(), bar()], max_steps=15, enable_progress_bar=True)
+    captured = " ".join("".join(capsys.readouterr()).split())
+    assert captured.count("HybridPredict corrects") == 1
+    assert captured.count("HybridPredict: 10 full + 5 predicted = 15 steps, 33 % fewer;") == 1
+
+
+def test_a_run_that_is_stopped_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
+    fit([Ungated(), StopAt(6)], max_steps=60)
+    assert said(caplog)[-1].startswith("HybridPredict stopped after 6 full + 1 predicted = 7")
+
+
+def test_without_the_plug_in_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    fit([HybridPredict(enabled=False)], max_steps=10)
+    assert said(caplog) == []
+
+
+def test_phases_are_told_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "hybrid_predict")
+    fit([Ungated(cooldown_steps=10)], max_steps=60)
+    told = [r for r in caplog.records if r.name == "hybrid_predict.integrations.reporter"]
+    assert [r.levelname for r in told] == ["WARNING", *["INFO"] * 5]  # a short run
+    text = " ".join(r.getMessage() for r in told)
+    assert re.findall("warm-up:|is over|begin|cooldown|adds 4.2e.02 %", text) == [
+        "adds 4.2e+02 %", "warm-up:", "is over", "begin", "cooldown",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "steps", "words"),
+    [
+        ({"speedup": 10}, 300, "asks for 9 predicted steps after every full step"),
+        ({}, 60, "A run of 60 steps is too short to gain much"),
+        ({}, 300, None),
+        ({"speedup": 1}, 60, None),
+    ],
+)
+def test_too_much_speedup_and_too_few_steps_are_told_in_plain_words(
+    caplog: pytest.LogCaptureFixture, options: Any, steps: int, words: str | None
+) -> None:
+    fit([HybridPredict(**options), StopAt(1)], max_steps=steps)
+    told = [r.getMessage() for r in caplog.records if "reporter" in r.name]
+    assert len(told) == (words is not None)
+    assert words is None or words in told[0]
+
+
+def test_the_event_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:
+    logger, plugin = CSVLogger(tmp_path), Ungated()
+    fit([plugin], max_steps=60, logger=logger)
+    log = read_log(find_log(tmp_path))
+    assert log.path == Path(logger.log_dir, NAME)
+    assert (log.status, log.steps, len(log.rows)) == ("finished", 60, 40)
+    ledger = log.ledger
+    for name in ("full_steps", "steps", "corrected_steps", "predicted_steps", "full_seconds",
+                 "predict_seconds", "skill", "flops_per_step"):  # fmt: skip
+        assert getattr(ledger, name) == getattr(plugin.ledger, name)
+    assert str(ledger) == str(plugin.ledger)
+    assert [e["reason"] for e in log.events] == [e["reason"] for e in plugin.ledger.events]
+    assert log.start["config"]["total_steps"] == 60
+    assert log.start["plan"]["predicted"] == 20
+    assert all(row["loss"] > 0 for row in log.rows)
+
+
+@pytest.mark.parametrize("logger", [False, DummyLogger()], ids=["none", "without a folder"])
+def test_a_run_without_a_folder_of_its_own_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logger: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    fit([Ungated()], max_steps=10, logger=logger)
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_log_can_be_put_elsewhere_or_left_out(tmp_path: Path) -> None:
+    fit([Ungated(log_dir=tmp_path / "here")], max_steps=10, logger=CSVLogger(tmp_path / "logs"))
+    assert [p.relative_to(tmp_path) for p in tmp_path.rglob(NAME)] == [Path("here", NAME)]
+    fit([Ungated(log_dir=None)], max_steps=10, logger=CSVLogger(tmp_path / "logs"))
+    assert len(list(tmp_path.rglob(NAME))) == 1
+
+
+def test_a_failure_is_the_last_that_the_log_tells(tmp_path: Path) -> None:
+    class Broken(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            if self.batches == 7:
+                raise ValueError("no such image\nsecond line")
+            return super().training_step(batch, batch_idx)
+
+    with pytest.raises(ValueError, match="no such image"):
+        fit([Ungated(log_dir=str(tmp_path))], Broken(), max_steps=60)
+    log = read_log(tmp_path / NAME)
+    assert log.status == "failed: ValueError: no such image"
+    assert log.ledger.full_steps == 7
+
+
+def test_a_disk_that_fails_costs_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    trainer, _ = fit([Ungated(log_dir=str(tmp_path / "file"))], max_steps=20)
+    assert trainer.global_step == 20
+    assert sum("training goes on without it" in r.getMessage() for r in caplog.records) == 1
+
+
+def test_torn_lines_are_passed_over_and_a_resumed_run_takes_the_place_of_what_it_does_again(
+    tmp_path: Path,
+) -> None:
+    plugin = Ungated(log_dir=str(tmp_path))
+    fit([plugin], max_steps=30)
+    path = tmp_path / NAME
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join(lines[:12]) + '\n{"type": "row", "full_')
+    resumed = {**json.loads(lines[0]), "full_steps": 5}
+    log = read_log(path)
+    assert (log.status, len(log.rows)) == ("running", 10)
+    fit([plugin], max_steps=20)  # a new run in the same file
+    assert read_log(path).steps == 20
+    path.write_text("\n".join([*lines[:12], json.dumps(resumed), *lines[7:]]))
+    log = read_log(path)
+    rows = [row["full_steps"] for row in log.rows]
+    assert rows == sorted(rows)
+    assert rows[:7] == [1, 2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "It holds no run"),
+        ('{"type": "row"}', "does not begin with the start"),
+        ('{"type": "start", "schema": 9}', "schema 9"),
+        ("[1]", "TypeError"),
+        ('{"a": 1}', "KeyError"),
+    ],
+)
+def test_other_files_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        read_log(find_log(tmp_path))
+    with pytest.raises(ConfigError, match="log_dir"):
+        find_log(tmp_path / "nowhere")
+
+
+def test_callback_ledger_and_record_say_what_they_are() -> None:
+    plugin = HybridPredict(speedup=2.0, warmup_steps=10)
+    assert repr(plugin) == str(plugin) == "HybridPredict(speedup=2.0, warmup_steps=10)"
+    assert repr(HybridPredict()) == "HybridPredict()"
+    ledger = SavingsLedger(
+        full_steps=253, steps=380, corrected_steps=240, predicted_steps=127, skill=0.31,
+        full_seconds=60.0, correct_seconds=4.0, predict_seconds=0.8,
+    )  # fmt: skip
+    assert str(ledger) == (
+        "253 full + 127 predicted = 380 steps, 33 % fewer; about 25 s saved of 90 s; overhead 8 %; "
+        "skill 0.31; 0 undone"
+    )
+    ledger.correct_seconds = 34.0
+    assert "about 4.7 s longer than 90 s of full steps alone" in str(ledger)
+    assert repr(ledger).startswith("SavingsLedger(full_steps=253, steps=380, corrected_steps=240,")
+    assert str(SavingsLedger()) == "0 full + 0 predicted = 0 steps; 0 undone"
+    record = StepRecord(12, Phase.PREDICT, 2, 1, 12, Verdict.STANDS, 0.314, 1.23456)
+    assert str(record) == (
+        "full step 12 (predict), 1 predicted before it, stands, loss 1.235, skill 0.31"
+    )
