@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from argparse import ArgumentError
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import table
 from benchmarks.arms import ARMS
@@ -24,13 +23,11 @@ from benchmarks.run import (
     measure_steps,
     run_plan,
 )
-from hybrid_predict.cli.options import BAD_USAGE, INTERRUPTED, integer, need, output_folder
-from hybrid_predict.errors import ConfigError, HybridPredictError, MissingExtraError
+from hybrid_predict.cli.options import integer, need, output_folder
+from hybrid_predict.cli.program import INTERRUPTED, Command, run_program
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.runs.runtime import environment, finite, locked, write_json
-
-if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
 
 PROGRAM = "python -m benchmarks"
 
@@ -44,43 +41,7 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit status: 2 for bad usage, 130 after Ctrl-C, else 0.
     """
-    try:
-        try:
-            options = _parser().parse_args(argv)
-        except SystemExit as end:  # --help
-            return int(end.code or 0)
-        status: int = _ACTIONS[options.action][2](options[options.action])
-        return status
-    except (ArgumentError, HybridPredictError) as error:
-        print(f"{PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
-        return BAD_USAGE
-    except KeyboardInterrupt:
-        print(f"{PROGRAM}: stopped before there was anything to report.", file=sys.stderr)
-        return INTERRUPTED
-
-
-def _parser() -> ArgumentParser:
-    try:
-        from jsonargparse import ArgumentParser, DefaultHelpFormatter
-    except ImportError as error:
-        raise MissingExtraError("The benchmark", "cli") from error
-
-    class Help(DefaultHelpFormatter):
-        """Help texts as they are written, without types and defaults behind them."""
-
-        def _get_help_string(self, action: Any) -> str:
-            return str(action.help)
-
-    description = "Run the benchmark suites, and show their results."
-    parser = ArgumentParser(
-        prog=PROGRAM, description=description, exit_on_error=False, formatter_class=Help
-    )
-    actions = parser.add_subcommands(dest="action", metavar="ACTION")
-    for name, (text, add_options, _) in _ACTIONS.items():
-        own = ArgumentParser(description=text, exit_on_error=False, formatter_class=Help)
-        add_options(own.add_argument)
-        actions.add_subcommand(name, own, help=f"{text.partition('.')[0]}.")
-    return parser
+    return run_program(PROGRAM, "Run the benchmark suites, and show their results.", _ACTIONS, argv)
 
 
 def _run_options(add: Any) -> None:
@@ -282,20 +243,22 @@ class _Bar:
         )
 
 
-_ACTIONS: Mapping[str, Any] = {
-    "run": (
-        "Run a suite, or what is left of it. Suites: core takes up to two hours on 2 cores, "
-        "wide too, full days, smoke a minute or two, gpu needs a CUDA device.",
+_ACTIONS = {
+    "run": Command(
+        "Run a suite, or what is left of it.",
+        "Run a suite, or what is left of it. Suites: core takes up to two hours on 2 cores, wide "
+        "too, full days, smoke a minute or two, gpu needs a CUDA device.",
         _run_options,
         _run,
     ),
-    "table": (
+    "table": Command(
+        "Show results as Markdown tables, or put them into pages.",
         "Show results as Markdown tables, or put them into pages. A page marks where with "
         "<!-- results: NAME --> and <!-- end -->.",
         _table_options,
         _table,
     ),
-    "plot": ("Draw a figure of results.", _plot_options, _plot),
+    "plot": Command("Draw a figure of results.", "Draw a figure of results.", _plot_options, _plot),
 }
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Compares the import of the package with that of torch, side by side in fresh interpreters.
+"""Compares the import of the engine with that of torch, side by side in fresh interpreters.
 
 Run with: python -m benchmarks.import_time > docs/results/import_time.json
 """
@@ -23,7 +23,7 @@ def seconds(module: str) -> float:
 
 def main(rounds: int = 11) -> dict[str, object]:
     """Median over interleaved rounds; the first warms the file cache and is dropped."""
-    pairs = [(seconds("torch"), seconds("hybrid_predict")) for _ in range(rounds + 1)][1:]
+    pairs = [(seconds("torch"), seconds("hybrid_predict.engine")) for _ in range(rounds + 1)][1:]
     ratios = sorted(ours / torch for torch, ours in pairs)
     return {
         "torch_seconds": statistics.median(torch for torch, _ in pairs),

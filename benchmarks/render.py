@@ -131,7 +131,7 @@ def import_time() -> str:
     data = load("import_time.json")
     low, high = data["ratio_range"]
     return (
-        f"`import hybrid_predict` takes {data['ratio']:.2f} times as long as `import torch` "
+        f"Importing the engine takes {data['ratio']:.2f} times as long as `import torch` "
         f"(median of {data['rounds']} interleaved rounds, {low:.2f} to {high:.2f})."
     )
 

@@ -8,41 +8,40 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.accounts.clock import Phase
-from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine import (
-    HybridEngine,
-    HybridTrainer,
-    StepRecord,
-    StepResult,
-    TorchModel,
-    TrainableModel,
-)
-from hybrid_predict.errors import (
-    CheckpointError,
-    ConfigError,
-    ContractError,
-    HybridPredictError,
-    MissingExtraError,
-    PredictorError,
-    RankError,
-    RecoveryAction,
-    UnsupportedSetupError,
-    UsageError,
-)
-from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
-from hybrid_predict.model.deltas import WeightDelta
-from hybrid_predict.model.gradients import GradientInfo
-from hybrid_predict.model.optimizer import OptimizerWrapper
-from hybrid_predict.model.parameters import ParameterMapper
-from hybrid_predict.updates import SpectralUpdate
-from hybrid_predict.verify.judge import Verdict
-
 if TYPE_CHECKING:
+    from hybrid_predict.accounts.clock import Phase
+    from hybrid_predict.accounts.ledger import SavingsLedger
     from hybrid_predict.audit import AuditConfig as AuditConfig
     from hybrid_predict.audit import plan_audit as plan_audit
+    from hybrid_predict.config import HybridConfig
+    from hybrid_predict.engine import (
+        HybridEngine,
+        HybridTrainer,
+        StepRecord,
+        StepResult,
+        TorchModel,
+        TrainableModel,
+    )
+    from hybrid_predict.errors import (
+        CheckpointError,
+        ConfigError,
+        ContractError,
+        HybridPredictError,
+        MissingExtraError,
+        PredictorError,
+        RankError,
+        RecoveryAction,
+        UnsupportedSetupError,
+        UsageError,
+    )
+    from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
     from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
+    from hybrid_predict.model.deltas import WeightDelta
+    from hybrid_predict.model.gradients import GradientInfo
+    from hybrid_predict.model.optimizer import OptimizerWrapper
+    from hybrid_predict.model.parameters import ParameterMapper
+    from hybrid_predict.updates import SpectralUpdate
+    from hybrid_predict.verify.judge import Verdict
 
 __version__ = "0.2.0.dev0"
 
@@ -100,15 +99,47 @@ __all__ = [
     "plan_audit",
 ]
 
-_LAZY = {
+_HOMES = {
     "AuditConfig": "hybrid_predict.audit",
+    "CheckpointError": "hybrid_predict.errors",
+    "ConfigError": "hybrid_predict.errors",
+    "ContractError": "hybrid_predict.errors",
+    "FittedPredictor": "hybrid_predict.forecast.predictors",
+    "GradientInfo": "hybrid_predict.model.gradients",
+    "HybridConfig": "hybrid_predict.config",
+    "HybridEngine": "hybrid_predict.engine",
     "HybridPredict": "hybrid_predict.integrations.lightning",
+    "HybridPredictError": "hybrid_predict.errors",
+    "HybridTrainer": "hybrid_predict.engine",
+    "MissingExtraError": "hybrid_predict.errors",
+    "MomentumPredictor": "hybrid_predict.forecast.predictors",
+    "OptimizerWrapper": "hybrid_predict.model.optimizer",
+    "ParameterMapper": "hybrid_predict.model.parameters",
+    "Phase": "hybrid_predict.accounts.clock",
+    "PredictorError": "hybrid_predict.errors",
+    "RankError": "hybrid_predict.errors",
+    "RecoveryAction": "hybrid_predict.errors",
+    "SavingsLedger": "hybrid_predict.accounts.ledger",
+    "SpectralUpdate": "hybrid_predict.updates",
+    "StepRecord": "hybrid_predict.engine",
+    "StepResult": "hybrid_predict.engine",
+    "TorchModel": "hybrid_predict.engine",
+    "TrainableModel": "hybrid_predict.engine",
+    "UnsupportedSetupError": "hybrid_predict.errors",
+    "UsageError": "hybrid_predict.errors",
+    "Verdict": "hybrid_predict.verify.judge",
+    "WeightDelta": "hybrid_predict.model.deltas",
     "plan_audit": "hybrid_predict.audit",
 }
+"""Where public names are defined. They are imported when first asked for: torch takes seconds."""
 
 
 def __getattr__(name: str) -> Any:
-    """Import what needs an extra, or much time, when it is first asked for."""
-    if name in _LAZY:
-        return getattr(import_module(_LAZY[name]), name)
+    """Import a public name when it is first asked for."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

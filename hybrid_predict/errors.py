@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copyreg
+from collections.abc import Iterable
+from difflib import get_close_matches
 from enum import Enum
 from typing import Any
 
@@ -71,6 +73,12 @@ class _ArgumentError(HybridPredictError):
 
 class ConfigError(_ArgumentError, ValueError):
     """An argument has a value that cannot work."""
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """A question that names the nearest known word; empty if none is near."""
+    near = get_close_matches(word, list(known), n=1)
+    return f"Did you mean {near[0]}?" if near else ""
 
 
 class UnsupportedSetupError(_ArgumentError, RuntimeError):

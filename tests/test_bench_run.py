@@ -255,7 +255,7 @@ def test_plot_draws(results, tmp_path):
         (["run", "--suite", "smoke", "--jobs", "0"], "jobs"),
         (["run", "--suite", "smoke", "--jobs", "two"], "expected an integer"),
         (["run", "--suite", "smoke", "--start-from", "other.json"], "It lacks"),
-        ([], "action"),
+        (["rnu"], "Did you mean run?"),
         (["table", "missing.json"], "missing.json"),
         (["table", "other.json"], "It lacks"),
         (["plot", "{results}", "--output", "nowhere/bench.png"], "--output"),

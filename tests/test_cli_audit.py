@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
+import hybrid_predict.audit
 from hybrid_predict import cli
 from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_audit
 from hybrid_predict.audit.verdict import AuditVerdict
 from hybrid_predict.audit.yaml_file import importable, read_audit
-from hybrid_predict.cli import audit as command
+from hybrid_predict.cli.screen import Screen
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The number of training batches"),
@@ -146,7 +147,7 @@ def test_ctrl_c_exits_with_130(work, monkeypatch, capsys):
     def stop(self: Any, full_steps: int, loss: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(command.Screen, "stepped", stop)
+    monkeypatch.setattr(Screen, "stepped", stop)
     assert cli.main(["audit", write(FILE)]) == 130
     assert "Stopped after 0 of 4 runs." in capsys.readouterr().out
     assert (work / "hybrid-predict-audit" / "report.html").exists()
@@ -161,7 +162,7 @@ def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsy
     empty = {"partial": False, "summary": {}, "runs": [], "notes": [], "earned": {}}
     results = {**empty, "verdict": verdict.to_dict()}
     result = AuditResult(verdict, results, work)
-    monkeypatch.setattr(command, "audit", lambda *args, **options: result)
+    monkeypatch.setattr(hybrid_predict.audit, "audit", lambda *args, **options: result)
     assert cli.main(["audit", write(FILE)]) == status
     assert "told\nwhy" in capsys.readouterr().out
 
@@ -253,12 +254,13 @@ def test_bad_file_is_told_in_one_line(work, capsys, content, said):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "file"),
+        ([], "FILE"),
         (["nowhere.yaml"], "nowhere.yaml"),
         (["file.yaml", "--seeds", "0"], "seeds: expected an integer, at least 1"),
         (["file.yaml", "--seeds", "x"], "an integer, got 'x'"),
         (["file.yaml", "--output-dir", __file__], "a folder that can be written to"),
         (["file.yaml", "--bogus"], "--bogus"),
+        (["file.yaml", "--threads", "0"], "--threads: expected an integer, at least 1"),
     ],
 )
 def test_bad_usage_is_told_in_one_line(work, capsys, arguments, said):

@@ -3,18 +3,17 @@ import math
 import re
 import signal
 import sqlite3
-import sys
 
 import pytest
 import torch
 
-from hybrid_predict import __version__, cli
+from hybrid_predict import cli
 from hybrid_predict.cli.screen import Screen
 from hybrid_predict.demo import run as demo
 from hybrid_predict.demo import training
 from hybrid_predict.demo.schedule import linear_schedule
 from hybrid_predict.demo.training import DemoRecipe
-from hybrid_predict.report.page import conclusion
+from hybrid_predict.report.page import conclusion, skill_rows
 from hybrid_predict.runs.evidence import CONTROL, CORRECTED, FULL, HYBRID, SHORT, spread
 
 pytest.importorskip("lightning")
@@ -63,7 +62,9 @@ def test_demo_writes_below_its_output_folder_only(finished):
     status, work, _, _ = finished
     assert status == 0
     assert set(files(work)) == {"out"}
-    assert set(files(work / "out")) == {"mlartifacts", "mlflow.db", "report.html", "results.json"}
+    assert set(files(work / "out")) == {
+        ".lock", "mlartifacts", "mlflow.db", "report.html", "results.json", "runs",
+    }  # fmt: skip
 
 
 def test_steps_of_every_arm_add_up(finished):
@@ -146,7 +147,7 @@ def test_report_loads_nothing(finished):
     _, work, results, _ = finished
     page = (work / "out/report.html").read_text(encoding="utf-8")
     assert all(source.startswith("data:image/") for source in re.findall(r'src="([^"]*)"', page))
-    assert page.count("data:image/svg+xml;base64,") == 3
+    assert page.count("data:image/svg+xml;base64,") == 5
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
     assert results["conclusion"]["headline"] in page
     assert not re.search("equivalent|forecast point|horizon", page, re.I)
@@ -183,7 +184,7 @@ def test_output_to_a_file_is_short_and_names_the_files(tmp_path, monkeypatch, ca
     assert str(tmp_path / "report.html") in out
     assert "hint" in out
     assert not re.search("proof|equivalent|forecast", out, re.I)
-    assert files(tmp_path) == ["report.html", "results.json"]
+    assert files(tmp_path) == [".lock", "report.html", "results.json", *["runs"] * 5]
 
 
 @pytest.mark.parametrize("mlflow", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -220,71 +221,54 @@ def test_ctrl_c_in_the_first_run_leaves_a_readable_report(tmp_path, monkeypatch)
     assert "Nothing to compare yet" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ([], "command"),
-        (["bench"], "bench"),
-        (["demo", "--bogus"], "--bogus"),
-        (["demo", "extra"], "extra"),
-        (["demo", "--speedup"], "--speedup"),
-        (["demo", "--speedup", "fast"], "a number, got 'fast'"),
-        (["demo", "--speedup", "0.5"], "a number above 1 and at most 180, got 0.5"),
-        (["demo", "--speedup", "1"], "above 1"),
-        (["demo", "--speedup", "1000"], "at most 180"),
-        (["demo", "--speedup", "nan"], "got nan"),
-        (["demo", "--seeds", "0"], "at least 1, got 0"),
-        (["demo", "--seeds", "two"], "an integer, got 'two'"),
-        (["demo", "--seeds", "1.5"], "an integer, got '1.5'"),
-        (["demo", "--steps", "3"], "at least 20, got 3"),
-        (["demo", "--threads", "0"], "at least 1, got 0"),
-        (["demo", "--learning-rate", "-1"], "above 0, got -1.0"),
-        (["demo", "--output-dir", __file__], "a folder that can be written to"),
-        (["demo", "--output-dir", f"{__file__}/below"], "a folder that can be written to"),
-        (["demo", "--output-dir", "/proc/demo"], "a folder that can be written to"),
-    ],
-)
-def test_bad_usage_is_told_in_one_line(capsys, arguments, said):
-    assert cli.main(arguments) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert len(err.splitlines()) == 1
-    assert said in err
+def results_of(folder):
+    return json.loads((folder / "results.json").read_text())
 
 
-@pytest.mark.parametrize(
-    ("module", "arguments", "hint"),
-    [
-        ("lightning", TINY, "hybrid-predict[lightning]"),
-        ("mlflow", TINY, "hybrid-predict[mlflow]"),
-        ("rich", TINY, "hybrid-predict[cli]"),
-        ("jsonargparse", ["--version"], "hybrid-predict[cli]"),
-    ],
-)
-def test_a_missing_extra_is_told_in_one_line(
-    tmp_path, monkeypatch, capsys, module, arguments, hint
-):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(sys.modules, module, None)
-    assert cli.main(arguments) == 2
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1
-    assert f'pip install "{hint}"' in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--version"], __version__),
-        (["--help"], "demo"),
-        (["demo", "--help"], "--learning-rate"),
-    ],
-)
-def test_help_and_version(capsys, arguments, said):
+def test_a_finished_demo_is_shown_and_survives_ctrl_c(tmp_path, monkeypatch, capsys):
+    arguments = [*TINY, "--no-mlflow", "--output-dir", str(tmp_path)]
     assert cli.main(arguments) == 0
-    printed = capsys.readouterr().out
-    assert said in printed
-    assert not re.search("<function|None", printed)
+    first = results_of(tmp_path)
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "train_arm", stop)
+    capsys.readouterr()
+    assert cli.main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "Nothing was trained" in out
+    assert out.count("done before") == 5
+    assert results_of(tmp_path) == first
+    assert cli.main([*arguments, "--seeds", "2"]) == 130  # goes on, and is stopped
+    assert results_of(tmp_path)["runs"] == first["runs"]
+    assert "Stopped after 4 of 8 runs" in capsys.readouterr().out
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "A hint from 1 paired seed" in page
+    assert cli.main([*arguments, "--speedup", "2"]) == 2
+    assert "one with other speedup" in capsys.readouterr().err
+    assert results_of(tmp_path)["runs"] == first["runs"]
+    assert cli.main([*arguments, "--overwrite"]) == 130
+    assert results_of(tmp_path)["runs"] == []
+
+
+def test_a_folder_with_other_results_is_refused(tmp_path, capsys):
+    (tmp_path / "results.json").write_text("{}")
+    assert cli.main([*TINY, "--no-mlflow", "--output-dir", str(tmp_path)]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert (tmp_path / "results.json").read_text() == "{}"
+
+
+def test_the_report_shows_skill():
+    skills = {"hidden": {"mean": 0.31, "lower": 0.25, "length": 1.0, "windows": 9}}
+    run = {"arm": HYBRID, "seed": 0, "predicted_steps": 7, "undone_steps": 1}
+    rows = skill_rows({"runs": [{**run, "ledger": {"skills": skills}}]})
+    assert rows == [
+        {
+            "seed": "0", "kind": "hidden", "mean": "0.31", "lower": "0.25", "windows": "9",
+            "predicted": "7 (1 undone)",
+        }
+    ]  # fmt: skip
 
 
 def fake_results(seeds, hybrid=1.9, corrected=1.95, partial=False, price=1.25):

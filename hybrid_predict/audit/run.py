@@ -144,9 +144,11 @@ class _Running:
     def train(self) -> None:
         """Train what is missing, seed by seed, so that a slow hour meets all arms alike."""
         for name, seed in self._order():
-            if (name, seed) not in self._found:
-                self._found[name, seed] = self._train(name, seed)
-                self._write_results()
+            if (name, seed) in self._found:
+                self._observer.run_found(self._found[name, seed][0])
+                continue
+            self._found[name, seed] = self._train(name, seed)
+            self._write_results()
             self._observer.run_finished(self._found[name, seed][0])
 
     def _order(self) -> list[tuple[str, int]]:

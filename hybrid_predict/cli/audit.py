@@ -4,53 +4,23 @@ from __future__ import annotations
 
 import sys
 import traceback
+from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.audit import AuditConfig, AuditOutcome, audit, plan_audit
-from hybrid_predict.audit.arm import MakeRun
-from hybrid_predict.audit.config import ARMS
-from hybrid_predict.audit.mechanisms import sentences
-from hybrid_predict.cli.options import (
-    BAD_USAGE,
-    INTERRUPTED,
-    PROGRAM,
-    integer,
-    need,
-    output_folder,
-)
-from hybrid_predict.cli.screen import Screen
-from hybrid_predict.errors import HybridPredictError
-from hybrid_predict.report.audit import COLUMNS, audit_rows
-from hybrid_predict.runs.evidence import FULL
+from hybrid_predict.cli.options import PROGRAM, integer, need, output_folder
+from hybrid_predict.cli.program import BAD_USAGE, INTERRUPTED, Command
+from hybrid_predict.errors import ConfigError, HybridPredictError
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
+    from hybrid_predict.audit import AuditConfig
+    from hybrid_predict.audit.arm import MakeRun
 
-HELP = "Find out whether it saves full steps on your own model."
-
-STATUS = {AuditOutcome.VERIFIED: 0, AuditOutcome.NO_SAVING: 4, AuditOutcome.UNDECIDED: 3}
+STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses by outcome; 1 is what Python itself ends with when something is broken."""
 
 
-def parser(formatter: Any) -> ArgumentParser:
-    """The command's parser.
-
-    Args:
-        formatter: Class that lays out its help.
-    """
-    from jsonargparse import ArgumentParser
-
-    made = ArgumentParser(
-        description="Trains your own Lightning model in full, with a shortened schedule, with "
-        "corrected updates, and with corrected updates and predicted steps, from the same seeds, "
-        "and tests whether full steps are saved at equal quality. An audit that was stopped goes "
-        "on where it was. Exit status: 0 verified saving, 4 no saving, 3 not enough seeds to tell, "
-        "2 bad usage or failed training, 130 interrupted.",
-        exit_on_error=False,
-        formatter_class=formatter,
-    )
-    add = made.add_argument
+def _add_options(add: Any) -> None:
     add(
         "file",
         metavar="FILE",
@@ -63,12 +33,12 @@ def parser(formatter: Any) -> ArgumentParser:
         help="Where everything is written (hybrid-predict-audit).",
     )
     add("--seeds", type=integer, metavar="N", help="Paired seeds (those of the file, or 5).")
+    add("--threads", type=integer, metavar="N", help="Threads of torch (torch's own choice).")
     add("--plan", action="store_true", help="Only say what would be trained and how long it takes.")
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
-    return made
 
 
-def run(options: Any) -> int:
+def _command(options: Namespace) -> int:
     """Run the audit.
 
     Args:
@@ -80,10 +50,14 @@ def run(options: Any) -> int:
     """
     need("The audit", ("cli", "lightning"))
     from hybrid_predict.audit.yaml_file import importable
+    from hybrid_predict.runs.runtime import threads
+
+    if options.threads is not None and options.threads < 1:
+        raise ConfigError("--threads", "an integer, at least 1", options.threads)
 
     # Statuses that the user's own code ends with would be taken for outcomes.
     try:
-        with importable():
+        with importable(), threads(options.threads):
             return _run(options)
     except HybridPredictError:
         raise
@@ -95,7 +69,8 @@ def run(options: Any) -> int:
         return BAD_USAGE
 
 
-def _run(options: Any) -> int:
+def _run(options: Namespace) -> int:
+    from hybrid_predict.audit import plan_audit
     from hybrid_predict.audit.yaml_file import read_audit
 
     make_run, config, source = read_audit(options.file)
@@ -108,6 +83,13 @@ def _run(options: Any) -> int:
 
 
 def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], output: str) -> int:
+    from hybrid_predict.audit import audit
+    from hybrid_predict.audit.config import ARMS
+    from hybrid_predict.audit.mechanisms import sentences
+    from hybrid_predict.cli.screen import Screen
+    from hybrid_predict.report.audit import COLUMNS, audit_rows
+    from hybrid_predict.runs.evidence import FULL
+
     folder = output_folder(output)
     lengths = [1.0 if arm == FULL else 1.0 / config.speedup for arm in ARMS] * config.seeds
     print(f"{PROGRAM} audit: {len(lengths)} runs, written to {folder}", flush=True)
@@ -123,4 +105,16 @@ def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], outpu
     notes = [*sentences(result.results["earned"]), *result.results["notes"]]
     shown = {**result.results, "notes": notes}
     screen.conclude(shown, shown["verdict"], table, folder, mlflow=config.mlflow)
-    return INTERRUPTED if result.partial else STATUS[result.outcome]
+    return INTERRUPTED if result.partial else STATUS[result.outcome.value]
+
+
+COMMAND = Command(
+    "Find out whether it saves full steps on your own model.",
+    "Trains your own Lightning model in full, with a shortened schedule, with corrected updates, "
+    "and with corrected updates and predicted steps, from the same seeds, and tests whether full "
+    "steps are saved at equal quality. An audit that was stopped goes on where it was. Exit "
+    "status: 0 verified saving, 4 no saving, 3 not enough seeds to tell, 2 bad usage or failed "
+    "training, 130 interrupted.",
+    _add_options,
+    _command,
+)

@@ -2,53 +2,27 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.cli.options import INTERRUPTED, PROGRAM, integer, need, number, output_folder
-from hybrid_predict.cli.screen import Screen
-from hybrid_predict.demo.run import DemoPlan, run_demo
-from hybrid_predict.demo.training import DemoRecipe
-from hybrid_predict.report.page import table_rows
+from hybrid_predict.cli.options import PROGRAM, integer, need, number, output_folder
+from hybrid_predict.cli.program import INTERRUPTED, Command
 
 if TYPE_CHECKING:
-    from jsonargparse import ArgumentParser
-
-HELP = "Train a small GPT with and without it."
+    from hybrid_predict.demo.run import DemoPlan
 
 _COLUMNS = (
     "arm",
     "full\nsteps",
     "predicted\nsteps",
     "seconds",
-    "final validation\nloss (mean ± sd)",
-    "plain full steps\nto reach it",
+    "validation\nloss\n(mean ± sd)",
+    "plain\nsteps to\nreach it",
 )
 
 
-def parser(formatter: Any) -> ArgumentParser:
-    """The command's parser.
-
-    Args:
-        formatter: Class that lays out its help.
-    """
-    from jsonargparse import ArgumentParser
-
-    made = ArgumentParser(
-        description="Trains a small GPT on the source text of Python's standard library: in full, "
-        "with a shortened schedule, with corrected updates, and with corrected updates and "
-        "predicted steps, from the same weights and batches. Needs no network. Writes a report, "
-        "the results and an MLflow database into the output folder. Takes about 25 minutes on 2 "
-        "cores, 3 minutes with --quick.",
-        exit_on_error=False,
-        formatter_class=formatter,
-    )
-    _add_options(made)
-    return made
-
-
-def _add_options(parser: ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_options(add: Any) -> None:
     add("--quick", action="store_true", help="A third of the steps, and one seed.")
     add("--seeds", type=integer, metavar="N", help="Paired seeds (3; with --quick 1).")
     add(
@@ -89,34 +63,52 @@ def _add_options(parser: ArgumentParser) -> None:
         "each seed). On a busy machine, setting OMP_WAIT_POLICY=passive in the environment helps.",
     )
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="Train anew what the folder holds already; else a demo that was stopped goes on.",
+    )
 
 
-def run(options: Any) -> int:
-    """Run the demo.
-
-    Args:
-        options: What was parsed.
-
-    Returns:
-        0, or 130 after Ctrl-C.
-    """
+def _run(options: Namespace) -> int:
     plan = _plan(options)
     folder = output_folder(options.output_dir)
     mlflow = not options.no_mlflow
     print(f"{PROGRAM} demo: {len(plan.runs())} runs, written to {folder}", flush=True)
     need("The demo", ("cli", "lightning", *(["mlflow"] if mlflow else [])))
+    from hybrid_predict.cli.screen import Screen
+    from hybrid_predict.demo.run import run_demo
+    from hybrid_predict.report.page import table_rows
+
     lengths = [arm.planned_full_steps for _, arm in plan.runs()]
     with Screen(lengths, lambda run: f"validation loss {run['val_loss']:.4f}") as screen:
-        results = run_demo(plan, folder, screen, mlflow=mlflow)
+        results = run_demo(plan, folder, screen, mlflow=mlflow, overwrite=options.overwrite)
     table = (_COLUMNS, [row.values() for row in table_rows(results)])
     screen.conclude(results, results["conclusion"], table, folder, mlflow=mlflow)
+    if screen.found == len(plan.runs()):
+        print("Nothing was trained: all runs were done before. --overwrite trains them anew.")
     return INTERRUPTED if results["partial"] else 0
 
 
-def _plan(options: Any) -> DemoPlan:
+def _plan(options: Namespace) -> DemoPlan:
+    from hybrid_predict.demo.run import DemoPlan
+    from hybrid_predict.demo.training import DemoRecipe
+
     recipe = DemoRecipe.quick() if options.quick else DemoRecipe()
     given = {"steps": options.steps, "learning_rate": options.learning_rate}
     recipe = replace(recipe, **{name: v for name, v in given.items() if v is not None})
     seeds = options.seeds if options.seeds is not None else 1 if options.quick else 3
     chosen = {name: getattr(options, name) for name in ("speedup", "controls", "threads")}
     return DemoPlan(recipe=recipe, seeds=seeds, **chosen)
+
+
+COMMAND = Command(
+    "Train a small GPT with and without it.",
+    "Trains a small GPT on the source text of Python's standard library: in full, with a shortened "
+    "schedule, with corrected updates, and with corrected updates and predicted steps, from the "
+    "same weights and batches. Needs no network. Writes a report, the results and an MLflow "
+    "database into the output folder. A demo that was stopped goes on where it was; a finished one "
+    "is shown. Takes about 25 minutes on 2 cores, 3 minutes with --quick.",
+    _add_options,
+    _run,
+)

@@ -1,4 +1,4 @@
-"""What the commands share: kinds of options, exit statuses, and checks before training."""
+"""What the commands share: kinds of options, and checks before training."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from importlib import import_module
 from pathlib import Path
 
 from hybrid_predict.errors import MissingExtraError
-from hybrid_predict.runs.runtime import writable_folder
 
 PROGRAM = "hybrid-predict"
-BAD_USAGE, INTERRUPTED = 2, 130
-"""Exit statuses that mean the same for every command."""
 
 # Modules that are imported sooner or later, by the extra that brings them.
-_MODULES = {
-    "cli": ("rich", "matplotlib", "docstring_parser"),
+EXTRAS = {
+    "cli": ("rich", "matplotlib", "jsonargparse", "docstring_parser"),
     "lightning": ("lightning",),
     "mlflow": ("mlflow",),
     "bench": ("schedulefree",),
@@ -45,6 +42,8 @@ def output_folder(name: str) -> Path:
     Raises:
         ConfigError: If it cannot be written to.
     """
+    from hybrid_predict.runs.runtime import writable_folder
+
     return writable_folder(name, "--output-dir")
 
 
@@ -61,7 +60,7 @@ def need(feature: str, extras: Iterable[str]) -> None:
     missing = []
     for extra in extras:
         try:
-            for module in _MODULES[extra]:
+            for module in EXTRAS[extra]:
                 import_module(module)
         except ImportError:
             missing.append(extra)

@@ -41,7 +41,7 @@ class Screen(Observer):
         note = f"0/{len(lengths)} done"
         self._all = self._progress.add_task("all runs", total=sum(lengths), note=note)
         self._one = self._progress.add_task("preparing", total=None, note="")
-        self._done = self._planned = 0
+        self._done = self._planned = self.found = 0
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -64,15 +64,23 @@ class Screen(Observer):
         now = sum(self._lengths[: self._done]) + share * self._lengths[self._done]
         self._progress.update(self._all, completed=now)
 
+    def run_found(self, run: Mapping[str, Any]) -> None:
+        """Leave one line behind that says that nothing was trained."""
+        self.found += 1
+        self._leave(run, ", done before")
+
     def run_finished(self, run: Mapping[str, Any]) -> None:
         """Leave one line behind."""
+        self._leave(run)
+
+    def _leave(self, run: Mapping[str, Any], note: str = "") -> None:
         self._done += 1
         done = f"{self._done}/{len(self._lengths)}"
         completed = sum(self._lengths[: self._done])
         self._progress.update(self._all, completed=completed, note=f"{done} done")
         self._console.print(
             f"{done}  {run['arm']}, seed {run['seed']}: {run['full_steps']:,} full steps "
-            f"in {run['seconds']:.1f} s, {self._outcome(run)}",
+            f"in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
             soft_wrap=True,
         )
         self._console.file.flush()

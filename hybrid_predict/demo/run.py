@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +23,7 @@ from hybrid_predict.demo.training import (
     train_arm,
 )
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.report.history import RunHistory
-from hybrid_predict.report.page import BELOW_SHORT, BEYOND_FULL, conclusion, write_page
+from hybrid_predict.report.page import BELOW_SHORT, BEYOND_FULL, conclusion, run_folder, write_page
 from hybrid_predict.runs.evidence import (
     AT_LEAST,
     AT_MOST,
@@ -34,7 +35,15 @@ from hybrid_predict.runs.evidence import (
     plain_steps_to_reach,
     spread,
 )
-from hybrid_predict.runs.runtime import Observer, environment, finite, quiet, threads, write_json
+from hybrid_predict.runs.runtime import (
+    Observer,
+    environment,
+    finite,
+    locked,
+    quiet,
+    threads,
+    write_json,
+)
 from hybrid_predict.runs.tracking import Tracking
 
 Results = dict[str, Any]
@@ -43,6 +52,8 @@ _BOUNDS = {AT_LEAST: BEYOND_FULL, AT_MOST: BELOW_SHORT}
 
 EXPERIMENT, RESULTS = "hybrid-predict demo", "results.json"
 SCHEMA = 2
+
+_VERSIONS = ("hybrid_predict", "torch", "lightning")
 
 COMPARED = (FULL, SHORT, CORRECTED, HYBRID)
 """The arms that a seed needs to count in comparisons."""
@@ -123,45 +134,50 @@ def fastest_threads(recipe: DemoRecipe, text: StdlibText, most: int = 4) -> int:
 
 
 def run_demo(
-    plan: DemoPlan, folder: Path, observer: Observer | None = None, *, mlflow: bool = True
+    plan: DemoPlan,
+    folder: Path,
+    observer: Observer | None = None,
+    *,
+    mlflow: bool = True,
+    overwrite: bool = False,
 ) -> Results:
-    """Make all runs; write ``results.json`` after each, and ``report.html`` at the end.
+    """Make the runs that are missing; write ``results.json`` after each, and the report at the end.
 
     Args:
         plan: Which runs.
         folder: An existing folder for everything that is written.
         observer: Is told what happens.
         mlflow: Whether to record the runs in MLflow.
+        overwrite: Whether to train anew what the folder holds already.
 
     Returns:
         What ``results.json`` holds; ``partial`` is true if the user stopped the demo.
+
+    Raises:
+        ConfigError: If the folder holds another demo, or another process writes to it.
     """
     observer = observer or Observer()
-    runs: list[dict[str, Any]] = []
-    history: RunHistory | None = None
-    with quiet():
+    with locked(folder), quiet():
         text = load_stdlib_text()
-        params = {**plan.recipe.to_dict(), "speedup": plan.speedup}
-        tracking = Tracking(folder, EXPERIMENT, "demo", params) if mlflow else None
+        runs = [] if overwrite else found_runs(plan, text, folder / RESULTS)
+        known = {(run["seed"], run["arm"]): run for run in runs}
+        fresh = any((seed, arm.name) not in known for seed, arm in plan.runs())
+        tracking = _tracking(plan, text, folder) if mlflow and fresh else None
         try:
             for seed, arm in plan.runs():
                 if arm.name == FULL:  # the first of its seed; all arms of a seed run alike
-                    number = plan.threads or fastest_threads(plan.recipe, text)
-                observer.run_started(arm.name, seed, arm.planned_full_steps)
-                name, tags = f"{arm.name}, seed {seed}", {"arm": arm.name, "seed": str(seed)}
-                logger = tracking.logger(name, tags) if tracking else None
-                with threads(number):
-                    run, its = train_arm(plan.recipe, arm, seed, text, logger, observer.stepped)
-                runs.append(run)
-                history = history or its
+                    number: int | None = known.get((seed, FULL), {}).get("threads")
+                if (seed, arm.name) in known:
+                    observer.run_found(known[seed, arm.name])
+                    continue
+                number = number or plan.threads or fastest_threads(plan.recipe, text)
+                runs.append(_train(plan, arm, seed, text, folder, number, tracking, observer))
                 write_json(make_results(plan, text, runs), folder / RESULTS)
-                if tracking is not None and logger is not None:
-                    tracking.finish_run(logger, {k: float(run[k]) for k in _TRACKED})
-                observer.run_finished(run)
+                observer.run_finished(runs[-1])
         except KeyboardInterrupt:
             pass  # the results say that they are partial
         results = make_results(plan, text, runs)
-        files = [write_json(results, folder / RESULTS), write_page(results, history, folder)]
+        files = [write_json(results, folder / RESULTS), write_page(results, folder)]
         if tracking is not None:
             losses = {
                 f"{arm.replace(',', '')}/val_loss": summary["val_loss"]["mean"]
@@ -172,13 +188,74 @@ def run_demo(
     return results
 
 
+def found_runs(plan: DemoPlan, text: StdlibText, path: Path) -> list[dict[str, Any]]:
+    """The runs of a results file, if it is there, that go with a plan.
+
+    Raises:
+        ConfigError: If they do not: another recipe, text or version.
+    """
+    if not path.exists():
+        return []
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        runs: list[dict[str, Any]] = found["runs"]
+        before = _conditions(found)
+    except (OSError, ValueError, KeyError, TypeError):
+        runs, before = [], None
+    now = _conditions(make_results(plan, text, []))
+    if before != now:
+        what = sorted(k for k in now if before and before[k] != now[k]) or ["what cannot be read"]
+        remedy = "Choose another --output-dir, or train anew with --overwrite."
+        expected = "a folder without the results of another demo"
+        raise ConfigError("--output-dir", expected, f"one with other {', '.join(what)}", remedy)
+    return runs
+
+
+def _conditions(results: Mapping[str, Any]) -> dict[str, Any]:
+    """What the runs of a results file depend on."""
+    versions = {name: results["environment"][name] for name in _VERSIONS}
+    recipe = {"recipe": results["recipe"], "speedup": results["speedup"]}
+    return {**recipe, "text": results["text"]["sha256"], "versions": versions}
+
+
+def _tracking(plan: DemoPlan, text: StdlibText, folder: Path) -> Tracking:
+    params = {**plan.recipe.to_dict(), "speedup": plan.speedup}
+    depends_on = json.dumps(_conditions(make_results(plan, text, [])), sort_keys=True)
+    key = hashlib.sha256(depends_on.encode()).hexdigest()
+    return Tracking(folder, EXPERIMENT, "demo", params, key)
+
+
+def _train(
+    plan: DemoPlan,
+    arm: Arm,
+    seed: int,
+    text: StdlibText,
+    folder: Path,
+    number: int,
+    tracking: Tracking | None,
+    observer: Observer,
+) -> dict[str, Any]:
+    """One run, in so many threads."""
+    observer.run_started(arm.name, seed, arm.planned_full_steps)
+    name, tags = f"{arm.name}, seed {seed}", {"arm": arm.name, "seed": str(seed)}
+    logger = tracking.logger(name, tags) if tracking else None
+    place = run_folder(folder, arm.name, seed)
+    with threads(number):
+        run = train_arm(plan.recipe, arm, seed, text, logger, observer.stepped, str(place))
+    if tracking is not None and logger is not None:
+        tracking.finish_run(logger, {k: float(run[k]) for k in _TRACKED})
+    return run
+
+
 def make_results(plan: DemoPlan, text: StdlibText, runs: Sequence[dict[str, Any]]) -> Results:
     """Everything that the results file holds, as plain data; non-finite numbers become None."""
+    planned = {(seed, arm.name) for seed, arm in plan.runs()}
+    planned |= {(run["seed"], run["arm"]) for run in runs}
     results: Results = {
         "schema": SCHEMA,
-        "partial": len(runs) < len(plan.runs()),
-        "planned_runs": len(plan.runs()),
-        "seeds": plan.seeds,
+        "partial": len(runs) < len(planned),
+        "planned_runs": len(planned),
+        "seeds": max(plan.seeds, *(1 + run["seed"] for run in runs), 1),
         "speedup": plan.speedup,
         "environment": environment(),
         "text": {

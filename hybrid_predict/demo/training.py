@@ -20,8 +20,6 @@ from hybrid_predict.demo.schedule import linear_schedule
 from hybrid_predict.demo.text import StdlibText, sample_batch, validation_batches
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.model.kinds import hidden_and_rest
-from hybrid_predict.report.history import RunHistory
-from hybrid_predict.runs.evidence import HYBRID
 from hybrid_predict.runs.runtime import interruptible
 
 if TYPE_CHECKING:
@@ -251,8 +249,14 @@ class Meter:
 
 
 def train_arm(
-    recipe: DemoRecipe, arm: Arm, seed: int, text: StdlibText, logger: Any, on_step: OnStep
-) -> tuple[dict[str, Any], RunHistory | None]:
+    recipe: DemoRecipe,
+    arm: Arm,
+    seed: int,
+    text: StdlibText,
+    logger: Any,
+    on_step: OnStep,
+    log_dir: str | None = None,
+) -> dict[str, Any]:
     """Train one arm from one seed with a Lightning Trainer.
 
     Args:
@@ -262,9 +266,10 @@ def train_arm(
         text: Training and validation bytes.
         logger: The Trainer's logger, or None.
         on_step: Is told full steps and training loss at every tenth full step.
+        log_dir: Where the callback's event log is written; None writes none.
 
     Returns:
-        The run's entry of the results file, and the history of a hybrid run.
+        The run's entry of the results file.
 
     Raises:
         KeyboardInterrupt: If the user ended the run.
@@ -274,7 +279,9 @@ def train_arm(
     from hybrid_predict.integrations.lightning import HybridPredict
 
     module = build_module(recipe, arm.steps, seed, arm.hidden_factor)
-    hybrid = HybridPredict(speedup=arm.speedup) if arm.speedup is not None else None
+    hybrid = (
+        HybridPredict(speedup=arm.speedup, log_dir=log_dir) if arm.speedup is not None else None
+    )
     curve_batches = held_out_batches(text, recipe, recipe.curve_windows)
     meter = Meter(arm, curve_batches, recipe.curve_points, on_step)
     watch = LambdaCallback(on_train_start=meter.start, on_train_batch_end=meter.after_batch)
@@ -283,7 +290,7 @@ def train_arm(
         trainer.fit(module, DataLoader(TrainingBatches(text.train, recipe, seed), batch_size=None))
     val_loss = validation_loss(module, held_out_batches(text, recipe, recipe.validation_windows))
     ledger = hybrid.ledger.summary() if hybrid is not None else None
-    run = {
+    return {
         "arm": arm.name,
         "seed": seed,
         "full_steps": meter.full_steps,
@@ -298,7 +305,6 @@ def train_arm(
         "curve": [list(point) for point in meter.curve],
         "ledger": ledger,
     }
-    return run, hybrid.history if hybrid is not None and arm.name == HYBRID else None
 
 
 def _trainer(recipe: DemoRecipe, arm: Arm, callbacks: list[pl.Callback], logger: Any) -> pl.Trainer:

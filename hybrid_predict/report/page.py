@@ -8,10 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.report.figure import new_figure, run_figure
-from hybrid_predict.report.history import RunHistory
+from hybrid_predict.report.figure import new_figure
+from hybrid_predict.report.run_figures import loss_figure, skill_figure, spent_figure
+from hybrid_predict.report.run_log import NAME, read_log
 from hybrid_predict.report.shared import (
     COLORS,
+    SIZE,
     data_uri,
     mean_and_sd,
     number,
@@ -34,13 +36,17 @@ BEYOND_FULL, BELOW_SHORT = "beyond full", "below short"
 """What stands for a number of plain steps where the two plain arms do not bracket the loss."""
 
 
-def write_page(results: Mapping[str, Any], history: RunHistory | None, folder: Path) -> Path:
+def run_folder(folder: Path, arm: str, seed: int) -> Path:
+    """Where the event log of one run of a demo is."""
+    return folder / "runs" / f"{arm}-seed{seed}"
+
+
+def write_page(results: Mapping[str, Any], folder: Path) -> Path:
     """Write ``report.html``.
 
     Args:
         results: What ``results.json`` holds.
-        history: The first hybrid run's history; None leaves its figure out.
-        folder: Where to write.
+        folder: Where to write, and where the event log of the first hybrid run is found.
 
     Returns:
         The page's path.
@@ -54,8 +60,11 @@ def write_page(results: Mapping[str, Any], history: RunHistory | None, folder: P
         order = (SHORT, CORRECTED, HYBRID, FULL, CONTROL)
         label = "final validation loss\n(nats per byte)"
         figures["paired"] = data_uri(paired_figure(results["runs"], order, "val_loss", label))
-    if history is not None:
-        figures["history"] = data_uri(run_figure(history))
+    path = run_folder(folder, HYBRID, 0) / NAME
+    if path.exists() and any(run["arm"] == HYBRID for run in results["runs"]):
+        log = read_log(path)
+        for name, draw in (("loss", loss_figure), ("skill", skill_figure), ("spent", spent_figure)):
+            figures[name] = data_uri(draw(log))
     return render(
         "demo.html.jinja",
         folder / "report.html",
@@ -65,6 +74,7 @@ def write_page(results: Mapping[str, Any], history: RunHistory | None, folder: P
         colors=COLORS,
         mechanisms=MECHANISMS,
         few_seeds=FEW_SEEDS,
+        skills=skill_rows(results),
     )
 
 
@@ -86,9 +96,26 @@ def table_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     return rows
 
 
+def skill_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What was known of the forecasts' skill at the end of each hybrid run, as text."""
+    return [
+        {
+            "seed": str(run["seed"]),
+            "kind": kind,
+            "mean": f"{skill['mean']:.2f}",
+            "lower": f"{skill['lower']:.2f}",
+            "windows": f"{skill['windows']:,.0f}",
+            "predicted": f"{run['predicted_steps']:,} ({run['undone_steps']:,} undone)",
+        }
+        for run in results["runs"]
+        if run["arm"] == HYBRID
+        for kind, skill in run["ledger"]["skills"].items()
+    ]
+
+
 def curves_figure(results: Mapping[str, Any]) -> Figure:
     """Validation loss against full steps: thin lines per seed, a thick one for their mean."""
-    figure = new_figure(figsize=(9, 4.6))
+    figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
     for arm in results["summary"]:
         curves = [run["curve"] for run in results["runs"] if run["arm"] == arm]
@@ -100,8 +127,9 @@ def curves_figure(results: Mapping[str, Any]) -> Figure:
         losses = [fmean(number(loss) for _, loss in point) for point in points]
         axes.plot(steps, losses, color=color, linewidth=2.2, marker="o", markersize=4, label=arm)
     axes.set(xlabel="full steps", ylabel="validation loss (nats per byte)", xlim=(0, None))
+    axes.set_title("Validation loss of the arms", fontsize="medium", loc="left")
     tidy(axes)
-    axes.legend(frameon=False)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize="small")
     return figure
 
 

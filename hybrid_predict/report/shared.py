@@ -23,6 +23,9 @@ COLORS = {
 }
 """An arm has the same colour on every page."""
 
+SIZE = (4.8, 3.6)
+"""Inches of a figure: two side by side on a wide screen, one below the other on a phone."""
+
 
 def render(template: str, path: Path, **context: Any) -> Path:
     """Write a page from one of the package's templates.
@@ -87,7 +90,7 @@ def paired_figure(
     Returns:
         A matplotlib figure.
     """
-    figure = new_figure(figsize=(9, 3.6))
+    figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
     arms = [name for name in order if any(run["arm"] == name for run in runs)]
     for seed in sorted({run["seed"] for run in runs}):
@@ -106,7 +109,8 @@ def paired_figure(
             color="#5c6370",
         )
     axes.set(ylabel=label, xlim=(-0.4, len(arms) - 0.4))
-    axes.set_xticks(range(len(arms)), arms)
+    axes.set_xticks(range(len(arms)), [arm.replace(", ", ",\n") for arm in arms])
+    axes.set_title("Final values, one line per seed", fontsize="medium", loc="left")
     tidy(axes)
     return figure
 

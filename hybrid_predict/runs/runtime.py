@@ -43,8 +43,11 @@ class Observer:
     def stepped(self, full_steps: int, loss: float) -> None:
         """A run has done so many full steps; called at some of them."""
 
+    def run_found(self, run: Mapping[str, Any]) -> None:
+        """A run was done before; its entry of the results file."""
+
     def run_finished(self, run: Mapping[str, Any]) -> None:
-        """A run is done, now or before an interruption; its entry of the results file."""
+        """A run is done; its entry of the results file."""
 
 
 @contextmanager
@@ -65,10 +68,10 @@ def quiet() -> Iterator[None]:
 
 
 @contextmanager
-def threads(number: int) -> Iterator[None]:
-    """Let torch compute in so many threads inside the block."""
+def threads(number: int | None) -> Iterator[None]:
+    """Let torch compute in so many threads inside the block; None leaves their number."""
     before = torch.get_num_threads()
-    torch.set_num_threads(number)
+    torch.set_num_threads(number or before)
     try:
         yield
     finally:

@@ -1,0 +1,143 @@
+"""Figures of one run, drawn from its event log. Each shows this run alone, and says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hybrid_predict.report.figure import BARS, COLORS, new_figure, smoothed
+from hybrid_predict.report.run_log import RunLog
+from hybrid_predict.report.shared import SIZE, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+KINDS = {"hidden": "#264653", "embedding": "#457b9d", "head": "#e9a03b", "vector": "#8a8f98"}
+"""A kind of parameters has the same colour on every page."""
+
+PARTS = {
+    "full steps, corrected": "#2a9d8f",
+    "full steps, plain": "#264653",
+    "predicted steps": "#e9a03b",
+    "correcting": "#d1495b",
+    "predicting, verifying": "#f4a6b0",
+}
+"""Where steps and seconds go."""
+
+
+def loss_figure(log: RunLog) -> Figure:
+    """Training loss over the steps of a run, and below it its predicted steps."""
+    figure = new_figure(figsize=SIZE)
+    top, bottom = figure.subplots(2, 1, height_ratios=(2.4, 1), sharex=True)
+    steps = np.array([row["steps"] for row in log.rows], dtype=float)
+    loss = smoothed([row["loss"] for row in log.rows], max(1, len(log.rows) // 40))
+    top.plot(steps, loss, color="#264653", linewidth=1.6)
+    top.set_title("Training loss of this run alone", fontsize="medium", loc="left")
+    top.set_ylabel("training loss\n(running mean)")
+    plan, below = log.start["plan"], np.zeros(min(BARS, log.steps))
+    edges = np.linspace(0, log.steps, len(below) + 1)
+    for name, key in (("stands", "predicted_steps"), ("undone", "undone_steps")):
+        counts = np.diff([0, *(row[key] for row in log.rows)])
+        heights, _ = np.histogram(steps, edges, weights=counts)
+        label = f"{name}: {int(counts.sum()):,}"
+        bottom.bar(
+            edges[:-1], heights, np.diff(edges), bottom=below, align="edge", color=COLORS[name],
+            label=label, edgecolor="white", linewidth=0.3,
+        )  # fmt: skip
+        below = below + heights
+    bottom.set(ylabel="predicted\nsteps", xlabel="steps of the schedule", xlim=(0, log.steps))
+    bottom.set_ylim(0, 1.6 * max([*below, 1]))
+    bottom.yaxis.get_major_locator().set_params(integer=True)
+    bottom.legend(frameon=False, ncols=2, fontsize="small", loc="upper right")
+    for axes in (top, bottom):
+        tidy(axes)
+        axes.axvspan(0, plan["warmup"], color="#eef0f3", zorder=0)
+        axes.axvspan(log.steps - plan["cooldown"], log.steps, color="#eef0f3", zorder=0)
+    return figure
+
+
+def skill_figure(log: RunLog) -> Figure:
+    """Skill of the forecasts over full steps, by kind, with the bound that decides."""
+    figure = new_figure(figsize=SIZE)
+    axes = figure.subplots()
+    for kind, steps, means, lower in _skills(log):
+        color = KINDS.get(kind, "black")
+        axes.plot(steps, means, color=color, linewidth=1.8, label=f"{kind}: mean")
+        axes.plot(steps, lower, color=color, linewidth=1, linestyle="--", label="lower bound")
+    axes.axhline(0, color="#d1495b", linewidth=1)
+    axes.set_title("Skill: what forecasts explain of the movement", fontsize="medium", loc="left")
+    axes.set(xlabel="full steps", ylabel="skill (1: all, 0: chance)", xlim=(0, None))
+    tidy(axes)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize="small")
+    else:
+        text = "not known yet" if log.end is None else "never known: too few full steps"
+        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#5c6370")
+    return figure
+
+
+def _skills(log: RunLog) -> list[tuple[str, list[int], list[float], list[float]]]:
+    """By kind: full steps, mean skill and its lower bound, where both are known."""
+    found = []
+    for kind in dict.fromkeys(kind for row in log.rows for kind in row["skills"]):
+        rows = [(row["full_steps"], row["skills"].get(kind)) for row in log.rows]
+        known = [(step, skill) for step, skill in rows if skill and skill["windows"] > 1]
+        if known:
+            steps, skills = zip(*known, strict=True)
+            means, lower = ([skill[name] for skill in skills] for name in ("mean", "lower"))
+            found.append((kind, list(steps), means, lower))
+    return found
+
+
+def spent_figure(log: RunLog) -> Figure:
+    """Where the steps and the seconds of a run went, as shares."""
+    figure = new_figure(figsize=(SIZE[0], 2.4))
+    axes = figure.subplots()
+    named: set[str] = set()
+    for height, parts in enumerate((seconds_spent(log), steps_spent(log))):
+        total, left = sum(parts.values()) or 1.0, 0.0
+        for name, amount in parts.items():
+            share = 100 * amount / total
+            label = None if name in named else name
+            axes.barh(height, share, 0.6, left=left, color=PARTS[name], label=label)
+            if share > 7:
+                x, text = left + share / 2, f"{share:.0f} %"
+                axes.text(x, height, text, ha="center", va="center", color="white", fontsize=8)
+            left += share
+            named.add(name)
+    axes.set_yticks((0, 1), ("seconds", "steps"))
+    axes.set(xlabel="share of this run (%)", xlim=(0, 100))
+    axes.set_title("Where steps and seconds went", fontsize="medium", loc="left")
+    tidy(axes)
+    axes.grid(visible=False)
+    figure.legend(
+        *_unique(axes), loc="outside lower center", ncols=2, frameon=False, fontsize="small"
+    )
+    return figure
+
+
+def steps_spent(log: RunLog) -> dict[str, float]:
+    """Steps of a run by what they were."""
+    ledger = log.ledger
+    counts = (ledger.corrected_steps, ledger.plain_steps, ledger.predicted_steps)
+    return dict(zip(PARTS, map(float, counts), strict=False))
+
+
+def seconds_spent(log: RunLog) -> dict[str, float]:
+    """Host seconds of a run by what they were for; those of full steps are the user's own."""
+    ledger = log.ledger
+    share = ledger.corrected_steps / ledger.full_steps if ledger.full_steps else 0.0
+    full = {"full steps, corrected": share, "full steps, plain": 1.0 - share}
+    return {
+        **{name: ledger.full_seconds * part for name, part in full.items()},
+        "correcting": ledger.correct_seconds,
+        "predicting, verifying": ledger.predict_seconds,
+    }
+
+
+def _unique(axes: Any) -> tuple[list[Any], list[str]]:
+    """Handles and labels of a legend, in the order of the parts."""
+    handles, labels = axes.get_legend_handles_labels()
+    order = sorted(range(len(labels)), key=lambda k: list(PARTS).index(labels[k]))
+    return [handles[k] for k in order], [labels[k] for k in order]

@@ -1,0 +1,90 @@
+"""What every command does alike: help, bad usage in one line, missing extras."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from hybrid_predict import __version__, cli
+
+TINY = ["demo", "--quick", "--steps", "24", "--threads", "1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["bench"], "expected one of demo, audit"),
+        (["dmeo"], "Did you mean demo?"),
+        (["demo", "--sedes", "2"], "Did you mean --seeds?"),
+        (["--verison"], "Did you mean --version?"),
+        (["demo", "--bogus"], "--bogus"),
+        (["demo", "extra"], "extra"),
+        (["demo", "--speedup"], "--speedup"),
+        (["demo", "--speedup", "fast"], "a number, got 'fast'"),
+        (["demo", "--speedup", "0.5"], "a number above 1 and at most 180, got 0.5"),
+        (["demo", "--speedup", "1"], "above 1"),
+        (["demo", "--speedup", "1000"], "at most 180"),
+        (["demo", "--speedup", "nan"], "got nan"),
+        (["demo", "--seeds", "0"], "at least 1, got 0"),
+        (["demo", "--seeds", "two"], "an integer, got 'two'"),
+        (["demo", "--seeds", "1.5"], "an integer, got '1.5'"),
+        (["demo", "--steps", "3"], "at least 20, got 3"),
+        (["demo", "--threads", "0"], "at least 1, got 0"),
+        (["demo", "--learning-rate", "-1"], "above 0, got -1.0"),
+        (["demo", "--output-dir", __file__], "a folder that can be written to"),
+        (["demo", "--output-dir", f"{__file__}/below"], "a folder that can be written to"),
+        (["demo", "--output-dir", "/proc/demo"], "a folder that can be written to"),
+    ],
+)
+def test_bad_usage_is_told_in_one_line(capsys, arguments, said):
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert said in err
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "hint"),
+    [
+        ("lightning", TINY, "hybrid-predict[lightning]"),
+        ("mlflow", TINY, "hybrid-predict[mlflow]"),
+        ("rich", TINY, "hybrid-predict[cli]"),
+    ],
+)
+def test_a_missing_extra_is_told_in_one_line(
+    tmp_path, monkeypatch, capsys, module, arguments, hint
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, module, None)
+    assert cli.main(arguments) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert f'pip install "{hint}"' in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--version"], __version__),
+        (["--help"], "demo"),
+        ([], "commands:"),
+        (["demo", "--help"], "--learning-rate"),
+    ],
+)
+def test_help_and_version(capsys, arguments, said):
+    assert cli.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert said in printed
+    assert not re.search("<function|None", printed)
+
+
+def test_help_imports_neither_torch_nor_an_extra():
+    code = (
+        "import sys; from hybrid_predict.cli import main; main(['--help']); main(['demo', '-h']); "
+        "found = {'torch', 'lightning', 'mlflow', 'rich', 'matplotlib', 'jsonargparse'}; "
+        "print(found & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "set()", "")
