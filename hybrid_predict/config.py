@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
-from typing import Any, Literal
+from functools import wraps
+from typing import Any, Literal, TypeVar
 
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, did_you_mean
 
 KINDS = ("hidden", "embedding", "head", "vector")
 """Parameter kinds: hidden matrices, embeddings, the output head, biases and norm gains."""
@@ -16,6 +17,36 @@ HISTORY_DTYPES = ("float32", "bfloat16")
 """How averages of gradients and displacements may be stored."""
 
 
+T = TypeVar("T")
+
+
+def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
+    """Check that names are known.
+
+    Raises:
+        ConfigError: If one is not, with the nearest that is.
+    """
+    names = sorted(known)
+    for name in given:
+        if name not in names:
+            remedy = did_you_mean(name, names) or f"It has {', '.join(names)}."
+            raise ConfigError(owner, "names that it has", name, remedy)
+
+
+def _told_unknown_names(cls: type[T]) -> type[T]:
+    """Let a dataclass tell a name that it does not have in its own words."""
+    made, known = cls.__init__, cls.__dataclass_fields__
+
+    @wraps(made)
+    def init(self: Any, *args: Any, **values: Any) -> None:
+        check_names(cls.__name__, values, known)
+        made(self, *args, **values)
+
+    cls.__init__ = init  # type: ignore[method-assign]
+    return cls
+
+
+@_told_unknown_names
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig:
     """What a run corrects, what it predicts, and how many of its steps.

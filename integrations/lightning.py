@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import random_states, set_random_states
 from hybrid_predict.accounts.saved import check_state
-from hybrid_predict.config import HybridConfig
+from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
 from hybrid_predict.integrations.last_run import LastRun
@@ -79,7 +79,9 @@ class HybridPredict(TrainerCallback):
         config: HybridConfig | Mapping[str, Any] | None = None,
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",
+        **unknown: Any,
     ) -> None:
+        check_names("HybridPredict", unknown, {*FIELDS, "config", "skip_data", "log_dir"})
         given = {k: v for k, v in locals().items() if k in FIELDS and v is not None}
         self.config = configuration(config, given)
         if skip_data not in ("auto", "draw", "tail", "none"):

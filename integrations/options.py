@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from hybrid_predict.config import HybridConfig
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.updates import make_update
 
@@ -25,8 +24,7 @@ def configuration(
         ConfigError: If a field is unknown or out of range.
     """
     chosen = dict(config) if isinstance(config, Mapping) else dict(vars(config or HybridConfig()))
-    if unknown := sorted((chosen.keys() | given.keys()) - FIELDS):
-        raise ConfigError("config", f"fields out of {', '.join(sorted(FIELDS))}", unknown)
+    check_names("config", chosen.keys() | given.keys(), FIELDS)
     for one, other in ((_PATTERN, {"speedup"}), ({"speedup"}, _PATTERN)):
         if given.keys() & one:
             chosen = {k: v for k, v in chosen.items() if k not in other}

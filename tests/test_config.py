@@ -1,6 +1,7 @@
 """Configurations and the errors they are refused with."""
 
 import dataclasses
+import inspect
 import json
 import math
 
@@ -101,3 +102,13 @@ def test_configuration_becomes_plain_data():
     assert plain["updates"]["hidden"]["class"] == "SpectralUpdate"
     assert plain["updates"]["hidden"]["share"] == 0.5
     assert plain.keys() == {f.name for f in dataclasses.fields(HybridConfig)}
+
+
+def test_an_unknown_name_is_told_with_the_nearest_that_is_known():
+    with pytest.raises(ConfigError, match=r"got 'speedupp'. Did you mean speedup\?"):
+        HybridConfig(speedupp=2)
+    with pytest.raises(ConfigError, match="It has cooldown_steps, enabled"):
+        HybridConfig(x=2)
+    with pytest.raises(TypeError, match="positional"):
+        HybridConfig(2)
+    assert next(iter(inspect.signature(HybridConfig).parameters)) == "speedup"

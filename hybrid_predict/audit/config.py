@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from hybrid_predict.config import HybridConfig
+from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
@@ -96,9 +96,7 @@ class AuditConfig:
         if not isinstance(self.hybrid, Mapping):
             raise ConfigError("hybrid", "a mapping", self.hybrid)
         allowed = [n for n in HybridConfig.__dataclass_fields__ if n not in _SET_BY_THE_AUDIT]
-        for name in self.hybrid:
-            if name not in allowed:
-                raise ConfigError("hybrid", f"names out of {', '.join(allowed)}", name)
+        check_names("hybrid", self.hybrid, allowed)
         config = HybridConfig(speedup=self.speedup, **self.hybrid)
         if not config.predictors:
             remedy = "Without predicted steps the hybrid arm saves no full step."

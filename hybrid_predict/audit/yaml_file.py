@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import os
+import re
 import sys
 import warnings
 from argparse import ArgumentError
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.training import preserved
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.config import check_names
+from hybrid_predict.errors import ConfigError, did_you_mean
+
+_CLASSES = ("model", "data", "optimizer", "lr_scheduler")
+_SECTIONS = (*_CLASSES, "trainer", "audit", "seed_everything")
 
 
 def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
@@ -36,6 +43,7 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     path = Path(file)
     content = _load(path)
     with preserved():
+        check_content(content)
         parsed = _build(path, None, ["--seed_everything=false"]).config
     config = AuditConfig(**parsed.audit.as_dict())
     lengths = {key: _length(parsed, key) for key in config.scaled}
@@ -69,6 +77,47 @@ def _load(path: Path) -> dict[str, Any]:
             remedy = "Write the file as for LightningCLI."
             raise ConfigError("file", f"a section {name}", sorted(map(str, content)), remedy)
     return content
+
+
+def check_content(content: Mapping[str, Any]) -> None:
+    """Check the names and the classes of a file, before Lightning's parser tells in its own way.
+
+    Raises:
+        ConfigError: If a name is not known, or a class cannot be imported.
+    """
+    import lightning.pytorch as pl
+
+    check_names("file", content, _SECTIONS)
+    for name in ("trainer", "audit"):
+        if not isinstance(content.get(name, {}), Mapping):
+            raise ConfigError(name, "names and values", content[name])
+    check_names("trainer", content["trainer"], inspect.signature(pl.Trainer).parameters)
+    audit = content.get("audit", {})
+    check_names("audit", audit, AuditConfig.__dataclass_fields__)
+    AuditConfig(**audit)
+    for name in _CLASSES:
+        _check_class(name, content.get(name))
+
+
+def _check_class(section: str, value: Any) -> None:
+    """Check that a section's class can be imported, and takes its arguments."""
+    if not isinstance(value, Mapping) or not isinstance(value.get("class_path"), str):
+        return  # a name alone, which Lightning looks up
+    module, _, name = value["class_path"].rpartition(".")
+    if not module:
+        return
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        remedy = f"Python says: {error}. Start the command in the folder of the module."
+        expected = "a class that can be imported"
+        raise ConfigError(f"{section}.class_path", expected, value["class_path"], remedy) from error
+    if not hasattr(found, name):
+        remedy = did_you_mean(name, vars(found))
+        raise ConfigError(f"{section}.class_path", f"a class of {module}", name, remedy)
+    parameters = inspect.signature(getattr(found, name)).parameters
+    if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        check_names(f"{section}.init_args", value.get("init_args") or {}, parameters)
 
 
 def _length(parsed: Any, key: str) -> int:
@@ -119,10 +168,19 @@ def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
                 load_from_checkpoint_support=False,
             )
         except ArgumentError as error:
-            remedy = f"Lightning says: {error}"
-            raise ConfigError("file", "a configuration for LightningCLI", str(path), remedy) from (
-                error
-            )
+            raise _refused(path, str(error)) from error
+
+
+def _refused(path: Path, said: str) -> ConfigError:
+    """What to raise where Lightning's parser refuses a file; its own words only if need be."""
+    key = re.search(r'[Kk]ey "([\w.]+)"', said)
+    if key is None:
+        remedy = f"Lightning says: {said.splitlines()[0]}"
+        return ConfigError("file", "a configuration for LightningCLI", str(path), remedy)
+    value: Any = _load(path)
+    for name in key[1].split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return ConfigError(key[1], "a value of the type that it takes", value)
 
 
 @contextmanager
