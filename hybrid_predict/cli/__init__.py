@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from hybrid_predict import __version__
-from hybrid_predict.cli import audit, demo
+from hybrid_predict.cli import audit, demo, report, watch
 from hybrid_predict.cli.options import PROGRAM
 from hybrid_predict.cli.program import run_program
 
-COMMANDS = {"demo": demo.COMMAND, "audit": audit.COMMAND}
+COMMANDS = {
+    "demo": demo.COMMAND,
+    "watch": watch.COMMAND,
+    "report": report.COMMAND,
+    "audit": audit.COMMAND,
+}
 
 DESCRIPTION = (
     "Train neural networks in fewer full steps: corrected updates, and predicted steps between "

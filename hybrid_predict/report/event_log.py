@@ -93,7 +93,7 @@ class EventLog:
     def _row(self, record: StepRecord, ledger: SavingsLedger, *, flush: bool = False) -> None:
         losses, self._losses = self._losses, []
         skills = {
-            kind: {name: found[name] for name in ("mean", "lower", "windows")}
+            kind: {name: found[name] for name in ("mean", "lower", "length", "windows")}
             for kind, found in ledger.skills.items()
         }
         row = {

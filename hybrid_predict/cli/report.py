@@ -1,0 +1,57 @@
+"""``hybrid-predict report``: a page about runs that were trained with the callback."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from hybrid_predict.cli.options import PROGRAM, need
+from hybrid_predict.cli.program import Command
+from hybrid_predict.errors import ConfigError
+
+PAGE = "hybrid_predict.html"
+
+
+def _add_options(add: Any) -> None:
+    add(
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="Folder of a run's logger, or any above it: the newest event log below it is read.",
+    )
+    add(
+        "--output",
+        metavar="FILE",
+        help=f"The page ({PAGE} beside the event log; for several runs, in this folder).",
+    )
+
+
+def _run(options: Namespace) -> int:
+    need("The report", ["cli"])
+    from hybrid_predict.report.run_log import find_log, read_log
+    from hybrid_predict.report.run_page import NEXT, ONE_RUN, finding, write_run_page
+
+    logs = [read_log(find_log(name)) for name in options.runs]
+    beside = logs[0].path.parent / PAGE if len(logs) == 1 else Path(PAGE)
+    path = beside if options.output is None else Path(options.output).expanduser()
+    try:
+        write_run_page(logs, path)
+    except OSError as error:
+        remedy = f"The system says: {error.strerror}. Give another with --output."
+        raise ConfigError("--output", "a file that can be written", str(path), remedy) from error
+    for log in logs:
+        print(f"{log.name}: {finding(log)}")
+    print(f"\n{ONE_RUN}\nProof:    {NEXT}\nReport:   {path}")
+    return 0
+
+
+COMMAND = Command(
+    "Make a page about runs: what was spent, and what to do next.",
+    "Makes one HTML page about runs that were trained with the callback, finished or not: where "
+    "steps and seconds went, skill, events, configuration. Several runs stand side by side. Reads "
+    f"the event log that the callback writes into the folder of a TensorBoard or CSV logger. See "
+    f"also: {PROGRAM} watch.",
+    _add_options,
+    _run,
+)

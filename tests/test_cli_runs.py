@@ -1,0 +1,134 @@
+"""``hybrid-predict report`` and ``watch``: what they show of the event log of a run."""
+
+import json
+import re
+
+import pytest
+
+from hybrid_predict import cli
+from hybrid_predict.cli.watch import lines, sparkline
+from hybrid_predict.report.run_log import NAME, read_log
+from hybrid_predict.report.run_page import finding
+
+PLAN = {
+    "parts": [], "left_out": [], "steps": 200, "predicted": 60, "warmup": 50, "cooldown": 10,
+    "held_bytes": 1000,
+}  # fmt: skip
+
+
+def row(full_steps, predicted, skills, time=1000.0):
+    return {
+        "type": "row", "time": time, "full_steps": full_steps, "steps": full_steps + predicted,
+        "predicted_steps": predicted, "undone_steps": 1, "corrected_steps": full_steps,
+        "phase": "predict", "loss": 2.0 / full_steps, "skill": 0.3 if skills else None,
+        "skills": skills, "seconds": [0.1 * full_steps, 0.5, 0.1], "flops": [100, 8],
+    }  # fmt: skip
+
+
+SKILLS = {"hidden": {"mean": 0.31, "lower": 0.25, "length": 1.1, "windows": 3}}
+
+
+def write(folder, rows, end="finished", **plan):
+    start = {
+        "type": "start", "time": 990.0, "schema": 1, "full_steps": 0, "config": {"speedup": 1.5},
+        "plan": {**PLAN, **plan}, "environment": {"torch": "2.9", "gpu": None},
+    }  # fmt: skip
+    event = {"type": "event", "time": 999.0, "full_steps": 70, "reason": "something <happened>"}
+    written = [start, *rows, event]
+    if end:
+        written.append({"type": "end", "time": 1010.0, "status": end, "ledger": {}})
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NAME).write_text("\n".join(map(json.dumps, written)))
+    return folder / NAME
+
+
+ROWS = [row(20, 0, {}), row(60, 0, SKILLS), row(140, 60, SKILLS)]
+
+
+@pytest.mark.parametrize(
+    ("rows", "plan", "said"),
+    [
+        (ROWS, {}, "30 % fewer full steps; by estimate 5.4 s saved of 20 s"),
+        ([], {}, "nothing was trained yet"),
+        (ROWS[:1], {}, "no predicted steps: the warm-up is not over, so nothing was saved"),
+        (ROWS[:2], {}, "no predicted steps: forecasts have not shown enough skill, so nothing was"),
+        (ROWS[:2], {"predicted": 0}, "60 full steps; no predicted steps were planned"),
+        ([{**ROWS[2], "seconds": [1.0, 5.0, 1.0]}], {}, "by estimate 5.6 s longer than 1.4 s of"),
+    ],
+)
+def test_the_finding_claims_no_more_than_was_measured(tmp_path, rows, plan, said):
+    assert said in finding(read_log(write(tmp_path, rows, **plan)))
+
+
+@pytest.fixture
+def matplotlib():
+    return pytest.importorskip("matplotlib")
+
+
+def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(
+    tmp_path, capsys, matplotlib
+):
+    write(tmp_path / "logs" / "version_3", ROWS)
+    assert cli.main(["report", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    path = tmp_path / "logs" / "version_3" / "hybrid_predict.html"
+    assert str(path) in out
+    assert "One run cannot show" in out
+    page = path.read_text(encoding="utf-8")
+    assert "One run cannot show" in page
+    assert "hybrid-predict audit config.yaml --plan" in page
+    assert "something &lt;happened&gt;" in page
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
+
+
+def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, capsys, matplotlib):
+    monkeypatch.chdir(tmp_path)
+    for name, rows, end in (("a", ROWS, "finished"), ("b", ROWS[:1], None)):
+        write(tmp_path / name, rows, end)
+    assert cli.main(["report", "a", "b"]) == 0
+    page = (tmp_path / "hybrid_predict.html").read_text(encoding="utf-8")
+    assert "2 runs side by side" in page
+    assert "<th>a</th><th>b</th>" in page
+    assert "need not come from the plug-in" in page
+    assert cli.main(["report", "a", "--output", "nowhere/page.html"]) == 2
+    assert "--output: expected a file that can be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [60, 80, 150])
+def test_the_view_fits_the_terminal(tmp_path, width):
+    shown = lines(read_log(write(tmp_path, ROWS, end=None)), width, now=1003.0)
+    assert max(map(len, shown)) <= max(width, 75)
+    text = "\n".join(shown)
+    assert "running" in text
+    assert "200/200 steps" in text
+    assert "140 full + 60 predicted (60 planned), 1 undone, predict" in text
+    assert "30 % fewer full steps, about 5.4 s saved, overhead 4 %" in text
+    assert "hidden 0.31 (at least 0.25, 3 windows)" in text
+    assert "full step 70: something <happened>" in text
+
+
+def test_a_run_that_went_silent_is_told(tmp_path):
+    shown = lines(read_log(write(tmp_path, ROWS, end=None)), 80, now=1600.0)
+    assert "nothing written for 10.0 min; it may have been killed" in shown[0]
+    assert lines(read_log(write(tmp_path, [], end="failed: x")), 80, 0.0)[0].endswith("failed: x")
+
+
+def test_watching_prints_once_where_there_is_no_terminal(tmp_path, capsys):
+    pytest.importorskip("rich")
+    write(tmp_path, ROWS, end=None)
+    assert cli.main(["watch", str(tmp_path)]) == 0
+    assert "hybrid-predict report" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["report", "watch"])
+def test_a_folder_without_a_run_is_told_in_one_line(tmp_path, capsys, command):
+    assert cli.main([command, str(tmp_path)]) == 2
+    assert "HybridPredict(log_dir=...)" in capsys.readouterr().err
+
+
+def test_sparklines():
+    assert sparkline([1, 2, 3], 10) == "▁▅█"
+    assert sparkline(range(100), 4) == "▁▃▆█"
+    assert sparkline([2, 2], 5) == "▁▁"
+    assert sparkline([], 5) == ""
