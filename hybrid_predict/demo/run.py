@@ -179,13 +179,17 @@ def run_demo(
         results = make_results(plan, text, runs)
         files = [write_json(results, folder / RESULTS), write_page(results, folder)]
         if tracking is not None:
-            losses = {
-                f"{arm.replace(',', '')}/val_loss": summary["val_loss"]["mean"]
-                for arm, summary in results["summary"].items()
-            }
-            tags = {"conclusion": results["conclusion"]["headline"]}
-            tracking.finish(losses, tags, files, "KILLED" if results["partial"] else "FINISHED")
+            _finish(tracking, results, files)
     return results
+
+
+def _finish(tracking: Tracking, results: Results, files: list[Path]) -> None:
+    losses = {
+        f"{arm.replace(',', '')}/val_loss": summary["val_loss"]["mean"]
+        for arm, summary in results["summary"].items()
+    }
+    tags = {"conclusion": results["conclusion"]["headline"]}
+    tracking.finish(losses, tags, files, "KILLED" if results["partial"] else "FINISHED")
 
 
 def found_runs(plan: DemoPlan, text: StdlibText, path: Path) -> list[dict[str, Any]]:

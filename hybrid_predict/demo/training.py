@@ -290,13 +290,20 @@ def train_arm(
         trainer.fit(module, DataLoader(TrainingBatches(text.train, recipe, seed), batch_size=None))
     val_loss = validation_loss(module, held_out_batches(text, recipe, recipe.validation_windows))
     ledger = hybrid.ledger.summary() if hybrid is not None else None
+    return _entry(arm, seed, meter, trainer.global_step, val_loss, ledger)
+
+
+def _entry(
+    arm: Arm, seed: int, meter: Meter, steps: int, val_loss: float, ledger: dict[str, Any] | None
+) -> dict[str, Any]:
+    """What the results file holds of a run."""
     return {
         "arm": arm.name,
         "seed": seed,
         "full_steps": meter.full_steps,
         "predicted_steps": ledger["predicted_steps"] if ledger else 0,
         "undone_steps": ledger["undone_steps"] if ledger else 0,
-        "steps": trainer.global_step,
+        "steps": steps,
         "seconds": meter.seconds,
         "threads": torch.get_num_threads(),
         "seconds_per_full_step": meter.seconds / meter.full_steps,
