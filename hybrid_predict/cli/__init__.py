@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from hybrid_predict import __version__
-from hybrid_predict.cli import audit, demo, report, watch
+from hybrid_predict.cli import audit, demo, doctor, report, watch
 from hybrid_predict.cli.options import PROGRAM
 from hybrid_predict.cli.program import run_program
 
 COMMANDS = {
     "demo": demo.COMMAND,
+    "doctor": doctor.COMMAND,
     "watch": watch.COMMAND,
     "report": report.COMMAND,
     "audit": audit.COMMAND,

@@ -83,8 +83,13 @@ class Overview:
             why = f" ({'; '.join(self.left_out)})" if self.left_out else ""
             said.append(f"leaves {_listed(rest)} to the optimizer{why}")
         said.append(self.plan)
-        said.append(f"memory {size(self.held_bytes)}")
+        said.append(f"memory {self.memory}")
         return "; ".join(said)
+
+    @property
+    def memory(self) -> str:
+        """What the plug-in keeps between full steps."""
+        return size(self.held_bytes)
 
     @property
     def plan(self) -> str:

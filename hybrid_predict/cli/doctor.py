@@ -1,0 +1,113 @@
+"""``hybrid-predict doctor``: what is installed, and what would work with a Trainer and a model."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from importlib.util import find_spec
+from textwrap import wrap
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.cli.options import EXTRAS, need, number
+from hybrid_predict.cli.program import Command
+
+if TYPE_CHECKING:
+    from hybrid_predict.audit.doctor import Examination
+
+REFUSED = 4
+"""Exit status where the callback refuses the set-up."""
+
+_INDENT = 18
+
+
+def _add_options(add: Any) -> None:
+    add(
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        help="YAML file as for the audit, or module:function for a function that returns trainer, "
+        "model and, unless the model has its own, the training data.",
+    )
+    add("--speedup", type=number, metavar="X", help="Speedup to plan for (the file's, or 1.5).")
+
+
+def _run(options: Namespace) -> int:
+    for title, text in (*_environment(), *_extras()):
+        _tell(title, text)
+    if options.config is None:
+        _tell("next", "hybrid-predict doctor CONFIG tells what works with your Trainer and model.")
+        return 0
+    need("The examination", ["lightning", "cli"])
+    from hybrid_predict.audit.doctor import examine
+    from hybrid_predict.audit.yaml_file import importable
+
+    with importable():
+        found = examine(options.config, options.speedup)
+    print()
+    for title, text in _findings(found):
+        _tell(title, text)
+    return REFUSED if found.refused else 0
+
+
+def _environment() -> list[tuple[str, str]]:
+    from hybrid_predict.runs.runtime import environment
+
+    found = environment()
+    names = ("hybrid_predict", "python", "torch", "lightning")
+    cores = f"{found['cpu_count']} CPU cores ({found['cpu']})"
+    return [
+        ("versions", ", ".join(f"{name} {found[name] or 'missing'}" for name in names)),
+        ("device", f"{found['gpu'] or 'no GPU'}, {cores}"),
+    ]
+
+
+def _extras() -> list[tuple[str, str]]:
+    rows = []
+    for extra, modules in EXTRAS.items():
+        missing = [module for module in modules if find_spec(module) is None]
+        remedy = f'missing {", ".join(missing)}: pip install "hybrid-predict[{extra}]"'
+        rows.append((f"extra {extra}", remedy if missing else "installed"))
+    return rows
+
+
+def _findings(found: Examination) -> list[tuple[str, str]]:
+    """What was found, as titles and texts."""
+    plan = found.plan
+    if found.refused or plan is None:
+        return [("works", f"no. {found.refused or 'Training did not start.'}")]
+    corrected = [str(part) for part in plan.parts if part.corrected]
+    predicted = [str(part) for part in plan.parts if part.predicted]
+    left = [str(part) for part in plan.parts if not (part.corrected or part.predicted)]
+    why = "; ".join(plan.left_out) or "none is of a kind that is corrected"
+    counted = "not counted" if found.overhead is None else f"{100 * found.overhead:.2g} %"
+    count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts have skill"
+    rows = [
+        ("works", "yes"),
+        ("corrected", ", ".join(corrected) if corrected else f"nothing: {why}"),
+        ("predicted", f"{', '.join(predicted)}: {count}" if plan.predicted else "nothing"),
+        ("left alone", ", ".join([*left, *plan.left_out]) or "nothing"),
+        ("plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"),
+        ("memory", plan.memory),
+        ("overhead", f"{counted} of a full step's operations, for correcting"),
+        ("event log", found.event_log),
+    ]
+    rows += [("warning", text) for text in found.said]
+    if corrected or predicted:
+        rows.append(("paste", f"Trainer(..., {found.paste})"))
+    return rows
+
+
+def _tell(title: str, text: str) -> None:
+    first, *rest = wrap(text, 80 - _INDENT, break_long_words=False, break_on_hyphens=False) or [""]
+    print(f"{title:{_INDENT}}{first}")
+    for line in rest:
+        print(" " * _INDENT + line)
+
+
+COMMAND = Command(
+    "Tell what is installed, and what works with your Trainer and model.",
+    "Tells versions, devices and extras. With CONFIG it trains one full step of your model and "
+    "tells what would be corrected, predicted and left alone, how many predicted steps fit, and "
+    "the line to paste. Exit status: 0 if it works, 4 if the set-up is refused, 2 bad usage.",
+    _add_options,
+    _run,
+)

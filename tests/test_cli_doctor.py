@@ -1,0 +1,131 @@
+"""``hybrid-predict doctor``: what is installed, and what works with a Trainer and a model."""
+
+import sys
+
+import pytest
+import torch
+
+from hybrid_predict import cli
+from hybrid_predict.cli import doctor
+
+pytest.importorskip("lightning")
+
+MODULE = """
+import lightning as L
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+class Line(L.LightningModule):
+    optimizer = torch.optim.AdamW
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8), torch.nn.Linear(8, 1)
+        )
+
+    def training_step(self, batch, batch_idx):
+        return self.net(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return self.optimizer(self.parameters())
+
+    def train_dataloader(self):
+        return DataLoader(TensorDataset(torch.randn(64, 4)), batch_size=8)
+
+class Twice(Line):
+    optimizer = torch.optim.LBFGS
+
+def build(model=Line, **options):
+    return L.Trainer(max_steps=300, accelerator="cpu", **options), model()
+
+def quiet():
+    return build(logger=False)
+
+def refused():
+    return build(Twice, logger=False)
+
+def nothing():
+    return None
+"""
+
+FILE = """
+model: {class_path: threads_of_mine.Line}
+trainer: {max_steps: 300, accelerator: cpu}
+audit: {speedup: 2.0, hybrid: {warmup_steps: 60}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def work(tmp_path, monkeypatch):
+    """A folder with the user's module in it, as current directory."""
+    (tmp_path / "threads_of_mine.py").write_text(MODULE)
+    (tmp_path / "file.yaml").write_text(FILE)
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    sys.modules.pop("threads_of_mine", None)
+
+
+def told(capsys, *arguments):
+    status = cli.main(["doctor", *arguments])
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return status, " ".join(captured.out.split())
+
+
+def test_versions_and_missing_extras_are_told(monkeypatch, capsys):
+    monkeypatch.setitem(doctor.EXTRAS, "bench", ("no_such_package",))
+    status, out = told(capsys)
+    assert status == 0
+    assert f"torch {torch.__version__}" in out
+    assert "extra lightning installed" in out
+    assert 'missing no_such_package: pip install "hybrid-predict[bench]"' in out
+    assert "hybrid-predict doctor CONFIG" in out
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_a_function_is_examined_by_one_full_step_that_leaves_nothing(work, capsys):
+    before = {path.name for path in work.iterdir()}
+    state = torch.get_rng_state()
+    status, out = told(capsys, "threads_of_mine:quiet")
+    assert torch.equal(torch.get_rng_state(), state)
+    assert status == 0
+    assert "works yes corrected 2 hidden matrices predicted 2 hidden matrices: up to 100" in out
+    assert "left alone 1 head, 3 vectors" in out
+    assert "200 full + up to 100 predicted = 300 steps; warm-up 41" in out
+    assert "event log none: set HybridPredict(log_dir=...)" in out
+    assert "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)])" in out
+    assert {path.name for path in work.iterdir()} - before <= {"__pycache__"}
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_a_file_is_examined_with_its_own_settings(capsys):
+    status, out = told(capsys, "file.yaml")
+    assert status == 0
+    assert "150 full + up to 150 predicted = 300 steps; warm-up 60" in out
+    assert "paste Trainer(..., callbacks=[HybridPredict(speedup=2.0, warmup_steps=60)])" in out
+    status, out = told(capsys, "file.yaml", "--speedup", "9")
+    assert "speedup=9 asks for 8 predicted steps after every full step" in out
+
+
+def test_a_set_up_that_is_refused_is_told_with_its_reason(capsys):
+    status, out = told(capsys, "threads_of_mine:refused")
+    assert status == doctor.REFUSED
+    assert "works no. optimizer: expected" in out
+    assert "LBFGS" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("threads_of_mine:biuld", "Did you mean build?"),
+        ("threads_of_yours:build", "No module named 'threads_of_yours'"),
+        ("threads_of_mine:nothing", "returns trainer, model"),
+        ("nowhere.yaml", "nowhere.yaml"),
+    ],
+)
+def test_what_cannot_be_built_is_told_in_one_line(capsys, name, said):
+    assert cli.main(["doctor", name]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert said in err
