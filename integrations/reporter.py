@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.accounts.clock import Phase
-from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.accounts.ledger import SavingsLedger, percent
 from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.engine.overview import cautions, overview
 from hybrid_predict.integrations.lightning_packages import package_of
@@ -110,8 +110,8 @@ class Reporter:
     def _tell_phase(self, record: StepRecord) -> None:
         if record.step == 1 and self._ledger.flops_per_step:
             share = (self._ledger.flops_per_correction or 0) / self._ledger.flops_per_step
-            text = "Full step 1: correcting adds %.2g %% to the operations of a full step."
-            logger.info(text, 100 * share)
+            text = "Full step 1: correcting adds %s to the operations of a full step."
+            logger.info(text, percent(share))
         if record.phase in self._seen:
             return
         self._seen.add(record.phase)

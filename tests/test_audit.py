@@ -104,11 +104,12 @@ def test_report_holds_the_verdict_and_loads_nothing(finished):
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert result.verdict.headline[1:] in page
     assert "hybrid - 0.8 full - 0.2 control" in page
-    assert page.count("data:image/svg+xml;base64,") == 3
+    assert page.count("data:image/svg+xml;base64,") == 4
     assert all(gain["reading"] in page for gain in result.results["earned"].values())
     assert not re.search("equivalent|forecast point|horizon", page, re.I)
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
     assert "Partial results" not in page
+    assert page.index("<details><summary>The tests") < page.index("0.8 full - 0.2 control")
 
 
 def test_mlflow_has_one_parent_also_after_more_seeds(finished):

@@ -17,6 +17,7 @@ from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_au
 from hybrid_predict.audit.verdict import AuditVerdict
 from hybrid_predict.audit.yaml_file import importable, read_audit
 from hybrid_predict.cli.screen import Screen
+from hybrid_predict.report.audit import plain_finding
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The number of training batches"),
@@ -165,6 +166,27 @@ def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsy
     monkeypatch.setattr(hybrid_predict.audit, "audit", lambda *args, **options: result)
     assert cli.main(["audit", write(FILE)]) == status
     assert "told\nwhy" in capsys.readouterr().out
+
+
+def found(hybrid, seeds=2, outcome="undecided", mode="min", saving=0.33):
+    config = {"metric": "val_loss", "mode": mode}
+    verdict = {"headline": "told", "outcome": outcome, "saving": saving, "seeds": seeds}
+    runs = [
+        {"arm": arm, "seed": seed, "metric": value, "failure": None}
+        for seed in range(seeds)
+        for arm, value in (("full", 0.5), ("hybrid", hybrid))
+    ]
+    return plain_finding({"config": config, "verdict": verdict, "runs": runs})
+
+
+def test_the_finding_is_told_in_plain_words():
+    assert found(0.275) == (
+        "hint: 45 % lower val_loss with 33 % fewer full steps; for proof: --seeds 5"
+    )
+    assert found(0.6, 5) == "not decided: 20 % higher val_loss with 33 % fewer full steps"
+    assert found(0.49, 5, "verified").startswith("verified saving: 2 % lower val_loss with 33 %")
+    assert found(0.6, 5, "no saving").startswith("no saving: 20 % higher val_loss")
+    assert found(0.6, saving=None) == "told"
 
 
 def test_failure_of_the_model_is_shown_and_is_not_taken_for_an_outcome(work, capsys):

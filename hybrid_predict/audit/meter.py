@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 
@@ -50,9 +51,12 @@ class Meter:
         failure: Why there is none: :data:`DIVERGED` or :data:`NOT_FINITE`.
         seconds: Seconds of training, validation left out.
         marks: Those seconds after every full step, if there is a limit.
+        curve: Full steps and the mean training loss up to there since the last entry, about
+            ``POINTS`` of them.
     """
 
     PAUSE = 0.2
+    POINTS = 60
 
     def __init__(
         self,
@@ -81,6 +85,8 @@ class Meter:
         self.failure: str | None = None
         self.seconds = 0.0
         self.marks: list[float] = []
+        self.curve: list[list[float | None]] = []
+        self._losses: list[Tensor] = []
 
     def callback(self) -> pl.Callback:
         """The callback that measures; it comes last."""
@@ -136,11 +142,21 @@ class Meter:
             self.marks.append(self.seconds)
             if self.full_steps >= self._limit:
                 raise EnoughError
+        loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+        self._draw(loss)
         now = perf_counter()
         if now - self._told >= self.PAUSE:
             self._told = now
-            loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
             self._on_step(self.full_steps, math.nan if loss is None else float(loss))
+
+    def _draw(self, loss: Tensor | None) -> None:
+        """Add to the curve, reading the device at its points only."""
+        if loss is not None:
+            self._losses.append(loss.detach())
+        if self.full_steps % max(1, self.total_steps // self.POINTS) == 0 and self._losses:
+            mean = float(torch.stack(self._losses).mean())
+            self.curve.append([self.full_steps, mean if math.isfinite(mean) else None])
+            self._losses = []
 
     def _validation_start(self, trainer: Any, module: Any) -> None:
         if self._others is None and not trainer.sanity_checking:

@@ -119,6 +119,7 @@ def _entry(arm: AuditArm, meter: Meter) -> dict[str, Any]:
         "seconds": meter.seconds,
         "threads": torch.get_num_threads(),
         "rates": meter.rates,
+        "curve": meter.curve,
         "metric": meter.value,
         "failure": meter.failure,
         "ledger": ledger,

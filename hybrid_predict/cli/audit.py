@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import traceback
 from argparse import Namespace
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], outpu
     from hybrid_predict.audit.config import ARMS
     from hybrid_predict.audit.mechanisms import sentences
     from hybrid_predict.cli.screen import Screen
-    from hybrid_predict.report.audit import COLUMNS, audit_rows
+    from hybrid_predict.report.audit import COLUMNS, audit_rows, plain_finding
     from hybrid_predict.runs.evidence import FULL
 
     folder = output_folder(output)
@@ -104,8 +105,17 @@ def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], outpu
     table = (titles, [row.values() for row in audit_rows(result.results)])
     notes = [*sentences(result.results["earned"]), *result.results["notes"]]
     shown = {**result.results, "notes": notes}
-    screen.conclude(shown, shown["verdict"], table, folder, mlflow=config.mlflow)
+    conclusion = _conclusion(plain_finding(shown), shown["verdict"])
+    screen.conclude(shown, conclusion, table, folder, mlflow=config.mlflow)
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]
+
+
+def _conclusion(finding: str, verdict: Mapping[str, Any]) -> dict[str, str]:
+    """What the terminal shows: the finding and the verdict; statistics are for the report."""
+    lines = [] if finding == verdict["headline"] else [f"Verdict: {verdict['headline']}."]
+    tested = verdict["contrast"] is not None
+    lines.append("The report has the tests and their bounds." if tested else verdict["text"])
+    return {"headline": finding, "text": "\n".join(lines)}
 
 
 COMMAND = Command(

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from hybrid_predict.accounts.ledger import percent
 from hybrid_predict.cli.options import EXTRAS, need, number
 from hybrid_predict.cli.program import Command
 
@@ -78,7 +79,7 @@ def _findings(found: Examination) -> list[tuple[str, str]]:
     predicted = [str(part) for part in plan.parts if part.predicted]
     left = [str(part) for part in plan.parts if not (part.corrected or part.predicted)]
     why = "; ".join(plan.left_out) or "none is of a kind that is corrected"
-    counted = "not counted" if found.overhead is None else f"{100 * found.overhead:.2g} %"
+    counted = "not counted" if found.overhead is None else percent(found.overhead)
     count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts have skill"
     rows = [
         ("works", "yes"),

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from textwrap import wrap
 from time import sleep, time
 from typing import Any
 
@@ -69,7 +70,8 @@ def lines(log: RunLog, width: int, now: float) -> list[str]:
         shown.append("skill   not known yet")
     for event in log.events[-EVENTS:]:
         shown.append(f"event   full step {event['full_steps']:,}: {event['reason']}")
-    return shown
+    wrapped = [wrap(line, width, subsequent_indent=" " * 8) or [""] for line in shown]
+    return [line for each in wrapped for line in each]
 
 
 def _status(log: RunLog, now: float) -> str:

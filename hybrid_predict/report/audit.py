@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.report.figure import new_figure, run_figure
+from hybrid_predict.report.figure import new_figure, run_figure, smoothed
 from hybrid_predict.report.history import RunHistory
-from hybrid_predict.report.shared import COLORS, data_uri, mean_and_sd, paired_figure, render, tidy
+from hybrid_predict.report.shared import (
+    COLORS,
+    SIZE,
+    data_uri,
+    mean_and_sd,
+    paired_figure,
+    render,
+    tidy,
+)
+from hybrid_predict.runs.evidence import FEW_SEEDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,6 +47,8 @@ def write_audit_page(results: Mapping[str, Any], history: RunHistory | None, pat
     if results["runs"]:
         label = f"final {results['config']['metric']}"
         figures["paired"] = data_uri(paired_figure(results["runs"], ORDER, "metric", label))
+    if any(run.get("curve") for run in results["runs"]):
+        figures["curves"] = data_uri(loss_curves(results["runs"]))
     if results["verdict"]["contrast"] is not None:
         figures["difference"] = data_uri(difference_figure(results))
     if history is not None:
@@ -45,10 +57,52 @@ def write_audit_page(results: Mapping[str, Any], history: RunHistory | None, pat
         "audit.html.jinja",
         path,
         results=results,
+        finding=plain_finding(results),
         figures=figures,
         rows=audit_rows(results),
         colors=COLORS,
     )
+
+
+def plain_finding(results: Mapping[str, Any]) -> str:
+    """What was found, in plain words: quality and full steps of the hybrid and the full arm."""
+    verdict = results["verdict"]
+    values = {(r["arm"], r["seed"]): r for r in results["runs"] if not r["failure"]}
+    seeds = [seed for arm, seed in values if arm == "full" and ("hybrid", seed) in values]
+    if verdict["saving"] is None or len(seeds) < verdict["seeds"]:
+        return str(verdict["headline"])
+    full, hybrid = (
+        fmean(values[arm, seed]["metric"] for seed in seeds) for arm in ("full", "hybrid")
+    )
+    if not full:
+        return str(verdict["headline"])
+    change = 100 * (hybrid - full) / abs(full)
+    metric, saved = results["config"]["metric"], f"{100 * verdict['saving']:.0f} % fewer full steps"
+    what = f"{abs(change):.2g} % {'lower' if change < 0 else 'higher'} {metric} with {saved}"
+    if verdict["seeds"] < FEW_SEEDS:
+        return f"hint: {what}; for proof: --seeds {FEW_SEEDS}"
+    kind = {"verified": "verified saving", "undecided": "not decided"}
+    return f"{kind.get(verdict['outcome'], 'no saving')}: {what}"
+
+
+def loss_curves(runs: Sequence[Mapping[str, Any]]) -> Figure:
+    """Training loss against full steps, one line per arm and seed."""
+    figure = new_figure(figsize=SIZE)
+    axes = figure.subplots()
+    for arm in ORDER:
+        curves = [run["curve"] for run in runs if run["arm"] == arm and run.get("curve")]
+        for k, curve in enumerate(curves):
+            steps, losses = zip(*curve, strict=True)
+            label = arm if k == 0 else None
+            axes.plot(
+                steps, smoothed(list(losses), 3), color=COLORS[arm], linewidth=1.2, label=label,
+                alpha=0.9 if len(curves) == 1 else 0.6,
+            )  # fmt: skip
+    axes.set(xlabel="full steps", ylabel="training loss", xlim=(0, None))
+    axes.set_title("Training loss of the arms", fontsize="medium", loc="left")
+    tidy(axes)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    return figure
 
 
 def audit_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -85,7 +139,7 @@ def difference_figure(results: Mapping[str, Any]) -> Figure:
     verdict, config = results["verdict"], results["config"]
     sign = 1.0 if config["mode"] == "min" else -1.0
     line = sign * verdict["line"]
-    figure = new_figure(figsize=(9, 3.4))
+    figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
     values = {(r["arm"], r["seed"]): r["metric"] for r in results["runs"] if not r["failure"]}
     for height, arm in enumerate(ORDER[:-1]):
@@ -108,5 +162,6 @@ def difference_figure(results: Mapping[str, Any]) -> Figure:
     axes.set(xlabel=f"{config['metric']} - full arm's ({better} is better)", ylim=(-0.5, 2.9))
     axes.set_yticks(range(3), ORDER[:-1])
     tidy(axes)
-    axes.legend(frameon=False, ncols=2, loc="lower right", bbox_to_anchor=(1, 1))
+    axes.set_title("Differences from the full arm", fontsize="medium", loc="left")
+    figure.legend(loc="outside lower center", frameon=False, fontsize="small")
     return figure

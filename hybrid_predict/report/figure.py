@@ -55,7 +55,7 @@ def run_figure(history: RunHistory) -> Figure:
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    figure = new_figure(figsize=(9, 5.2))
+    figure = new_figure(figsize=(5.4, 4.2))
     top, bottom = figure.subplots(2, 1, height_ratios=(3, 1.2), sharex=True)
     steps = np.array(history.column("step"), dtype=float)
     loss = smoothed(history.column("loss"))
@@ -68,7 +68,8 @@ def run_figure(history: RunHistory) -> Figure:
             label="predicted steps undone here",
         )  # fmt: skip
         top.legend(frameon=False)
-    top.set(ylabel="training loss (running mean)")
+    top.set_title("Training loss of this run alone", fontsize="medium", loc="left")
+    top.set(ylabel="training loss\n(running mean)")
     last = int(max([*steps, 1]))
     edges = np.linspace(0, last, min(BARS, last) + 1)
     below = np.zeros(len(edges) - 1)
