@@ -35,7 +35,7 @@ def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 def _told_unknown_names(cls: type[T]) -> type[T]:
     """Let a dataclass tell a name that it does not have in its own words."""
-    made, known = cls.__init__, cls.__dataclass_fields__
+    made, known = cls.__init__, vars(cls)["__dataclass_fields__"]
 
     @wraps(made)
     def init(self: Any, *args: Any, **values: Any) -> None:

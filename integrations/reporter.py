@@ -52,14 +52,10 @@ class Reporter:
         self._bar = trainer.progress_bar_callback
         if self._bar is not None:
             _extend(self._bar, self)
-        plan = overview(engine)
-        _say(trainer, f"HybridPredict {plan}.")
+        self._done = engine.clock.full_steps
+        self._folder = event_folder(trainer, log_dir) if first else None
         for caution in cautions(engine):
             logger.warning("%s", caution)
-        folder = event_folder(trainer, log_dir) if first else None
-        if folder is not None:
-            done = engine.clock.full_steps
-            self._log = EventLog(folder / NAME, plan, engine.config.to_dict(), done)
 
     @property
     def _ledger(self) -> SavingsLedger:
@@ -68,6 +64,8 @@ class Reporter:
     def step(self, trainer: pl.Trainer, record: StepRecord) -> None:
         """Take the record of a full step."""
         ledger = self._ledger
+        if self._last is None:
+            self._begin(trainer)
         self._tell_phase(record)
         self._last = record
         if self._log is not None:
@@ -78,6 +76,18 @@ class Reporter:
         self._recorder.log_events(ledger, position)
         if trainer.loggers and every and (position + 1) % every == 0:
             self._log_row()
+
+    def _begin(self, trainer: pl.Trainer) -> None:
+        """Say what the run does: the first full step tells the kinds of parameters and the cost."""
+        engine, ledger = self._engine, self._ledger
+        plan, cost = overview(engine), ""
+        if ledger.flops_per_step:
+            share = percent((ledger.flops_per_correction or 0) / ledger.flops_per_step)
+            cost = f"; correcting adds {share} to a full step's operations"
+        _say(trainer, f"HybridPredict {plan}{cost}.", live=True)
+        if self._folder is not None:
+            path = self._folder / NAME
+            self._log = EventLog(path, plan, engine.config.to_dict(), self._done)
 
     def shown(self) -> dict[str, str]:
         """What the progress bar shows: the share of steps saved, and skill once it is known."""
@@ -108,10 +118,6 @@ class Reporter:
         self._recorder.close(timeout)
 
     def _tell_phase(self, record: StepRecord) -> None:
-        if record.step == 1 and self._ledger.flops_per_step:
-            share = (self._ledger.flops_per_correction or 0) / self._ledger.flops_per_step
-            text = "Full step 1: correcting adds %s to the operations of a full step."
-            logger.info(text, percent(share))
         if record.phase in self._seen:
             return
         self._seen.add(record.phase)
@@ -153,11 +159,17 @@ def _extend(bar: Any, reporter: Reporter) -> None:
     bar.get_metrics = extended
 
 
-def _say(trainer: pl.Trainer, text: str) -> None:
-    """One line where Lightning writes its own, on the first rank."""
+def _say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
+    """One line where Lightning writes its own, on the first rank.
+
+    Args:
+        trainer: The run's Trainer.
+        text: The line.
+        live: Whether a progress bar may be under way, which has to make room.
+    """
     package, bar = package_of(trainer), trainer.progress_bar_callback
-    if bar is None or bar.is_disabled:
+    if bar is None or not trainer.is_global_zero:
         package.utilities.rank_zero_info(text)
     elif logging.getLogger(f"{package.__name__}.utilities.rank_zero").isEnabledFor(logging.INFO):
         # Logging keeps the stream that was there first, past a live display, which erases the line.
-        print(text, file=sys.stderr)
+        (bar.print if live else print)(text, file=sys.stderr)

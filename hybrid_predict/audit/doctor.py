@@ -88,12 +88,9 @@ def _examine(
     found.paste = f"callbacks=[{line}]"
 
     class Probe(Callback):
-        def on_train_start(self, *_: Any) -> None:
-            if plugin.engine is not None:
-                found.plan = overview(plugin.engine)
-
         def on_train_batch_end(self, *_: Any) -> None:
-            if plugin.ledger.full_steps:
+            if plugin.engine is not None and plugin.ledger.full_steps:
+                found.plan = overview(plugin.engine)
                 raise _EnoughError
 
     left_out = (ProgressBar, ModelSummary, HybridPredict)
@@ -129,9 +126,9 @@ def _built(
     if ":" not in name or Path(name).exists():
         from hybrid_predict.audit.yaml_file import read_audit
 
-        make_run, config, _ = read_audit(name)
-        arm = _Arm(FULL, 0, config, folder, Meter(config.metric))
-        return *arm.unpack(make_run(arm)), config.hybrid_config()
+        make_run, audited, _ = read_audit(name)
+        arm = _Arm(FULL, 0, audited, folder, Meter(audited.metric))
+        return *arm.unpack(make_run(arm)), audited.hybrid_config()
     made = _function(name)()
     if not isinstance(made, tuple) or len(made) not in (2, 3):
         expected = "a function that returns trainer, model and, if need be, the data"

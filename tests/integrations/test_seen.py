@@ -53,7 +53,7 @@ def test_one_line_at_the_start_and_one_at_the_end(caplog: pytest.LogCaptureFixtu
     assert first == (
         "HybridPredict corrects and predicts 2 hidden matrices (83 % of 465 weights); leaves 1 "
         "head, 5 vectors to the optimizer; plan: 40 full + up to 20 predicted = 60 steps; memory "
-        "7.8 kB."
+        "7.8 kB; correcting adds 421 % to a full step's operations."
     )
     assert last == f"HybridPredict: {plugin.ledger}."
     assert last.startswith("HybridPredict: 40 full + 20 predicted = 60 steps, 33 % fewer; about ")
@@ -83,10 +83,10 @@ def test_phases_are_told_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hybrid_predict")
     fit([Ungated(cooldown_steps=10)], max_steps=60)
     told = [r for r in caplog.records if r.name == "hybrid_predict.integrations.reporter"]
-    assert [r.levelname for r in told] == ["WARNING", *["INFO"] * 5]  # a short run
+    assert [r.levelname for r in told] == ["WARNING", *["INFO"] * 4]  # a short run
     text = " ".join(r.getMessage() for r in told)
-    assert re.findall("warm-up:|is over|begin|cooldown|adds 4[12]. %", text) == [
-        "adds 421 %", "warm-up:", "is over", "begin", "cooldown",
+    assert re.findall("warm-up:|is over|begin|cooldown", text) == [
+        "warm-up:", "is over", "begin", "cooldown",
     ]  # fmt: skip
 
 
