@@ -14,7 +14,7 @@ TINY = ["demo", "--quick", "--steps", "24", "--threads", "1"]
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["bench"], "expected one of demo, audit"),
+        (["bench"], "expected one of demo, doctor"),
         (["dmeo"], "Did you mean demo?"),
         (["demo", "--sedes", "2"], "Did you mean --seeds?"),
         (["--verison"], "Did you mean --version?"),
