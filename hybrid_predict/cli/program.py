@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
@@ -60,6 +61,9 @@ def run_program(
     except HybridPredictError as error:
         print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_USAGE
+    except BrokenPipeError:  # the reader of a pipe, such as head, has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print(f"{name}: stopped before there was anything to report.", file=sys.stderr)
         return INTERRUPTED
