@@ -24,7 +24,7 @@ def configuration(
         ConfigError: If a field is unknown or out of range.
     """
     chosen = dict(config) if isinstance(config, Mapping) else dict(vars(config or HybridConfig()))
-    check_names("config", chosen.keys() | given.keys(), FIELDS)
+    check_names("config", sorted(chosen.keys() | given.keys()), FIELDS)
     for one, other in ((_PATTERN, {"speedup"}), ({"speedup"}, _PATTERN)):
         if given.keys() & one:
             chosen = {k: v for k, v in chosen.items() if k not in other}
