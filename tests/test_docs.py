@@ -60,7 +60,7 @@ def example(name: str) -> ModuleType:
 
 def test_plain_loop_example_resumes_bit_for_bit() -> None:
     first, resumed = example("plain_loop").main()
-    assert first.engine.ledger.full_steps == resumed.engine.ledger.full_steps < 220
+    assert first.engine.ledger.full_steps == resumed.engine.ledger.full_steps < 240
     pairs = zip(first.model.parameters(), resumed.model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 

@@ -78,6 +78,19 @@ def test_short_forecasts_are_not_made_however_sure():
     assert not skill.enough
 
 
+def test_a_length_has_to_be_sure_as_well():
+    lengths = [0.2, 0.5, 0.3, 0.6]
+    skill, steady = Skill(), Skill()
+    for length in lengths:
+        skill.add([products(0.9, length=length)])
+        steady.add([products(0.9, length=np.mean(lengths))])
+    fitted = 0.9 * np.array(lengths)
+    error = fitted.std(ddof=1) / 2
+    assert skill.shortest == pytest.approx(fitted.mean() - 2 * error)
+    assert skill.length == pytest.approx(steady.length)
+    assert (skill.enough, steady.enough) == (False, True)
+
+
 def test_old_windows_are_forgotten():
     skill = Skill()
     for cosine in [0.9] * 50 + [-0.9] * 50:
