@@ -24,7 +24,7 @@ from benchmarks.tasks import TASKS
 from benchmarks.train import train
 
 FOLDER = Path(__file__).parents[2] / "docs" / "results"
-COMPARED = ("hybrid", "fitted", "fitted-decays", "fitted-last")
+COMPARED = ("hybrid", "fitted", "fitted-decays")
 
 
 def control(cell: Cell, full_steps: int) -> tuple[str, int, int, float]:
