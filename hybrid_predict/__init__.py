@@ -61,6 +61,7 @@ def _map_integrations() -> None:
     )
     assert spec is not None and spec.loader is not None
     sys.modules[name] = module = module_from_spec(spec)
+    globals()["integrations"] = module
     spec.loader.exec_module(module)
 
 
@@ -134,12 +135,19 @@ _HOMES = {
 """Where public names are defined. They are imported when first asked for: torch takes seconds."""
 
 
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first asked for."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+_FOLDERS = {home.split(".")[1] for home in _HOMES.values()}
+
+
+if not TYPE_CHECKING:  # which knows the names by their imports, and would take any other for one
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name, or a module that holds one, when it is first asked for."""
+        if name in _HOMES:
+            return getattr(import_module(_HOMES[name]), name)
+        if name in _FOLDERS:
+            return import_module(f"{__name__}.{name}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import wraps
+from inspect import signature
 from typing import Any, Literal, TypeVar
 
 from hybrid_predict.errors import ConfigError, did_you_mean
@@ -33,9 +34,9 @@ def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
             raise ConfigError(owner, "names that it has", name, remedy)
 
 
-def _told_unknown_names(cls: type[T]) -> type[T]:
-    """Let a dataclass tell a name that it does not have in its own words."""
-    made, known = cls.__init__, vars(cls)["__dataclass_fields__"]
+def tells_unknown_names(cls: type[T]) -> type[T]:
+    """Let a class tell of an argument that it does not have, with the nearest that it has."""
+    made, known = cls.__init__, signature(cls).parameters
 
     @wraps(made)
     def init(self: Any, *args: Any, **values: Any) -> None:
@@ -46,7 +47,7 @@ def _told_unknown_names(cls: type[T]) -> type[T]:
     return cls
 
 
-@_told_unknown_names
+@tells_unknown_names
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig:
     """What a run corrects, what it predicts, and how many of its steps.

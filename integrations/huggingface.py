@@ -206,7 +206,8 @@ class HybridPredictCallback(TrainerCallback):
     def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
         watched = self.engine is not None and self.engine.in_step and torch.is_grad_enabled()
         loss = output.get("loss") if watched and isinstance(output, Mapping) else None
-        if isinstance(loss, Tensor):
+        if isinstance(loss, Tensor) and self.engine is not None:
+            self.engine.observe_graph(loss)
             self._losses.append(loss.detach())
 
     def _leave(self, *_: Any) -> None:

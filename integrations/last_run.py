@@ -19,13 +19,14 @@ class LastRun:
         self.ledger = SavingsLedger()
         self.history = RunHistory()
 
-    def start(self, ledger: SavingsLedger) -> None:
+    def start(self, ledger: SavingsLedger, history: RunHistory) -> None:
         """Follow a new run.
 
         Args:
             ledger: The run's ledger, which its engine keeps up to date.
+            history: Its course, which its callback keeps up to date.
         """
-        self.ledger, self.history = ledger, RunHistory()
+        self.ledger, self.history = ledger, history
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LastRun:
         return self

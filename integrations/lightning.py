@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -12,8 +12,8 @@ import torch
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import random_states, set_random_states
 from hybrid_predict.accounts.saved import check_state
-from hybrid_predict.config import HybridConfig, check_names
-from hybrid_predict.engine import HybridEngine, StepRecord
+from hybrid_predict.config import HybridConfig, tells_unknown_names
+from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
@@ -29,11 +29,12 @@ if TYPE_CHECKING:
 
 KEY = "hybrid_predict"
 
-_OF_A_RUN = ("engine", "_clock", "_missed", "_saved", "_reporter")
+_OF_A_RUN = ("engine", "_clock", "_missed", "_saved", "_history", "_reporter")
 
 logger = logging.getLogger(__name__)
 
 
+@tells_unknown_names
 class HybridPredict(TrainerCallback):
     """Trains the Trainer's model in fewer full steps: corrected updates, predicted steps.
 
@@ -81,9 +82,7 @@ class HybridPredict(TrainerCallback):
         config: HybridConfig | Mapping[str, Any] | None = None,
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",
-        **unknown: Any,
     ) -> None:
-        check_names("HybridPredict", unknown, {*FIELDS, "config", "skip_data", "log_dir"})
         given = {k: v for k, v in locals().items() if k in FIELDS and v is not None}
         self.config = configuration(config, given)
         if skip_data not in ("auto", "draw", "tail", "none"):
@@ -92,6 +91,7 @@ class HybridPredict(TrainerCallback):
         self.log_dir = None if log_dir is None else str(log_dir)
         self.engine: HybridEngine | None = None
         self._last = LastRun()
+        self._history = self._last.history
         self._clock: TrainerClock | None = None
         self._missed: MissedCheckpoints | None = None
         self._saved: dict[str, Any] | None = None
@@ -115,17 +115,26 @@ class HybridPredict(TrainerCallback):
 
     @property
     def ledger(self) -> SavingsLedger:
-        """What the current, last or loaded run has cost and saved, be it that of a copy."""
-        if self.engine is None and self._saved is not None:
+        """What the current, last or loaded run has cost and saved.
+
+        Of a callback that has not run itself, that of its last copy that has.
+        """
+        if self.engine is not None:
+            return self.engine.ledger
+        if self._saved is not None:
             return SavingsLedger.from_dict(self._saved["engine"]["ledger"])
         return self._last.ledger
 
     @property
     def history(self) -> RunHistory:
         """The course of the current, last or loaded run."""
-        if self.engine is None and self._saved is not None:
-            self._last.history.load_state_dict(self._saved["history"])
-        return self._last.history
+        if self.engine is not None:
+            return self._history
+        if self._saved is None:
+            return self._last.history
+        loaded = RunHistory()
+        loaded.load_state_dict(self._saved["history"])
+        return loaded
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied or pickled: settings and what the last run has told, not the run."""
@@ -150,10 +159,11 @@ class HybridPredict(TrainerCallback):
             stayed = clock.load_state_dict(saved["clock"])
         config = self._run_config(trainer, clock)
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
-        self._last.start(self.engine.ledger)
+        self._history = RunHistory()
+        self._last.start(self.engine.ledger, self._history)
         if saved is not None:
             self.engine.load_state_dict(saved["engine"], steps=clock.steps)
-            self.history.load_state_dict(saved["history"])
+            self._history.load_state_dict(saved["history"])
             if stayed:
                 continue_random_states(trainer, saved["random"])
         self._reporter = Reporter(trainer, self.engine, self.log_dir)
@@ -213,8 +223,8 @@ class HybridPredict(TrainerCallback):
             trainer.should_stop |= engine.done and clock.outlasts
         else:
             clock.steps, clock.global_step = engine.clock.steps, trainer.global_step
-        self.history.add(record, engine.clock.steps)
-        self._report(trainer, pl_module, record)
+        self._history.add(record, engine.clock.steps)
+        self._tell(lambda reporter: reporter.step(trainer, record))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Leave a full step that the module broke off by returning -1; follow by epochs."""
@@ -239,7 +249,7 @@ class HybridPredict(TrainerCallback):
                 "fewer than max_epochs, with as many validations fewer. Every epoch has at least "
                 "one full step, so this happens where epochs have few batches."
             )
-        self._reporter.finish(self.history)
+        self._tell(lambda reporter: reporter.finish(self._history))
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -268,7 +278,7 @@ class HybridPredict(TrainerCallback):
             checkpoint[KEY] = {
                 "engine": self.engine.state_dict(),
                 "clock": self._clock.state_dict(),
-                "history": self.history.state_dict(),
+                "history": self._history.state_dict(),
                 "random": ranks.gather(random_states()),
             }
         elif self._saved is not None:
@@ -300,17 +310,22 @@ class HybridPredict(TrainerCallback):
         )
         return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
 
-    def _report(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, record: StepRecord
-    ) -> None:
-        if self._reporter is not None:
-            self._reporter.step(trainer, record)
+    def _tell(self, act: Callable[[Reporter], object]) -> None:
+        """Let the reporter tell of the run; what fails in telling does not end the training."""
+        reporter = self._reporter
+        if reporter is None:
+            return
+        try:
+            act(reporter)
+        except Exception:
+            logger.warning("HybridPredict tells no more of this run.", exc_info=True)
+            self._reporter = None
+            reporter.release()
 
     def _close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
         """Say how the run ended; the next run has a reporter of its own."""
-        reporter, self._reporter = self._reporter, None
-        if reporter is not None:
-            reporter.close(trainer, status, timeout)
+        self._tell(lambda reporter: reporter.close(trainer, status, timeout))
+        self._reporter = None
 
     def _let_go(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:

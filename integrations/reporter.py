@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,9 +50,7 @@ class Reporter:
         self._last: StepRecord | None = None
         self._seen: set[Phase] = set()
         self._log: EventLog | None = None
-        self._bar = trainer.progress_bar_callback
-        if self._bar is not None:
-            _extend(self._bar, self)
+        self._bar = _Bar(trainer.progress_bar_callback, self.shown)
         self._done = engine.clock.full_steps
         self._folder = event_folder(trainer, log_dir) if first else None
         for caution in cautions(engine):
@@ -84,7 +83,9 @@ class Reporter:
         if ledger.flops_per_step:
             share = percent((ledger.flops_per_correction or 0) / ledger.flops_per_step)
             cost = f"; correcting adds {share} to a full step's operations"
-        _say(trainer, f"HybridPredict {plan}{cost}.", live=True)
+        what = "scores forecasts and changes nothing (shadow=True)"
+        text = what if engine.config.shadow else f"{plan}{cost}"
+        _say(trainer, f"HybridPredict {text}.", live=True)
         if self._folder is not None:
             path = self._folder / NAME
             self._log = EventLog(path, plan, engine.config.to_dict(), self._done)
@@ -113,9 +114,14 @@ class Reporter:
         if self._log is not None:
             self._log.end(status, self._last, self._ledger)
             logger.info("See it with: hybrid-predict report %s", self._log.path.parent)
-        if self._bar is not None:
-            self._bar.__dict__.pop("get_metrics", None)
+        self.release()
         self._recorder.close(timeout)
+
+    def release(self) -> None:
+        """Leave the progress bar as it was, and let go of the event log's file."""
+        self._bar.release()
+        if self._log is not None:
+            self._log.close()
 
     def _tell_phase(self, record: StepRecord) -> None:
         if record.phase in self._seen:
@@ -149,14 +155,36 @@ def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
     return None
 
 
-def _extend(bar: Any, reporter: Reporter) -> None:
-    """Let a progress bar show the saving last, so that none of the user's metrics gives way."""
-    get_metrics = bar.get_metrics
+class _Bar:
+    """Lets a progress bar show the saving last; none of the user's metrics gives way.
 
-    def extended(*args: Any) -> dict[str, Any]:
-        return {**get_metrics(*args), **reporter.shown()}
+    Args:
+        bar: The progress bar, None for none.
+        shown: What is added to its metrics.
+    """
 
-    bar.get_metrics = extended
+    def __init__(self, bar: Any, shown: Callable[[], dict[str, str]]) -> None:
+        self._bar = bar
+        if bar is None:
+            return
+        self._own = bar.__dict__.get("get_metrics")
+        get_metrics = bar.get_metrics
+
+        def extended(*args: Any, **options: Any) -> dict[str, Any]:
+            own = get_metrics(*args, **options)
+            return {**own, **{k: v for k, v in shown().items() if k not in own}}
+
+        bar.get_metrics = extended
+
+    def release(self) -> None:
+        """Give the bar its own metrics back."""
+        bar, self._bar = self._bar, None
+        if bar is None:
+            return
+        if self._own is None:
+            bar.__dict__.pop("get_metrics", None)
+        else:
+            bar.get_metrics = self._own
 
 
 def _say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:

@@ -42,6 +42,18 @@ def build(model=Line, **options):
 def quiet():
     return build(logger=False)
 
+def careless():
+    from lightning.pytorch.callbacks import ModelCheckpoint
+    from hybrid_predict import HybridPredict
+    saving = ModelCheckpoint("kept", every_n_train_steps=1)
+    return build(logger=False, callbacks=[saving, HybridPredict(enabled=False)])
+
+def empty():
+    return build(logger=False, limit_train_batches=0)
+
+def leaving():
+    raise SystemExit("no data here")
+
 def refused():
     return build(Twice, logger=False)
 
@@ -108,6 +120,19 @@ def test_a_file_is_examined_with_its_own_settings(capsys):
     assert "speedup=9 asks for 8 predicted steps after every full step" in out
 
 
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_no_checkpoint_is_written_and_a_callback_that_is_off_is_examined_as_if_on(work, capsys):
+    status, out = told(capsys, "threads_of_mine:careless")
+    assert (status, "corrected 2 hidden matrices" in out) == (0, True)
+    assert not (work / "kept").exists()
+
+
+def test_training_that_does_not_start_is_no_success(capsys):
+    status, out = told(capsys, "threads_of_mine:empty")
+    assert status == doctor.REFUSED
+    assert "Training did not start" in out
+
+
 def test_a_set_up_that_is_refused_is_told_with_its_reason(capsys):
     status, out = told(capsys, "threads_of_mine:refused")
     assert status == doctor.REFUSED
@@ -121,6 +146,7 @@ def test_a_set_up_that_is_refused_is_told_with_its_reason(capsys):
         ("threads_of_mine:biuld", "Did you mean build?"),
         ("threads_of_yours:build", "No module named 'threads_of_yours'"),
         ("threads_of_mine:nothing", "returns trainer, model"),
+        ("threads_of_mine:leaving", "the model's own code ended with SystemExit('no data here')"),
         ("nowhere.yaml", "nowhere.yaml"),
     ],
 )

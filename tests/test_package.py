@@ -51,6 +51,16 @@ def test_lightning_callback_is_found_lazily():
     assert hybrid_predict.HybridPredict.__name__ == "HybridPredict"
 
 
+def test_modules_of_public_names_are_found_before_they_are_imported():
+    script = (
+        "import hybrid_predict as h, sys\n"
+        "assert 'torch' not in sys.modules\n"
+        "h.errors.ConfigError, h.integrations, h.config.HybridConfig\n"
+        "assert {'HybridPredict', 'HybridEngine'} <= set(dir(h))"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=ROOT)
+
+
 def test_unknown_attribute_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'HybridForecast'"):
         _ = hybrid_predict.HybridForecast

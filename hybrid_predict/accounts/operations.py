@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.accounts.ledger import SavingsLedger, percent
 from hybrid_predict.tensors import ranks, shards
 
 logger = ranks.rank_zero_logger(__name__)
@@ -84,8 +84,8 @@ class OperationCounter:
         reason = "corrected updates take more operations than max_overhead allows"
         if share > self._limit and ledger.record(step, reason):
             logger.warning(
-                "Full step %d: %s: %.2g of a full step. Larger batches help, and so do patterns in "
-                "kinds that leave out wide layers.", step, reason, share,
+                "Full step %d: %s: %s of a full step's. Larger batches help, and so do patterns in "
+                "kinds that leave out wide layers.", step, reason, percent(share),
             )  # fmt: skip
 
     def _enter(self) -> None:

@@ -78,22 +78,30 @@ class _EnoughError(Exception):
 def _examine(
     trainer: Any, model: Any, data: dict[str, Any], config: HybridConfig, found: Examination
 ) -> None:
-    from lightning.pytorch.callbacks import Callback, ModelSummary, ProgressBar
+    from lightning.pytorch.callbacks import (
+        Callback,
+        Checkpoint,
+        ModelSummary,
+        OnExceptionCheckpoint,
+        ProgressBar,
+    )
 
     from hybrid_predict.integrations.lightning import HybridPredict
 
-    plugin = HybridPredict(config=config, log_dir=None)
+    plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
     default = plugin.config == HybridConfig()
     line = "HybridPredict(speedup=1.5)" if default else repr(plugin)
     found.paste = f"callbacks=[{line}]"
 
     class Probe(Callback):
-        def on_train_batch_end(self, *_: Any) -> None:
+        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             if plugin.engine is not None and plugin.ledger.full_steps:
                 found.plan = overview(plugin.engine)
+            if found.plan is not None or trainer.global_step > 0:
                 raise _EnoughError
 
-    left_out = (ProgressBar, ModelSummary, HybridPredict)
+    # A checkpoint of one step might take the place of one that counts.
+    left_out = (ProgressBar, ModelSummary, Checkpoint, OnExceptionCheckpoint, HybridPredict)
     kept = [c for c in trainer.callbacks if not isinstance(c, left_out)]
     trainer.callbacks = [plugin, *kept, Probe()]
     trainer.loggers, trainer.num_sanity_val_steps = [], 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from argparse import Namespace
 from collections.abc import Mapping
@@ -62,9 +61,6 @@ def _command(options: Namespace) -> int:
             return _run(options)
     except HybridPredictError:
         raise
-    except SystemExit as end:
-        print(f"{PROGRAM}: error: the model's own code ended with {end!r}.", file=sys.stderr)
-        return BAD_USAGE
     except Exception:
         traceback.print_exc()
         return BAD_USAGE

@@ -46,7 +46,7 @@ def _run(options: Namespace) -> int:
     print()
     for title, text in _findings(found):
         _tell(title, text)
-    return REFUSED if found.refused else 0
+    return REFUSED if found.refused or found.plan is None else 0
 
 
 def _environment() -> list[tuple[str, str]]:

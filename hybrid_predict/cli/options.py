@@ -15,6 +15,7 @@ PROGRAM = "hybrid-predict"
 EXTRAS = {
     "cli": ("rich", "matplotlib", "jsonargparse", "docstring_parser"),
     "lightning": ("lightning",),
+    "huggingface": ("transformers", "accelerate"),
     "mlflow": ("mlflow",),
     "bench": ("schedulefree",),
 }

@@ -7,6 +7,7 @@ import sys
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 from hybrid_predict.errors import ConfigError, HybridPredictError, did_you_mean
@@ -55,9 +56,13 @@ def run_program(
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         try:
-            return _run(name, description, commands, arguments, version)
+            run = _parsed(name, description, commands, arguments, version)
         except SystemExit as end:  # --help and --version
             return int(end.code or 0)
+        return run()
+    except SystemExit as end:
+        print(f"{name}: error: the model's own code ended with {end!r}.", file=sys.stderr)
+        return BAD_USAGE
     except HybridPredictError as error:
         print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_USAGE
@@ -76,13 +81,14 @@ class _Parser(ArgumentParser):
         raise HybridPredictError(message)
 
 
-def _run(
+def _parsed(
     name: str,
     description: str,
     commands: Mapping[str, Command],
     arguments: list[str],
     version: str | None,
-) -> int:
+) -> Callable[[], int]:
+    """What runs the command that is asked for."""
     if not arguments or arguments[0].startswith("-"):
         parser = _program(name, description, commands, version)
         _, rest = parser.parse_known_args(arguments or ["--help"])
@@ -97,7 +103,7 @@ def _run(
     options, rest = parser.parse_known_args(arguments[1:])
     if rest:
         raise _unknown(called, rest[0], parser)
-    return command.run(options)
+    return partial(command.run, options)
 
 
 def _program(

@@ -148,12 +148,15 @@ def _keys() -> Iterator[Any]:
         import select
         import termios
         import tty
-
-        number = sys.stdin.fileno()
-        before = termios.tcgetattr(number)
-    except (ImportError, OSError, ValueError):  # no terminal to read from: Ctrl-C still leaves
+    except ImportError:
+        terminal = False
+    else:
+        terminal = sys.stdin is not None and sys.stdin.isatty()
+    if not terminal:  # Ctrl-C still leaves
         yield lambda seconds: sleep(seconds)
         return
+    number = sys.stdin.fileno()
+    before = termios.tcgetattr(number)
 
     def pressed(seconds: float) -> bool:
         ready, _, _ = select.select([sys.stdin], [], [], seconds)

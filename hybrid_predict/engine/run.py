@@ -87,8 +87,9 @@ class Run:
                 self.forecaster.regroup(owner)
                 self.tell_left_out()
             if unseen:
-                reason = f"the graph of the loss does not show the place of {listed(unseen)}"
-                self.note(f"{reason}: kinds by names and shapes", logging.INFO, step.number)
+                reason = "the loss's graph does not tell heads from hidden matrices in"
+                text = f"{reason} {listed(unseen)}: decided by names and shapes"
+                self.note(text, logging.INFO, step.number)
         if late and kinds.pending and step.number >= PATIENCE:
             reason = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
             self.note(reason, logging.INFO, step.number)

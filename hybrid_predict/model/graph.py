@@ -128,6 +128,8 @@ class _Walk:
     def _visit(self, node: Any, paths: int) -> None:
         inputs = [n for n in _inputs(node) if n is not None]
         operation = _operation(node)
+        if "BackwardBackward" in node.name():  # a derivative: what it passes is not in its order
+            paths = _UNSURE
         opaque = operation in ("opaque", "compiled")
         plain = {n: o.plain for n in inputs if (o := self._operands[n]) and o.plain}
         if operation == "lookup":

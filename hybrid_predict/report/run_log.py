@@ -147,5 +147,4 @@ def _started(log: RunLog | None, path: Path, start: dict[str, Any]) -> RunLog:
     if log is None or not done:
         return RunLog(path, start)
     rows = [row for row in log.rows if row["full_steps"] <= done]
-    events = [event for event in log.events if event["full_steps"] <= done]
-    return RunLog(path, start, rows, events)
+    return RunLog(path, start, rows)  # a resumed run tells its earlier events again

@@ -145,10 +145,10 @@ def interruptible() -> Iterator[None]:
 def environment() -> dict[str, Any]:
     """Versions and hardware that results depend on."""
     return {
-        "hybrid_predict": version("hybrid-predict"),
+        "hybrid_predict": _version("hybrid-predict"),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "lightning": _lightning(),
+        "lightning": _version("lightning"),
         "platform": platform.platform(),
         "cpu": _cpu(),
         "cpu_count": os.cpu_count(),
@@ -156,10 +156,10 @@ def environment() -> dict[str, Any]:
     }
 
 
-def _lightning() -> str | None:
-    """Lightning's version, None where it is not installed: the benchmark runs without it."""
+def _version(package: str) -> str | None:
+    """A package's version, None where it is not installed."""
     try:
-        return version("lightning")
+        return version(package)
     except PackageNotFoundError:
         return None
 

@@ -11,7 +11,7 @@ import pytest
 from hybrid_predict import HybridConfig, HybridPredict, MomentumPredictor
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.integrations.last_run import LastRun
-from hybrid_predict.report import RunHistory
+from hybrid_predict.report.history import RunHistory
 
 pd = pytest.importorskip("pandas")
 darts = pytest.importorskip("darts")

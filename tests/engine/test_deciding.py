@@ -107,8 +107,8 @@ def test_without_a_graph_names_and_shapes_decide_and_the_run_says_so(tell, caplo
         loop.step()
     assert heads(loop.engine) == NAMED
     reason = (
-        "the graph of the loss does not show the place of px_r, px_decoder.0.weight, "
-        "px_decoder.2.weight and 1 more: kinds by names and shapes"
+        "the loss's graph does not tell heads from hidden matrices in px_r, px_decoder.0.weight, "
+        "px_decoder.2.weight and 1 more: decided by names and shapes"
     )
     assert {e["reason"]: e["count"] for e in loop.engine.ledger.events} == {reason: 1}
     assert sum(reason in record.getMessage() for record in caplog.records) == 1
@@ -120,8 +120,8 @@ def test_parts_that_the_graph_does_not_show_keep_their_kinds_and_are_named():
     assert heads(loop.engine) == {"out.weight"}
     reasons = [event["reason"] for event in loop.engine.ledger.events]
     assert reasons == [
-        "the graph of the loss does not show the place of inner.0.weight, inner.2.weight: "
-        "kinds by names and shapes"
+        "the loss's graph does not tell heads from hidden matrices in inner.0.weight, "
+        "inner.2.weight: decided by names and shapes"
     ]
 
 
@@ -254,4 +254,4 @@ def test_compiled_parts_keep_their_kinds():
     compiled.optimizer.step()
     compiled.engine.after_step(loss)
     assert heads(compiled.engine) == {"4.weight"}
-    assert "does not show the place" in compiled.engine.ledger.events[0]["reason"]
+    assert "does not tell heads from hidden" in compiled.engine.ledger.events[0]["reason"]

@@ -101,6 +101,26 @@ def test_epochs_set_the_length_and_logs_are_over_full_steps(tmp_path: Path) -> N
     assert sum("eval_loss" in row for row in logs) == -(-ledger.full_steps // 3)
 
 
+def test_the_graph_of_the_loss_tells_the_head(tmp_path: Path) -> None:
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(16, 64)
+            self.body = nn.Sequential(nn.Embedding(64, 8), nn.Linear(8, 16), nn.Linear(16, 16))
+
+        def forward(self, input_ids: Any, labels: Any) -> dict[str, Any]:
+            logits = self.head(self.body(input_ids))
+            return {"loss": nn.functional.cross_entropy(logits.transpose(1, 2), labels)}
+
+    torch.manual_seed(0)
+    callback = HybridPredictCallback(**OPTIONS)
+    trained(tmp_path, callback, Backwards())
+    mapper = callback.engine.mapper
+    kinds = dict(zip(mapper.names, mapper.kinds, strict=True))
+    assert kinds["head.weight"] == "head"
+    assert kinds["body.1.weight"] == kinds["body.2.weight"] == "hidden"
+
+
 def test_ends_as_the_trainer_ends_with_a_last_evaluation_and_checkpoint(tmp_path: Path) -> None:
     callback = HybridPredictCallback(**OPTIONS)
     every = {"save_strategy": "steps", "save_steps": 8, "eval_strategy": "steps", "eval_steps": 8}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+from typing import Any
 
 import torch
 
@@ -12,7 +13,7 @@ from hybrid_predict import FittedPredictor, HybridPredict, SpectralUpdate
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.integrations.last_run import LastRun
-from hybrid_predict.report import RunHistory
+from hybrid_predict.report.history import RunHistory
 from lightning_models import Ungated, fit
 
 OPTIONS = {"speedup": 2.0, "max_overhead": 1e9, "skip_data": "tail"}
@@ -38,8 +39,20 @@ def test_copies_of_a_callback_that_has_run_start_anew() -> None:
         fit([again], max_steps=20)
         assert again.ledger.steps == 20
     assert first.steps == 30
-    # A deep copy was asked first; what was unpickled is nobody's copy here.
-    assert mine.ledger.steps == 20 and mine.ledger is not again.ledger
+    assert mine.ledger is first and len(mine.history.rows) == first.full_steps
+
+
+def test_copies_that_run_one_after_the_other_keep_their_own_ledgers() -> None:
+    first = Ungated(**OPTIONS)
+    second = copy.deepcopy(first)
+    trainer, _ = fit([first], max_steps=30)
+    ledger, rows = first.ledger, len(first.history.rows)
+    fit([second], max_steps=20)
+    assert first.ledger is ledger and len(first.history.rows) == rows
+    assert (first.ledger.steps, second.ledger.steps) == (30, 20)
+    saved: dict[str, Any] = {}
+    first.on_save_checkpoint(trainer, trainer.lightning_module, saved)
+    assert len(saved["hybrid_predict"]["history"]["rows"]) == rows
 
 
 def test_settings_survive_pickling_before_a_run() -> None:

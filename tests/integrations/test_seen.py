@@ -41,6 +41,37 @@ def test_the_progress_bar_shows_two_short_entries_after_the_users_own(kind: Any)
     assert not {"fewer", "skill"} & trainer.callback_metrics.keys()
 
 
+def test_a_metric_of_the_users_own_keeps_its_name_in_the_progress_bar() -> None:
+    class Skilled(Net):
+        def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
+            self.log("skill", 42.0, prog_bar=True)
+            return super().training_step(batch, batch_idx)
+
+    class Bar(TQDMProgressBar):
+        def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
+            shown.append(self.get_metrics(trainer, module))
+
+    shown: list[dict[str, Any]] = []
+    bar = Bar()
+    own = bar.get_metrics
+    bar.get_metrics = own  # type: ignore[method-assign]
+    fit([Ungated(), bar], Skilled(), max_steps=30, enable_progress_bar=True)
+    assert float(shown[-1]["skill"]) == 42.0 and "fewer" in shown[-1]
+    assert vars(bar)["get_metrics"] is own
+
+
+def test_what_fails_in_telling_does_not_end_the_training(caplog: pytest.LogCaptureFixture) -> None:
+    class Bar(TQDMProgressBar):
+        def print(self, *args: Any) -> None:  # knows no file
+            raise AssertionError("never called so")
+
+    plugin, bar = Ungated(), Bar()
+    fit([plugin, bar], max_steps=30, enable_progress_bar=True)
+    assert plugin.ledger.steps == 30
+    assert caplog.text.count("tells no more of this run") == 1
+    assert "get_metrics" not in vars(bar)
+
+
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [r.getMessage() for r in caplog.records if r.getMessage().startswith("HybridPredict")]
 
