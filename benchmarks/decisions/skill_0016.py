@@ -1,14 +1,16 @@
 """What predicted steps with skill are worth: against corrected updates in as many full steps.
 
 A run whose predicted steps need skill takes as many full steps as its skill leaves, so that the
-benchmark's arm *corrected* is no fair control: it has fewer. After the benchmark's suite has run,
-``python -m benchmarks.decisions.skill_0016`` trains corrected updates alone for as many full steps
-as each such run took, with a schedule of their own, and writes ``docs/results/skill-0016.json``.
+benchmark's arm *corrected* is no fair control: it has fewer. After the benchmark's suites have run,
+``python -m benchmarks.decisions.skill_0016 [SUITE...]`` trains corrected updates alone for as many
+full steps as each such run took, with a schedule of their own, and writes the pairs of these
+suites' tasks into ``docs/results/skill-0016.json``.
 """
 
 from __future__ import annotations
 
 import json
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
@@ -43,7 +45,8 @@ def main() -> None:
     Differences in loss are told in full steps as well. The scale is how much lower the loss of
     corrected updates alone is after T full steps than after T / 1.5.
     """
-    rows = json.loads((FOLDER / "bench-core.json").read_text())["runs"]
+    files = [FOLDER / f"bench-{suite}.json" for suite in sys.argv[1:] or ("core", "wide")]
+    rows = [row for file in files for row in json.loads(file.read_text())["runs"]]
     rows = [row for row in rows if row["setting"] == "tuned"]
     compared = [row for row in rows if row["arm"] in COMPARED]
     corrected = {
@@ -70,10 +73,13 @@ def main() -> None:
                 "ratio": float(np.exp((alone - row["loss"]) / gains[task])),
             }
         )  # fmt: skip
-    text = json.dumps({"gain": gains, "pairs": pairs}, indent=1) + "\n"
-    (FOLDER / "skill-0016.json").write_text(text)
+    path = FOLDER / "skill-0016.json"
+    known = json.loads(path.read_text()) if path.exists() else {"gain": {}, "pairs": []}
+    pairs += [pair for pair in known["pairs"] if pair["task"] not in gains]
+    text = json.dumps({"gain": {**known["gain"], **gains}, "pairs": pairs}, indent=1) + "\n"
+    path.write_text(text)
     for arm in COMPARED:
-        for task in sorted({p["task"] for p in pairs}):
+        for task in sorted({p["task"] for p in pairs if p["arm"] == arm}):
             own = [p for p in pairs if (p["arm"], p["task"]) == (arm, task)]
             off = np.array([p["loss"] - p["corrected"] for p in own])
             ratio = np.array([p["ratio"] for p in own])
