@@ -32,7 +32,7 @@ class EMANesterov(AroundOptimizers):
         ConfigError: If an argument is out of range.
 
     References:
-        EMA-Nesterov, an entry of the optimization track of the modded-nanogpt speedrun (2026).
+        EMA-Nesterov (2026), https://arxiv.org/abs/2605.25395
     """
 
     def __init__(
