@@ -13,7 +13,7 @@ from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import random_states, set_random_states
 from hybrid_predict.accounts.saved import check_state
 from hybrid_predict.config import HybridConfig, tells_unknown_names
-from hybrid_predict.engine import HybridEngine
+from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
@@ -224,7 +224,7 @@ class HybridPredict(TrainerCallback):
         else:
             clock.steps, clock.global_step = engine.clock.steps, trainer.global_step
         self._history.add(record, engine.clock.steps)
-        self._tell(lambda reporter: reporter.step(trainer, record))
+        self._report(trainer, pl_module, record)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Leave a full step that the module broke off by returning -1; follow by epochs."""
@@ -309,6 +309,11 @@ class HybridPredict(TrainerCallback):
             f"HybridPredict makes no predicted steps: {clock.unavailable}."
         )
         return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
+
+    def _report(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, record: StepRecord
+    ) -> None:
+        self._tell(lambda reporter: reporter.step(trainer, record))
 
     def _tell(self, act: Callable[[Reporter], object]) -> None:
         """Let the reporter tell of the run; what fails in telling does not end the training."""

@@ -145,7 +145,7 @@ def cautions(engine: HybridEngine) -> list[str]:
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "Forecasts hold for a step or two; start with speedup=1.5."
         )
-    if asked > 1 and clock.total < SHORT_RUN:
+    if asked > 1 and clock.total < SHORT_RUN and engine._run.forecaster.gated:
         said.append(
             f"A run of {clock.total} steps is too short to gain much: the first {clock.warmup} "
             f"steps only learn whether forecasts have skill. Runs of some hundred steps and more "

@@ -81,7 +81,7 @@ def test_each_optimizer_of_manual_optimization_shows_its_own_loss(own_backward):
     fit([callback], Adversaries(own_backward), max_steps=6)
     assert heads(callback) == {"made.2.weight", "judge.2.weight"}
     reasons = [event["reason"] for event in callback.ledger.events]
-    assert any("kinds by names and shapes" in reason for reason in reasons) is own_backward
+    assert any("decided by names and shapes" in reason for reason in reasons) is own_backward
 
 
 def test_a_resumed_run_keeps_its_kinds(tmp_path):

@@ -114,7 +114,7 @@ def test_phases_are_told_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hybrid_predict")
     fit([Ungated(cooldown_steps=10)], max_steps=60)
     told = [r for r in caplog.records if r.name == "hybrid_predict.integrations.reporter"]
-    assert [r.levelname for r in told] == ["WARNING", *["INFO"] * 4]  # a short run
+    assert [r.levelname for r in told] == ["INFO"] * 4
     text = " ".join(r.getMessage() for r in told)
     assert re.findall("warm-up:|is over|begin|cooldown", text) == [
         "warm-up:", "is over", "begin", "cooldown",

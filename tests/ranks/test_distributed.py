@@ -86,7 +86,7 @@ def test_every_rank_has_the_kinds_of_the_first_one_s_graph(results: Results, nam
 def test_every_rank_says_that_no_graph_was_seen(results: Results) -> None:
     for heads, reasons in results["ddp, kinds without a graph"]:
         assert heads == ["px_scale_decoder.0.weight"]
-        assert len(reasons) == 1 and "kinds by names and shapes" in reasons[0]
+        assert len(reasons) == 1 and "decided by names and shapes" in reasons[0]
 
 
 @pytest.mark.parametrize("name", SINGLE)
