@@ -78,11 +78,10 @@ class Reporter:
 
     def _begin(self, trainer: pl.Trainer) -> None:
         """Say what the run does: the first full step tells the kinds of parameters and the cost."""
-        engine, ledger = self._engine, self._ledger
+        engine, share = self._engine, self._ledger.correction_share
         plan, cost = overview(engine), ""
-        if ledger.flops_per_step:
-            share = percent((ledger.flops_per_correction or 0) / ledger.flops_per_step)
-            cost = f"; correcting adds {share} to a full step's operations"
+        if share is not None:
+            cost = f"; correcting adds {percent(share)} to a full step's operations"
         what = "scores forecasts and changes nothing (shadow=True)"
         text = what if engine.config.shadow else f"{plan}{cost}"
         _say(trainer, f"HybridPredict {text}.", live=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -61,9 +62,9 @@ class _Prototype(SpectralUpdate):
         """Share of the newest gradient."""
         return self.newest * (1.0 + cosine)
 
+    @abstractmethod
     def make(self, own: dict[str, Any], target: Tensor, newest: Tensor, number: int) -> Tensor:
         """The direction of one matrix, of any length."""
-        raise NotImplementedError
 
     def levelled(self, own: dict[str, Any], made: Tensor) -> Tensor:
         """Rows divided by the roots of their averaged squares."""

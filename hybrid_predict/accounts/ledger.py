@@ -121,6 +121,13 @@ class SavingsLedger:
         for f in fields(self):
             setattr(self, f.name, getattr(loaded, f.name))
 
+    @property
+    def correction_share(self) -> float | None:
+        """Operations that correcting adds, as a share of a full step's; None if not counted."""
+        if not self.flops_per_step:
+            return None
+        return (self.flops_per_correction or 0) / self.flops_per_step
+
     def summary(self) -> dict[str, Any]:
         """Counts and derived figures as plain data."""
         derived = (

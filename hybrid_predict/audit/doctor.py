@@ -111,9 +111,7 @@ def _examine(
         pass
     except (UnsupportedSetupError, ConfigError) as error:
         found.refused = str(error)
-    ledger = plugin.ledger
-    if ledger.flops_per_step:
-        found.overhead = (ledger.flops_per_correction or 0) / ledger.flops_per_step
+    found.overhead = plugin.ledger.correction_share
 
 
 class _Arm(AuditArm):

@@ -80,7 +80,7 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def check_content(content: Mapping[str, Any]) -> None:
-    """Check the names and the classes of a file, before Lightning's parser tells in its own way.
+    """Check the names and classes of a file; Lightning's parser would tell of them less clearly.
 
     Raises:
         ConfigError: If a name is not known, or a class cannot be imported.

@@ -55,7 +55,7 @@ def _command(options: Namespace) -> int:
     if options.threads is not None and options.threads < 1:
         raise ConfigError("--threads", "an integer, at least 1", options.threads)
 
-    # Statuses that the user's own code ends with would be taken for outcomes.
+    # A traceback's own exit status, 1, is none of the audit's outcomes.
     try:
         with importable(), threads(options.threads):
             return _run(options)

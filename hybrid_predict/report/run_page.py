@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from hybrid_predict.accounts.ledger import duration, percent
 from hybrid_predict.report.run_figures import loss_figure, skill_figure, spent_figure
@@ -116,10 +115,8 @@ def skill_rows(log: RunLog) -> list[dict[str, str]]:
 
 
 def _counted(log: RunLog) -> str:
-    ledger: Any = log.ledger
-    if not ledger.flops_per_step:
-        return "not counted"
-    return percent((ledger.flops_per_correction or 0) / ledger.flops_per_step)
+    share = log.ledger.correction_share
+    return "not counted" if share is None else percent(share)
 
 
 def _short_names(logs: Sequence[RunLog]) -> list[str]:
