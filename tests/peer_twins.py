@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from hybrid_predict.tensors.base import NEWTON_SCHULZ
 
 SHAPES = ((4, 3), (5,), (3, 2, 2, 2))
 MATRICES = ((4, 3), (3, 7), (3, 2, 2, 2))
@@ -145,6 +144,9 @@ def twin_schedule_free(steps, warmup):
         x = [(1 - c) * a + c * b for a, b in zip(x, z, strict=True)]
         y = [beta * a + (1 - beta) * b for a, b in zip(x, z, strict=True)]
     return y, x
+
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 def twin_muon(steps, momentum=0.95):

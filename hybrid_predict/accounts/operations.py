@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 
-from hybrid_predict.accounts.ledger import SavingsLedger, percent
+from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.tensors import ranks, shards
 
-logger = ranks.rank_zero_logger(__name__)
+_RECURRENT = {
+    "aten::mkldnn_rnn_layer": 1,
+    "aten::mkldnn_rnn_layer_backward": 2,
+    "aten::_cudnn_rnn": 1,
+    "aten::_cudnn_rnn_backward": 2,
+}
+"""Fused recurrent layers, for which torch has no formula, and how many passes each call makes."""
 
 
 class OperationCounter:
@@ -22,11 +28,10 @@ class OperationCounter:
 
     Args:
         ledger: Is told what was counted.
-        limit: Share of a full step that correcting may add without a warning.
     """
 
-    def __init__(self, ledger: SavingsLedger, limit: float) -> None:
-        self._ledger, self._limit = ledger, limit
+    def __init__(self, ledger: SavingsLedger) -> None:
+        self._ledger = ledger
         self._mode: Any = None
         self._total = self._added = 0
         self._tried = self._failed = False
@@ -69,24 +74,17 @@ class OperationCounter:
             mode.__exit__(None, None, None)
         return mode is not None
 
-    def end_step(self, step: int) -> None:
-        """Note what was counted in full step ``step``."""
+    def end_step(self) -> bool:
+        """Note what was counted in the full step that ends; whether anything was."""
         if not self.stop():
-            return
-        ledger = self._ledger
+            return False
         own = ranks.total(_FAILED if self._failed else self._total - self._added)
         if own <= 0:
-            return
-        ledger.flops_per_step = own
+            return False
+        self._ledger.flops_per_step = own
         # Ranks do this work alike, so nothing has to be reduced.
-        ledger.flops_per_correction = self._added * ranks.size()
-        share = ledger.flops_per_correction / own
-        reason = "corrected updates take more operations than max_overhead allows"
-        if share > self._limit and ledger.record(step, reason):
-            logger.warning(
-                "Full step %d: %s: %s of a full step's. Larger batches help, and so do patterns in "
-                "kinds that leave out wide layers.", step, reason, percent(share),
-            )  # fmt: skip
+        self._ledger.flops_per_correction = self._added * ranks.size()
+        return True
 
     def _enter(self) -> None:
         from torch.utils.flop_counter import flop_registry
@@ -97,11 +95,21 @@ class OperationCounter:
             try:
                 if (count := flop_registry.get(func._overloadpacket)) is not None:
                     self._total += count(*args, **kwargs, out_val=result)
+                elif (passes := _RECURRENT.get(func._overloadpacket._qualified_op_name)) is not None:
+                    self._total += passes * _recurrent(args)
             except Exception:  # whatever a foreign formula does in the user's forward pass
                 self._failed = True
 
         self._mode = _watching(see)
         self._mode.__enter__()
+
+
+def _recurrent(args: Sequence[Any]) -> int:
+    """Operations of one pass through a recurrent layer: of its matrices, at every position."""
+    flat = [x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else [arg])]
+    tensors = [x for x in flat if isinstance(x, Tensor)]
+    positions = tensors[0].numel() // max(1, tensors[0].shape[-1])
+    return 2 * positions * sum(x.numel() for x in tensors[1:] if x.dim() == 2)
 
 
 def traffic(run: Callable[[], object]) -> dict[str, int]:

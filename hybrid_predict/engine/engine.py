@@ -87,7 +87,7 @@ class HybridEngine:
         if self.clock.shortfall:
             logger.warning("%s", self.clock.shortfall)
         self._step: Step | None = None
-        self._operations = OperationCounter(self.ledger, config.max_overhead)
+        self._operations = OperationCounter(self.ledger)
         self._bystanders = Bystanders(model)
         self._open: dict[str, Step] = {}
         self._handles: list[Any] = []
@@ -196,7 +196,7 @@ class HybridEngine:
             raise UsageError("after_step() needs a before_step() first, once per full step.")
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
-        self._operations.end_step(step.number)
+        counted = self._operations.end_step()
         try:
             if self._watching:
                 with self._contained(step):
@@ -210,6 +210,9 @@ class HybridEngine:
         if self._watching:
             with self._contained(step):
                 self._judge(drain=self.clock.closing)
+        if counted and self._watching:
+            with self._contained(step):
+                self._run.economise(step.number)
         record = self._run.advance(step)
         step.account(self.ledger, started, perf_counter())
         return record

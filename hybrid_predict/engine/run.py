@@ -7,7 +7,7 @@ from typing import Any
 
 from hybrid_predict.accounts import saved
 from hybrid_predict.accounts.clock import Clock
-from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.accounts.ledger import SavingsLedger, percent
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine.deciding import KindDecision, listed
 from hybrid_predict.engine.record import StepRecord
@@ -68,6 +68,30 @@ class Run:
         if self.clock.planned and not self.forecaster.predicts:
             reason = "there is nothing to predict: no trained parameter is of a kind in predictors"
             self.note(reason, logging.WARNING)
+
+    def economise(self, step: int) -> None:
+        """Keep correcting within its budget, once the operations of a full step are counted.
+
+        Args:
+            step: Number of the full step.
+        """
+        ledger, limit = self.ledger, self._config.max_overhead
+        if not ledger.flops_per_step:
+            return
+        block, operations = self.forecaster.economise(limit * ledger.flops_per_step / ranks.size())
+        if operations or block is not None:
+            ledger.flops_per_correction = operations * ranks.size()
+        share = percent(ledger.correction_share or 0.0)
+        if block is not None:
+            rows = "rows one by one" if block == 1 else f"{block} rows at a time"
+            reason = f"corrected updates treat {rows}, which max_overhead={limit:g} allows"
+            self.note(reason, logging.INFO, step)
+        if (ledger.correction_share or 0.0) > limit:
+            reason = (
+                "corrected updates take more operations than max_overhead allows: "
+                f"{share} of a full step's"
+            )
+            self.note(reason, logging.WARNING, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of the parameters of an optimizer that updates for the first time.
@@ -211,6 +235,7 @@ class Run:
         if steps is not None and steps != self.clock.steps:
             self._resume(steps)
             return
+        self.economise(self.clock.full_steps)
         dropped = [] if self.clock.plain else self.forecaster.load_state_dict(state["tensors"])
         if not self.verifier.load_state_dict(state["verdicts"]):
             dropped.append("loss and gradient norms")

@@ -28,6 +28,9 @@ SHARED = "parameters that share memory with others are left to the optimizer"
 NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
 """Why planned predicted steps are not made, as the ledger counts it."""
 
+BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
+"""Rows of a matrix that are treated together, from all of them to one."""
+
 FORGIVEN = 64
 """Full steps after which an optimizer that passed over one is predicted again."""
 
@@ -66,6 +69,7 @@ class Forecaster:
         self._calls: Counter[int] = Counter()
         self._absent: dict[int, int] = {}
         self._layout: tuple[Any, ...] = ()
+        self._budget: float | None = None
         self.refresh()
 
     @property
@@ -147,6 +151,26 @@ class Forecaster:
             self.groups.append(group)
         places = {name: k for k, name in enumerate(self._mapper.names)}
         self.groups.sort(key=lambda group: places.get(group.names[0], 0))  # as after a resume
+        if self._budget is not None:
+            self.economise(self._budget)
+
+    def economise(self, budget: float) -> tuple[int | None, int]:
+        """Correct with as many rows treated together as a budget of operations allows.
+
+        Args:
+            budget: Operations of this rank that correcting may add to a full step.
+
+        Returns:
+            The rows, None for all of them, and the operations that they take.
+        """
+        self._budget = budget
+        counted = ((block, sum(g.operations(block) for g in self.groups)) for block in BLOCKS)
+        block, operations = next((c for c in counted if c[1] <= budget), (1, -1))
+        if operations < 0:
+            operations = sum(group.operations(block) for group in self.groups)
+        for group in self.groups:
+            group.economise(block)
+        return block, operations
 
     def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
         columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from hybrid_predict.forecast.window import Reading, Window, window_length
 from hybrid_predict.model.deltas import WeightDelta, write_rounded
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, ranks, shards, wide
-from hybrid_predict.tensors.torch import minus
+from hybrid_predict.tensors.torch import per_rate
 from hybrid_predict.updates import AbstractUpdate
 
 AVERAGE = 0.95
@@ -117,9 +118,9 @@ class TensorGroup:
             for k, p in zip(members, chosen, strict=True)
         ]
         average = [self.average[k] for k in members]
-        gradients, fine = _unspoiled(gradients, average, backend.norms(gradients), good)
         update = self.plan.update if correct else None
-        cosines = backend.cosines(gradients, average) if update else None
+        norms, cosines = backend.angles(gradients, average)
+        gradients, fine = _unspoiled(gradients, average, norms, good)
         decay = self.plan.update.decay if self.plan.update else AVERAGE
         average = backend.average(average, gradients, decay)
         directions: list[Tensor] = []
@@ -153,10 +154,11 @@ class TensorGroup:
         if seen is None:
             return False
         with torch.no_grad():
+            still = self._still(seen, good)
             if seen.directions:
-                self._correct(options, good, bound, seen)
+                self._correct(options, bound, seen, still)
             if self.plan.predictor is not None:
-                self._learn(options, good, seen)
+                self._learn(options, seen, still)
         return bool(seen.directions)
 
     def drop(self) -> None:
@@ -171,6 +173,17 @@ class TensorGroup:
         fitted = len(self._directions())
         tag = [self.plan.kind, self.plan.owner, list(self.names), self._window.length, fitted]
         return [(tag, closed)]
+
+    def operations(self, block: int | None) -> int:
+        """Operations of a full step's directions with so many rows treated together."""
+        update, values = self.plan.update, self._values()
+        backend = self._backend(range(len(values)))
+        return update.operations(values, backend, block) if update else 0
+
+    def economise(self, block: int | None) -> None:
+        """Treat so many rows of a matrix together from now on; None for all."""
+        if self.update_state is not None:
+            self.update_state.block = block
 
     def fit(self, reading: Reading) -> None:
         """Let the predictor learn from a window of these tensors."""
@@ -203,66 +216,86 @@ class TensorGroup:
             return None
         return self._forecast([options[id(p)].rate for p in self.parameters])
 
+    def _still(self, seen: _Open, good: Tensor | bool) -> list[Tensor | None]:
+        """Which entries are the optimizer's alone: never a gradient, or none that can be used.
+
+        Returns:
+            One mask per tensor; None where it would be empty, as far as can be told without waiting
+            for a device.
+        """
+        reasons: list[list[Tensor]] = [[average == 0] for average in self.average]
+        if isinstance(good, Tensor):
+            reasons = [[*each, ~good.to(each[0].device)] for each in reasons]
+        if seen.fine is not None:
+            for k, fine in zip(seen.members, seen.fine.unbind(), strict=True):
+                reasons[k].append(~fine)
+        masks = [reduce(torch.logical_or, each) for each in reasons]
+        return [m if m.device.type != "cpu" or bool(m.any()) else None for m in masks]
+
     def _correct(
         self,
         options: Mapping[int, Options],
-        good: Tensor | bool,
         bound: float | None,
         seen: _Open,
+        still: Sequence[Tensor | None],
     ) -> None:
         update, state = self.plan.update, self.update_state
         assert update is not None and state is not None
-        members, values = seen.members, self._values()
-        kept = [1.0 - options[id(self.parameters[k])].shrink for k in members]
-        own = self._backend(members).distances(
-            [values[k] for k in members], [seen.before[k] for k in members], kept
-        )
+        members, backend = seen.members, self._backend(seen.members)
+        chosen = [self.parameters[k] for k in members]
+        values = [shards.local(p) for p in chosen]
+        before = [seen.before[k] for k in members]
+        kept = [1.0 - options[id(p)].shrink for p in chosen]
+        own = backend.distances(values, before, kept)
         known = own.isfinite() & TorchBackend().norms(seen.directions).isfinite()
         own = torch.where(known, own, 0.0)
         lengths = update.lengths(state, members, own)
         bounds = [b for b in (update.bound, bound) if b is not None]
         if bounds:
             lengths = torch.minimum(lengths, min(bounds) * own)
-        share = update.share
-        columns = zip(members, seen.directions, kept, lengths.unbind(), strict=True)
-        for row, (k, direction, rest, length) in enumerate(columns):
-            value = values[k]
-            new = minus(direction.mul_(share * length), seen.before[k], -share * rest)
-            if share < 1.0:
-                new.add_(wide(value), alpha=1.0 - share)
-            # An entry that never had a gradient is the optimizer's alone, and so is an update that
-            # is not finite, or has a gradient or direction that is not.
-            theirs = (self.average[k] == 0) | ~known[row] | (own[row] == 0)
-            if seen.fine is not None:
-                theirs = theirs | ~seen.fine[row]
-            new = torch.where(theirs, wide(value).to(new.dtype), new)
-            if self.carry and is_half(value):
-                write_rounded(value, new, self.carry[k])
-            else:
-                value.copy_(new)
+        share, plain = update.share, TorchBackend()
+        new = list(seen.directions)
+        torch._foreach_mul_(new, list((share * lengths).unbind()))
+        plain.add_scaled(new, before, [share * rest for rest in kept])
+        if share < 1.0:
+            plain.add_scaled(new, values, [1.0 - share] * len(new))
+        # An update that is not finite, or none at all, has no direction to stand in for.
+        lost = (own == 0).unbind() if own.device.type != "cpu" or not bool(own.all()) else None
+        for row, k in enumerate(members):
+            mask = still[k]
+            if lost is not None:
+                mask = lost[row] if mask is None else mask | lost[row]
+            if mask is not None:
+                value = wide(values[row]).to(new[row].dtype)
+                new[row] = torch.where(mask, value, new[row])
+        self._write(members, values, new)
 
-    def _learn(self, options: Mapping[int, Options], good: Tensor | bool, seen: _Open) -> None:
+    def _write(self, members: Sequence[int], values: list[Tensor], new: list[Tensor]) -> None:
+        if not self.carry:
+            TorchBackend().copy(values, new)
+            return
+        for k, value, wanted in zip(members, values, new, strict=True):
+            if is_half(value):
+                write_rounded(value, wanted, self.carry[k])
+            else:
+                value.copy_(wanted)
+
+    def _learn(
+        self, options: Mapping[int, Options], seen: _Open, still: Sequence[Tensor | None]
+    ) -> None:
         predictor, state, window = self.plan.predictor, self.history_state, self._window
         assert predictor is not None and state is not None and window is not None
         rates = [options[id(p)].rate for p in self.parameters]
         if not any(isinstance(rate, Tensor) or rate > 0 for rate in rates):
             return
-        backend = self._backend(range(len(seen.before)))
-        moved = [wide(x) for x in backend.difference(seen.before, self._values())]
-        # What a gradient that is not finite has moved is no drift: it would stay in the average.
-        spoiled = {} if seen.fine is None else dict(zip(seen.members, ~seen.fine, strict=True))
-        for k, rate in enumerate(rates):
-            if isinstance(rate, Tensor):
-                moved[k].div_(torch.where(rate > 0, rate, torch.inf))
-            else:
-                moved[k].mul_(1.0 / rate if rate > 0 else 0.0)
-            still = self.average[k] == 0
-            for reason in (spoiled.get(k), ~good if isinstance(good, Tensor) else None):
-                still = still if reason is None else still | reason
-            moved[k].masked_fill_(still, 0.0)
+        moved = per_rate([wide(x) for x in seen.before], self._values(), rates)
+        for x, mask in zip(moved, still, strict=True):
+            # What a gradient that is not finite has moved is no drift: it would stay in it.
+            if mask is not None:
+                x.masked_fill_(mask, 0.0)
         if window.add(moved):
             self._closed = window.close(shards.roots(self.parameters))
-        predictor.observe(state, moved, backend)
+        predictor.observe(state, moved, self._backend(range(len(moved))))
         if window.idle:
             window.open(self._forecast([1.0] * len(moved)), predictor.directions(state))
 

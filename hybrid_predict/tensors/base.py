@@ -9,11 +9,9 @@ from typing import Any, Generic, TypeVar
 
 from hybrid_predict.config import HISTORY_DTYPES
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.tensors.polynomials import parts
 
 Array = TypeVar("Array")
-
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-"""Quintic coefficients of the orthogonalisation (Jordan et al., Muon, 2024)."""
 
 ROW_MEMORY = 0.95
 """Decay of the second moments of rows; from 0.9 to 0.99 it made no difference (decision 13)."""
@@ -90,14 +88,10 @@ class AbstractBackend(ABC, Generic[Array]):
         """Target := source, element by element."""
 
     @abstractmethod
-    def difference(self, target: Sequence[Array], other: Sequence[Array]) -> list[Array]:
-        """Target := other - target, the displacement when target holds the weights before."""
-
-    @abstractmethod
     def add_scaled(
-        self, target: Sequence[Array], other: Sequence[Array], factors: Sequence[float]
+        self, target: Sequence[Array], other: Sequence[Array], factors: Sequence[Any]
     ) -> list[Array]:
-        """Target[k] := target[k] + factors[k] * other[k]."""
+        """Target[k] := target[k] + factors[k] * other[k], for numbers or 0-dim arrays."""
 
     @abstractmethod
     def average(self, mean: Sequence[Array], value: Sequence[Array], decay: float) -> list[Array]:
@@ -121,41 +115,63 @@ class AbstractBackend(ABC, Generic[Array]):
         """Inner product of each pair of arrays, shape (K,), at least 32-bit."""
 
     @abstractmethod
-    def cosines(self, left: Sequence[Array], right: Sequence[Array]) -> Array:
-        """Cosine of the angle of each pair of arrays, shape (K,); 0 where either array is zero."""
+    def angles(self, left: Sequence[Array], right: Sequence[Array]) -> tuple[Array, Array]:
+        """Frobenius norms of the left arrays, and cosines of their angles with the right ones.
+
+        Returns:
+            Both of shape (K,), at least 32-bit; a cosine is 0 where either array is zero.
+        """
 
     @abstractmethod
     def flatten_spectrum(
         self,
-        target: Sequence[Array],
         mean: Sequence[Array],
         value: Sequence[Array],
         decays: Sequence[float] | Array,
-        lengths: Array,
         iterations: int,
         rows: Sequence[Array] | None = None,
+        block: int | None = None,
     ) -> tuple[list[Array], Sequence[Array] | None]:
-        r"""Target[k] := :math:`\ell_k P / \|P\|`, from the orthogonal factor O of the average M.
+        r"""New arrays :math:`-P / \|P\|`, from the orthogonal factor O of the average M.
 
         .. math:: M = \gamma_k \, \text{mean}_k + (1 - \gamma_k) \, \text{value}_k, \qquad
             r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
             P_{ij} = O_{ij} / \sqrt{r_i}
 
-        Arrays of more than two dimensions are read as matrices of shape (first, rest). The
-        orthogonal factor comes from ``iterations`` quintic Newton-Schulz steps, so its singular
-        values end near one (between about 0.7 and 1.2), not exactly at one. Where M is zero the
-        target is, and where it has fewer than two dimensions P is M itself.
+        Arrays of more than two dimensions are read as matrices of shape (first, rest). O comes from
+        the polynomials of ``tensors.polynomials``, so singular values that are not far below the
+        largest end near one (between 0.7 and 1.3), not exactly at one. Where M is zero the result
+        is, and where it has fewer than two dimensions P is M itself.
 
         Args:
-            target: K arrays to write to.
-            mean: K averages, shaped like them.
+            mean: K averages.
             value: What is averaged in once more, shaped like them.
             decays: :math:`\gamma`, K numbers, dimensionless.
-            lengths: :math:`\ell`, shape (K,); negative ones turn arrays around.
-            iterations: Newton-Schulz steps, at least 1.
+            iterations: Polynomials, from 1 to 5.
             rows: r of each array, shape (rows,), with :math:`\rho` = ``ROW_MEMORY``; without it P
                 is O.
+            block: Most rows of the shorter side that are made orthogonal to each other; of more, O
+                is put together from parts. None for all, 1 for rows of equal length alone.
 
         Returns:
-            The targets, and the new r.
+            The arrays, of at least 32 bits, and the new r.
         """
+
+    def flatten_operations(self, like: Sequence[Array], iterations: int, block: int | None) -> int:
+        """Operations of the matrix products in :meth:`flatten_spectrum`, of whole arrays.
+
+        Args:
+            like: K arrays.
+            iterations: Polynomials, from 1 to 5.
+            block: Most rows of the shorter side that are treated together; None for all.
+        """
+        total = 0
+        for x, (height, width) in zip(like, self.matrices(like), strict=True):
+            count, short = parts(min(height, width), block)
+            if x.ndim > 1 and short > 1:  # type: ignore[attr-defined]
+                total += count * self._operations(x, short, max(height, width), iterations)
+        return total
+
+    def _operations(self, like: Array, short: int, long: int, iterations: int) -> int:
+        """Those of one part: a Gram matrix, its square, and a product with the part per step."""
+        return iterations * (4 * short**2 * long + 2 * short**3)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hybrid_predict.tensors.base import NEWTON_SCHULZ, ROW_MEMORY, AbstractBackend
+from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend
+from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, parts
 
 NDFloat = NDArray[Any]
 
@@ -38,12 +40,8 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         """Target := source, element by element."""
         return [y.astype(x.dtype) for x, y in zip(target, source, strict=True)]
 
-    def difference(self, target: Sequence[NDFloat], other: Sequence[NDFloat]) -> list[NDFloat]:
-        """Target := other - target, the displacement when target holds the weights before."""
-        return [y - x for x, y in zip(target, other, strict=True)]
-
     def add_scaled(
-        self, target: Sequence[NDFloat], other: Sequence[NDFloat], factors: Sequence[float]
+        self, target: Sequence[NDFloat], other: Sequence[NDFloat], factors: Sequence[Any]
     ) -> list[NDFloat]:
         """Target[k] := target[k] + factors[k] * other[k]."""
         triples = zip(target, other, factors, strict=True)
@@ -72,33 +70,33 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         pairs = zip(left, right, strict=True)
         return np.array([(x.astype(np.float64) * y).sum() for x, y in pairs])
 
-    def cosines(self, left: Sequence[NDFloat], right: Sequence[NDFloat]) -> NDFloat:
-        """Cosine of the angle of each pair of arrays, shape (K,)."""
-        scales = self.norms(left) * self.norms(right)
-        return self.dots(left, right) / np.where(scales > 0, scales, 1.0)
+    def angles(
+        self, left: Sequence[NDFloat], right: Sequence[NDFloat]
+    ) -> tuple[NDFloat, NDFloat]:
+        """Norms of the left arrays, and cosines of the angles with the right ones, shape (K,)."""
+        norms = self.norms(left)
+        scales = norms * self.norms(right)
+        return norms, self.dots(left, right) / np.where(scales > 0, scales, 1.0)
 
     def flatten_spectrum(
         self,
-        target: Sequence[NDFloat],
         mean: Sequence[NDFloat],
         value: Sequence[NDFloat],
         decays: Sequence[float] | NDFloat,
-        lengths: NDFloat,
         iterations: int,
         rows: Sequence[NDFloat] | None = None,
+        block: int | None = None,
     ) -> tuple[list[NDFloat], Sequence[NDFloat] | None]:
-        """Target[k] := lengths[k] P / |P|, from the orthogonal factor; see the base."""
+        """New arrays -P / |P|, from the orthogonal factor; see the base."""
         flat, moments = [], None if rows is None else list(rows)
-        columns = enumerate(zip(target, mean, value, decays, lengths, strict=True))
-        for k, (x, m, v, decay, length) in columns:
-            factor = _factor(decay * m + (1.0 - decay) * v, iterations)
-            if moments is not None and x.ndim > 1:
-                squares = (factor**2).reshape(len(x), -1).mean(1)
+        for k, (m, v, decay) in enumerate(zip(mean, value, decays, strict=True)):
+            factor = _factor(decay * m + (1.0 - decay) * v, iterations, block)
+            if moments is not None and m.ndim > 1:
+                squares = (factor**2).reshape(len(m), -1).mean(1)
                 moments[k] = ROW_MEMORY * moments[k] + (1.0 - ROW_MEMORY) * squares
                 roots = np.sqrt(np.maximum(moments[k], np.finfo(np.float32).tiny))
-                factor = factor / roots.reshape(-1, *[1] * (x.ndim - 1))
-            scale = length / (np.linalg.norm(factor) or 1.0)
-            flat.append(self._stored(scale * factor).astype(x.dtype))
+                factor = factor / roots.reshape(-1, *[1] * (m.ndim - 1))
+            flat.append((-factor / (np.linalg.norm(factor) or 1.0)).astype(m.dtype))
         return flat, moments
 
     def _stored(self, array: NDFloat) -> NDFloat:
@@ -112,15 +110,32 @@ def _rounded(array: NDFloat) -> NDFloat:
     return ((bits + (0x7FFF + tie)) & 0xFFFF0000).astype(np.uint32).view(np.float32)
 
 
-def _factor(array: NDFloat, iterations: int) -> NDFloat:
+def _factor(array: NDFloat, iterations: int, block: int | None) -> NDFloat:
     """O in 64 bits."""
-    a, b, c = NEWTON_SCHULZ
     x = np.asarray(array, np.float64)
-    x = x / (np.linalg.norm(x) or 1.0)
     if x.ndim < 2 or not x.any():
         return x
     x = x.reshape(len(x), -1)
-    for _ in range(iterations):
+    wide = x.T if len(x) > x.shape[1] else x
+    _, size = parts(len(wide), block)
+    pieces = [wide[k : k + size] for k in range(0, len(wide), size)]
+    polar = _rows if size == 1 else partial(_polar, iterations=iterations)
+    found = np.concatenate([polar(piece) for piece in pieces])
+    return (found.T if len(x) > x.shape[1] else found).reshape(array.shape)
+
+
+def _rows(x: NDFloat) -> NDFloat:
+    """A row with length one."""
+    return np.asarray(x / (np.linalg.norm(x) or 1.0))
+
+
+def _polar(x: NDFloat, iterations: int) -> NDFloat:
+    """The orthogonal factor of a wide matrix in 64 bits."""
+    if not x.any():
+        return x
+    x = x / abs(x).max()
+    x = x / (CUSHION * np.sqrt(np.linalg.norm(x @ x.T)))
+    for a, b, c in POLYNOMIALS[iterations]:
         gram = x @ x.T
         x = a * x + b * gram @ x + c * gram @ gram @ x
-    return x.reshape(array.shape)
+    return x

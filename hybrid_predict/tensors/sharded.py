@@ -56,34 +56,34 @@ class ShardedBackend(TorchBackend):
         dots = super().dots(left, right)
         return ranks.combine(dots[:0], self._counted(dots, 2))[1]
 
-    def cosines(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-        """Cosine of the angle of each pair of whole tensors, shape (K,); one all-reduce."""
+    def angles(
+        self, left: Sequence[Tensor], right: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Norms of the left wholes, and cosines with the right ones, shape (K,); one all-reduce."""
         self._check([*left, *right], 2)
-        norms, dots = super().norms([*left, *right]), super().dots(left, right)
-        return cosines(*ranks.combine(self._counted(norms, 1), self._counted(dots, 2)))
+        own, dots = super().norms([*left, *right]), super().dots(left, right)
+        norms, dots = ranks.combine(self._counted(own, 1), self._counted(dots, 2))
+        return norms[: len(left)], cosines(norms, dots)
 
     def flatten_spectrum(
         self,
-        target: Sequence[Tensor],
         mean: Sequence[Tensor],
         value: Sequence[Tensor],
         decays: Sequence[float] | Tensor,
-        lengths: Tensor,
         iterations: int,
         rows: Sequence[Tensor] | None = None,
+        block: int | None = None,
     ) -> tuple[list[Tensor], Sequence[Tensor] | None]:
         """This rank's part of every flattened whole, gathered one by one to bound the memory."""
         self._check(mean)
-        shares = shares_of(decays)
+        shares, found = shares_of(decays), []
         for k, tensor in enumerate(self._tensors):
             part = blended(mean[k], value[k], shares[k])
-            complete = shards.whole(part, tensor).contiguous()
-            flat = [complete]
-            length = lengths[k : k + 1]
+            complete = [shards.whole(part, tensor).contiguous()]
             own = None if rows is None else [rows[k]]
-            super().flatten_spectrum(flat, flat, flat, [1.0], length, iterations, own)
-            target[k].copy_(shards.own(complete, tensor))
-        return list(target), rows
+            flat, _ = super().flatten_spectrum(complete, complete, [1.0], iterations, own, block)
+            found.append(shards.own(flat[0], tensor).clone())
+        return found, rows
 
     def _counted(self, values: Tensor, power: int) -> Tensor:
         """One value per array, lessened so that what several ranks hold counts once."""

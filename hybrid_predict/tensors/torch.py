@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from hybrid_predict.tensors.base import NEWTON_SCHULZ, ROW_MEMORY, AbstractBackend, as_matrix
-
-_STABLE = 5
-"""Newton-Schulz steps that a Gram matrix in 32 bits stands: its null space is noise, which grows
-almost twelvefold in each."""
+from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend, as_matrix
+from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, parts
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -59,27 +58,22 @@ class TorchBackend(AbstractBackend[Tensor]):
             torch._foreach_copy_(list(target), list(source))
         return list(target)
 
-    def difference(self, target: Sequence[Tensor], other: Sequence[Tensor]) -> list[Tensor]:
-        """Target := other - target, the displacement when target holds the weights before."""
-        if not target or target[0].device.type == "cpu":
-            for x, y in zip(target, other, strict=True):
-                torch.sub(y, x, out=x)
-        else:
-            torch._foreach_sub_(list(target), list(other))
-            torch._foreach_neg_(list(target))
-        return list(target)
-
     def add_scaled(
-        self, target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float]
+        self, target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[Any]
     ) -> list[Tensor]:
         """Target[k] := target[k] + factors[k] * other[k]."""
-        if not target or target[0].device.type == "cpu" or target[0].dtype != other[0].dtype:
-            # The CPU has no fused list kernels, so the loop saves the temporary for free; a product
-            # of half precision would be rounded before it is added.
-            for x, y, factor in zip(target, other, factors, strict=True):
+        if not target:
+            return []
+        # A product of half precision would be rounded before it is added.
+        fused = not is_half(target[0]) and not any(isinstance(f, Tensor) for f in factors)
+        if fused and all(f == factors[0] for f in factors):
+            torch._foreach_add_(list(target), list(other), alpha=factors[0])
+            return list(target)
+        for x, y, factor in zip(target, other, factors, strict=True):
+            if isinstance(factor, Tensor):
+                x.add_(wide(y) * factor)
+            else:
                 x.add_(y, alpha=factor)
-        else:
-            torch._foreach_add_(list(target), torch._foreach_mul(list(other), list(factors)))
         return list(target)
 
     def average(
@@ -107,9 +101,9 @@ class TorchBackend(AbstractBackend[Tensor]):
         """Frobenius norm of each left[k] - factors[k] * right[k], shape (K,), at least 32-bit."""
         if not left:
             return torch.zeros(0)
-        triples = zip(left, right, factors, strict=True)
         # One temporary at a time: a list of them would be as large as the weights.
-        norms = [torch.linalg.vector_norm(minus(x, y, f)).float() for x, y, f in triples]
+        rows = zip(left, right, factors, strict=True)
+        norms = [torch.linalg.vector_norm(minus(x, y, factor)).float() for x, y, factor in rows]
         return torch.stack(norms)
 
     def dots(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
@@ -121,37 +115,49 @@ class TorchBackend(AbstractBackend[Tensor]):
             [torch.dot(x.reshape(-1).float(), y.reshape(-1).float()) for x, y in pairs]
         )
 
-    def cosines(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-        """Cosine of the angle of each pair of tensors, shape (K,)."""
-        return cosines(self.norms([*left, *right]), self.dots(left, right))
+    def angles(
+        self, left: Sequence[Tensor], right: Sequence[Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """Norms of the left sides, and cosines of the angles with the right ones, shape (K,)."""
+        norms = self.norms([*left, *right])
+        return norms[: len(left)], cosines(norms, self.dots(left, right))
 
     def flatten_spectrum(
         self,
-        target: Sequence[Tensor],
         mean: Sequence[Tensor],
         value: Sequence[Tensor],
         decays: Sequence[float] | Tensor,
-        lengths: Tensor,
         iterations: int,
         rows: Sequence[Tensor] | None = None,
+        block: int | None = None,
     ) -> tuple[list[Tensor], Sequence[Tensor] | None]:
-        """Target[k] := lengths[k] P / |P|, from the orthogonal factor; see the base."""
+        """New arrays -P / |P|, from the orthogonal factor; see the base.
+
+        Those of one shape are parts of one stack.
+        """
         shapes, shares = [as_matrix(x.shape) for x in mean], shares_of(decays)
         groups: dict[tuple[int, int, bool, torch.device], list[int]] = defaultdict(list)
         for k, x in enumerate(mean):
             groups[(*shapes[k], x.dim() > 1, x.device)].append(k)
+        flat = list(mean)
         for (height, width, flattens, device), members in groups.items():
             stack = torch.empty(len(members), height, width, dtype=torch.float32, device=device)
             for x, k in zip(stack, members, strict=True):
                 blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
             if flattens:
-                stack = _orthogonal(stack, iterations)
+                stack = _orthogonal(stack, iterations, block)
                 if rows is not None:
                     _level(stack, [rows[k] for k in members])
-            norms = _lengths(stack).flatten()
-            for x, k, norm in zip(stack, members, norms, strict=True):
-                torch.mul(x.reshape(target[k].shape), lengths[k] / norm, out=target[k])
-        return list(target), rows
+            stack = stack.mul_(-1.0 / _lengths(stack)).contiguous()
+            for x, k in zip(stack, members, strict=True):
+                flat[k] = x.view(mean[k].shape).to(torch.promote_types(mean[k].dtype, x.dtype))
+        return flat, rows
+
+    def _operations(self, like: Tensor, short: int, long: int, iterations: int) -> int:
+        """Those of one part, by the cheaper way of the two."""
+        if _by_gram(like.is_cuda, short, long):
+            return 4 * short**2 * long + (8 * iterations - 6) * short**3
+        return super()._operations(like, short, long, iterations)
 
 
 def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
@@ -159,6 +165,20 @@ def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
     if isinstance(factor, Tensor):
         return wide(left) - factor * wide(right)
     return torch.sub(wide(left), wide(right), alpha=factor)
+
+
+def per_rate(
+    before: list[Tensor], after: Sequence[Tensor], rates: Sequence[float | Tensor]
+) -> list[Tensor]:
+    """Displacements (after - before) / rate in place of ``before``; 0 where the rate is 0."""
+    torch._foreach_sub_(before, list(after))
+    if any(isinstance(rate, Tensor) for rate in rates):
+        for x, rate in zip(before, rates, strict=True):
+            known = rate if isinstance(rate, Tensor) else torch.tensor(rate)
+            x.div_(torch.where(known > 0, -known, -torch.inf))
+    else:
+        torch._foreach_mul_(before, [-1.0 / rate if rate > 0 else 0.0 for rate in rates])
+    return before
 
 
 def shares_of(decays: Sequence[float] | Tensor) -> Sequence[float] | Sequence[Tensor]:
@@ -198,44 +218,62 @@ def _level(stack: Tensor, moments: Sequence[Tensor]) -> None:
     stack.div_(roots.to(stack.device).unsqueeze(-1))
 
 
-def _orthogonal(stack: Tensor, iterations: int) -> Tensor:
+def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tensor:
     """The orthogonal factor of every matrix of a 32-bit stack, which is overwritten."""
-    # Powers of two change no digit, and keep squares of small entries from underflowing.
-    _, exponent = torch.frexp(stack.abs().amax((-2, -1), keepdim=True))
-    x = torch.ldexp(stack, -exponent)
-    x = x.div_(_lengths(x))
-    # Newton-Schulz tolerates half precision, which is what makes it cheap on accelerators.
-    x = x.bfloat16() if x.is_cuda else x
-    tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x
-    short, long = x.shape[-2:]
-    small = x.dtype == torch.float32 and 2 * long > 3 * short and iterations <= _STABLE
-    x = _by_gram(x, iterations) if small else _step_by_step(x, iterations)
+    # Squares of very small and of very large entries leave the range of 32 bits.
+    stack.div_(torch.linalg.vector_norm(stack, math.inf, (-2, -1), keepdim=True).clamp_min(_TINY))
+    tall = stack.shape[-2] > stack.shape[-1]
+    x = stack.mT if tall else stack
+    matrices, short, long = x.shape
+    count, size = parts(short, block)
+    if count > 1:
+        x = F.pad(x, (0, 0, 0, count * size - short)).reshape(-1, size, long)
+    x = _rows(x) if size == 1 else _polar(x, iterations)
+    if count > 1:
+        x = x.reshape(matrices, -1, long)[:, :short]
     return (x.mT if tall else x).float()
 
 
-def _step_by_step(x: Tensor, iterations: int) -> Tensor:
-    """A polynomial of X Xᵀ times X, one Newton-Schulz step after the other."""
-    a, b, c = NEWTON_SCHULZ
-    for _ in range(iterations):
-        gram = torch.bmm(x, x.mT)
+def _rows(x: Tensor) -> Tensor:
+    """Every row with length one."""
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_TINY)
+
+
+def _by_gram(on_cuda: bool, short: int, long: int) -> bool:
+    """Whether polynomials are found on the small side alone, and multiplied with X at the end.
+
+    For k polynomials, m rows and n columns this takes (8 k - 6) m³ + 4 m² n operations, where one
+    after the other take 2 k m³ + 4 k m² n. Eigenvalues are squares, so the half precision that
+    makes accelerators fast is not enough.
+    """
+    return not on_cuda and 2 * long > 3 * short
+
+
+def _polar(x: Tensor, iterations: int) -> Tensor:
+    """The orthogonal factor of every wide matrix of a stack."""
+    polynomials = POLYNOMIALS[iterations]
+    by_gram = _by_gram(x.is_cuda, *x.shape[-2:])
+    x = x.bfloat16() if x.is_cuda else x
+    gram = torch.bmm(x, x.mT)
+    inverse = 1.0 / (CUSHION * _lengths(gram).sqrt())
+    gram = gram * inverse.square()
+    if by_gram:
+        return torch.bmm(_polynomial(gram, polynomials).mul_(inverse), x)
+    x = x * inverse
+    for k, (a, b, c) in enumerate(polynomials):
+        gram = torch.bmm(x, x.mT) if k else gram
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
 
 
-def _by_gram(x: Tensor, iterations: int) -> Tensor:
-    """The same polynomial from the small side alone, multiplied with X at the end.
-
-    For m rows and n columns this takes 8 k m³ + 4 m² n operations, where k steps one after the
-    other take 2 k m³ + 4 k m² n; eigenvalues are squares, so half precision is not enough.
-    """
-    a, b, c = NEWTON_SCHULZ
-    gram, factor = torch.bmm(x, x.mT), None
-    for k in range(iterations):
+def _polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
+    """What X is multiplied with, as a polynomial of X Xᵀ."""
+    factor = None
+    for k, (a, b, c) in enumerate(polynomials):
         step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         step.diagonal(dim1=-2, dim2=-1).add_(a)
         factor = step if factor is None else torch.bmm(step, factor)
-        if k + 1 < iterations:
+        if k + 1 < len(polynomials):
             gram = torch.bmm(torch.bmm(step, gram), step)
     assert factor is not None
-    return torch.bmm(factor, x)
+    return factor

@@ -20,16 +20,17 @@ KERNELS: dict[str, Callable[[Any, Any, Any, list[float]], Any]] = {
     "zeros": lambda b, x, y, f: b.zeros(x),
     "constants": lambda b, x, y, f: b.constants(f, x),
     "copy": lambda b, x, y, f: b.copy(x, y),
-    "difference": lambda b, x, y, f: b.difference(x, y),
     "add_scaled": lambda b, x, y, f: b.add_scaled(x, y, f),
     "average": lambda b, x, y, f: b.average(b.average(b.zeros(x), x, 0.75), y, 0.75),
     "norms": lambda b, x, y, f: b.norms(x),
     "distances": lambda b, x, y, f: b.distances(x, y, f),
     "dots": lambda b, x, y, f: b.dots(x, y),
-    "cosines": lambda b, x, y, f: b.cosines(x, y),
+    "angles": lambda b, x, y, f: [value for pair in zip(*b.angles(x, y)) for value in pair],
     "zero_rows": lambda b, x, y, f: b.zero_rows(x),
     "flatten_spectrum": lambda b, x, y, f: _flattened(b, x, y, None),
     "flatten_spectrum, levelled": lambda b, x, y, f: _flattened(b, x, y, b.zero_rows(x)),
+    "flatten_spectrum, in parts": lambda b, x, y, f: _flattened(b, x, y, None, 2),
+    "flatten_spectrum, by rows": lambda b, x, y, f: _flattened(b, x, y, None, 1),
     "zeros, float32": lambda b, x, y, f: b.copy(b.zeros(x, "float32"), y),
     "zeros, bfloat16": lambda b, x, y, f: b.average(b.zeros(x, "bfloat16"), y, 0.75),
 }
@@ -74,12 +75,15 @@ NUMPY = BackendUnderTest(
 NUMPY_NARROW = replace(NUMPY, backend=NumpyBackend("bfloat16"))
 
 
-def _flattened(backend: AbstractBackend[Any], x: Any, y: Any, rows: Any) -> list[Any]:
+def _flattened(
+    backend: AbstractBackend[Any], x: Any, y: Any, rows: Any, block: int | None = None
+) -> list[Any]:
     """Two flattenings one after the other, and the second moments of rows that they leave."""
-    flat, lengths, decays = backend.zeros(x), backend.norms(x), 0.7 + 0.2 * backend.cosines(x, y)
+    decays, found = 0.7 + 0.2 * backend.angles(x, y)[1], []
     for source in (y, x):
-        flat, rows = backend.flatten_spectrum(flat, source, y, decays, lengths, 5, rows)
-    return flat if rows is None else [*flat, *rows]
+        flat, rows = backend.flatten_spectrum(source, y, decays, 3, rows, block)
+        found += flat
+    return found if rows is None else [*found, *rows]
 
 
 def check_backend(case: BackendUnderTest) -> None:

@@ -58,7 +58,7 @@ class Correction:
         chosen = range(len(SHAPES)) if members is None else members
         new = [self.load(gradients[k]) for k in chosen]
         before = [self.average[k] for k in chosen]
-        cosines = backend.cosines(new, before)
+        _, cosines = backend.angles(new, before)
         average = backend.average(before, new, self.update.decay)
         for k, value in zip(chosen, average, strict=True):
             self.average[k] = value

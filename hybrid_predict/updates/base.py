@@ -21,6 +21,8 @@ class UpdateState:
         stretch: What follows from the shapes alone, one factor per tensor, shape (K,).
         parts: The same for those members that were asked for before, so that no list of positions
             is sent to a device in every step.
+        block: Most rows of a matrix that are treated together, where a budget of operations asks
+            for parts; None for all.
     """
 
     arrays: dict[str, list[Any]] = field(default_factory=dict)
@@ -28,6 +30,7 @@ class UpdateState:
     shapes: tuple[tuple[int, int], ...] = ()
     stretch: Any = None
     parts: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    block: int | None = None
 
 
 class AbstractUpdate(ABC):
@@ -87,3 +90,16 @@ class AbstractUpdate(ABC):
         Returns:
             Lengths of shape (K,), in units of the parameters.
         """
+
+    def operations(
+        self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None
+    ) -> int:
+        """Operations of :meth:`direction`, of whole tensors; 0 where nobody counts them.
+
+        Args:
+            like: Tensors, as in :meth:`init`.
+            backend: Kernels for these arrays.
+            block: Most rows of a matrix that are treated together; None for all. An update that
+                knows no parts takes the same operations with any.
+        """
+        return 0

@@ -10,6 +10,7 @@ from typing import Any
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.tensors.base import check_history
+from hybrid_predict.tensors.polynomials import POLYNOMIALS
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 
 _TINY = 1e-30
@@ -55,7 +56,7 @@ class SpectralUpdate(AbstractUpdate):
         stretch: S, how much further than others tall matrices are moved at most, at least 1.
         muon_rate: :math:`\eta`, above 0, dimensionless.
         magnify: M, how much longer updates are made at most to reach it, at least 1.
-        iterations: Newton-Schulz steps per update, at least 1.
+        iterations: Polynomials that make the factor orthogonal, from 1 to 5.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -63,6 +64,10 @@ class SpectralUpdate(AbstractUpdate):
     References:
         Orthogonalised momentum, and its rate: Jordan et al., Muon (2024),
         https://kellerjordan.github.io/posts/muon
+        Polynomials that make it orthogonal: Amsel et al., The Polar Express (2025),
+        https://arxiv.org/abs/2505.16932
+        Parts of rows by themselves: Khaled et al., MuonBP (2025),
+        https://arxiv.org/abs/2510.16981
         Share of the newest gradient: Ma and Yarats, Quasi-hyperbolic momentum (2019),
         https://arxiv.org/abs/1810.06801
         Gradients that turn back: Cohen et al., Gradient descent on neural networks typically
@@ -81,7 +86,7 @@ class SpectralUpdate(AbstractUpdate):
     stretch: float = 2.0
     muon_rate: float = 0.02
     magnify: float = 4.0
-    iterations: int = 5
+    iterations: int = 3
 
     def __post_init__(self) -> None:
         _check_range("share", self.share, 0.0, 1.0)
@@ -97,8 +102,8 @@ class SpectralUpdate(AbstractUpdate):
             _check_range(name, getattr(self, name), 1.0, math.inf)
         if not 0.0 < self.muon_rate < math.inf:
             raise ConfigError("muon_rate", "a finite number above 0", self.muon_rate)
-        if not isinstance(self.iterations, int) or self.iterations < 1:
-            raise ConfigError("iterations", "an integer, at least 1", self.iterations)
+        if type(self.iterations) is not int or self.iterations not in POLYNOMIALS:
+            raise ConfigError("iterations", "an integer from 1 to 5", self.iterations)
 
     def init(self, like: Sequence[Any], backend: AbstractBackend[Any]) -> UpdateState:
         """Row moments and the longest update of zero."""
@@ -125,14 +130,18 @@ class SpectralUpdate(AbstractUpdate):
             members
         )  # fmt: skip
         rows = [state.arrays["rows"][k] for k in members] if self.level_rows else None
-        target = backend.zeros(gradients, history="float32")
-        unit = backend.constants([-1.0] * len(members), gradients)
         flat, moments = backend.flatten_spectrum(
-            target, average, gradients, keep, unit, self.iterations, rows
+            average, gradients, keep, self.iterations, rows, state.block
         )
         for k, row in zip(members, moments or (), strict=False):
             state.arrays["rows"][k] = row
         return flat
+
+    def operations(
+        self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None
+    ) -> int:
+        """Those of the matrix products."""
+        return backend.flatten_operations(like, self.iterations, block)
 
     def lengths(self, state: UpdateState, members: Sequence[int], own: Any) -> Any:
         """The optimizer's lengths, stretched for tall matrices and to the rate of a usual Muon."""

@@ -228,13 +228,12 @@ def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dic
             backend = ShardedBackend(parameters)
             parts = [shards.local(p) for p in parameters]
             grads = [shards.local_gradient(p) for p in parameters]
-            lengths = backend.norms(parts)
-            target = [torch.empty_like(x) for x in parts]
-            turn = backend.cosines(grads, parts)
+            norms, turn = backend.angles(grads, parts)
             rows = backend.zero_rows(parts)
-            flat, rows = backend.flatten_spectrum(target, parts, grads, turn, lengths, 5, rows)
+            flat, rows = backend.flatten_spectrum(parts, grads, turn, 3, rows)
             found[name] = {
                 "norms": backend.norms(grads),
+                "norms beside angles": norms,
                 "distances": backend.distances(grads, parts, [0.5] * len(parts)),
                 "dots": backend.dots(grads, parts),
                 "cosines": turn,

@@ -36,16 +36,16 @@ def test_kernel_agrees_with_the_reference(name, dtype, kernel, shapes, seed):
 
 @pytest.mark.parametrize("name", BACKEND_CASES)
 @pytest.mark.parametrize("shape", [(1, 6), (6, 1), (5, 5), (3, 9), (9, 3), (4, 2, 3, 3)])
-def test_flattened_spectrum_has_the_length_asked_for_and_level_singular_values(name, shape):
+def test_a_flattened_spectrum_goes_down_with_unit_length_and_level_singular_values(name, shape):
     case = BACKEND_CASES[name]
     (source,) = arrays([shape], 3)
-    (flat,) = flattened(case, source, 3.0)
+    (flat,) = flattened(case, source)
     assert flat.shape == shape
-    assert np.linalg.norm(flat) == pytest.approx(3.0, rel=1e-5)
+    assert np.linalg.norm(flat) == pytest.approx(1.0, rel=1e-5)
     values = np.linalg.svd(flat.reshape(shape[0], -1), compute_uv=False)
     spread = np.linalg.svd(source.reshape(shape[0], -1), compute_uv=False)
-    assert values.max() / values.min() <= 1.25 / 0.65
-    assert np.sum(flat * source) > 0
+    assert values.max() / values.min() <= 1.3 / 0.7
+    assert np.sum(flat * source) < 0
     if len(spread) > 2:
         assert values.max() / values.min() < spread.max() / spread.min()
 
@@ -54,14 +54,15 @@ def test_flattened_spectrum_has_the_length_asked_for_and_level_singular_values(n
 @pytest.mark.parametrize("shape", [(), (4,), (3, 3), (2, 2, 3, 3)])
 def test_zero_arrays_stay_zero_when_flattened(name, shape):
     case = BACKEND_CASES[name]
-    np.testing.assert_array_equal(flattened(case, np.zeros(shape), 3.0)[0], np.zeros(shape))
+    np.testing.assert_array_equal(flattened(case, np.zeros(shape))[0], np.zeros(shape))
 
 
 @pytest.mark.parametrize("shape", [(6, 20), (20, 6), (9, 3, 2, 2)])
 @pytest.mark.parametrize("spectrum", ["steep", "rank 1"])
-@pytest.mark.parametrize(("iterations", "scale"), [(5, 1.0), (5, 1e-30), (5, 1e25), (10, 1.0)])
+@pytest.mark.parametrize("block", [None, 4])
+@pytest.mark.parametrize(("iterations", "scale"), [(3, 1.0), (3, 1e-30), (3, 1e25), (5, 1.0)])
 def test_spectra_of_low_rank_are_flattened_as_the_reference_does(
-    shape, spectrum, iterations, scale
+    shape, spectrum, iterations, scale, block
 ):
     rows, columns = shape[0], math.prod(shape[1:])
     generator = np.random.default_rng(5)
@@ -69,18 +70,14 @@ def test_spectra_of_low_rank_are_flattened_as_the_reference_does(
     size = min(rows, columns)
     values = 10.0 ** -np.arange(size) if spectrum == "steep" else np.eye(size)[0]
     source = scale * ((left[:, :size] * values) @ right[:size]).reshape(shape)
-    found, wanted = (flattened(case, source, 1.0, iterations)[0] for case in (TORCH, NUMPY))
-    # Directions below the accuracy of 32 bits are amplified less than 3.5 times per step.
-    accuracy = max(1e-3, 3.5**iterations * 1e-7)
-    assert np.abs(found - wanted).max() < accuracy
+    found, wanted = (flattened(case, source, iterations, block)[0] for case in (TORCH, NUMPY))
+    assert np.abs(found - wanted).max() < 1e-3
 
 
-def flattened(case, source, length, iterations=5):
+def flattened(case, source, iterations=3, block=None):
     """One array with its spectrum flattened, as NumPy array."""
     arrays = [case.load(source, "float32")]
-    lengths = case.load(np.array([length]), "float32")
-    target = case.backend.zeros(arrays)
-    found, _ = case.backend.flatten_spectrum(target, arrays, arrays, [0.5], lengths, iterations)
+    found, _ = case.backend.flatten_spectrum(arrays, arrays, [0.5], iterations, None, block)
     return [case.dump(x) for x in found]
 
 
