@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from typing import Any
 
 import torch
@@ -223,14 +222,14 @@ class TensorGroup:
             One mask per tensor; None where it would be empty, as far as can be told without waiting
             for a device.
         """
-        reasons: list[list[Tensor]] = [[average == 0] for average in self.average]
-        if isinstance(good, Tensor):
-            reasons = [[*each, ~good.to(each[0].device)] for each in reasons]
-        if seen.fine is not None:
-            for k, fine in zip(seen.members, seen.fine.unbind(), strict=True):
-                reasons[k].append(~fine)
-        masks = [reduce(torch.logical_or, each) for each in reasons]
-        return [m if m.device.type != "cpu" or bool(m.any()) else None for m in masks]
+        masks = [_zeros(average) for average in self.average]
+        reasons = {} if seen.fine is None else dict(zip(seen.members, ~seen.fine, strict=True))
+        for k, average in enumerate(self.average):
+            for reason in (reasons.get(k), ~good if isinstance(good, Tensor) else None):
+                if reason is not None:
+                    known = masks[k]
+                    masks[k] = (average == 0) | reason if known is None else known | reason
+        return masks
 
     def _correct(
         self,
@@ -410,6 +409,13 @@ class TensorGroup:
         if self.history_state is not None:
             lists.update({f"history.{n}": a for n, a in self.history_state.arrays.items()})
         return lists
+
+
+def _zeros(average: Tensor) -> Tensor | None:
+    """Where an average is exactly zero; None for nowhere, which only the CPU is asked."""
+    if average.device.type == "cpu" and int(torch.count_nonzero(average)) == average.numel():
+        return None
+    return average == 0
 
 
 def _unspoiled(

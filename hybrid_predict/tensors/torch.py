@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
@@ -212,7 +211,8 @@ def _lengths(stack: Tensor) -> Tensor:
 
 def _level(stack: Tensor, moments: Sequence[Tensor]) -> None:
     """Divide the rows of K matrices by the roots of their second moments, which move on."""
-    squares = stack.square().mean(-1).to(moments[0].device)
+    squares = torch.linalg.vector_norm(stack, dim=-1).square().div_(stack.shape[-1])
+    squares = squares.to(moments[0].device)
     torch._foreach_lerp_(list(moments), list(squares), 1.0 - ROW_MEMORY)
     roots = torch.stack(list(moments)).clamp_min(_TINY).sqrt()
     stack.div_(roots.to(stack.device).unsqueeze(-1))
@@ -221,7 +221,7 @@ def _level(stack: Tensor, moments: Sequence[Tensor]) -> None:
 def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tensor:
     """The orthogonal factor of every matrix of a 32-bit stack, which is overwritten."""
     # Squares of very small and of very large entries leave the range of 32 bits.
-    stack.div_(torch.linalg.vector_norm(stack, math.inf, (-2, -1), keepdim=True).clamp_min(_TINY))
+    stack.div_(stack.abs().amax((-2, -1), keepdim=True).clamp_min(_TINY))
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
     matrices, short, long = x.shape
