@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-
 SHAPES = ((4, 3), (5,), (3, 2, 2, 2))
 MATRICES = ((4, 3), (3, 7), (3, 2, 2, 2))
 RATE, BETAS, EPS, DECAY = 0.03, (0.9, 0.97), 1e-8, 0.1

@@ -93,9 +93,10 @@ class OperationCounter:
             if self._failed:
                 return
             try:
-                if (count := flop_registry.get(func._overloadpacket)) is not None:
+                operation = func._overloadpacket
+                if (count := flop_registry.get(operation)) is not None:
                     self._total += count(*args, **kwargs, out_val=result)
-                elif (passes := _RECURRENT.get(func._overloadpacket._qualified_op_name)) is not None:
+                elif (passes := _RECURRENT.get(operation._qualified_op_name)) is not None:
                     self._total += passes * _recurrent(args)
             except Exception:  # whatever a foreign formula does in the user's forward pass
                 self._failed = True

@@ -23,7 +23,7 @@ from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.engine.run import Run
 from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import ConfigError, UsageError
-from hybrid_predict.forecast.forecaster import NO_SKILL, Forecaster
+from hybrid_predict.forecast.forecaster import NO_SKILL, TOO_DEAR, Forecaster
 from hybrid_predict.model.bystanders import Bystanders
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.model.parameters import ParameterMapper
@@ -304,7 +304,8 @@ class HybridEngine:
         if delta.names:
             step.predict(self.mapper, delta, owners, due, self._forecaster.carries)
         elif self._forecaster.barred:
-            self._run.note(NO_SKILL, logging.INFO, step.number)
+            reason = TOO_DEAR if self._forecaster.weak else NO_SKILL
+            self._run.note(reason, logging.INFO, step.number)
 
     def _judge(self, *, drain: bool) -> None:
         """Apply the verdicts whose turn it is; fall back if the run does not do well."""

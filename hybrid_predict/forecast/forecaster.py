@@ -18,6 +18,7 @@ from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.model.parameters import ParameterMapper, overlapping
 from hybrid_predict.tensors import shards
+from hybrid_predict.tensors.base import as_matrix
 from hybrid_predict.updates import AbstractUpdate, make_update
 
 RELATIVE = "matrices are left to an optimizer whose updates grow with the weights"
@@ -27,6 +28,16 @@ SHARED = "parameters that share memory with others are left to the optimizer"
 
 NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
 """Why planned predicted steps are not made, as the ledger counts it."""
+
+TOO_DEAR = (
+    "no predicted steps where they were planned: max_overhead leaves corrected updates too weak to "
+    "make up for them; larger batches or a larger max_overhead help"
+)
+"""Why planned predicted steps are not made where a budget of operations is small."""
+
+LEAST_PART = 8
+"""Corrected updates treat at least one in so many rows of a matrix together, or are weak: with
+fewer, two thirds of the full steps end worse than all of them (decision 19)."""
 
 BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
 """Rows of a matrix that are treated together, from all of them to one."""
@@ -47,6 +58,7 @@ class Forecaster:
         left_out: Why tensors are left to the optimizer, for the ledger.
         skills: Skill of the forecasts by kind.
         skill: That over all kinds.
+        weak: Whether a budget of operations leaves most matrices with weak corrections.
     """
 
     def __init__(
@@ -70,6 +82,7 @@ class Forecaster:
         self._absent: dict[int, int] = {}
         self._layout: tuple[Any, ...] = ()
         self._budget: float | None = None
+        self.weak = False
         self.refresh()
 
     @property
@@ -170,6 +183,9 @@ class Forecaster:
             operations = sum(group.operations(block) for group in self.groups)
         for group in self.groups:
             group.economise(block)
+        corrected = [p for g in self.groups if g.plan.update for p in g.parameters]
+        few = [p for p in corrected if block and LEAST_PART * block < min(as_matrix(p.shape))]
+        self.weak = 2 * sum(p.numel() for p in few) > sum(p.numel() for p in corrected)
         return block, operations
 
     def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
@@ -249,10 +265,10 @@ class Forecaster:
         ), owners
 
     def _barred(self, group: TensorGroup) -> bool:
-        """Whether a group's forecasts need a skill that they have not shown."""
+        """Whether a group's forecasts need a skill, or corrections, that there are not."""
         predictor, skill = group.plan.predictor, self.skills.get(group.plan.kind)
         gated = predictor is not None and predictor.gated
-        return gated and not (skill is not None and skill.enough)
+        return gated and (self.weak or not (skill is not None and skill.enough))
 
     @property
     def gated(self) -> bool:

@@ -70,9 +70,7 @@ class NumpyBackend(AbstractBackend[NDFloat]):
         pairs = zip(left, right, strict=True)
         return np.array([(x.astype(np.float64) * y).sum() for x, y in pairs])
 
-    def angles(
-        self, left: Sequence[NDFloat], right: Sequence[NDFloat]
-    ) -> tuple[NDFloat, NDFloat]:
+    def angles(self, left: Sequence[NDFloat], right: Sequence[NDFloat]) -> tuple[NDFloat, NDFloat]:
         """Norms of the left arrays, and cosines of the angles with the right ones, shape (K,)."""
         norms = self.norms(left)
         scales = norms * self.norms(right)

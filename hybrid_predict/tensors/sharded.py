@@ -56,9 +56,7 @@ class ShardedBackend(TorchBackend):
         dots = super().dots(left, right)
         return ranks.combine(dots[:0], self._counted(dots, 2))[1]
 
-    def angles(
-        self, left: Sequence[Tensor], right: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def angles(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Norms of the left wholes, and cosines with the right ones, shape (K,); one all-reduce."""
         self._check([*left, *right], 2)
         own, dots = super().norms([*left, *right]), super().dots(left, right)

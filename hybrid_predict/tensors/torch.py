@@ -114,9 +114,7 @@ class TorchBackend(AbstractBackend[Tensor]):
             [torch.dot(x.reshape(-1).float(), y.reshape(-1).float()) for x, y in pairs]
         )
 
-    def angles(
-        self, left: Sequence[Tensor], right: Sequence[Tensor]
-    ) -> tuple[Tensor, Tensor]:
+    def angles(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Norms of the left sides, and cosines of the angles with the right ones, shape (K,)."""
         norms = self.norms([*left, *right])
         return norms[: len(left)], cosines(norms, self.dots(left, right))

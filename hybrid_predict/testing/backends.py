@@ -25,7 +25,7 @@ KERNELS: dict[str, Callable[[Any, Any, Any, list[float]], Any]] = {
     "norms": lambda b, x, y, f: b.norms(x),
     "distances": lambda b, x, y, f: b.distances(x, y, f),
     "dots": lambda b, x, y, f: b.dots(x, y),
-    "angles": lambda b, x, y, f: [value for pair in zip(*b.angles(x, y)) for value in pair],
+    "angles": lambda b, x, y, f: [*b.angles(x, y)[0], *b.angles(x, y)[1]],
     "zero_rows": lambda b, x, y, f: b.zero_rows(x),
     "flatten_spectrum": lambda b, x, y, f: _flattened(b, x, y, None),
     "flatten_spectrum, levelled": lambda b, x, y, f: _flattened(b, x, y, b.zero_rows(x)),

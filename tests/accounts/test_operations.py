@@ -1,6 +1,5 @@
 """Operations are counted like torch counts them, also where a loss differentiates inside."""
 
-import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,10 +23,10 @@ def counted(name: str, *, reference: bool) -> int | None:
         with FlopCounterMode(display=False) as mode:
             task.loss(model, batch).backward()
         return mode.get_total_flops()
-    counter = OperationCounter(ledger := SavingsLedger(), 1.0)
+    counter = OperationCounter(ledger := SavingsLedger())
     counter.start(model)
     task.loss(model, batch).backward()
-    counter.end_step(1)
+    counter.end_step()
     return ledger.flops_per_step
 
 
@@ -42,19 +41,30 @@ def test_a_loss_that_differentiates_inside_is_counted_too() -> None:
     assert counted("pinn", reference=False)
 
 
-@pytest.mark.parametrize(("limit", "warned"), [(0.4, True), (0.6, False)])
-def test_corrections_are_counted_apart_and_told_beyond_the_limit(limit, warned, caplog) -> None:
+def test_corrections_are_counted_apart() -> None:
     square, net = torch.ones(8, 8), torch.nn.Linear(8, 8)
-    counter = OperationCounter(ledger := SavingsLedger(), limit)
+    counter = OperationCounter(ledger := SavingsLedger())
     counter.start(net)
     square @ square @ square
     with counter.correcting():
         square @ square
-    with caplog.at_level(logging.WARNING):
-        counter.end_step(1)
+    assert counter.end_step()
     assert (ledger.flops_per_step, ledger.flops_per_correction) == (2 * 2 * 8**3, 2 * 8**3)
-    assert bool(ledger.events) is warned
-    assert ("max_overhead" in caplog.text) is warned
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("batch_first", [False, True])
+def test_recurrent_layers_are_counted_whatever_torch_makes_of_them(kind, batch_first) -> None:
+    gates = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind]
+    layers = getattr(torch.nn, kind)(8, 16, num_layers=2, batch_first=batch_first)
+    counter = OperationCounter(ledger := SavingsLedger())
+    counter.start(layers)
+    layers(torch.randn(5, 3, 8, requires_grad=True))[0].sum().backward()
+    counter.end_step()
+    matrices = gates * 16 * (8 + 16 + 16 + 16)
+    assert ledger.flops_per_step is not None
+    # Products with the first state, which is zero, may be left out, or be made by themselves.
+    assert 0.8 <= ledger.flops_per_step / (3 * 2 * 15 * matrices) <= 1.2
 
 
 @pytest.mark.parametrize("compiled", ["", "wrapped", "in place"])
@@ -64,12 +74,12 @@ def test_one_full_step_is_counted_however_little_came_of_it(compiled: str) -> No
         net._orig_mod = net.weight  # what marks compiled modules
     if compiled == "in place":
         net.compile(backend="eager")
-    counter = OperationCounter(SavingsLedger(), 1.0)
+    counter = OperationCounter(SavingsLedger())
     started = []
-    for step in (1, 2):
+    for _ in range(2):
         counter.start(net)
         started.append(counter.counting)
-        counter.end_step(step)
+        counter.end_step()
     assert started == [not compiled, False]
 
 
@@ -108,11 +118,11 @@ def test_what_is_compiled_runs_compiled_in_every_step(how, compiler) -> None:
         net.compile(backend=compiler)
     else:
         run = torch.compile(net.forward, backend=compiler, fullgraph=how == "a whole graph")
-    counter = OperationCounter(SavingsLedger(), 1.0)
+    counter = OperationCounter(SavingsLedger())
     for step in (1, 2, 3):
         counter.start(net)
         run(torch.ones(2, 8)).sum().backward()
-        counter.end_step(step)
+        counter.end_step()
         assert compiler.runs == step
 
 
@@ -123,7 +133,7 @@ def test_where_torch_would_not_compile_nothing_is_counted(monkeypatch, compiler)
     for compiled in (False, True):
         if compiled:
             torch.compile(net.forward, backend=compiler)
-        counter = OperationCounter(SavingsLedger(), 1.0)
+        counter = OperationCounter(SavingsLedger())
         counter.start(net)
         started.append(counter.counting)
         counter.stop()
@@ -135,19 +145,19 @@ def test_a_formula_that_raises_ends_only_the_count(monkeypatch) -> None:
         raise AssertionError("a shape that it does not know")
 
     monkeypatch.setitem(flop_counter.flop_registry, torch.ops.aten.addmm, broken)
-    counter = OperationCounter(ledger := SavingsLedger(), 1.0)
+    counter = OperationCounter(ledger := SavingsLedger())
     counter.start(net := torch.nn.Linear(8, 8))
     net(torch.ones(2, 8)).sum().backward()
-    counter.end_step(1)
+    counter.end_step()
     assert (ledger.flops_per_step, ledger.flops_per_correction) == (None, None)
 
 
 def test_operators_that_take_functions_run_while_others_are_counted() -> None:
-    counter = OperationCounter(ledger := SavingsLedger(), 1.0)
+    counter = OperationCounter(ledger := SavingsLedger())
     counter.start(torch.nn.Linear(8, 8))
     x = torch.ones(8, 8)
     found = torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x + x, (x,))
-    counter.end_step(1)
+    counter.end_step()
     assert found[0, 0] == 8.0
     assert ledger.flops_per_step is None
 

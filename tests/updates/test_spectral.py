@@ -164,9 +164,7 @@ def test_a_share_of_the_update_is_corrected(share):
     full, part = (displacements(SpectralUpdate(share=s)) for s in (1.0, share))
     for k, (whole, found) in enumerate(zip(full, part, strict=True)):
         for x, y, g in zip(whole, found, gradients(k), strict=True):
-            torch.testing.assert_close(
-                y, share * x - (1 - share) * RATE * g, rtol=1e-4, atol=1e-6
-            )
+            torch.testing.assert_close(y, share * x - (1 - share) * RATE * g, rtol=1e-4, atol=1e-6)
 
 
 @everywhere

@@ -1,0 +1,140 @@
+"""Corrections stay within ``max_overhead``: as many rows at a time as the budget allows."""
+
+import logging
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate
+
+BATCH = 16
+
+
+class Loop:
+    """A small network in a plain loop."""
+
+    def __init__(self, steps=40, seed=0, freeze=False, **options):
+        torch.manual_seed(seed)
+        self.net = nn.Sequential(nn.Linear(8, 48), nn.Tanh(), nn.Linear(48, 48), nn.Linear(48, 4))
+        self.net[2].weight.requires_grad_(not freeze)
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=1e-3)
+        config = HybridConfig(**{"total_steps": steps, "speedup": 1, **options})
+        self.engine = HybridEngine(self.net, self.optimizer, config)
+        self.batches, self.target = torch.randn(steps, BATCH, 8), torch.randn(BATCH, 4)
+
+    def train(self, first, last):
+        for k in range(first, last):
+            self.engine.before_step()
+            loss = (self.net(self.batches[k]) - self.target).square().mean()
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.engine.after_step(loss)
+        return self
+
+    @property
+    def blocks(self):
+        return {group.update_state.block for group in self.engine._run.forecaster.groups}
+
+    def weights(self):
+        return [p.detach().clone() for p in self.net.parameters()]
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.05, 0.1, 0.3, 1.0, 3.0, 1e9])
+def test_what_correcting_takes_is_the_most_that_the_budget_allows(limit):
+    ledger = (loop := Loop(max_overhead=limit).train(0, 3)).engine.ledger
+    assert ledger.flops_per_step > 0
+    assert ledger.correction_share <= limit
+    (block,) = loop.blocks
+    forecaster = loop.engine._run.forecaster
+    share = [sum(g.operations(b) for g in forecaster.groups) / ledger.flops_per_step
+             for b in (block, 2 * block if block else None)]  # fmt: skip
+    assert share[0] == ledger.correction_share
+    assert block is None or share[1] > limit
+
+
+@pytest.mark.parametrize(("limit", "told"), [(0.1, True), (1e9, False)])
+def test_what_the_budget_changes_is_told_once_and_counted(limit, told, caplog):
+    with caplog.at_level(logging.INFO):
+        events = Loop(max_overhead=limit).train(0, 5).engine.ledger.events
+    found = [e for e in events if "max_overhead=0.1" in e["reason"]]
+    assert len(found) == caplog.text.count("max_overhead=0.1 allows") == told
+    assert [(e["step"], e["count"]) for e in found] == [(1, 1)] * told
+
+
+def test_the_first_full_step_is_corrected_in_full():
+    few, many = (Loop(max_overhead=limit) for limit in (0.0, 1e9))
+    for loop in (few, many):
+        loop.train(0, 1)
+    assert all(map(torch.equal, few.weights(), many.weights()))
+    for loop in (few, many):
+        loop.train(1, 3)
+    assert not all(map(torch.equal, few.weights(), many.weights()))
+
+
+def test_a_resumed_run_has_the_same_budget():
+    whole = Loop().train(0, 20)
+    half = Loop().train(0, 9)
+    other = Loop(seed=1)
+    other.net.load_state_dict(half.net.state_dict())
+    other.optimizer.load_state_dict(half.optimizer.state_dict())
+    other.batches, other.target = half.batches, half.target
+    other.engine.load_state_dict(half.engine.state_dict())
+    assert other.blocks == half.blocks != {None}
+    other.train(9, 20)
+    assert all(map(torch.equal, whole.weights(), other.weights()))
+
+
+def test_matrices_that_are_thawed_share_the_budget():
+    loop = Loop(freeze=True).train(0, 3)
+    before = loop.engine.ledger.correction_share
+    loop.net[2].weight.requires_grad_(True)
+    loop.train(3, 5)
+    budget = 0.1 * loop.engine.ledger.flops_per_step
+    groups = loop.engine._run.forecaster.groups
+    assert len(loop.blocks) == 1
+    assert before <= 0.1
+    assert sum(g.operations(b) for g, b in zip(groups, loop.blocks, strict=True)) <= budget
+
+
+def test_where_nothing_can_be_counted_matrices_are_corrected_in_full():
+    loop = Loop(max_overhead=0.0)
+    loop.net.compile(backend="eager")
+    loop.train(0, 3)
+    torch._dynamo.reset()
+    assert loop.engine.ledger.flops_per_step is None
+    assert loop.blocks == {None}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dear(SpectralUpdate):
+    """An update that costs the same however few rows are treated together."""
+
+    def operations(self, like, backend, block):
+        return 10**9
+
+
+def test_a_budget_that_cannot_be_kept_is_told(caplog):
+    with caplog.at_level(logging.WARNING):
+        loop = Loop(updates={"hidden": Dear()}).train(0, 3)
+    assert "more operations than max_overhead allows" in caplog.text
+    assert loop.engine.ledger.flops_per_correction == 10**9
+
+
+@pytest.mark.parametrize(
+    ("limit", "gated", "predicted"),
+    [(0.0, True, False), (0.0, False, True), (1e9, True, True)],
+)
+def test_weak_corrections_make_up_for_no_predicted_steps(limit, gated, predicted):
+    predictor = MomentumPredictor(gated=gated)
+    loop = Loop(200, max_overhead=limit, speedup=1.5, predictors={"hidden": predictor})
+    loop.batches = loop.batches[:1].expand(200, -1, -1)
+    while not loop.engine.done:
+        loop.train(loop.engine.clock.full_steps, loop.engine.clock.full_steps + 1)
+    ledger = loop.engine.ledger
+    assert bool(ledger.predicted_steps) is predicted
+    told = any("too weak" in event["reason"] for event in ledger.events)
+    assert told is (limit == 0.0 and gated)
+    assert ledger.steps == 200
