@@ -221,6 +221,7 @@ ARMS: dict[str, Arm] = {
         Arm(name="short", title="plain, T/1.5"),
         Arm(name="plain", title="plain, T", share=1.0),
         Arm(name="plain-double", title="plain, 2T", share=2.0),
+        Arm(name="plain-quadruple", title="plain, 4T", share=4.0),
         Arm(name="corrected", title="corrected", plugin={"speedup": 1}),
         Arm(name="hybrid", title="hybrid (default)", plugin={}),
         *_COEFFICIENTS,
@@ -261,8 +262,11 @@ ARMS: dict[str, Arm] = {
 }  # fmt: skip
 """The arms by name."""
 
-PLAIN = ("plain-half", "short", "plain", "plain-double")
-"""The arms that give the curve from full steps to loss, ascending in steps."""
+PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
+"""The arms that give the curve from full steps to loss, ascending in steps.
+
+With T / 1.5 full steps an arm's speedup can be told from 0.75 to 6.
+"""
 
 MECHANISMS: dict[str, str | None] = {
     "short": "plain",
