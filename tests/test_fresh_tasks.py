@@ -11,12 +11,11 @@ from benchmarks.tasks import FRESH
 from benchmarks.tasks.cart_pole import LIMIT, fallen, placed, pushed
 from benchmarks.tasks.control import PPO, advantages
 from benchmarks.tasks.coordinates import COORDINATES, Octaves, flower
-from benchmarks.tasks.encoder import ENCODER, PACKAGES, load_packages, pretrained
+from benchmarks.tasks.encoder import ENCODER, pretrained
 from benchmarks.tasks.photograph import load_photograph
 from benchmarks.tasks.recurrent import GRU
 from benchmarks.tasks.residual import RESNET, ResidualBlock
 from benchmarks.tasks.tabular import TABULAR, friedman, load_table
-from hybrid_predict import ConfigError
 from hybrid_predict.model.kinds import classify
 
 
@@ -106,28 +105,10 @@ def test_the_table_is_standardised_and_noise_is_for_training_alone():
     assert TABULAR.model(0)(torch.rand(3, 20)).shape == (3, 1)
 
 
-def test_packages_are_split_by_the_kilobyte():
-    packages = load_packages()
-    assert len(packages) == len(PACKAGES)
-    for train, val in packages:
-        blocks = (len(train) + len(val)) // 1024
-        assert len(val) // 1024 == pytest.approx(blocks / 4, abs=1)
-    windows, labels = next(ENCODER.batches(0))
-    for window, label in zip(windows, labels, strict=True):
-        source = bytes(packages[label][0].numpy())
-        assert bytes(window.to(torch.uint8).numpy()) in source
-
-
-def test_a_package_without_source_is_a_typed_error(monkeypatch, tmp_path):
-    monkeypatch.setattr("benchmarks.tasks.encoder.sysconfig.get_path", lambda _: tmp_path)
-    with pytest.raises(ConfigError, match="source of asyncio"):
-        load_packages.__wrapped__()
-
-
 def test_fine_tuning_starts_from_the_pretrained_encoder():
     task = ENCODER.tiny()
     model, other = task.model(0), task.model(1)
-    known = pretrained(task.shape)
+    known = pretrained(task)
     state = model.state_dict()
     assert set(state) - set(known) == {"head.weight", "head.bias"}
     assert all(torch.equal(state[name], value) for name, value in known.items())
@@ -139,11 +120,12 @@ def test_a_cart_follows_its_equations():
     """Of two rigid bodies: forces on the cart and torques on the pole are in balance."""
     state = torch.tensor([[0.1, -0.3, 0.15, 0.7], [0.0, 0.2, -0.1, -0.4]], dtype=torch.float64)
     right = torch.tensor([True, False])
-    change = (pushed(state, right) - state) / 0.02
+    wind = torch.tensor([0.5, -1.0], dtype=torch.float64)
+    change = (pushed(state, right, wind) - state) / 0.02
     torch.testing.assert_close(change[:, ::2], state[:, 1::2])
     x, turn = change[:, 1], change[:, 3]
     angle, spin = state[:, 2], state[:, 3]
-    force = torch.tensor([10.0, -10.0], dtype=torch.float64)
+    force = torch.tensor([10.0 + 6.0, -10.0 - 12.0], dtype=torch.float64)
     cart = 1.1 * x + 0.05 * (turn * angle.cos() - spin**2 * angle.sin())
     torch.testing.assert_close(cart, force)
     pole = 4 / 3 * 0.5 * turn + x * angle.cos() - 9.8 * angle.sin()
@@ -182,6 +164,7 @@ def test_a_rollout_is_made_once_by_the_policy_that_meets_it_first():
     assert first[0] is second[0]
     loss = PPO.loss(model, first).detach()
     known = {name: x.clone() for name, x in first[0]["rows"].items()}
+    last = first[0]["carts"]["state"]
     missed = (known["returns"] - model(known["states"])[1].detach()).square().mean()
     # Before an update the ratio is 1, and normalised advantages have the mean 0.
     assert float(loss) == pytest.approx(0.5 * float(missed), abs=1e-4)
@@ -194,10 +177,7 @@ def test_a_rollout_is_made_once_by_the_policy_that_meets_it_first():
     assert "rows" not in later[0]
     PPO.loss(model, later)
     went_on = later[0]["rows"]["states"].view(PPO.horizon, PPO.carts, 4)[0]
-    last = known["states"].view(PPO.horizon, PPO.carts, 4)[-1]
-    moved = (went_on - last).abs().amax(1)
-    assert (moved < 0.5).all()
-    assert (moved > 0).all()
+    assert torch.equal(went_on, last)
 
 
 def test_the_clip_takes_the_gradient_from_what_has_moved_far():
@@ -211,7 +191,7 @@ def test_the_clip_takes_the_gradient_from_what_has_moved_far():
     assert any(float(p.grad.abs().max()) > 0 for p in model.value.parameters())
 
 
-def test_the_metric_of_control_is_how_long_poles_stand():
+def test_the_metric_of_control_is_how_long_poles_stand(monkeypatch):
     class Balance(type(PPO.model(0))):
         def acts(self, states, noise):
             return states @ torch.tensor([0.5, 1.0, 10.0, 2.0]) > 0
@@ -220,5 +200,7 @@ def test_the_metric_of_control_is_how_long_poles_stand():
         def acts(self, states, noise):
             return noise >= 0
 
-    assert PPO.evaluate(Balance((4,))) == -LIMIT
+    assert -LIMIT < PPO.evaluate(Balance((4,))) < -LIMIT / 3
     assert -12 < PPO.evaluate(Fall((4,))) < -8
+    monkeypatch.setattr("benchmarks.tasks.cart_pole._WIND", 0.0)
+    assert PPO.evaluate(Balance((4,))) == -LIMIT

@@ -1,4 +1,4 @@
-"""Proximal policy optimization on a cart with a pole."""
+"""Proximal policy optimization on a cart with a pole, in the wind."""
 
 from __future__ import annotations
 
@@ -134,6 +134,7 @@ class ControlTask(Task):
             rollout = {
                 "carts": carts,
                 "noise": torch.rand(shape, generator=generator),
+                "wind": torch.randn(shape, generator=generator),
                 "starts": torch.rand(*shape, _OBSERVED, generator=generator),
             }
             for _ in range(self.epochs):
@@ -146,9 +147,10 @@ class ControlTask(Task):
         """Let the policy drive, and note what it saw, did, and how that turned out."""
         carts, seen = rollout["carts"], []
         state, age = carts["state"], carts["age"]
-        for noise, starts in zip(rollout["noise"], rollout["starts"], strict=True):
+        drawn = (rollout[name] for name in ("noise", "wind", "starts"))
+        for noise, wind, starts in zip(*drawn, strict=True):
             right = model.acts(state, noise)
-            then, age = pushed(state, right), age + 1
+            then, age = pushed(state, right, wind), age + 1
             fell = fallen(then)
             ended = fell | (age >= LIMIT)
             seen.append((state, right.long(), then, fell.float(), ended.float()))
@@ -193,7 +195,7 @@ class ControlTask(Task):
         standing, steps = torch.ones(self.judged, dtype=torch.bool), torch.zeros(self.judged)
         for _ in range(LIMIT):
             right = model.acts(state, torch.rand(self.judged, generator=generator))
-            state = pushed(state, right)
+            state = pushed(state, right, torch.randn(self.judged, generator=generator))
             steps += standing
             standing &= ~fallen(state)
             if not standing.any():
@@ -207,7 +209,7 @@ class ControlTask(Task):
 
 PPO = ControlTask(
     name="ppo",
-    title="proximal policy optimization on a cart with a pole",
+    title="proximal policy optimization on a cart with a pole, in the wind",
     steps=2000,
     recipe=Recipe(
         learning_rate=3e-4,
