@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchmarks.arms import ARMS, PLAIN, RUNNABLE, Arm, Rates
+from benchmarks.arms import ARMS, PLAIN, RUNNABLE, Arm
+from benchmarks.optimizers import Rates
 from benchmarks.tasks import FRESH, TASKS, Task
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import make_predictor
@@ -71,11 +72,12 @@ _CORE = ("corrected", "hybrid", "landed")
 _OTHERS = dict.fromkeys(("default-constant", "default-decay", "tuned-by-kind"), _CORE)
 _ALL = tuple(name for name in ARMS if name not in PLAIN)
 _PLUGIN = tuple(name for name in _ALL if ARMS[name].plugin is not None)
+_PEERS = ("muon", "normuon", "soap", "soap-muon", "kron", "ademamix")
 _ON_CPU = tuple(name for name, task in TASKS.items() if not task.needs_cuda)
 
 SUITES: dict[str, Suite] = {
     "core": Suite(("gpt-0.2m", "cnn", "inr"), {**_OTHERS, "tuned": _ALL}, 5),
-    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_PLUGIN, "muon")}, 5),
+    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_PLUGIN, *_PEERS)}, 5),
     "fresh": Suite(
         tuple(task.name for task in FRESH), {"tuned": ("corrected", "hybrid", "muon")}, 5
     ),

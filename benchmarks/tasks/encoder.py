@@ -117,11 +117,13 @@ def pretrained(task: EncoderTask) -> dict[str, Tensor]:
 ENCODER = EncoderTask(
     name="encoder",
     title="pre-trained encoder fine-tuned on digits",
-    steps=800,
+    steps=1000,
     batch_size=8,
+    shift=1,
+    noise=0.1,
     recipe=Recipe(
         learning_rate=5e-5,
-        rates=(0.00005, 0.0001, 0.0002, 0.0004, 0.0008),
+        rates=(0.0001, 0.0002, 0.0004, 0.0008, 0.0016),
         betas=(0.9, 0.999),
         warmup_fraction=0.1,
     ),
