@@ -202,6 +202,12 @@ def test_peers_from_a_library_need_it(name, monkeypatch):
         Loop(PEERS[name])
 
 
+def test_kron_needs_a_plan_for_its_products(monkeypatch):
+    monkeypatch.setattr(torch.backends.opt_einsum, "is_available", lambda: False)
+    with pytest.raises(MissingExtraError, match=r"Kron.*hybrid-predict\[bench\]"):
+        Loop(kron)
+
+
 def test_soap_muon_needs_a_torch_that_has_muon(monkeypatch):
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(UnsupportedSetupError, match=r"torch 2\.9.*Upgrade torch"):

@@ -129,12 +129,15 @@ def kron(
         momentum: Of the gradient's average.
 
     Raises:
-        MissingExtraError: If ``pytorch_optimizer`` is not installed.
+        MissingExtraError: If ``pytorch_optimizer`` or ``opt_einsum`` is not installed.
 
     References:
         Li, Preconditioned Stochastic Gradient Descent (2018), arXiv 1512.04202; the form for
         tensors is Kron of https://github.com/evanatyourservice/kron_torch.
     """
+    # Without it torch multiplies from left to right: gigabytes for a matrix of 256 rows.
+    if not torch.backends.opt_einsum.is_available():
+        raise MissingExtraError("Kron", "bench")
     optimizer = _made("Kron", list(params), lr=lr, weight_decay=weight_decay, momentum=momentum)
     numbers = _OwnNumbers(0)
     optimizer.register_step_pre_hook(numbers.swap)
