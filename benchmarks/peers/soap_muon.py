@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from benchmarks.peers.muon import need_muon, put_back, refuse_vectors
+from hybrid_predict.errors import ConfigError
 
 
 class SOAPMuon(Optimizer):
@@ -55,10 +56,7 @@ class SOAPMuon(Optimizer):
         every: int = 10,
         eps: float = 1e-8,
     ) -> None:
-        if not hasattr(torch.optim, "Muon"):
-            raise UnsupportedSetupError(
-                "torch", "torch 2.9 or later for Muon", torch.__version__, "Upgrade torch."
-            )
+        need_muon()
         if not 0.0 <= beta < 1.0:
             raise ConfigError("beta", "a number in [0, 1)", beta)
         if not isinstance(every, int) or every < 1:
@@ -73,11 +71,7 @@ class SOAPMuon(Optimizer):
             ConfigError: If one of them has fewer than two dimensions.
         """
         super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            if p.dim() < 2:
-                expected = "parameters of at least two dimensions"
-                remedy = "Give vectors to another optimizer, such as AdamW."
-                raise ConfigError("params", expected, tuple(p.shape), remedy)
+        refuse_vectors(self.param_groups[-1]["params"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -150,6 +144,4 @@ def _orthogonal_step(moved: list[tuple[Tensor, Tensor]], group: dict[str, Any]) 
         adjust_lr_fn="match_rms_adamw",
     )
     inner.step()
-    for p, matrix in moved:
-        if matrix.data_ptr() != p.data_ptr():
-            p.copy_(matrix.view(p.shape))
+    put_back(moved)
