@@ -246,8 +246,8 @@ class _Bar:
 _ACTIONS = {
     "run": Command(
         "Run a suite, or what is left of it.",
-        "Run a suite, or what is left of it. Suites: core takes up to two hours on 2 cores, wide "
-        "too, full days, smoke a minute or two, gpu needs a CUDA device.",
+        "Run a suite, or what is left of it. Suites: core takes about four hours on 2 cores, "
+        "wide too, fresh one, full days, smoke minutes, gpu needs a CUDA device.",
         _run_options,
         _run,
     ),

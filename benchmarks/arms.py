@@ -8,108 +8,31 @@ from functools import partial
 from inspect import signature
 from typing import Any
 
-from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 
+from benchmarks.optimizers import (
+    Build,
+    adamw,
+    ademamix,
+    free,
+    gpa,
+    kron,
+    muon,
+    normuon,
+    soap,
+    soap_muon,
+)
 from benchmarks.peers.around import AroundOptimizers
 from benchmarks.peers.averaging import ema_readout
-from benchmarks.peers.gpa import GPAAdamW
-from benchmarks.peers.muon import Muon
 from benchmarks.peers.nesterov import EMANesterov
 from benchmarks.peers.outer import lookahead, snoo
-from benchmarks.peers.schedule_free import schedule_free
-from benchmarks.tasks import Recipe
 from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
-from hybrid_predict.model.kinds import hidden_and_rest
 from hybrid_predict.testing.placebos import PLACEBOS
 from hybrid_predict.updates import SpectralUpdate
 
 SPEEDUP = 1.5
 """Every arm but the plain ones has T / 1.5 full steps."""
-
-
-@dataclass(frozen=True)
-class Rates:
-    """Learning rates of one run.
-
-    Args:
-        base: Learning rate of all parameters but the hidden matrices.
-        hidden: Multiplies ``base`` for the hidden matrices.
-    """
-
-    base: float
-    hidden: float = 1.0
-
-    def times(self, what: str, factor: float) -> Rates:
-        """These rates with one of them multiplied; ``what`` is ``base`` or ``hidden``."""
-        if what == "base":
-            return Rates(self.base * factor, self.hidden)
-        return Rates(self.base, self.hidden * factor)
-
-
-Build = Callable[[nn.Module, Recipe, Rates, int], list[Optimizer]]
-"""Makes the optimizers from model, recipe, rates and the number of updates of the schedule."""
-
-
-def adamw(
-    model: nn.Module, recipe: Recipe, rates: Rates, updates: int, *, beta1: float | None = None
-) -> list[Optimizer]:
-    """AdamW, the hidden matrices in a group of their own."""
-    betas = (beta1 or recipe.betas[0], recipe.betas[1])
-    hidden, rest = hidden_and_rest(model)
-    groups = [
-        {"params": members, "lr": rate}
-        for members, rate in ((rest, rates.base), (hidden, rates.base * rates.hidden))
-        if members
-    ]
-    return [AdamW(groups, betas=betas, weight_decay=recipe.weight_decay, fused=True)]
-
-
-def muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Muon for the hidden matrices, AdamW for the rest."""
-    hidden, rest = hidden_and_rest(model)
-    own = Muon(
-        hidden,
-        lr=rates.base * rates.hidden,
-        weight_decay=recipe.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    if not rest:
-        return [own]
-    other = AdamW(
-        rest, lr=rates.base, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
-    )
-    return [own, other]
-
-
-def gpa(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """GPA-AdamW for all parameters."""
-    own = GPAAdamW(
-        trainable(model),
-        lr=rates.base,
-        betas=recipe.betas,
-        weight_decay=recipe.weight_decay,
-        fused=True,
-    )
-    return [own]
-
-
-def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Schedule-Free AdamW for all parameters, with its own warm-up."""
-    own = schedule_free(
-        trainable(model),
-        lr=rates.base,
-        betas=recipe.betas,
-        weight_decay=recipe.weight_decay,
-        warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
-    )
-    return [own]
-
-
-def trainable(model: nn.Module) -> list[Tensor]:
-    """The parameters that want a gradient."""
-    return [p for p in model.parameters() if p.requires_grad]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +115,9 @@ def _predicted(coefficient: float) -> Arm:
 
 
 _MUON = (0.5, 1.0, 2.0, 4.0, 8.0)
+_SOAP = (0.25, 0.5, 1.0, 2.0, 4.0)
+_KRON = (0.125, 0.25, 0.5, 1.0, 2.0)
+_ADEMAMIX = (0.25, 0.5, 1.0, 2.0)
 _COEFFICIENTS = tuple(map(_predicted, (0, 0.35, 0.5, 1)))
 _NESTEROV = {".3": 0.3, ".6": 0.6}
 _FITTED = {
@@ -221,6 +147,7 @@ ARMS: dict[str, Arm] = {
         Arm(name="short", title="plain, T/1.5"),
         Arm(name="plain", title="plain, T", share=1.0),
         Arm(name="plain-double", title="plain, 2T", share=2.0),
+        Arm(name="plain-quadruple", title="plain, 4T", share=4.0),
         Arm(name="corrected", title="corrected", plugin={"speedup": 1}),
         Arm(name="hybrid", title="hybrid (default)", plugin={}),
         *_COEFFICIENTS,
@@ -254,6 +181,11 @@ ARMS: dict[str, Arm] = {
         Arm(name="muon", title="Muon", build=muon, tunes="hidden", factors=_MUON),
         Arm(name="hybrid-muon", title="hybrid on Muon", build=muon, plugin={},
             tunes="hidden", factors=_MUON),
+        Arm(name="normuon", title="NorMuon", build=normuon, tunes="hidden", factors=_MUON),
+        Arm(name="soap", title="SOAP", build=soap, tunes="hidden", factors=_SOAP),
+        Arm(name="soap-muon", title="SOAP-Muon", build=soap_muon, tunes="hidden", factors=_MUON),
+        Arm(name="kron", title="Kron (PSGD)", build=kron, tunes="hidden", factors=_KRON),
+        Arm(name="ademamix", title="AdEMAMix", build=ademamix, factors=_ADEMAMIX),
         Arm(name="gpa", title="GPA-AdamW", build=gpa, factors=(0.5, 1.0, 2.0)),
         Arm(name="schedule-free", title="Schedule-Free AdamW", build=free, scheduled=False,
             factors=(0.5, 1.0, 2.0)),
@@ -261,8 +193,11 @@ ARMS: dict[str, Arm] = {
 }  # fmt: skip
 """The arms by name."""
 
-PLAIN = ("plain-half", "short", "plain", "plain-double")
-"""The arms that give the curve from full steps to loss, ascending in steps."""
+PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
+"""The arms that give the curve from full steps to loss, ascending in steps.
+
+With T / 1.5 full steps an arm's speedup can be told from 0.75 to 6.
+"""
 
 MECHANISMS: dict[str, str | None] = {
     "short": "plain",

@@ -91,20 +91,26 @@ class Summary:
         """The rows by seed; empty if there are none."""
         return self._runs.get((task, setting, arm), {})
 
+    def curve(self, setting: str) -> list[str]:
+        """The plain arms of the setting; earlier results have no run of 4T."""
+        return [arm for arm in PLAIN if arm in self.settings[setting]]
+
     def plain(self, task: str, setting: str, seeds: Iterable[int]) -> list[list[float]]:
         """Losses of the plain arms over these seeds, one row per arm."""
         return [
-            [number(self.runs(task, setting, arm)[seed]["loss"]) for seed in seeds] for arm in PLAIN
+            [number(self.runs(task, setting, arm)[seed]["loss"]) for seed in seeds]
+            for arm in self.curve(setting)
         ]
 
     def paired(self, task: str, setting: str, arm: str) -> list[int]:
         """Seeds that have the arm and all plain arms."""
-        sets = [set(self.runs(task, setting, name)) for name in (*PLAIN, arm)]
+        sets = [set(self.runs(task, setting, name)) for name in (*self.curve(setting), arm)]
         return sorted(set.intersection(*sets))
 
     def budgets(self, task: str, setting: str) -> list[int]:
         """Full steps that the plain arms were given."""
-        firsts = [next(iter(self.runs(task, setting, arm).values())) for arm in PLAIN]
+        arms = self.curve(setting)
+        firsts = [next(iter(self.runs(task, setting, arm).values())) for arm in arms]
         return [as_cell(row).budget for row in firsts]
 
     def figures(self, task: str, setting: str, arm: str) -> Figures | None:

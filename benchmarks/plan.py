@@ -9,8 +9,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchmarks.arms import ARMS, PLAIN, RUNNABLE, Arm, Rates
-from benchmarks.tasks import TASKS, Task
+from benchmarks.arms import ARMS, PLAIN, RUNNABLE, Arm
+from benchmarks.optimizers import Rates
+from benchmarks.tasks import FRESH, TASKS, Task
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.runs.evidence import speedup
@@ -29,7 +30,7 @@ class Setting:
 
     Args:
         title: What readers call it.
-        decay: Linear warm-up and decay to zero; otherwise the rate is constant.
+        decay: The schedule of the task's recipe; otherwise the rate is constant.
         multipliers: Of the hidden matrices' rate in the grid; empty for the tutorial's rate.
     """
 
@@ -71,11 +72,15 @@ _CORE = ("corrected", "hybrid", "landed")
 _OTHERS = dict.fromkeys(("default-constant", "default-decay", "tuned-by-kind"), _CORE)
 _ALL = tuple(name for name in ARMS if name not in PLAIN)
 _PLUGIN = tuple(name for name in _ALL if ARMS[name].plugin is not None)
+_PEERS = ("muon", "normuon", "soap", "soap-muon", "kron", "ademamix")
 _ON_CPU = tuple(name for name, task in TASKS.items() if not task.needs_cuda)
 
 SUITES: dict[str, Suite] = {
     "core": Suite(("gpt-0.2m", "cnn", "inr"), {**_OTHERS, "tuned": _ALL}, 5),
-    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_PLUGIN, "muon")}, 5),
+    "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_PLUGIN, *_PEERS)}, 5),
+    "fresh": Suite(
+        tuple(task.name for task in FRESH), {"tuned": ("corrected", "hybrid", "muon")}, 5
+    ),
     "full": Suite(_ON_CPU, {**_OTHERS, "tuned": _ALL}, 5),
     "smoke": Suite(tuple(TASKS), {"default-decay": RUNNABLE}, 1, tiny=True),
     "gpu": Suite(

@@ -134,7 +134,7 @@ def run_plan(
             raise
 
 
-_TRAINING = ("tasks", "peers", "train.py")
+_TRAINING = ("tasks", "peers", "optimizers.py", "train.py")
 """Where the benchmark trains, in its own folder."""
 
 _CORE = (

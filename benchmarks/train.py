@@ -16,7 +16,6 @@ from benchmarks.arms import ARMS
 from benchmarks.memory import Memory
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
-from benchmarks.tasks.base import linear_schedule
 from hybrid_predict.engine import HybridEngine
 
 _CHECK_EVERY = 50
@@ -71,8 +70,7 @@ class Run:
         self._task, self._batches = task, task.batches(cell.seed)
         updates = arm.schedule(cell.steps)
         self._optimizers = optimizers = arm.build(self.model, task.recipe, cell.rates, updates)
-        warmup = task.recipe.warmup_fraction
-        decay = linear_schedule(updates, warmup) if cell.decay and arm.scheduled else _constant
+        decay = task.recipe.factor(updates) if cell.decay and arm.scheduled else _constant
         self._schedulers = [LambdaLR(optimizer, decay) for optimizer in optimizers]
         self._stepper = arm.around(optimizers)
         self._stepper.plan(updates)

@@ -211,7 +211,7 @@ def results(tmp_path_factory):
 
 def test_results_file_holds_everything(results):
     found = json.loads(results.read_text())
-    assert found["cells"] == {"planned": 5, "done": 5}
+    assert found["cells"] == {"planned": 6, "done": 6}
     assert found["tasks"]["inr"]["steps"] == TASKS["inr"].tiny().steps
     assert found["environment"]["torch"] == torch.__version__
     assert found["steps"]["inr"]["threads"] == 1
@@ -293,7 +293,7 @@ def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
     assert main(["run", *ARGUMENTS, str(tmp_path)]) == 130
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["cells"]["done"] == 2
-    assert "2 of 5 runs" in capsys.readouterr().out
+    assert "2 of 6 runs" in capsys.readouterr().out
 
 
 def test_results_do_not_need_lightning(monkeypatch):

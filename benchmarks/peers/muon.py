@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -57,10 +57,7 @@ class Muon(Optimizer):
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
     ) -> None:
-        if not hasattr(torch.optim, "Muon"):
-            raise UnsupportedSetupError(
-                "torch", "torch 2.9 or later for Muon", torch.__version__, "Upgrade torch."
-            )
+        need_muon()
         values = (lr, weight_decay, momentum, nesterov, ns_steps, adjust_lr_fn)
         defaults: dict[str, Any] = dict(zip(_INNER, values, strict=True))
         # torch's own class is the one that knows which hyperparameters it accepts.
@@ -74,14 +71,7 @@ class Muon(Optimizer):
             ConfigError: If one of them has fewer than two dimensions.
         """
         super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            if p.dim() < 2:
-                raise ConfigError(
-                    "params",
-                    "parameters of at least two dimensions",
-                    tuple(p.shape),
-                    "Give vectors to another optimizer, such as AdamW.",
-                )
+        refuse_vectors(self.param_groups[-1]["params"])
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -110,10 +100,43 @@ class Muon(Optimizer):
             inner = torch.optim.Muon(groups)
             inner.state.update({matrix: self.state[p] for p, matrix in pairs})
             inner.step()
-        for p, matrix in pairs:
-            if matrix.data_ptr() != p.data_ptr():
-                p.copy_(matrix.view(p.shape))
+        put_back(pairs)
         return loss
+
+
+def need_muon() -> None:
+    """Make sure that torch has Muon.
+
+    Raises:
+        UnsupportedSetupError: If it has none.
+    """
+    if not hasattr(torch.optim, "Muon"):
+        raise UnsupportedSetupError(
+            "torch", "torch 2.9 or later for Muon", torch.__version__, "Upgrade torch."
+        )
+
+
+def refuse_vectors(params: Iterable[Tensor]) -> None:
+    """Make sure that all parameters are matrices or kernels.
+
+    Raises:
+        ConfigError: If one of them has fewer than two dimensions.
+    """
+    for p in params:
+        if p.dim() < 2:
+            raise ConfigError(
+                "params",
+                "parameters of at least two dimensions",
+                tuple(p.shape),
+                "Give vectors to another optimizer, such as AdamW.",
+            )
+
+
+def put_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Copy matrices into their parameters, where they share no storage with them."""
+    for p, matrix in pairs:
+        if matrix.data_ptr() != p.data_ptr():
+            p.copy_(matrix.view(p.shape))
 
 
 def _matrix(p: Tensor) -> Tensor:

@@ -10,8 +10,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.demo.schedule import linear_schedule as linear_schedule
+from benchmarks.tasks.schedules import SCHEDULES, Schedule
+from benchmarks.tasks.schedules import linear_schedule as linear_schedule
 from hybrid_predict.errors import ConfigError
+
+_LINEAR = "linear"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +27,11 @@ class Recipe:
         betas: AdamW's decay rates.
         weight_decay: AdamW's weight decay, on all parameters.
         gradient_clip: Norm that gradients are clipped to; None leaves them alone.
-        warmup_fraction: Share of the schedule in which the learning rate rises linearly.
+        warmup_fraction: Share of the schedule in which the learning rate rises.
+        schedule: Name of its learning-rate schedule, out of `schedules.SCHEDULES`.
+
+    Raises:
+        ConfigError: If there is no such schedule.
     """
 
     learning_rate: float
@@ -33,6 +40,15 @@ class Recipe:
     weight_decay: float = 0.01
     gradient_clip: float | None = 1.0
     warmup_fraction: float = 0.05
+    schedule: str = _LINEAR
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            raise ConfigError("schedule", f"one of {', '.join(SCHEDULES)}", self.schedule)
+
+    def factor(self, total: int) -> Schedule:
+        """The learning rate's factor by step, in a run of ``total`` steps."""
+        return SCHEDULES[self.schedule](total, self.warmup_fraction)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +129,11 @@ class Task(ABC):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything the task's results depend on, as plain data."""
-        return {**asdict(self), "metric": self.metric}
+        plain = {**asdict(self), "metric": self.metric}
+        if self.recipe.schedule == _LINEAR:
+            # Committed runs are known by a digest of this, from before recipes named a schedule.
+            del plain["recipe"]["schedule"]
+        return plain
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

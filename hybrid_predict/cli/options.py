@@ -17,7 +17,7 @@ EXTRAS = {
     "lightning": ("lightning",),
     "huggingface": ("transformers", "accelerate"),
     "mlflow": ("mlflow",),
-    "bench": ("schedulefree",),
+    "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum"),
 }
 
 

@@ -1,0 +1,180 @@
+"""How an arm's optimizers are made from a model, a task's recipe and rates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+
+from benchmarks.peers import libraries
+from benchmarks.peers.gpa import GPAAdamW
+from benchmarks.peers.muon import Muon
+from benchmarks.peers.schedule_free import schedule_free
+from benchmarks.peers.soap_muon import SOAPMuon
+from benchmarks.tasks import Recipe
+from hybrid_predict.model.kinds import hidden_and_rest
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Learning rates of one run.
+
+    Args:
+        base: Learning rate of all parameters but the hidden matrices.
+        hidden: Multiplies ``base`` for the hidden matrices.
+    """
+
+    base: float
+    hidden: float = 1.0
+
+    def times(self, what: str, factor: float) -> Rates:
+        """These rates with one of them multiplied; ``what`` is ``base`` or ``hidden``."""
+        if what == "base":
+            return Rates(self.base * factor, self.hidden)
+        return Rates(self.base, self.hidden * factor)
+
+
+Build = Callable[[nn.Module, Recipe, Rates, int], list[Optimizer]]
+"""Makes the optimizers from model, recipe, rates and the number of updates of the schedule."""
+
+
+def adamw(
+    model: nn.Module, recipe: Recipe, rates: Rates, updates: int, *, beta1: float | None = None
+) -> list[Optimizer]:
+    """AdamW, the hidden matrices in a group of their own."""
+    betas = (beta1 or recipe.betas[0], recipe.betas[1])
+    hidden, rest = hidden_and_rest(model)
+    groups = [
+        {"params": members, "lr": rate}
+        for members, rate in ((rest, rates.base), (hidden, rates.base * rates.hidden))
+        if members
+    ]
+    return [AdamW(groups, betas=betas, weight_decay=recipe.weight_decay, fused=True)]
+
+
+def muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Muon for the hidden matrices, AdamW for the rest."""
+    hidden, rest = hidden_and_rest(model)
+    own = Muon(
+        hidden,
+        lr=rates.base * rates.hidden,
+        weight_decay=recipe.weight_decay,
+        adjust_lr_fn="match_rms_adamw",
+    )
+    return _beside(own, rest, recipe, rates)
+
+
+def normuon(
+    model: nn.Module,
+    recipe: Recipe,
+    rates: Rates,
+    updates: int,
+    *,
+    momentum: float = 0.95,
+    beta2: float = 0.95,
+) -> list[Optimizer]:
+    """NorMuon for the hidden matrices, AdamW for the rest."""
+    hidden, rest = hidden_and_rest(model)
+    rate = rates.base * rates.hidden
+    own = libraries.normuon(hidden, rate, recipe.weight_decay, momentum, beta2)
+    return _beside(own, rest, recipe, rates)
+
+
+def soap(
+    model: nn.Module,
+    recipe: Recipe,
+    rates: Rates,
+    updates: int,
+    *,
+    betas: tuple[float, float] = (0.95, 0.95),
+    every: int = 10,
+) -> list[Optimizer]:
+    """SOAP for the hidden matrices, AdamW for the rest."""
+    hidden, rest = hidden_and_rest(model)
+    rate = rates.base * rates.hidden
+    own = libraries.soap(hidden, rate, recipe.weight_decay, betas, every)
+    return _beside(own, rest, recipe, rates)
+
+
+def soap_muon(
+    model: nn.Module,
+    recipe: Recipe,
+    rates: Rates,
+    updates: int,
+    *,
+    momentum: float = 0.95,
+    beta: float = 0.95,
+    every: int = 10,
+) -> list[Optimizer]:
+    """SOAP-Muon for the hidden matrices, AdamW for the rest."""
+    hidden, rest = hidden_and_rest(model)
+    rate = rates.base * rates.hidden
+    own = SOAPMuon(hidden, rate, recipe.weight_decay, momentum, beta, every)
+    return _beside(own, rest, recipe, rates)
+
+
+def kron(
+    model: nn.Module, recipe: Recipe, rates: Rates, updates: int, *, momentum: float = 0.9
+) -> list[Optimizer]:
+    """Kron for the hidden matrices, AdamW for the rest."""
+    hidden, rest = hidden_and_rest(model)
+    own = libraries.kron(hidden, rates.base * rates.hidden, recipe.weight_decay, momentum)
+    return _beside(own, rest, recipe, rates)
+
+
+def _beside(own: Optimizer, rest: list[Tensor], recipe: Recipe, rates: Rates) -> list[Optimizer]:
+    """An optimizer of the hidden matrices, and AdamW for what there is besides."""
+    if not rest:
+        return [own]
+    other = AdamW(
+        rest, lr=rates.base, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
+    )
+    return [own, other]
+
+
+def ademamix(
+    model: nn.Module,
+    recipe: Recipe,
+    rates: Rates,
+    updates: int,
+    *,
+    alpha: float = 5.0,
+    beta3: float = 0.999,
+) -> list[Optimizer]:
+    """AdEMAMix for all parameters; its slow average gains weight over the whole run."""
+    betas = (*recipe.betas, beta3)
+    own = libraries.ademamix(
+        trainable(model), rates.base, recipe.weight_decay, betas, alpha, updates
+    )
+    return [own]
+
+
+def gpa(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """GPA-AdamW for all parameters."""
+    own = GPAAdamW(
+        trainable(model),
+        lr=rates.base,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        fused=True,
+    )
+    return [own]
+
+
+def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Schedule-Free AdamW for all parameters, with its own warm-up."""
+    own = schedule_free(
+        trainable(model),
+        lr=rates.base,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+        warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
+    )
+    return [own]
+
+
+def trainable(model: nn.Module) -> list[Tensor]:
+    """The parameters that want a gradient."""
+    return [p for p in model.parameters() if p.requires_grad]

@@ -1,0 +1,173 @@
+"""Peers from the ``pytorch_optimizer`` package: NorMuon, SOAP, AdEMAMix and Kron."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hybrid_predict.errors import MissingExtraError
+
+
+def normuon(
+    params: Iterable[Tensor],
+    lr: float,
+    weight_decay: float = 0.0,
+    momentum: float = 0.95,
+    beta2: float = 0.95,
+) -> Optimizer:
+    r"""NorMuon: orthogonalised momentum whose rows are levelled by their own second moments.
+
+    .. math::
+        v \leftarrow \beta_2 v + (1 - \beta_2) \, \mathrm{mean}_j O_{ij}^2, \qquad
+        \hat O = O / (\sqrt{v} + \epsilon), \qquad
+        w \leftarrow (1 - \eta\lambda) w - 0.2 \, \eta \sqrt{mn} \, \hat O / \lVert\hat O\rVert
+
+    with O Muon's direction. Kernels are read as matrices of shape (output, rest).
+
+    Args:
+        params: Matrices and kernels.
+        lr: Learning rate.
+        weight_decay: Decoupled weight decay.
+        momentum: Of the gradient's average, with Nesterov's term.
+        beta2: Decay of the rows' second moments.
+
+    Raises:
+        MissingExtraError: If ``pytorch_optimizer`` is not installed.
+
+    References:
+        Li et al., NorMuon: Making Muon more efficient and scalable (2025), arXiv 2510.05491.
+    """
+    group = {"params": list(params), "lr": lr, "weight_decay": weight_decay, "use_muon": True}
+    return _made("NorMuon", [group], momentum=momentum, beta2=beta2, update_scale="match_rms")
+
+
+def soap(
+    params: Iterable[Tensor],
+    lr: float,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.95, 0.95),
+    every: int = 10,
+) -> Optimizer:
+    """SOAP: Adam in the eigenbases of the gradients' covariances.
+
+    The first step only fills the covariances. Every dimension of a kernel has a basis of its own,
+    as in the authors' code.
+
+    Args:
+        params: Matrices and kernels.
+        lr: Learning rate.
+        weight_decay: Decoupled weight decay.
+        betas: Coefficients of first and second moment; the second one's is that of covariances.
+        every: Steps between two turns of the bases.
+
+    Raises:
+        MissingExtraError: If ``pytorch_optimizer`` is not installed.
+
+    References:
+        Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam (2024), arXiv 2409.11321.
+    """
+    return _made(
+        "SOAP", list(params), lr=lr, weight_decay=weight_decay, betas=betas,
+        precondition_frequency=every,
+    )  # fmt: skip
+
+
+def ademamix(
+    params: Iterable[Tensor],
+    lr: float,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float, float] = (0.9, 0.999, 0.999),
+    alpha: float = 5.0,
+    updates: int | None = None,
+) -> Optimizer:
+    r"""AdEMAMix: Adam whose step holds a slow average of gradients besides.
+
+    .. math:: w \leftarrow (1 - \eta\lambda) w
+        - \eta \, (\hat m_1 + \alpha m_2) / (\sqrt{\hat v} + \epsilon)
+
+    Args:
+        params: Parameters.
+        lr: Learning rate.
+        weight_decay: Decoupled weight decay.
+        betas: Decay of the fast average, of the squares, and of the slow average. For the last, the
+            paper's 0.9999 is meant for runs of 100,000 steps and more.
+        alpha: Share of the slow average.
+        updates: Steps over which ``alpha`` and the slow decay rise; None for their full values.
+
+    Raises:
+        MissingExtraError: If ``pytorch_optimizer`` is not installed.
+
+    References:
+        Pagliardini et al., The AdEMAMix Optimizer: Better, Faster, Older (2024), arXiv 2409.03137.
+    """
+    return _made(
+        "AdEMAMix", list(params), lr=lr, weight_decay=weight_decay, weight_decouple=True,
+        betas=betas, alpha=alpha, t_alpha_beta3=updates,
+    )  # fmt: skip
+
+
+def kron(
+    params: Iterable[Tensor], lr: float, weight_decay: float = 0.0, momentum: float = 0.9
+) -> Optimizer:
+    r"""Kron: momentum through a Kronecker-factored preconditioner that is learnt on the way (PSGD).
+
+    .. math:: w \leftarrow w - \eta \, (Q_1^T Q_1 \, \hat m \, Q_2^T Q_2 + \lambda w)
+
+    with upper triangular Q, one for every dimension, and the root mean square of the preconditioned
+    momentum limited to 1.1. The preconditioner is learnt in all of the first 500 steps, then less
+    and less often. Its random numbers are of its own, on the CPU: the global source is left alone.
+
+    Args:
+        params: Matrices and kernels.
+        lr: Learning rate.
+        weight_decay: Decoupled weight decay.
+        momentum: Of the gradient's average.
+
+    Raises:
+        MissingExtraError: If ``pytorch_optimizer`` or ``opt_einsum`` is not installed.
+
+    References:
+        Li, Preconditioned Stochastic Gradient Descent (2018), arXiv 1512.04202; the form for
+        tensors is Kron of https://github.com/evanatyourservice/kron_torch.
+    """
+    # Without it torch multiplies from left to right: gigabytes for a matrix of 256 rows.
+    if not torch.backends.opt_einsum.is_available():
+        raise MissingExtraError("Kron", "bench")
+    optimizer = _made("Kron", list(params), lr=lr, weight_decay=weight_decay, momentum=momentum)
+    numbers = _OwnNumbers(0)
+    optimizer.register_step_pre_hook(numbers.swap)
+    optimizer.register_step_post_hook(numbers.swap)
+    return optimizer
+
+
+class _OwnNumbers:
+    """Random numbers for an optimizer that draws them from the global sources.
+
+    Args:
+        seed: Where they start.
+    """
+
+    def __init__(self, seed: int) -> None:
+        torch_state = torch.Generator().manual_seed(seed).get_state()
+        self._kept: tuple[Tensor, Any] = (torch_state, np.random.RandomState(seed).get_state())
+
+    def swap(self, *_: object) -> None:
+        """Put the kept states in the place of the global ones, and keep those."""
+        outside = torch.get_rng_state(), np.random.get_state()
+        torch.set_rng_state(self._kept[0])
+        np.random.set_state(self._kept[1])
+        self._kept = outside
+
+
+def _made(name: str, params: list[Any], **options: Any) -> Optimizer:
+    try:
+        import pytorch_optimizer
+    except ImportError as error:
+        raise MissingExtraError(name, "bench") from error
+    optimizer: Optimizer = getattr(pytorch_optimizer, name)(params, **options)
+    return optimizer

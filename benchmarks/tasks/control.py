@@ -1,0 +1,223 @@
+"""Proximal policy optimization on a cart with a pole, in the wind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.tasks.base import Recipe, Task, seeded
+from benchmarks.tasks.cart_pole import LIMIT, fallen, placed, pushed
+
+Batch = tuple[dict[str, Any], Tensor]
+"""A rollout, filled in when it is first trained on, and the rows of it that are trained on."""
+
+_OBSERVED, _ACTIONS = 4, 2
+
+
+class ActorCritic(nn.Module):
+    """A policy and a value, nets of their own with tanh.
+
+    Args:
+        widths: Units of the hidden layers of each.
+    """
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.policy = self._net(widths, _ACTIONS, 0.01)
+        self.value = self._net(widths, 1, 1.0)
+
+    @staticmethod
+    def _net(widths: tuple[int, ...], outputs: int, gain: float) -> nn.Sequential:
+        layers: list[nn.Module] = []
+        for before, after in pairwise((_OBSERVED, *widths)):
+            layers += [_orthogonal(nn.Linear(before, after), 2**0.5), nn.Tanh()]
+        return nn.Sequential(*layers, _orthogonal(nn.Linear(widths[-1], outputs), gain))
+
+    def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities of both pushes, [N, 2], and values, [N], for states [N, 4]."""
+        return F.log_softmax(self.policy(states), dim=1), self.value(states).squeeze(1)
+
+    def acts(self, states: Tensor, noise: Tensor) -> Tensor:
+        """Whether to push right, drawn by uniform numbers of shape [N]."""
+        return noise < F.softmax(self.policy(states), dim=1)[:, 1]
+
+
+def _orthogonal(layer: nn.Linear, gain: float) -> nn.Linear:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer
+
+
+def advantages(
+    rewards: Tensor, values: Tensor, after: Tensor, fell: Tensor, ended: Tensor,
+    discount: float, trace: float,
+) -> Tensor:  # fmt: skip
+    r"""Generalised advantage estimates (Schulman et al., 2016).
+
+    .. math::
+        \delta_t = r_t + \gamma (1 - f_t) v'_t - v_t, \qquad
+        A_t = \delta_t + \gamma \lambda (1 - e_t) A_{t+1}
+
+    Args:
+        rewards: r, shape [T, N].
+        values: v, of the states.
+        after: v', of the states that followed, before a new episode took their place.
+        fell: f, whether the episode ended by itself, as 0 or 1.
+        ended: e, whether it ended, also because it was stopped.
+        discount: gamma.
+        trace: lambda.
+
+    Returns:
+        A, shape [T, N].
+    """
+    surprise = rewards + discount * (1 - fell) * after - values
+    found = torch.zeros_like(surprise)
+    running = torch.zeros_like(surprise[0])
+    for t in reversed(range(len(surprise))):
+        running = surprise[t] + discount * trace * (1 - ended[t]) * running
+        found[t] = running
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ControlTask(Task):
+    """Keep poles upright with proximal policy optimization (Schulman et al., 2017).
+
+    Every rollout is made with the weights that its first full step finds. A full step is one update
+    of the policy and the value. All that is random is drawn before.
+
+    Args:
+        widths: Units of the hidden layers of policy and value.
+        carts: Carts that run side by side.
+        horizon: Steps of a rollout.
+        epochs: Times that each rollout is trained on.
+        batch_size: Rows of a rollout in a batch; divides ``carts`` times ``horizon``.
+        discount: Of rewards, per step.
+        trace: Decay of the advantage estimate's trace.
+        clip: Largest change of a probability's ratio that is rewarded.
+        value_weight: Of the value's squared error in the loss.
+        judged: Carts behind the metric.
+    """
+
+    metric = "negative mean return over one episode"
+
+    widths: tuple[int, ...] = (64, 64)
+    carts: int = 8
+    horizon: int = 32
+    epochs: int = 20
+    batch_size: int = 256
+    discount: float = 0.98
+    trace: float = 0.8
+    clip: float = 0.2
+    value_weight: float = 0.5
+    judged: int = 128
+
+    def model(self, seed: int) -> nn.Module:
+        """A policy and a value, orthogonally initialised."""
+        return seeded(lambda: ActorCritic(self.widths), seed)
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """Rows of one rollout after the other, each rollout several times in a new order."""
+        generator = torch.Generator().manual_seed(seed)
+        carts = {
+            "state": placed(torch.rand(self.carts, _OBSERVED, generator=generator)),
+            "age": torch.zeros(self.carts),
+        }
+        while True:
+            shape = (self.horizon, self.carts)
+            rollout = {
+                "carts": carts,
+                "noise": torch.rand(shape, generator=generator),
+                "wind": torch.randn(shape, generator=generator),
+                "starts": torch.rand(*shape, _OBSERVED, generator=generator),
+            }
+            for _ in range(self.epochs):
+                order = torch.randperm(self.horizon * self.carts, generator=generator)
+                for rows in order.split(self.batch_size):
+                    yield rollout, rows
+
+    @torch.no_grad()
+    def _roll(self, model: ActorCritic, rollout: dict[str, Any]) -> None:
+        """Let the policy drive, and note what it saw, did, and how that turned out."""
+        carts, seen = rollout["carts"], []
+        state, age = carts["state"], carts["age"]
+        drawn = (rollout[name] for name in ("noise", "wind", "starts"))
+        for noise, wind, starts in zip(*drawn, strict=True):
+            right = model.acts(state, noise)
+            then, age = pushed(state, right, wind), age + 1
+            fell = fallen(then)
+            ended = fell | (age >= LIMIT)
+            seen.append((state, right.long(), then, fell.float(), ended.float()))
+            state = torch.where(ended[:, None], placed(starts), then)
+            age = age.masked_fill(ended, 0.0)
+        carts.update(state=state, age=age)
+        states, actions, thens, fell, ended = (torch.stack(x) for x in zip(*seen, strict=True))
+        chances, values = model(states.flatten(0, 1))
+        after = model(thens.flatten(0, 1))[1].view_as(fell)
+        gains = advantages(
+            torch.ones_like(fell), values.view_as(fell), after, fell, ended,
+            self.discount, self.trace,
+        ).flatten()  # fmt: skip
+        actions = actions.flatten()
+        rollout["rows"] = {
+            "states": states.flatten(0, 1),
+            "actions": actions,
+            "chances": chances.gather(1, actions[:, None])[:, 0],
+            "gains": gains,
+            "returns": gains + values,
+        }
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The clipped surrogate, and the value's squared error."""
+        rollout, rows = batch
+        if "rows" not in rollout:
+            self._roll(model, rollout)  # type: ignore[arg-type]
+        states, actions, before, gains, returns = (x[rows] for x in rollout["rows"].values())
+        chances, values = model(states)
+        ratio = (chances.gather(1, actions[:, None])[:, 0] - before).exp()
+        gains = (gains - gains.mean()) / (gains.std() + 1e-8)
+        clipped = ratio.clamp(1 - self.clip, 1 + self.clip)
+        policy = -torch.minimum(ratio * gains, clipped * gains).mean()
+        return policy + self.value_weight * F.mse_loss(values, returns)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        """Negative mean number of steps that poles stand, at most 500, with fixed noise."""
+        assert isinstance(model, ActorCritic)
+        generator = torch.Generator().manual_seed(0)
+        state = placed(torch.rand(self.judged, _OBSERVED, generator=generator))
+        standing, steps = torch.ones(self.judged, dtype=torch.bool), torch.zeros(self.judged)
+        for _ in range(LIMIT):
+            right = model.acts(state, torch.rand(self.judged, generator=generator))
+            state = pushed(state, right, torch.randn(self.judged, generator=generator))
+            steps += standing
+            standing &= ~fallen(state)
+            if not standing.any():
+                break
+        return -float(steps.mean())
+
+    def tiny(self) -> Task:
+        """A few steps, each rollout twice."""
+        return replace(self, steps=12, epochs=2)
+
+
+PPO = ControlTask(
+    name="ppo",
+    title="proximal policy optimization on a cart with a pole, in the wind",
+    steps=2000,
+    recipe=Recipe(
+        learning_rate=3e-4,
+        rates=(0.0003, 0.0006, 0.0012, 0.0024, 0.0048),
+        betas=(0.9, 0.999),
+        weight_decay=0.0,
+        gradient_clip=0.5,
+        schedule="constant",
+        warmup_fraction=0.0,
+    ),
+)

@@ -1,0 +1,72 @@
+"""Learning-rate schedules of the tasks' recipes: a factor as a pure function of the step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hybrid_predict.demo.schedule import linear_schedule as linear_schedule
+
+Schedule = Callable[[int], float]
+"""A function for ``LambdaLR``: from a step, counted from 0, to what multiplies the rate."""
+
+COOLDOWN = 0.2
+"""Share of the run in which the rate of ``warmup-stable-decay`` falls."""
+
+FIRST, LAST = 1 / 25, 1e-4 / 25
+"""Where ``one-cycle`` starts and ends; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``."""
+
+
+def constant_schedule(total: int, warmup_fraction: float) -> Schedule:
+    """A linear rise, then 1 to the end; without warm-up 1 from the first step."""
+    warmup = round(warmup_fraction * total)
+    return lambda step: min(1.0, (step + 1) / max(1, warmup))
+
+
+def stable_decay_schedule(total: int, warmup_fraction: float) -> Schedule:
+    """A linear rise, then 1, then a linear fall to zero over the last fifth of the steps.
+
+    Args:
+        total: Steps of the schedule.
+        warmup_fraction: Share of them in which the factor rises.
+
+    References:
+        Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations
+        (2024), arXiv 2405.18392.
+    """
+    rise, cooldown = constant_schedule(total, warmup_fraction), max(1, round(COOLDOWN * total))
+    return lambda step: min(rise(step), max(0.0, (total - step) / cooldown))
+
+
+def one_cycle_schedule(total: int, warmup_fraction: float) -> Schedule:
+    """Half a cosine up from 1/25, then half a cosine down to 4e-6; Adam's momentum stays.
+
+    Args:
+        total: Steps of the schedule.
+        warmup_fraction: Share of them in which the factor rises.
+
+    References:
+        Smith and Topin, Super-Convergence (2018), arXiv 1708.07120, with the constants and the
+        cosine of ``torch.optim.lr_scheduler.OneCycleLR``.
+    """
+    peak = max(1.0, warmup_fraction * total - 1)
+
+    def factor(step: int) -> float:
+        if step <= peak:
+            return _cosine(FIRST, 1.0, step / peak)
+        return _cosine(1.0, LAST, min(1.0, (step - peak) / max(1.0, total - 1 - peak)))
+
+    return factor
+
+
+def _cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * 0.5 * (1 + math.cos(math.pi * share))
+
+
+SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
+    "linear": linear_schedule,
+    "constant": constant_schedule,
+    "one-cycle": one_cycle_schedule,
+    "warmup-stable-decay": stable_decay_schedule,
+}
+"""The schedules by name; each takes its number of steps and the share of them that is warm-up."""

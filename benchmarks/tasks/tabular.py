@@ -1,0 +1,140 @@
+"""A residual multilayer perceptron on rows of a table, in small batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from benchmarks.tasks.base import Recipe, Task, seeded
+
+Batch = tuple[Tensor, Tensor]
+
+_NOISE = 1.0
+# Mean and standard deviation of Friedman's function over the unit cube.
+_MEAN, _SPREAD = 14.4, 4.9
+
+
+def friedman(rows: Tensor) -> Tensor:
+    r"""Friedman's first function, of five columns.
+
+    .. math:: 10 \sin(\pi x_1 x_2) + 20 (x_3 - 1/2)^2 + 10 x_4 + 5 x_5
+
+    Args:
+        rows: Values from 0 to 1, shape [N, at least 5].
+
+    Returns:
+        Values of shape [N].
+
+    References:
+        Friedman, Multivariate Adaptive Regression Splines (1991).
+    """
+    first, second, third, fourth, fifth = rows.unbind(1)[:5]
+    waves = 10 * (math.pi * first * second).sin()
+    return waves + 20 * (third - 0.5).square() + 10 * fourth + 5 * fifth
+
+
+@lru_cache(maxsize=1)
+def load_table(rows: int, columns: int) -> tuple[Batch, Batch]:
+    """A table whose target depends on five of its columns, always the same.
+
+    Args:
+        rows: Rows for training.
+        columns: Columns, at least 5.
+
+    Returns:
+        Training and held-out values of about zero mean and unit variance, float32 of shape
+        [rows, columns], with their targets of shape [rows, 1]. Those for training carry noise.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(noise: float) -> Batch:
+        values = torch.rand(rows, columns, generator=generator)
+        target = friedman(values) + noise * torch.randn(rows, generator=generator)
+        return (values - 0.5) * math.sqrt(12), ((target - _MEAN) / _SPREAD)[:, None]
+
+    return draw(_NOISE), draw(0.0)
+
+
+class ResidualLayer(nn.Module):
+    """Normalise, widen, ReLU, narrow, add (Gorishniy et al., 2021, without dropout).
+
+    Args:
+        width: Units of the residual stream.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width)
+        self.widen = nn.Linear(width, 2 * width)
+        self.narrow = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Values of shape [N, width] for values of that shape."""
+        inside: Tensor = self.narrow(F.relu(self.widen(self.norm(x))))
+        return x + inside
+
+
+@dataclass(frozen=True, kw_only=True)
+class TabularTask(Task):
+    """Regression on a table, with matrices that are much wider than a batch has rows.
+
+    Args:
+        rows: Rows for training, and as many held out.
+        columns: Columns.
+        width: Units of the residual stream.
+        layers: Residual layers.
+        batch_size: Rows in a batch.
+    """
+
+    metric = "log10 of the held-out mean squared error"
+
+    rows: int = 8192
+    columns: int = 20
+    width: int = 256
+    layers: int = 2
+    batch_size: int = 64
+
+    def model(self, seed: int) -> nn.Module:
+        """A linear layer, residual layers, and a normalised linear layer with ReLU before it."""
+        return seeded(self._net, seed)
+
+    def _net(self) -> nn.Module:
+        blocks = [ResidualLayer(self.width) for _ in range(self.layers)]
+        end = (nn.BatchNorm1d(self.width), nn.ReLU(), nn.Linear(self.width, 1))
+        return nn.Sequential(nn.Linear(self.columns, self.width), *blocks, *end)
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """Random rows of shape [batch_size, columns] and their targets, [batch_size, 1]."""
+        values, targets = load_table(self.rows, self.columns)[0]
+        generator = torch.Generator().manual_seed(seed)
+        while True:
+            chosen = torch.randint(self.rows, (self.batch_size,), generator=generator)
+            yield values[chosen], targets[chosen]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean squared error."""
+        values, targets = batch
+        return F.mse_loss(model(values), targets)
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        """log10 of the mean squared error on held-out rows, whose targets carry no noise."""
+        return float(self.loss(model, load_table(self.rows, self.columns)[1]).log10())
+
+
+TABULAR = TabularTask(
+    name="tabular",
+    title="residual perceptron on a table",
+    steps=1000,
+    recipe=Recipe(
+        learning_rate=1e-3,
+        rates=(0.001, 0.002, 0.004, 0.008, 0.016),
+        betas=(0.9, 0.999),
+    ),
+)

@@ -1,0 +1,23 @@
+"""Committed benchmark runs are still those that would be made."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.arms import ARMS, PLAIN
+from benchmarks.plan import recipe_digest
+from benchmarks.tasks import TASKS
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+
+
+@pytest.mark.parametrize("name", ["core", "wide"])
+def test_committed_plain_runs_are_those_that_would_be_made(name):
+    """So that a field that is new to recipes or arms does not make them strangers."""
+    results = json.loads((RESULTS / f"bench-{name}.json").read_text())
+    tasks = {task for task in results["tasks"] if "text_sha256" not in TASKS[task].to_dict()}
+    rows = [r for r in results["runs"] if r["task"] in tasks and r["arm"] in PLAIN]
+    assert rows
+    for task, arm, recipe in {(row["task"], row["arm"], row["recipe"]) for row in rows}:
+        assert recipe == recipe_digest(TASKS[task], ARMS[arm]), (task, arm)
