@@ -79,7 +79,9 @@ SUITES: dict[str, Suite] = {
     "core": Suite(("gpt-0.2m", "cnn", "inr"), {**_OTHERS, "tuned": _ALL}, 5),
     "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_PLUGIN, *_PEERS)}, 5),
     "fresh": Suite(
-        tuple(task.name for task in FRESH), {"tuned": ("corrected", "hybrid", "muon")}, 5
+        tuple(task.name for task in FRESH),
+        {"tuned": ("corrected", "corrected-any-cost", "hybrid", "muon")},
+        5,
     ),
     "full": Suite(_ON_CPU, {**_OTHERS, "tuned": _ALL}, 5),
     "smoke": Suite(tuple(TASKS), {"default-decay": RUNNABLE}, 1, tiny=True),
