@@ -169,5 +169,7 @@ def _scaled(
 def _scalar(value: Tensor | float | bool, device: torch.device | None) -> Tensor:
     """A 0-dim 32-bit tensor on a device; only foreign tensors are copied."""
     if isinstance(value, Tensor):
+        if value.dim() == 0 and value.dtype == torch.float32 and value.device == device:
+            return value if not value.requires_grad else value.detach()
         return value.detach().to(device, torch.float32).reshape(())
     return torch.full((), float(value), dtype=torch.float32, device=device)

@@ -1,0 +1,104 @@
+"""What cheaper corrected updates are worth: fewer polynomials, and fewer rows treated together.
+
+``python -m benchmarks.decisions.cost_0019 --tasks TASK... --seeds N`` trains corrected updates
+alone for T / 1.5 full steps, at the rates of ``docs/results/bench-*.json``, and adds one line per
+run to ``docs/results/cost-0019.jsonl``. ``--table`` prints means of what is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import torch
+
+from benchmarks.arms import ARMS
+from benchmarks.plan import as_cell
+from benchmarks.tasks import TASKS
+from benchmarks.train import train
+from hybrid_predict.tensors import AbstractBackend
+from hybrid_predict.updates import SpectralUpdate, UpdateState
+
+FOLDER = Path(__file__).parents[2] / "docs" / "results"
+RESULTS = FOLDER / "cost-0019.jsonl"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InParts(SpectralUpdate):
+    """So many rows treated together, whatever the budget.
+
+    Args:
+        together: Rows of the shorter side; None for all.
+    """
+
+    together: int | None = None
+
+    def init(self, like: Sequence[Any], backend: AbstractBackend[Any]) -> UpdateState:
+        """The state, with the rows that are asked for."""
+        return replace(super().init(like, backend), block=self.together)
+
+    def operations(
+        self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None
+    ) -> int:
+        """No more than any budget."""
+        return 0
+
+
+WAYS: dict[str, SpectralUpdate] = {
+    **{f"{k} polynomials": InParts(iterations=k) for k in (1, 2, 3, 4, 5)},
+    **{f"{rows} rows": InParts(together=rows) for rows in (64, 32, 16, 8, 4, 1)},
+}
+"""Updates by name; those in parts have three polynomials."""
+
+
+def main() -> None:
+    """Train and add lines, or print means."""
+    parser = argparse.ArgumentParser(description="Train cheaper corrected updates.")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS), metavar="WAY")
+    parser.add_argument("--tasks", nargs="+", choices=TASKS, default=["gpt-0.2m", "inr", "mlp"])
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--table", action="store_true", help="Print means of what is there.")
+    options = parser.parse_args()
+    if options.table:
+        _table()
+        return
+    torch.set_num_threads(1)
+    for way in options.ways:
+        _run(way, options.tasks, options.seeds)
+
+
+def _run(way: str, tasks: Sequence[str], seeds: int) -> None:
+    files = [FOLDER / f"bench-{suite}.json" for suite in ("core", "wide")]
+    rows = [row for file in files for row in json.loads(file.read_text())["runs"]]
+    chosen = [as_cell(r) for r in rows if (r["arm"], r["setting"]) == ("corrected", "tuned")]
+    first = {cell.task: cell for cell in reversed(chosen)}
+    plugin = {"speedup": 1, "max_overhead": 1e9, "updates": {"hidden": WAYS[way]}}
+    ARMS[way] = replace(ARMS["corrected"], name=way, plugin=plugin)
+    for task in tasks:
+        for seed in range(seeds):
+            found = train(replace(first[task], arm=way, seed=seed), TASKS[task])
+            kept = {key: found[key] for key in ("loss", "full_steps", "seconds")}
+            line = json.dumps({"task": task, "way": way, "seed": seed, **kept})
+            with RESULTS.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+            print(line, flush=True)
+
+
+def _table() -> None:
+    found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in RESULTS.read_text().splitlines():
+        row = json.loads(line)
+        found[row["way"]][row["task"]].append(row["loss"])
+    for way, tasks in found.items():
+        columns = [f"{task} {mean(runs):.3f} ({len(runs)})" for task, runs in tasks.items()]
+        print(f"{way:14} {', '.join(columns)}")
+
+
+if __name__ == "__main__":
+    main()
