@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
@@ -56,14 +57,7 @@ def adamw(
 
 def muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """Muon for the hidden matrices, AdamW for the rest."""
-    hidden, rest = hidden_and_rest(model)
-    own = Muon(
-        hidden,
-        lr=rates.base * rates.hidden,
-        weight_decay=recipe.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    return _beside(own, rest, recipe, rates)
+    return _split(model, recipe, rates, partial(Muon, adjust_lr_fn="match_rms_adamw"))
 
 
 def normuon(
@@ -76,10 +70,8 @@ def normuon(
     beta2: float = 0.95,
 ) -> list[Optimizer]:
     """NorMuon for the hidden matrices, AdamW for the rest."""
-    hidden, rest = hidden_and_rest(model)
-    rate = rates.base * rates.hidden
-    own = libraries.normuon(hidden, rate, recipe.weight_decay, momentum, beta2)
-    return _beside(own, rest, recipe, rates)
+    make = partial(libraries.normuon, momentum=momentum, beta2=beta2)
+    return _split(model, recipe, rates, make)
 
 
 def soap(
@@ -92,10 +84,7 @@ def soap(
     every: int = 10,
 ) -> list[Optimizer]:
     """SOAP for the hidden matrices, AdamW for the rest."""
-    hidden, rest = hidden_and_rest(model)
-    rate = rates.base * rates.hidden
-    own = libraries.soap(hidden, rate, recipe.weight_decay, betas, every)
-    return _beside(own, rest, recipe, rates)
+    return _split(model, recipe, rates, partial(libraries.soap, betas=betas, every=every))
 
 
 def soap_muon(
@@ -109,23 +98,23 @@ def soap_muon(
     every: int = 10,
 ) -> list[Optimizer]:
     """SOAP-Muon for the hidden matrices, AdamW for the rest."""
-    hidden, rest = hidden_and_rest(model)
-    rate = rates.base * rates.hidden
-    own = SOAPMuon(hidden, rate, recipe.weight_decay, momentum, beta, every)
-    return _beside(own, rest, recipe, rates)
+    make = partial(SOAPMuon, momentum=momentum, beta=beta, every=every)
+    return _split(model, recipe, rates, make)
 
 
 def kron(
     model: nn.Module, recipe: Recipe, rates: Rates, updates: int, *, momentum: float = 0.9
 ) -> list[Optimizer]:
     """Kron for the hidden matrices, AdamW for the rest."""
-    hidden, rest = hidden_and_rest(model)
-    own = libraries.kron(hidden, rates.base * rates.hidden, recipe.weight_decay, momentum)
-    return _beside(own, rest, recipe, rates)
+    return _split(model, recipe, rates, partial(libraries.kron, momentum=momentum))
 
 
-def _beside(own: Optimizer, rest: list[Tensor], recipe: Recipe, rates: Rates) -> list[Optimizer]:
+def _split(
+    model: nn.Module, recipe: Recipe, rates: Rates, make: Callable[..., Optimizer]
+) -> list[Optimizer]:
     """An optimizer of the hidden matrices, and AdamW for what there is besides."""
+    hidden, rest = hidden_and_rest(model)
+    own = make(hidden, lr=rates.base * rates.hidden, weight_decay=recipe.weight_decay)
     if not rest:
         return [own]
     other = AdamW(

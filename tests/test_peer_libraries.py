@@ -1,6 +1,5 @@
 """Peers that precondition or level, against naive NumPy twins of their papers' formulas."""
 
-import copy
 import random
 import sys
 from functools import partial
@@ -111,19 +110,6 @@ def test_the_global_random_state_is_neither_read_nor_moved(make):
         assert before[2][2:] == after[2][2:]
         assert (before[2][1] == after[2][1]).all()
     assert_same(*found)
-
-
-@pytest.mark.parametrize("taken", [1, 7])
-def test_saved_state_of_soap_muon_continues_the_run(taken):
-    whole, loop = Loop(soap_muon, MATRICES), Loop(soap_muon, MATRICES).train(taken)
-    resumed = Loop(soap_muon, MATRICES)
-    with torch.no_grad():
-        for p, q in zip(resumed.parameters, loop.parameters, strict=True):
-            p.copy_(q)
-    resumed.peer.load_state_dict(copy.deepcopy(loop.peer.state_dict()))
-    resumed.schedulers[0].load_state_dict(loop.schedulers[0].state_dict())
-    resumed.taken = taken
-    assert_same(resumed.train(5).weights(), whole.train(taken + 5).weights())
 
 
 def test_soap_muon_runs_its_closure_and_its_hooks_once():

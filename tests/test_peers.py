@@ -15,6 +15,7 @@ from benchmarks.peers.muon import Muon
 from benchmarks.peers.nesterov import EMANesterov
 from benchmarks.peers.outer import OuterMomentum, lookahead, snoo
 from benchmarks.peers.schedule_free import schedule_free
+from benchmarks.peers.soap_muon import SOAPMuon
 from cases import OPTIMIZERS
 from hybrid_predict import (
     ConfigError,
@@ -197,7 +198,10 @@ def test_gpa_with_gradients_at_x_evaluates_where_it_trains():
 
 
 @pytest.mark.parametrize("evaluating", [False, True])
-@pytest.mark.parametrize(("make", "shapes"), [(gpa, SHAPES), (matched_muon, MATRICES)])
+@pytest.mark.parametrize(
+    ("make", "shapes"),
+    [(gpa, SHAPES), (matched_muon, MATRICES), (partial(SOAPMuon, lr=RATE), MATRICES)],
+)
 def test_saved_state_continues_the_run(make, shapes, evaluating):
     whole, loop = Loop(make, shapes), Loop(make, shapes).train(7)
     switched = evaluating and hasattr(loop.peer, "eval")
