@@ -39,9 +39,10 @@ class InParts(SpectralUpdate):
 
     together: int | None = None
 
-    def init(self, like: Sequence[Any], backend: AbstractBackend[Any]) -> UpdateState:
-        """The state, with the rows that are asked for."""
-        return replace(super().init(like, backend), block=self.together)
+    def direction(self, state: UpdateState, *args: Any) -> list[Any]:
+        """Those of the spectral update, in the parts that are asked for."""
+        state.block = self.together
+        return super().direction(state, *args)
 
     def operations(
         self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None

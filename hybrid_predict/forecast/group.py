@@ -118,7 +118,11 @@ class TensorGroup:
         ]
         average = [self.average[k] for k in members]
         update = self.plan.update if correct else None
-        norms, cosines = backend.angles(gradients, average)
+        cosines: Tensor | None = None
+        if update:
+            norms, cosines = backend.angles(gradients, average)
+        else:
+            norms = backend.norms(gradients)
         gradients, fine = _unspoiled(gradients, average, norms, good)
         decay = self.plan.update.decay if self.plan.update else AVERAGE
         average = backend.average(average, gradients, decay)
@@ -150,7 +154,9 @@ class TensorGroup:
             Whether anything was corrected.
         """
         seen, self._open = self._open, None
-        if seen is None:
+        if isinstance(good, Tensor) and good.device.type == "cpu":
+            good = bool(good)
+        if seen is None or good is False:
             return False
         with torch.no_grad():
             still = self._still(seen, good)

@@ -99,7 +99,7 @@ class Movement:
         """Put the weights back where ``good`` is false, bit for bit.
 
         Args:
-            good: A bool, or a 0-dim bool tensor, which is never read by the host.
+            good: A bool, or a 0-dim bool tensor; no device is waited for.
             members: Which of them, as positions in the delta; None for all.
         """
         with torch.no_grad():
@@ -138,8 +138,8 @@ class Movement:
 
 
 def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
-    """Target := kept where ``good`` is false; a tensor ``good`` is never read by the host."""
-    if isinstance(good, Tensor):
+    """Target := kept where ``good`` is false; no device is waited for."""
+    if isinstance(good, Tensor) and good.device.type != "cpu":
         target.copy_(torch.where(good.to(target.device), target, kept))
     elif not good:
         target.copy_(kept)

@@ -15,6 +15,9 @@ from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, parts
 
 _TINY = torch.finfo(torch.float32).tiny
 
+_SQUARED = (1e-20, 1e20)
+"""Lengths of Gram matrices whose squares and products 32 bits can hold."""
+
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -143,9 +146,9 @@ class TorchBackend(AbstractBackend[Tensor]):
                 blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
             if flattens:
                 stack = _orthogonal(stack, iterations, block)
-                if rows is not None:
-                    _level(stack, [rows[k] for k in members])
-            stack = stack.mul_(-1.0 / _lengths(stack)).contiguous()
+            levelled = flattens and rows is not None
+            roots = _roots(stack, [rows[k] for k in members]) if levelled and rows else None
+            stack = _downhill(stack, roots)
             for x, k in zip(stack, members, strict=True):
                 flat[k] = x.view(mean[k].shape).to(torch.promote_types(mean[k].dtype, x.dtype))
         return flat, rows
@@ -207,19 +210,24 @@ def _lengths(stack: Tensor) -> Tensor:
     return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
 
 
-def _level(stack: Tensor, moments: Sequence[Tensor]) -> None:
-    """Divide the rows of K matrices by the roots of their second moments, which move on."""
+def _downhill(stack: Tensor, roots: Tensor | None) -> Tensor:
+    """Minus K matrices, with length one; their rows divided by ``roots`` before, if there are."""
+    if roots is None:
+        return stack.mul_(-1.0 / _lengths(stack)).contiguous()
+    rows = torch.linalg.vector_norm(stack, dim=-1, keepdim=True) / roots
+    return stack.mul_(-1.0 / (roots * _lengths(rows))).contiguous()
+
+
+def _roots(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
+    """Roots of the second moments of rows, which move on, shape (K, rows, 1)."""
     squares = torch.linalg.vector_norm(stack, dim=-1).square().div_(stack.shape[-1])
     squares = squares.to(moments[0].device)
     torch._foreach_lerp_(list(moments), list(squares), 1.0 - ROW_MEMORY)
-    roots = torch.stack(list(moments)).clamp_min(_TINY).sqrt()
-    stack.div_(roots.to(stack.device).unsqueeze(-1))
+    return torch.stack(list(moments)).clamp_min(_TINY).sqrt().to(stack.device).unsqueeze(-1)
 
 
 def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tensor:
-    """The orthogonal factor of every matrix of a 32-bit stack, which is overwritten."""
-    # Squares of very small and of very large entries leave the range of 32 bits.
-    stack.div_(stack.abs().amax((-2, -1), keepdim=True).clamp_min(_TINY))
+    """The orthogonal factor of every matrix of a 32-bit stack."""
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
     matrices, short, long = x.shape
@@ -249,19 +257,32 @@ def _by_gram(on_cuda: bool, short: int, long: int) -> bool:
 
 def _polar(x: Tensor, iterations: int) -> Tensor:
     """The orthogonal factor of every wide matrix of a stack."""
-    polynomials = POLYNOMIALS[iterations]
-    by_gram = _by_gram(x.is_cuda, *x.shape[-2:])
-    x = x.bfloat16() if x.is_cuda else x
-    gram = torch.bmm(x, x.mT)
+    x, gram = _with_gram(x)
     inverse = 1.0 / (CUSHION * _lengths(gram).sqrt())
     gram = gram * inverse.square()
-    if by_gram:
+    polynomials = POLYNOMIALS[iterations]
+    if _by_gram(x.is_cuda, *x.shape[-2:]):
         return torch.bmm(_polynomial(gram, polynomials).mul_(inverse), x)
     x = x * inverse
     for k, (a, b, c) in enumerate(polynomials):
         gram = torch.bmm(x, x.mT) if k else gram
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x
+
+
+def _with_gram(x: Tensor) -> tuple[Tensor, Tensor]:
+    """A stack and its Gram matrices, scaled where squares would leave the range of 32 bits.
+
+    A CPU is asked whether they do; a device is not waited for.
+    """
+    if not x.is_cuda:
+        gram = torch.bmm(x, x.mT)
+        lengths = _lengths(gram)
+        if bool(((lengths > _SQUARED[0]) & (lengths < _SQUARED[1])).all()):
+            return x, gram
+    x = x / x.abs().amax((-2, -1), keepdim=True).clamp_min(_TINY)
+    x = x.bfloat16() if x.is_cuda else x
+    return x, torch.bmm(x, x.mT)
 
 
 def _polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
