@@ -74,14 +74,17 @@ class OperationCounter:
             mode.__exit__(None, None, None)
         return mode is not None
 
+    def note(self) -> bool:
+        """Tell the ledger what has been counted so far, if anything has; every rank calls it."""
+        own = ranks.total(_FAILED if self._failed else self._total - self._added)
+        if own > 0:
+            self._ledger.flops_per_step = own
+        return own > 0
+
     def end_step(self) -> bool:
         """Note what was counted in the full step that ends; whether anything was."""
-        if not self.stop():
+        if not (self.stop() and self.note()):
             return False
-        own = ranks.total(_FAILED if self._failed else self._total - self._added)
-        if own <= 0:
-            return False
-        self._ledger.flops_per_step = own
         # Ranks do this work alike, so nothing has to be reduced.
         self._ledger.flops_per_correction = self._added * ranks.size()
         return True

@@ -212,7 +212,8 @@ class HybridEngine:
                 self._judge(drain=self.clock.closing)
         if counted and self._watching:
             with self._contained(step):
-                self._run.economise(step.number)
+                self._run.economise()
+                self._run.tell_cost(step.number)
         record = self._run.advance(step)
         step.account(self.ledger, started, perf_counter())
         return record
@@ -266,6 +267,8 @@ class HybridEngine:
             step.measure(index, self.mapper.by_id, loss)
             self._run.decide_kinds(step, loss, index)
             good = step.good(index)
+            if self._operations.counting and self._operations.note():
+                self._run.economise()  # before the first correction
             if good is not False:
                 options, correct = self.optimizer.options(index), not self.clock.cooling
                 for group in self._forecaster.owned(index):

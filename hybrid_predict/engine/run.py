@@ -69,27 +69,32 @@ class Run:
             reason = "there is nothing to predict: no trained parameter is of a kind in predictors"
             self.note(reason, logging.WARNING)
 
-    def economise(self, step: int) -> None:
-        """Keep correcting within its budget, once the operations of a full step are counted.
+    def economise(self) -> None:
+        """Keep correcting within its budget, as far as a full step's operations are counted."""
+        ledger = self.ledger
+        if not ledger.flops_per_step:
+            return
+        budget = self._config.max_overhead * ledger.flops_per_step / ranks.size()
+        operations = self.forecaster.economise(budget)
+        if operations or self.forecaster.block is not None:
+            ledger.flops_per_correction = operations * ranks.size()
+
+    def tell_cost(self, step: int) -> None:
+        """Tell the user how corrections are kept within their budget, or that they cannot be.
 
         Args:
             step: Number of the full step.
         """
-        ledger, limit = self.ledger, self._config.max_overhead
-        if not ledger.flops_per_step:
-            return
-        block, operations = self.forecaster.economise(limit * ledger.flops_per_step / ranks.size())
-        if operations or block is not None:
-            ledger.flops_per_correction = operations * ranks.size()
-        share = percent(ledger.correction_share or 0.0)
+        limit, block = self._config.max_overhead, self.forecaster.block
+        share = self.ledger.correction_share or 0.0
         if block is not None:
             rows = "rows one by one" if block == 1 else f"{block} rows at a time"
             reason = f"corrected updates treat {rows}, which max_overhead={limit:g} allows"
             self.note(reason, logging.INFO, step)
-        if (ledger.correction_share or 0.0) > limit:
+        if share > limit:
             reason = (
                 "corrected updates take more operations than max_overhead allows: "
-                f"{share} of a full step's"
+                f"{percent(share)} of a full step's"
             )
             self.note(reason, logging.WARNING, step)
 
@@ -235,7 +240,7 @@ class Run:
         if steps is not None and steps != self.clock.steps:
             self._resume(steps)
             return
-        self.economise(self.clock.full_steps)
+        self.economise()
         dropped = [] if self.clock.plain else self.forecaster.load_state_dict(state["tensors"])
         if not self.verifier.load_state_dict(state["verdicts"]):
             dropped.append("loss and gradient norms")

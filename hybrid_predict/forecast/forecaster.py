@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -58,7 +59,7 @@ class Forecaster:
         left_out: Why tensors are left to the optimizer, for the ledger.
         skills: Skill of the forecasts by kind.
         skill: That over all kinds.
-        weak: Whether a budget of operations leaves most matrices with weak corrections.
+        block: Most rows of a matrix that are treated together, None for all.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Forecaster:
         self._absent: dict[int, int] = {}
         self._layout: tuple[Any, ...] = ()
         self._budget: float | None = None
-        self.weak = False
+        self.block: int | None = None
         self.refresh()
 
     @property
@@ -167,26 +168,31 @@ class Forecaster:
         if self._budget is not None:
             self.economise(self._budget)
 
-    def economise(self, budget: float) -> tuple[int | None, int]:
+    def economise(self, budget: float) -> int:
         """Correct with as many rows treated together as a budget of operations allows.
 
         Args:
             budget: Operations of this rank that correcting may add to a full step.
 
         Returns:
-            The rows, None for all of them, and the operations that they take.
+            The operations that it takes.
         """
         self._budget = budget
-        counted = ((block, sum(g.operations(block) for g in self.groups)) for block in BLOCKS)
-        block, operations = next((c for c in counted if c[1] <= budget), (1, -1))
-        if operations < 0:
-            operations = sum(group.operations(block) for group in self.groups)
+        for self.block in BLOCKS:
+            operations = sum(group.operations(self.block) for group in self.groups)
+            if operations <= budget:
+                break
         for group in self.groups:
-            group.economise(block)
+            group.economise(self.block)
+        return operations
+
+    @property
+    def weak(self) -> bool:
+        """Whether a budget of operations leaves most matrices with weak corrections."""
+        block = self.block or math.inf
         corrected = [p for g in self.groups if g.plan.update for p in g.parameters]
-        few = [p for p in corrected if block and LEAST_PART * block < min(as_matrix(p.shape))]
-        self.weak = 2 * sum(p.numel() for p in few) > sum(p.numel() for p in corrected)
-        return block, operations
+        few = [p for p in corrected if LEAST_PART * block < min(as_matrix(p.shape))]
+        return 2 * sum(p.numel() for p in few) > sum(p.numel() for p in corrected)
 
     def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
         columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,
