@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import table as bench
+from benchmarks.clients import table as clients
 from hybrid_predict.report.blocks import fill, names
 
 ROOT = Path(__file__).parents[1]
@@ -147,10 +148,16 @@ def compatibility(group: str) -> str:
     return found
 
 
+def client(block: str) -> str:
+    """One block on the clients."""
+    return clients.blocks(load("clients.json"))[f"clients {block}"]
+
+
 COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
 
 BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
+    **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     "demo headline": headline,
     "demo table": demo_table,
     "environment": environment,
