@@ -37,8 +37,8 @@ class Nhits(Client):
 
         model = NHITS(
             h=HORIZON, input_size=2 * HORIZON, max_steps=length, scaler_type="robust",
-            windows_batch_size=128, random_seed=torch.initial_seed() % 2**31, callbacks=list(callbacks),
-            enable_checkpointing=False, **QUIET,
+            windows_batch_size=128, random_seed=torch.initial_seed() % 2**31,
+            callbacks=list(callbacks), enable_checkpointing=False, **QUIET,
         )  # fmt: skip
         forecasts = neuralforecast.NeuralForecast([model], freq="ME")
         return forecasts.cross_validation(data, n_windows=None, test_size=TESTED, step_size=1)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from scipy import stats  # type: ignore[import-untyped]
+from scipy import stats  # type: ignore[import-untyped,unused-ignore]
 
 from benchmarks.table import NONE, markdown
 from hybrid_predict.runs.evidence import FEW_SEEDS, spread
