@@ -127,6 +127,37 @@ def step_cost() -> str:
     return bench.markdown(titles, rows)
 
 
+FAST = {
+    "none": "nothing", "bf16": "bf16 autocast", "compiled": "`torch.compile`",
+    "fused": "`AdamW(fused=True)`", "channels_last": "channels-last",
+    "pinned": "pinned memory, copied without waiting", "unread": "no `loss.item()`",
+    "together": "all together",
+}  # fmt: skip
+"""What makes a step fast, in words."""
+
+
+def fast_loop() -> str:
+    """What makes a step fast, with and without the plug-in, a table per device."""
+    tables = []
+    for device, found in load("fast_loop.json").items():
+        env, waited = found["environment"], device == "cuda"
+        rows = []
+        for row in found["rows"]:
+            low, high = row["quartiles"]
+            rows.append([
+                FAST[row["way"]], f"{row['plain_ms']:.1f}", f"{row['speed']:.2f}",
+                f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})",
+                *([row.get("waits", "reads its losses") or "none"] if waited else []),
+            ])  # fmt: skip
+        titles = [
+            f"on {env['gpu'] if waited else 'one thread of a CPU'}", "full step, ms",
+            "of the first row's", "with the plug-in / without (quartiles)",
+            *(["waits of the host"] if waited else []),
+        ]  # fmt: skip
+        tables.append(bench.markdown(titles, rows))
+    return "\n\n".join(tables)
+
+
 def import_time() -> str:
     """What the import costs."""
     data = load("import_time.json")
@@ -161,6 +192,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "demo headline": headline,
     "demo table": demo_table,
     "environment": environment,
+    "fast loop": fast_loop,
     "import time": import_time,
     "step cost": step_cost,
     **{
