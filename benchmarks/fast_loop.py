@@ -227,8 +227,8 @@ def main() -> None:
     asked = parser.parse_args()
     found = json.loads(asked.output.read_text()) if asked.output.exists() else {}
     torch.set_num_threads(1)
-    wide = {"width": 256, "batch": 1024} if asked.device == "cuda" else {}
-    measured = measure(asked.device, Size(**wide))
+    size = Size(width=256, batch=1024) if asked.device == "cuda" else Size()
+    measured = measure(asked.device, size)
     found[asked.device] = {"environment": environment(), **measured}
     write_json(found, asked.output)
 
