@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import table as bench
+from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
 from hybrid_predict.report.blocks import fill, names
 
@@ -184,6 +185,13 @@ def client(block: str) -> str:
     return clients.blocks(load("clients.json"))[f"clients {block}"]
 
 
+def stopping() -> str:
+    """Where runs with early stopping stop, with and without the plug-in and the advice."""
+    found = load("early_stopping.json")
+    titles = ["run", f"stopped at epoch, of {found['epochs']}", "held-out negated ELBO, mean"]
+    return bench.markdown(titles, early_stopping.table(found))
+
+
 COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -191,6 +199,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     "demo headline": headline,
     "demo table": demo_table,
+    "early stopping": stopping,
     "environment": environment,
     "fast loop": fast_loop,
     "import time": import_time,
