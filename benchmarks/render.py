@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import table as bench
+from benchmarks.clients import early_stopping
+from benchmarks.clients import table as clients
 from hybrid_predict.report.blocks import fill, names
 
 ROOT = Path(__file__).parents[1]
@@ -126,6 +128,37 @@ def step_cost() -> str:
     return bench.markdown(titles, rows)
 
 
+FAST = {
+    "none": "nothing", "bf16": "bf16 autocast", "compiled": "`torch.compile`",
+    "fused": "`AdamW(fused=True)`", "channels_last": "channels-last",
+    "pinned": "pinned memory, copied without waiting", "unread": "no `loss.item()`",
+    "together": "all together",
+}  # fmt: skip
+"""What makes a step fast, in words."""
+
+
+def fast_loop() -> str:
+    """What makes a step fast, with and without the plug-in, a table per device."""
+    tables = []
+    for device, found in load("fast_loop.json").items():
+        env, waited = found["environment"], device == "cuda"
+        rows = []
+        for row in found["rows"]:
+            low, high = row["quartiles"]
+            rows.append([
+                FAST[row["way"]], f"{row['plain_ms']:.1f}", f"{row['speed']:.2f}",
+                f"{row['ratio']:.2f} ({low:.2f} to {high:.2f})",
+                *([row.get("waits", "reads its losses") or "none"] if waited else []),
+            ])  # fmt: skip
+        titles = [
+            f"on {env['gpu'] if waited else 'one thread of a CPU'}", "full step, ms",
+            "of the first row's", "with the plug-in / without (quartiles)",
+            *(["waits of the host"] if waited else []),
+        ]  # fmt: skip
+        tables.append(bench.markdown(titles, rows))
+    return "\n\n".join(tables)
+
+
 def import_time() -> str:
     """What the import costs."""
     data = load("import_time.json")
@@ -147,13 +180,28 @@ def compatibility(group: str) -> str:
     return found
 
 
+def client(block: str) -> str:
+    """One block on the clients."""
+    return clients.blocks(load("clients.json"))[f"clients {block}"]
+
+
+def stopping() -> str:
+    """Where runs with early stopping stop, with and without the plug-in and the advice."""
+    found = load("early_stopping.json")
+    titles = ["run", f"stopped at epoch, of {found['epochs']}", "held-out negated ELBO, mean"]
+    return bench.markdown(titles, early_stopping.table(found))
+
+
 COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
 
 BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
+    **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     "demo headline": headline,
     "demo table": demo_table,
+    "early stopping": stopping,
     "environment": environment,
+    "fast loop": fast_loop,
     "import time": import_time,
     "step cost": step_cost,
     **{

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import perf_counter, process_time
 from typing import Any
@@ -72,7 +72,7 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
             "traffic": {k: (v - least[k]) / loop.followed for k, v in loop.traffic().items()},
         }
         if loop.device.type == "cuda":
-            found[name]["waits"] = _waits(loop, length)
+            found[name]["waits"] = waits(loop.step, length)
         loop.close()
     for name, options in {"plain": None, **WAYS}.items():
         found.setdefault(name, {})["memory"] = _memory(task, options)
@@ -150,12 +150,12 @@ def _memory(task: Task, options: dict[str, Any] | None) -> int:
     return used
 
 
-def _waits(loop: _Loop, steps: int) -> str | None:
+def waits(step: Callable[[], object], steps: int) -> str | None:
     """The complaint about the first wait of the host in so many full steps, None without one."""
     try:
         with _no_waiting():
             for _ in range(steps):
-                loop.step()
+                step()
     except RuntimeError as error:
         return str(error).splitlines()[0]
     return None

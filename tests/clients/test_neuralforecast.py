@@ -12,7 +12,7 @@ from hybrid_predict import HybridPredict
 
 pd = pytest.importorskip("pandas")
 neuralforecast = pytest.importorskip("neuralforecast")
-from neuralforecast.models import MLP  # noqa: E402
+from neuralforecast.models import MLP, NHITS, TFT  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -28,11 +28,20 @@ def waves() -> Any:
     return pd.concat(rows)
 
 
+MODELS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "MLP": (MLP, {"hidden_size": 32}),
+    "NHITS": (NHITS, {"mlp_units": 3 * [[32, 32]]}),
+    "TFT": (TFT, {"hidden_size": 16, "windows_batch_size": 64}),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
 def test_trains_forecasts_and_saves(
-    tmp_path: Path, callback: HybridPredict, quiet: dict[str, Any]
+    name: str, tmp_path: Path, callback: HybridPredict, quiet: dict[str, Any]
 ) -> None:
-    model = MLP(h=5, input_size=20, hidden_size=32, max_steps=150, logger=False,
-                scaler_type="standard", callbacks=[callback], **quiet)  # fmt: skip
+    kind, options = MODELS[name]
+    model = kind(h=5, input_size=20, max_steps=150, logger=False, scaler_type="standard",
+                 callbacks=[callback], **options, **quiet)  # fmt: skip
     forecast = neuralforecast.NeuralForecast([model], freq="D")
     forecast.fit(waves())
     assert callback.engine is None, "a copy was trained with"
@@ -41,6 +50,6 @@ def test_trains_forecasts_and_saves(
     made = forecast.predict()
     forecast.save(str(tmp_path), overwrite=True, save_dataset=True)
     again = neuralforecast.NeuralForecast.load(str(tmp_path)).predict()
-    assert np.allclose(again["MLP"], made["MLP"])
+    assert np.allclose(again[name], made[name])
     forecast.fit(waves())
     assert callback.ledger is not ledger and callback.ledger.steps == 150

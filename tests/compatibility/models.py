@@ -155,6 +155,42 @@ def batch_norm(folder: Path) -> None:
     train(Subject(), plugin=every_kind()).sound()
 
 
+class Excited(nn.Module):
+    """A residual block whose channels are weighed by what is in them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv1d(width, width, 3, padding=1), nn.GroupNorm(2, width), nn.Mish(),
+            nn.Conv1d(width, width, 3, padding=1), nn.GroupNorm(2, width),
+        )  # fmt: skip
+        self.squeeze = nn.Sequential(
+            nn.AdaptiveAvgPool1d(1), nn.Conv1d(width, 4, 1), nn.Mish(), nn.Conv1d(4, width, 1),
+            nn.Sigmoid(),
+        )  # fmt: skip
+        self.end = nn.Mish()
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.body(x)
+        return self.end(x + self.squeeze(found) * found)
+
+
+@TABLE.row(
+    "squeeze-excitation residual net, `GroupNorm`, `Mish`",
+    "blocks of convolutions beside the identity, weighed by a gate",
+    note="convolutions and both layers of each gate are hidden matrices",
+)
+def squeeze_excitation(folder: Path) -> None:
+    body = nn.Sequential(
+        nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 8, 3, padding=1), Excited(8), Excited(8),
+        nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(8, 1),
+    )  # fmt: skip
+    run = train(Subject(body)).sound()
+    gates = {f"net.{k}.squeeze.{j}.weight" for k in (2, 3) for j in (1, 3)}
+    inner = {f"net.{k}.body.{j}.weight" for k in (2, 3) for j in (0, 3)}
+    assert names(run) == {"net.1.weight", *inner, *gates}
+
+
 @TABLE.row(
     "`spectral_norm`",
     "`parametrizations.spectral_norm(layer)`",

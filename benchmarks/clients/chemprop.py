@@ -1,0 +1,60 @@
+"""chemprop: a message-passing network on molecules."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from benchmarks.clients.base import QUIET, Client
+
+MOLECULES = 250
+
+
+@final
+class Chemprop(Client):
+    """The default network of chemprop on molecules that RDKit ships."""
+
+    package: ClassVar[str] = "chemprop"
+    trains: ClassVar[str] = f"`MPNN`, logP by Crippen of {MOLECULES} molecules of the NCI set"
+    metric: ClassVar[str] = "validation loss (squared error of the scaled target)"
+    length: ClassVar[int] = 50
+
+    def data(self, seed: int) -> Any:
+        """Loaders of a random split into 80 % and 20 %."""
+        import chemprop.data as cp
+        from rdkit import Chem, RDConfig
+        from rdkit.Chem.Crippen import MolLogP
+
+        lines = (Path(RDConfig.RDDataDir) / "NCI" / "first_5K.smi").read_text().splitlines()
+        texts = [line.split()[0] for line in lines[: 2 * MOLECULES]]
+        known = [(t, m) for t in texts if (m := Chem.MolFromSmiles(t)) and m.GetNumBonds() > 1]
+        points = [cp.MoleculeDatapoint.from_smi(t, [MolLogP(m)]) for t, m in known[:MOLECULES]]
+        order = np.random.default_rng(seed).permutation(len(points))
+        cut = len(points) * 4 // 5
+        train, val = (cp.MoleculeDataset([points[k] for k in o]) for o in np.split(order, [cut]))
+        scaler = train.normalize_targets()
+        val.normalize_targets(scaler)
+        train.cache = val.cache = True
+        return cp.build_dataloader(train, seed=seed), cp.build_dataloader(val, shuffle=False)
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        """Train with a Trainer of Lightning, as chemprop's own pages do."""
+        import lightning.pytorch as pl
+        from chemprop import models, nn
+
+        model = models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
+        trainer = pl.Trainer(
+            max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **QUIET
+        )
+        trainer.fit(model, *data)
+        return trainer
+
+    def quality(self, trained: Any, data: Any) -> float:
+        """The loss that chemprop logs on the validation loader."""
+        return float(trained.validate(trained.model, data[1], verbose=False)[0]["val_loss"])
+
+
+CLIENT = Chemprop()

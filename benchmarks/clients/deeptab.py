@@ -1,0 +1,51 @@
+"""deeptab: a residual network on a table, with the early stopping that the package sets."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+
+from benchmarks.clients.base import QUIET, Client
+
+
+@final
+class Deeptab(Client):
+    """The residual network of deeptab on the diabetes data that scikit-learn ships."""
+
+    package: ClassVar[str] = "deeptab"
+    trains: ClassVar[str] = "`ResNetRegressor`, scikit-learn's diabetes data of 442 patients"
+    metric: ClassVar[str] = "validation squared error, as a share of the target's variance"
+    length: ClassVar[int] = 100
+
+    def data(self, seed: int) -> Any:
+        """A split into 80 % and 20 %."""
+        from sklearn.datasets import load_diabetes  # type: ignore[import-untyped]
+        from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
+
+        table, target = load_diabetes(return_X_y=True, as_frame=True)
+        return train_test_split(table, np.asarray(target), test_size=0.2, random_state=seed)
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        """Fit; the package takes the best epoch's weights."""
+        from deeptab.models import ResNetRegressor
+
+        x, held, y, y_held = data
+        model = ResNetRegressor(random_state=torch.initial_seed() % 2**31)
+        with tempfile.TemporaryDirectory() as folder:
+            model.fit(
+                x, y, X_val=held, y_val=y_held, max_epochs=length, callbacks=list(callbacks),
+                checkpoint_path=folder, **QUIET,
+            )  # fmt: skip
+        return model
+
+    def quality(self, trained: Any, data: Any) -> float:
+        """The mean over what was held out."""
+        error = np.ravel(trained.predict(data[1])) - data[3]
+        return float(np.mean(error**2) / np.var(data[3]))
+
+
+CLIENT = Deeptab()

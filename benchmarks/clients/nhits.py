@@ -1,0 +1,51 @@
+"""neuralforecast: NHITS on the panel of airline passengers that the package ships."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
+
+import torch
+
+from benchmarks.clients.base import QUIET, Client
+
+HORIZON, TESTED = 12, 24
+
+
+@final
+class Nhits(Client):
+    """The NHITS of neuralforecast; it trains with a deep copy of the callback."""
+
+    package: ClassVar[str] = "neuralforecast"
+    trains: ClassVar[str] = (
+        "`NHITS`, the package's panel of airline passengers, robust scaler, 128 windows per batch"
+    )
+    metric: ClassVar[str] = "mean absolute error of rolling forecasts over the last two years"
+    length: ClassVar[int] = 300
+    unit: ClassVar[str] = "steps"
+
+    def data(self, seed: int) -> Any:
+        """Monthly passengers of two airlines."""
+        from neuralforecast.utils import AirPassengersPanel
+
+        return AirPassengersPanel[["unique_id", "ds", "y"]]
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        """Train on all but the last two years, and forecast each year that lies in them."""
+        import neuralforecast
+        from neuralforecast.models import NHITS
+
+        model = NHITS(
+            h=HORIZON, input_size=2 * HORIZON, max_steps=length, scaler_type="robust",
+            windows_batch_size=128, random_seed=torch.initial_seed() % 2**31,
+            callbacks=list(callbacks), enable_checkpointing=False, **QUIET,
+        )  # fmt: skip
+        forecasts = neuralforecast.NeuralForecast([model], freq="ME")
+        return forecasts.cross_validation(data, n_windows=None, test_size=TESTED, step_size=1)
+
+    def quality(self, trained: Any, data: Any) -> float:
+        """The mean over series and windows."""
+        return float((trained["y"] - trained["NHITS"]).abs().mean())
+
+
+CLIENT = Nhits()

@@ -1,0 +1,65 @@
+"""pytorch-forecasting: a temporal fusion transformer on series that the package makes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
+
+from benchmarks.clients.base import QUIET, Client
+
+HISTORY, HORIZON = 24, 6
+
+
+@final
+class Fusion(Client):
+    """The temporal fusion transformer of pytorch-forecasting."""
+
+    package: ClassVar[str] = "pytorch-forecasting"
+    trains: ClassVar[str] = (
+        "`TemporalFusionTransformer`, `generate_ar_data` with 10 series of 150 steps, clipped at .1"
+    )
+    metric: ClassVar[str] = "validation loss (quantiles)"
+    length: ClassVar[int] = 20
+
+    def data(self, seed: int) -> Any:
+        """Loaders of the series' beginnings, and of their last windows."""
+        from pytorch_forecasting import TimeSeriesDataSet
+        from pytorch_forecasting.data.examples import generate_ar_data
+
+        table = generate_ar_data(n_series=10, timesteps=150, seasonality=10.0, seed=seed)
+        table["series"] = table["series"].astype(str)
+        table["time_idx"] = table["time_idx"].astype(int)
+        shared = {
+            "time_idx": "time_idx", "target": "value", "group_ids": ["series"],
+            "max_encoder_length": HISTORY, "max_prediction_length": HORIZON,
+            "time_varying_unknown_reals": ["value"], "time_varying_known_reals": ["time_idx"],
+            "static_categoricals": ["series"],
+        }  # fmt: skip
+        cut = table["time_idx"].max() - 4 * HORIZON
+        train = TimeSeriesDataSet(table[table["time_idx"] <= cut], **shared)
+        val = TimeSeriesDataSet.from_dataset(train, table, min_prediction_idx=cut + 1)
+        return (
+            train,
+            train.to_dataloader(train=True, batch_size=64),
+            val.to_dataloader(train=False, batch_size=256),
+        )
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        """Train with a Trainer of Lightning, as the package's tutorial does."""
+        import lightning.pytorch as pl
+        from pytorch_forecasting import TemporalFusionTransformer
+
+        model = TemporalFusionTransformer.from_dataset(data[0])
+        trainer = pl.Trainer(
+            max_epochs=length, gradient_clip_val=0.1, callbacks=list(callbacks),
+            enable_checkpointing=False, **QUIET,
+        )  # fmt: skip
+        trainer.fit(model, *data[1:])
+        return trainer
+
+    def quality(self, trained: Any, data: Any) -> float:
+        """The loss that the package logs on the validation loader."""
+        return float(trained.validate(trained.model, data[2], verbose=False)[0]["val_loss"])
+
+
+CLIENT = Fusion()

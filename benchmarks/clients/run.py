@@ -1,0 +1,145 @@
+"""Trains every arm of a client in one process, and keeps finished seeds."""
+
+from __future__ import annotations
+
+import json
+import logging
+import multiprocessing
+import warnings
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from benchmarks.clients import client
+from benchmarks.clients.base import Client
+from benchmarks.run import code_digest
+from hybrid_predict.runs.runtime import environment, finite, write_json
+
+ARMS: dict[str, Any] = {"full": None, "hybrid": {}, "auto": {"speedup": "auto"}, "short": None}
+"""Arguments of the callback by arm, in the order in which a seed's arms are trained."""
+
+SHORT = 2 / 3
+"""Length of the short arm as a share of the full one; the default speedup's."""
+
+SCHEMA = 1
+"""Of the results file: what its fields mean."""
+
+Row = dict[str, Any]
+
+
+def results(path: Path) -> dict[str, Any]:
+    """What a results file holds; the frame of one if there is none."""
+    if path.exists():
+        found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        return found
+    return {"schema": SCHEMA, "environment": {}, "clients": {}, "rows": []}
+
+
+def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> dict[str, Any]:
+    """Run what is not done yet; write the file after every seed of every client.
+
+    Each seed of a client has a process of its own, so that no package meets another.
+
+    Args:
+        names: The clients.
+        seeds: So many of each, from 0.
+        path: The results file; finished seeds in it are kept.
+        anew: Whether the chosen clients' finished seeds are made again.
+    """
+    found = results(path)
+    if anew:
+        found["rows"] = [row for row in found["rows"] if row["client"] not in names]
+    for seed in range(seeds):
+        for name in names:
+            if seed in _seeds(found["rows"], name):
+                continue
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                told, rows = pool.submit(train_seed, name, seed).result()
+            found["environment"] = environment()
+            found["clients"][name] = told
+            found["rows"] += rows
+            write_json(finite(found), path)
+            for row in rows:
+                print(json.dumps(row), flush=True)
+    return found
+
+
+def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
+    """Train every arm of one seed, one after the other; a short run before them warms up.
+
+    Arms follow each other in turn, and in odd seeds in reverse, so that what the machine does
+    meanwhile favours none.
+
+    Args:
+        name: The client.
+        seed: Of data, model and order.
+        share: Of the client's length; less than 1 to try it out.
+
+    Returns:
+        What the client tells of itself, and a row for each arm.
+    """
+    torch.set_num_threads(1)
+    quiet()
+    chosen = client(name)
+    length = max(1, round(share * chosen.length))
+    _trained(chosen, "hybrid", seed, max(1, length // 20))
+    order = list(ARMS)[:: -1 if seed % 2 else 1]
+    found = {}
+    for arm in order:
+        whole = length if arm != "short" else max(1, round(SHORT * length))
+        found[arm] = _trained(chosen, arm, seed, whole)
+    shared = {"client": name, "seed": seed, "torch": torch.__version__}
+    for arm, row in found.items():
+        row["ratio"] = row["seconds"] / found["full"]["seconds"]
+        row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
+    return chosen.to_dict(), [{**shared, "arm": arm, **found[arm]} for arm in ARMS]
+
+
+def quiet() -> None:
+    """Hold back what packages say about themselves."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+
+
+def _trained(chosen: Client, arm: str, seed: int, length: int) -> Row:
+    """One run: its quality, steps, and seconds of processor time."""
+    from lightning.fabric import seed_everything
+
+    from hybrid_predict import HybridPredict
+
+    options = ARMS[arm]
+    data = chosen.data(seed)
+    callback = None if options is None else HybridPredict(log_dir=None, **options)
+    updates = [0]
+    hook = register_optimizer_step_post_hook(partial(_count, updates))
+    seed_everything(seed, verbose=False)
+    started = process_time()
+    try:
+        trained = chosen.train(data, length, [] if callback is None else [callback])
+    finally:
+        hook.remove()
+    seconds = process_time() - started
+    seed_everything(seed, verbose=False)
+    ledger = None if callback is None else callback.ledger
+    return {
+        "quality": chosen.quality(trained, data),
+        "full_steps": updates[0] if ledger is None else ledger.full_steps,
+        "predicted_steps": 0 if ledger is None else ledger.predicted_steps,
+        "skill": None if ledger is None else ledger.skill,
+        "seconds": seconds,
+    }
+
+
+def _count(updates: list[int], *_: object) -> None:
+    updates[0] += 1
+
+
+def _seeds(rows: Iterable[Row], name: str) -> set[int]:
+    """The seeds of a client that are done."""
+    return {row["seed"] for row in rows if row["client"] == name}

@@ -1,0 +1,59 @@
+"""scvi-tools: a variational autoencoder of counts per gene, with a weight of KL that rises."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
+
+import numpy as np
+
+from benchmarks.clients.base import QUIET, Client
+
+CELLS, GENES, PROGRAMS, BATCHES = 420, 120, 6, 2
+
+
+@final
+class Scvi(Client):
+    """The default model of scvi-tools on counts that a few programs of genes explain."""
+
+    package: ClassVar[str] = "scvi-tools"
+    trains: ClassVar[str] = (
+        f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs"
+    )
+    metric: ClassVar[str] = "validation ELBO per cell, negated"
+    length: ClassVar[int] = 400
+
+    def data(self, seed: int) -> Any:
+        """Negative binomial counts, in two batches."""
+        import anndata
+
+        random = np.random.default_rng(seed)
+        use = random.dirichlet(np.full(PROGRAMS, 0.3), CELLS)
+        genes = random.gamma(0.5, 1.0, (PROGRAMS, GENES))
+        batch = random.integers(BATCHES, size=CELLS)
+        shift = np.exp(0.3 * random.normal(size=(BATCHES, GENES)))
+        size = random.lognormal(0.0, 0.3, (CELLS, 1))
+        mean = 4 * size * (use @ genes) * shift[batch]
+        counts = random.poisson(random.gamma(5.0, mean / 5.0)).astype(np.float32)
+        cells = anndata.AnnData(counts)
+        cells.obs["batch"] = [str(b) for b in batch]
+        return cells
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        """Train with the split of 90 % that scvi-tools makes."""
+        import scvi
+        import torch
+
+        scvi.settings.seed = torch.initial_seed() % 2**31  # of the split
+        scvi.model.SCVI.setup_anndata(data, batch_key="batch")
+        model = scvi.model.SCVI(data)
+        own = {k: v for k, v in QUIET.items() if k != "enable_model_summary"}  # set by the package
+        model.train(max_epochs=length, callbacks=list(callbacks), **own)
+        return model
+
+    def quality(self, trained: Any, data: Any) -> float:
+        """The negated evidence lower bound of the cells that were held out."""
+        return float(-trained.get_elbo(indices=trained.validation_indices, return_mean=True))
+
+
+CLIENT = Scvi()

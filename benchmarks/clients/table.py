@@ -1,0 +1,139 @@
+"""The clients' results as a Markdown table."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from typing import Any
+
+from scipy import stats  # type: ignore[import-untyped,unused-ignore]
+
+from benchmarks.table import NONE, markdown
+from hybrid_predict.runs.evidence import FEW_SEEDS, spread
+
+LEVEL = 0.95
+"""Of the intervals of paired differences."""
+
+SHOWN = ("full", "short", "hybrid", "auto")
+"""The arms in the order of the columns."""
+
+
+def qualities(results: Mapping[str, Any]) -> str:
+    """Quality by arm, and the paired difference from the full run, a row per client."""
+    rows = []
+    for name, told in results["clients"].items():
+        by_arm = arms(results, name)
+        sign = 1 if told["lower"] else -1
+        worse = [sign * (h - f) for h, f in _paired(by_arm, "hybrid", "full", "quality")]
+        rows.append([
+            f"`{name}`", f"{told['metric']}{'' if told['lower'] else ', higher is better'}",
+            *(_spread(by_arm[arm], "quality") for arm in SHOWN),
+            difference(worse),
+        ])  # fmt: skip
+    titles = ["client", "metric", "full", "short (2/3 of the steps)", "hybrid (default)", "auto",
+              "hybrid - full, less is better"]  # fmt: skip
+    return markdown(titles, rows)
+
+
+def costs(results: Mapping[str, Any]) -> str:
+    """Full steps and processor time of the whole run, a row per client."""
+    rows = []
+    for name in results["clients"]:
+        by_arm = arms(results, name)
+        seconds = statistics.median(row["seconds"] for row in by_arm["full"])
+        rows.append([
+            f"`{name}`",
+            *(f"{_mean(by_arm[arm], 'full_steps'):,.0f}" for arm in SHOWN),
+            f"{seconds:.1f}",
+            *(_ratios(by_arm[arm]) for arm in ("short", "hybrid", "auto")),
+        ])  # fmt: skip
+    titles = ["client", *(f"full steps, {arm}" for arm in SHOWN),
+              "full run, processor seconds",
+              *(f"{arm} / full" for arm in ("short", "hybrid", "auto"))]  # fmt: skip
+    return markdown(titles, rows)
+
+
+def subjects(results: Mapping[str, Any]) -> str:
+    """What each client trains, as a list."""
+    return "\n".join(
+        f"- `{name}`: {told['package']} {told['version']}, {told['trains']}; "
+        f"{told['length']} {told['unit']}."
+        for name, told in results["clients"].items()
+    )
+
+
+def source(results: Mapping[str, Any]) -> str:
+    """Where the numbers come from."""
+    env, counts = results["environment"], {len(a["full"]) for a in _all(results)}
+    few, most = min(counts), max(counts)
+    seeds = f"{few}" if few == most else f"{few} to {most}"
+    codes = len({row["code"] for row in results["rows"] if row["arm"] in ("hybrid", "auto")})
+    mixed = f" Rows with the plug-in come from {codes} states of the code." if codes > 1 else ""
+    hint = " So few seeds make every difference a hint." if few < FEW_SEEDS else ""
+    return (
+        f"{seeds} paired seed{'s' * (most != 1)}, torch {env['torch']}, Python {env['python']}, "
+        "one thread. Processor time is that of the whole call that trains, of runs that follow "
+        "each other in turn in one process; median over seeds, in brackets the least and the most. "
+        f"In brackets after differences: {LEVEL:.0%} intervals over seeds (Student's t).{hint}"
+        f"{mixed}"
+    )
+
+
+def blocks(results: Mapping[str, Any]) -> dict[str, str]:
+    """The page's blocks, by name."""
+    return {
+        "clients source": source(results),
+        "clients quality": qualities(results),
+        "clients cost": costs(results),
+        "clients subjects": subjects(results),
+    }
+
+
+def arms(results: Mapping[str, Any], name: str) -> dict[str, list[dict[str, Any]]]:
+    """A client's rows by arm, in the order of seeds."""
+    rows = sorted((r for r in results["rows"] if r["client"] == name), key=lambda r: r["seed"])
+    return {arm: [r for r in rows if r["arm"] == arm] for arm in {r["arm"]: 0 for r in rows}}
+
+
+def difference(values: list[float]) -> str:
+    """A mean difference with its interval; bold where the interval is above 0: worse."""
+    if not values:
+        return NONE
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return f"{mean:+.4g}"
+    reach = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * statistics.stdev(values)
+    reach /= math.sqrt(len(values))
+    text = f"{mean:+.4g} [{mean - reach:+.4g}, {mean + reach:+.4g}]"
+    return f"**{text}, worse**" if mean > reach else text
+
+
+def _all(results: Mapping[str, Any]) -> list[dict[str, list[dict[str, Any]]]]:
+    return [arms(results, name) for name in results["clients"]]
+
+
+def _paired(
+    by_arm: Mapping[str, list[dict[str, Any]]], one: str, other: str, field: str
+) -> list[tuple[float, float]]:
+    """Finite values of two arms from the same seeds."""
+    pairs = zip(by_arm[one], by_arm[other], strict=True)
+    return [(a[field], b[field]) for a, b in pairs if None not in (a[field], b[field])]
+
+
+def _mean(rows: list[dict[str, Any]], field: str) -> float:
+    return statistics.fmean(row[field] for row in rows)
+
+
+def _spread(rows: list[dict[str, Any]], field: str) -> str:
+    found = spread([row[field] for row in rows if row[field] is not None])
+    if found["mean"] is None:
+        return NONE
+    sd = "" if found["sd"] is None else f" ± {found['sd']:.2g}"
+    return f"{found['mean']:.4g}{sd}"
+
+
+def _ratios(rows: list[dict[str, Any]]) -> str:
+    ratios = [row["ratio"] for row in rows]
+    middle = f"{statistics.median(ratios):.2f}"
+    return middle if len(ratios) < 2 else f"{middle} [{min(ratios):.2f}, {max(ratios):.2f}]"

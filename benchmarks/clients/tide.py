@@ -1,0 +1,55 @@
+"""darts: TiDE on the weekly carbon dioxide of Mauna Loa that statsmodels ships."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
+
+import numpy as np
+import torch
+
+from benchmarks.clients.base import QUIET, Client
+
+HISTORY, HORIZON, TESTED = 52, 13, 208
+
+
+@final
+class Tide(Client):
+    """The TiDE of darts."""
+
+    package: ClassVar[str] = "darts"
+    trains: ClassVar[str] = "`TiDEModel`, weekly differences of carbon dioxide at Mauna Loa"
+    metric: ClassVar[str] = "mean absolute error of rolling forecasts over the last four years"
+    length: ClassVar[int] = 20
+
+    def data(self, seed: int) -> Any:
+        """Weekly differences, scaled; with and without what is tested."""
+        from darts import TimeSeries
+        from statsmodels.datasets import co2
+
+        weeks = co2.load_pandas().data["co2"].interpolate().diff().dropna()
+        series = TimeSeries.from_series((weeks / weeks.std()).astype(np.float32))
+        return series[:-TESTED], series
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        """Train on all but the last four years."""
+        from darts.models import TiDEModel
+
+        model = TiDEModel(
+            HISTORY, HORIZON, n_epochs=length, random_state=torch.initial_seed() % 2**31,
+            pl_trainer_kwargs={**QUIET, "callbacks": list(callbacks)},
+        )  # fmt: skip
+        return model.fit(data[0])
+
+    def quality(self, trained: Any, data: Any) -> float:
+        """The mean over windows that begin in the last four years."""
+        from darts.metrics import mae
+
+        windows = trained.historical_forecasts(
+            data[1], start=len(data[0]), forecast_horizon=HORIZON, stride=HORIZON, retrain=False,
+            last_points_only=False,
+        )  # fmt: skip
+        return float(np.mean(mae([data[1]] * len(windows), windows)))
+
+
+CLIENT = Tide()

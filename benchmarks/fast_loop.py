@@ -1,0 +1,237 @@
+"""What people do to make a step fast, each alone and all together, with and without the plug-in.
+
+All loops take turns in one process, block by block, so that what the machine does meanwhile favours
+none. Pinned memory and unread losses mean something on a CUDA device only.
+
+Run with: python -m benchmarks.fast_loop [--device cuda]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from benchmarks.step_cost import waits
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
+from hybrid_predict.runs.runtime import environment, write_json
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "fast_loop.json"
+
+PLUGIN: dict[str, Any] = {"predictors": {"hidden": MomentumPredictor(gated=False)}}
+"""The plug-in as it is by default, in a run that has skill: one to two full steps before each
+predicted step."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What is done to make a step fast; by default nothing is.
+
+    Args:
+        bf16: ``torch.autocast`` to bfloat16.
+        compiled: ``torch.compile`` of the model.
+        fused: ``AdamW(fused=True)``.
+        channels_last: Model and images in the memory format of convolutions.
+        pinned: Batches in pinned memory, copied without waiting.
+        unread: No ``loss.item()`` in any step.
+    """
+
+    bf16: bool = False
+    compiled: bool = False
+    fused: bool = False
+    channels_last: bool = False
+    pinned: bool = False
+    unread: bool = False
+
+
+ON_CPU = ("bf16", "compiled", "fused", "channels_last")
+"""What means something without a CUDA device."""
+
+
+def ways(device: str) -> dict[str, Way]:
+    """What is measured on a device: nothing, each alone, all together."""
+    names = ON_CPU if device == "cpu" else (*ON_CPU, "pinned", "unread")
+    alone = {name: Way(**{name: True}) for name in names}
+    return {"none": Way(), **alone, "together": Way(**dict.fromkeys(names, True))}
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large net and batch are.
+
+    Args:
+        width: Channels.
+        blocks: Residual blocks.
+        batch: Images of 3 x 32 x 32 per batch.
+        compiler: Backend of ``torch.compile``.
+    """
+
+    width: int = 48
+    blocks: int = 3
+    batch: int = 64
+    compiler: str = "inductor"
+
+
+class Block(nn.Module):
+    """Two convolutions beside the identity."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1), nn.GroupNorm(4, width),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shape and dtype stay."""
+        return torch.relu(x + self.body(x))
+
+
+def network(size: Size) -> nn.Module:
+    """A residual net over ten classes."""
+    torch.manual_seed(0)
+    stem = nn.Sequential(nn.Conv2d(3, size.width, 3, stride=2, padding=1), nn.ReLU())
+    blocks = [Block(size.width) for _ in range(size.blocks)]
+    end = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(size.width, 10))
+    return nn.Sequential(stem, *blocks, end)
+
+
+class Loop:
+    """A training loop on made-up images.
+
+    Args:
+        way: What makes it fast.
+        plugin: Whether the plug-in is there.
+        device: ``cpu`` or ``cuda``.
+        size: Of net and batch.
+    """
+
+    def __init__(self, way: Way, plugin: bool, device: str, size: Size) -> None:
+        self.way, self.device = way, torch.device(device)
+        net = network(size).to(self.device)
+        layout = torch.channels_last if way.channels_last else torch.contiguous_format
+        net = net.to(memory_format=layout)  # type: ignore[call-overload]
+        images = torch.randn(8, size.batch, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+        self.images = [x.to(memory_format=layout) for x in images]
+        self.labels = torch.arange(size.batch) % 10
+        if way.pinned:
+            self.images = [x.pin_memory() for x in self.images]
+            self.labels = self.labels.pin_memory()
+        self.optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=way.fused or None)
+        self.engine: HybridEngine | None = None
+        if plugin:
+            config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **PLUGIN)
+            self.engine = HybridEngine(net, self.optimizer, config)
+        compiled = way.compiled and torch.compile(net, backend=size.compiler)
+        self.model: Callable[[Tensor], Tensor] = compiled or net
+        self.taken = 0
+
+    def step(self) -> None:
+        """One full step, with the predicted steps that are due before it."""
+        if self.engine is not None:
+            self.engine.before_step()
+        x, y = self.images[self.taken % len(self.images)], self.labels
+        x, y = (t.to(self.device, non_blocking=self.way.pinned) for t in (x, y))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.way.bf16):
+            loss = F.cross_entropy(self.model(x), y)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.engine is not None:
+            self.engine.after_step(loss)
+        if not self.way.unread:
+            loss.item()
+        self.taken += 1
+
+    def run(self, steps: int) -> float:
+        """Seconds of so many full steps: processor time, or wall time with a CUDA device."""
+        clock = perf_counter if self.device.type == "cuda" else process_time
+        self._wait()
+        started = clock()
+        for _ in range(steps):
+            self.step()
+        self._wait()
+        return clock() - started
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+
+def measure(
+    device: str = "cpu", size: Size | None = None, blocks: int = 9, length: int = 6
+) -> dict[str, Any]:
+    """Compare full steps of every way, with and without the plug-in.
+
+    Args:
+        device: ``cpu`` or ``cuda``.
+        size: Of net and batch; None for that of the results file.
+        blocks: Blocks of every loop.
+        length: Full steps of a block.
+
+    Returns:
+        ``rows``, each with ``way``, ``plain_ms`` (median milliseconds of a full step without the
+        plug-in), ``speed`` (the same over that of ``none``), ``ratio`` (median over blocks of a
+        full step with its share of predicted steps, over one without), its ``quartiles``, ``held``
+        (full and predicted steps of the loop with the plug-in), and on a CUDA device ``waits``:
+        what made the host wait where losses are unread, None if nothing did.
+    """
+    size = size or Size()
+    if device == "cuda":
+        blocks, length = 3 * blocks, 4 * length
+    loops = {
+        name: [Loop(way, plugin, device, size) for plugin in (False, True)]
+        for name, way in ways(device).items()
+    }
+    for pair in loops.values():
+        for loop in pair:
+            loop.run(length)
+    rounds = [
+        {n: [loop.run(length) for loop in p] for n, p in loops.items()} for _ in range(blocks)
+    ]
+    rows = []
+    for name, (_, hybrid) in loops.items():
+        ratios = [r[name][1] / r[name][0] for r in rounds]
+        quartiles = statistics.quantiles(ratios, n=4) if blocks > 1 else ratios * 3
+        assert hybrid.engine is not None
+        ledger = hybrid.engine.ledger
+        row: dict[str, Any] = {
+            "way": name,
+            "plain_ms": 1e3 * statistics.median(r[name][0] for r in rounds) / length,
+            "speed": statistics.median(r[name][0] / r["none"][0] for r in rounds),
+            "ratio": statistics.median(ratios),
+            "quartiles": [quartiles[0], quartiles[2]],
+            "held": [ledger.full_steps, ledger.predicted_steps],
+        }
+        if device == "cuda" and ways(device)[name].unread:
+            row["waits"] = waits(hybrid.step, length)
+        rows.append(row)
+        hybrid.engine.detach()
+    return {"size": vars(size), "blocks": blocks, "length": length, "rows": rows}
+
+
+def main() -> None:
+    """Measure on one device, and keep what the file says of the other."""
+    parser = argparse.ArgumentParser("python -m benchmarks.fast_loop", description=__doc__)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--output", type=Path, default=RESULTS, help="the results file")
+    asked = parser.parse_args()
+    found = json.loads(asked.output.read_text()) if asked.output.exists() else {}
+    torch.set_num_threads(1)
+    size = Size(width=256, batch=1024) if asked.device == "cuda" else Size()
+    measured = measure(asked.device, size)
+    found[asked.device] = {"environment": environment(), **measured}
+    write_json(found, asked.output)
+
+
+if __name__ == "__main__":
+    main()

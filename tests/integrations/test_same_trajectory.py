@@ -1,0 +1,134 @@
+"""The same seed, model and data give the same weights in every loop that there is an adapter for.
+
+Each way trains the run of `wrapped_loops`; docs/loops.md has the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import pytest
+from lightning.fabric import Fabric
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
+
+from hybrid_predict import (
+    HybridEngine,
+    HybridPredict,
+    HybridTrainer,
+    OptimizerWrapper,
+    SavingsLedger,
+    TorchModel,
+)
+from loops import same_bits
+from wrapped_loops import STEPS, batch, config, loss_of, parts, plain_loop
+
+Trained = tuple[nn.Module, SavingsLedger, int]
+"""The net, the run's ledger, and the step at which the schedule ended."""
+
+
+def in_the_trainer_of_the_package(folder: Path) -> Trained:
+    net, optimizer, scheduler = parts()
+    model, wrapper = TorchModel(net, loss_of), OptimizerWrapper(optimizer)
+    trainer = HybridTrainer(model, wrapper, config(), scheduler=scheduler)
+    return net, trainer.fit(batch(k) for k in count()), scheduler.last_epoch
+
+
+def in_fabric(folder: Path) -> Trained:
+    fabric = Fabric(accelerator="cpu", devices=1)
+    net, adamw, scheduler = parts()
+    model, optimizer = fabric.setup(net, adamw)
+    engine = HybridEngine(model.module, optimizer.optimizer, config())
+    while not engine.done:
+        engine.before_step()
+        loss = loss_of(model, batch(engine.clock.full_steps))
+        fabric.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+        for _ in range(engine.after_step(loss).ticks):
+            scheduler.step()
+    return net, engine.ledger, scheduler.last_epoch
+
+
+class Batches(IterableDataset[Tensor]):
+    def __iter__(self) -> Iterator[Tensor]:
+        return map(batch, range(STEPS))
+
+
+class Module(L.LightningModule):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net, self.optimizer, self.scheduler = parts()
+
+    def training_step(self, x: Tensor, index: int) -> Tensor:
+        return loss_of(self.net, x)
+
+    def configure_optimizers(self) -> Any:
+        scheduler = {"scheduler": self.scheduler, "interval": "step"}
+        return {"optimizer": self.optimizer, "lr_scheduler": scheduler}
+
+
+def in_lightning(folder: Path) -> Trained:
+    module, callback = Module(), HybridPredict(config=config())
+    trainer = L.Trainer(
+        max_steps=STEPS, accelerator="cpu", callbacks=[callback], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, DataLoader(Batches(), batch_size=None))
+    return module.net, callback.ledger, module.scheduler.last_epoch
+
+
+class Named(nn.Module):
+    """Returns its loss by name, as the Trainer of Hugging Face wants it."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"loss": loss_of(self.net, x)}
+
+
+def in_hugging_face(folder: Path) -> Trained:
+    pytest.importorskip("transformers")
+    from transformers import TrainingArguments
+
+    from huggingface_models import Ordered
+    from hybrid_predict.integrations.huggingface import HybridPredictCallback
+
+    net, optimizer, scheduler = parts()
+    fields = {k: v for k, v in vars(config()).items() if k != "total_steps"}
+    callback = HybridPredictCallback(config=fields)
+    arguments = TrainingArguments(
+        output_dir=str(folder), max_steps=STEPS, per_device_train_batch_size=16, max_grad_norm=0.0,
+        use_cpu=True, save_strategy="no", report_to=[], disable_tqdm=True,
+        dataloader_pin_memory=False,
+    )  # fmt: skip
+    trainer = Ordered(
+        model=Named(net), args=arguments, callbacks=[callback], optimizers=(optimizer, scheduler),
+        train_dataset=[{"x": row} for k in range(STEPS) for row in batch(k)],
+    )  # fmt: skip
+    trainer.train()
+    return net, callback.ledger, scheduler.last_epoch
+
+
+WAYS: dict[str, Callable[[Path], Trained]] = {
+    "HybridTrainer": in_the_trainer_of_the_package,
+    "Fabric": in_fabric,
+    "Lightning": in_lightning,
+    "Hugging Face": in_hugging_face,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*The number of training batches")
+@pytest.mark.parametrize("way", WAYS)
+def test_the_weights_are_those_of_the_plain_loop_bit_for_bit(way: str, tmp_path: Path) -> None:
+    expected, engine = plain_loop()
+    net, ledger, last = WAYS[way](tmp_path)
+    assert same_bits(dict(net.state_dict()), dict(expected.state_dict()))
+    assert (ledger.full_steps, ledger.predicted_steps) == (20, 10)
+    assert engine.ledger.full_steps == ledger.full_steps and last == STEPS

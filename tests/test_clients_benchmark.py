@@ -1,0 +1,145 @@
+"""The benchmark of published packages, with a client of its own in their place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import lightning as L
+import pytest
+
+from benchmarks import clients
+from benchmarks.clients import CLIENTS, run, table
+from benchmarks.clients.__main__ import main
+from benchmarks.clients.base import QUIET, Client
+from lightning_models import Net, loader
+
+
+@final
+class Small(Client):
+    package: ClassVar[str] = "lightning"
+    trains: ClassVar[str] = "a small net"
+    metric: ClassVar[str] = "loss"
+    length: ClassVar[int] = 30
+    unit: ClassVar[str] = "steps"
+
+    def data(self, seed: int) -> Any:
+        return loader(20)
+
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        trainer = L.Trainer(max_steps=length, callbacks=list(callbacks),
+                            enable_checkpointing=False, **QUIET)  # fmt: skip
+        trainer.fit(Net(), data)
+        return trainer
+
+    def quality(self, trained: Any, data: Any) -> float:
+        return float(trained.global_step + sum(p.sum() for p in trained.model.parameters()))
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "client", lambda name: Small())
+    monkeypatch.setattr(run, "quiet", lambda: None)
+    monkeypatch.setattr(run, "ProcessPoolExecutor", InProcess)
+
+
+class InProcess:
+    """Runs what it is given at once, so that the fixture's client is found."""
+
+    def __init__(self, *_: Any) -> None:
+        pass
+
+    def __enter__(self) -> InProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def submit(self, call: Any, *args: Any) -> Any:
+        found = call(*args)
+        return type("Done", (), {"result": lambda self: found})()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_arm_is_trained_with_its_own_length(seed: int) -> None:
+    told, rows = run.train_seed("small", seed)
+    assert told["length"] == 30 and told["version"]
+    by_arm = {row["arm"]: row for row in rows}
+    assert list(by_arm) == list(run.ARMS)
+    assert {arm: row["full_steps"] + row["predicted_steps"] for arm, row in by_arm.items()} == {
+        "full": 30, "short": 20, "hybrid": 30, "auto": 30,
+    }  # fmt: skip
+    assert by_arm["full"]["ratio"] == 1.0 and by_arm["full"]["skill"] is None
+    assert len({row["quality"] for row in rows}) >= 3, "arms are trained apart"
+    assert by_arm["full"]["code"] != by_arm["hybrid"]["code"] == by_arm["auto"]["code"]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_finished_seeds_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "clients.json"
+    run.run(["small"], 1, path)
+    first = json.loads(path.read_text())
+    first["rows"][0]["quality"] = 123.0
+    path.write_text(json.dumps(first))
+    found = run.run(["small"], 2, path)
+    assert [row["seed"] for row in found["rows"]] == 4 * [0] + 4 * [1]
+    assert found["rows"][0]["quality"] == 123.0
+    found = run.run(["small"], 1, path, anew=True)
+    assert [row["seed"] for row in found["rows"]] == 4 * [0]
+    assert found["rows"][0]["quality"] != 123.0
+
+
+def row(arm: str, seed: int, quality: float | None, ratio: float = 1.0) -> dict[str, Any]:
+    return {"client": "small", "arm": arm, "seed": seed, "quality": quality, "full_steps": 20,
+            "predicted_steps": 10, "seconds": 2.0, "ratio": ratio, "code": "a"}  # fmt: skip
+
+
+def made(hybrid: list[float | None], lower: bool = True) -> dict[str, Any]:
+    arms = {"full": [1.0, 1.1, 0.9], "short": [2.0] * 3, "hybrid": hybrid, "auto": hybrid}
+    rows = [row(arm, k, q, 1 + k) for arm, values in arms.items() for k, q in enumerate(values)]
+    told = {**Small().to_dict(), "lower": lower}
+    environment = {"torch": "2", "python": "3"}
+    return {"environment": environment, "clients": {"small": told}, "rows": rows}
+
+
+@pytest.mark.parametrize(
+    ("hybrid", "lower", "worse"),
+    [([1.5, 1.61, 1.4], True, True), ([1.5, 1.61, 1.4], False, False),
+     ([0.9, 1.3, 0.8], True, False), ([0.5, 0.59, 0.4], False, True)],
+)  # fmt: skip
+def test_a_client_that_is_worse_is_told_so(hybrid: list[float], lower: bool, worse: bool) -> None:
+    assert ("worse**" in table.qualities(made(hybrid, lower))) == worse
+
+
+def test_a_run_without_a_number_is_left_out_of_its_pair() -> None:
+    text = table.qualities(made([None, 1.2, 1.0]))
+    assert "+0.1 [+0.1, +0.1]" in text
+
+
+def test_costs_are_medians_with_their_range() -> None:
+    assert "2.00 [1.00, 3.00]" in table.costs(made([1.0, 1.0, 1.0]))
+    assert "3 paired seeds" in table.source(made([1.0, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["nobody"], "no client is named"), (["--seeds", "0"], "at least 1")]
+)
+def test_wrong_arguments_are_named(
+    arguments: list[str],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", ["clients", *arguments])
+    with pytest.raises(SystemExit):
+        main()
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", CLIENTS)
+def test_a_client_can_be_looked_at_without_its_package(name: str) -> None:
+    found = clients.client(name)
+    assert found.length > 0 and found.unit in ("epochs", "steps") and found.metric and found.trains

@@ -1,0 +1,42 @@
+"""The script that measures fast loops with and without the plug-in, at toy size."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import render
+from benchmarks.fast_loop import ON_CPU, Loop, Size, Way, measure, ways
+from hybrid_predict import HybridEngine
+
+TOY = Size(width=4, blocks=1, batch=4, compiler="eager")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_every_way_is_measured_with_and_without_the_plug_in() -> None:
+    found = measure("cpu", TOY, blocks=2, length=4)
+    assert [row["way"] for row in found["rows"]] == ["none", *ON_CPU, "together"]
+    for row in found["rows"]:
+        full, predicted = row["held"]
+        assert full == 12 and predicted > 0, row["way"]
+        assert row["ratio"] > 0 and row["plain_ms"] > 0
+    assert found["rows"][0]["speed"] == 1.0
+
+
+def test_a_cuda_device_has_more_ways() -> None:
+    assert ways("cuda").keys() - ways("cpu").keys() == {"pinned", "unread"}
+    assert ways("cuda")["together"] == Way(True, True, True, True, True, True)
+
+
+@pytest.mark.parametrize("way", ON_CPU)
+def test_what_makes_a_step_fast_leaves_predicted_steps_and_corrections(way: str) -> None:
+    loop = Loop(Way(**{way: True}), True, "cpu", TOY)
+    loop.run(8)
+    assert isinstance(loop.engine, HybridEngine)
+    ledger = loop.engine.ledger
+    assert ledger.corrected_steps == 8 and ledger.undone_steps == 0
+
+
+def test_the_page_has_a_row_for_every_way() -> None:
+    assert render.FAST.keys() == ways("cuda").keys()
+    text = render.fast_loop()
+    assert all(f"| {render.FAST[way]} |" in text for way in ways("cpu"))
