@@ -133,7 +133,7 @@ class Reporter:
             status: ``finished``, ``stopped`` or ``failed: ...``.
             timeout: Seconds that servers have to take what waits.
         """
-        if self._checkpoint is not None:
+        if self._checkpoint is not None and status == "stopped":
             status = "stopped as asked"
         log = self._log
         if log is not None:
