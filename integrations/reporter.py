@@ -58,7 +58,7 @@ class Reporter:
         first = trainer.is_global_zero
         self._engine = engine
         self._recorder = Recorder(trainer.loggers if first else ())
-        self._unlogged: tuple[StepRecord, int] | None = None
+        self._position, self._unlogged = 0, False
         self._last: StepRecord | None = None
         self._seen: set[Phase] = set()
         self._log: EventLog | None = None
@@ -87,8 +87,8 @@ class Reporter:
                 self._view.show(self._log.run)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        self._unlogged = (record, position)
-        self._recorder.log_events(ledger, position)
+        self._position, self._unlogged = position, True
+        self._recorder.log_events(ledger)
         if trainer.loggers and every and (position + 1) % every == 0:
             self._log_row()
 
@@ -123,6 +123,7 @@ class Reporter:
     def finish(self, history: RunHistory) -> None:
         """Send the last full step and the summary to the loggers."""
         self._log_row()
+        self._recorder.log_result(self._ledger, self._position)
         self._recorder.log_summary(self._engine.config, self._ledger, history)
 
     def close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
@@ -170,15 +171,15 @@ class Reporter:
         if record.phase in self._seen:
             return
         self._seen.add(record.phase)
+        self._recorder.log_phase(record.phase.value)
         known = "" if record.skill is None else f" (skill {record.skill:.2f})"
         logger.info("Full step %d: %s%s.", record.step, _PHASES[record.phase], known)
 
     def _log_row(self) -> None:
         """Log the last full step, unless it has been."""
-        if self._unlogged is None:
-            return
-        (record, position), self._unlogged = self._unlogged, None
-        self._recorder.log_row(self._ledger, list(Phase).index(record.phase), position)
+        if self._unlogged:
+            self._unlogged = False
+            self._recorder.log_row(self._ledger, self._position)
 
 
 def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
