@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from hybrid_predict.accounts.html import table
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import random_states
 from hybrid_predict.accounts.saved import check_state
@@ -112,10 +113,19 @@ class HybridPredict(TrainerCallback):
         self._reporter: Reporter | None = None
 
     def __repr__(self) -> str:
-        plain = HybridConfig()
-        chosen = {f: getattr(self.config, f) for f in self.config.__dataclass_fields__}
-        said = [f"{f}={v!r}" for f, v in chosen.items() if v != getattr(plain, f)]
+        said = [f"{name}={value!r}" for name, value in self._chosen().items()]
         return f"{type(self).__name__}({', '.join(said)})"
+
+    def _repr_html_(self) -> str:
+        """Settings that differ from the defaults, and the ledger once there is something in it."""
+        chosen = {name: repr(value) for name, value in self._chosen().items()}
+        settings = table(type(self).__name__, chosen or {"settings": "all defaults"})
+        return settings + (self.ledger._repr_html_() if self.ledger.steps else "")
+
+    def _chosen(self) -> dict[str, Any]:
+        """What was set, and is not a default."""
+        plain, given = vars(HybridConfig()), vars(self.config)
+        return {name: value for name, value in given.items() if value != plain[name]}
 
     def __str__(self) -> str:
         return f"{self!r}: {self.ledger}" if self.ledger.steps else repr(self)

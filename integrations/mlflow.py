@@ -52,9 +52,13 @@ class Recorder:
         self._log_metrics({n: getattr(ledger, n) or None for n in _COURSE}, step)
 
     def log_result(self, ledger: SavingsLedger, step: int) -> None:
-        """Send what is known only when the run has ended; arguments as for :meth:`log_row`."""
-        counts = {name: getattr(ledger, name) for name in _RESULT}
-        self._log_metrics({**counts, "events": len(ledger.events)}, step)
+        """Send what is known only when the run has ended, in a group of its own.
+
+        Args are those of :meth:`log_row`. MLflow draws a bar of what has step 0 alone.
+        """
+        counts: dict[str, float | None] = {name: getattr(ledger, name) for name in _RESULT}
+        counts["events"] = len(ledger.events)
+        self._log_metrics(counts, step, group="hybrid_predict_end", mlflow_step=0)
 
     def log_phase(self, phase: str) -> None:
         """Tell MLflow the phase that has begun, as a tag."""
@@ -64,15 +68,22 @@ class Recorder:
                 tag = partial(client.set_tag, run, "hybrid_predict.phase", phase)
                 self._outboxes[id(logger)].send(tag)
 
-    def _log_metrics(self, numbers: Mapping[str, float | None], step: int) -> None:
+    def _log_metrics(
+        self,
+        numbers: Mapping[str, float | None],
+        step: int,
+        group: str = "hybrid_predict",
+        mlflow_step: int | None = None,
+    ) -> None:
         """Send one row of metrics to every logger; to MLflow in one call."""
-        metrics = {f"hybrid_predict/{k}": float(v) for k, v in numbers.items() if v is not None}
+        metrics = {f"{group}/{k}": float(v) for k, v in numbers.items() if v is not None}
+        at = step if mlflow_step is None else mlflow_step
         for logger in self._loggers:
             if _is_a(logger, "MLFlowLogger"):
                 from mlflow.entities import Metric
 
                 now = int(time.time() * 1000)
-                row = [Metric(name, float(value), now, step) for name, value in metrics.items()]
+                row = [Metric(name, value, now, at) for name, value in metrics.items()]
                 client, run = logger.experiment, logger.run_id
                 self._outboxes[id(logger)].send(partial(client.log_batch, run, metrics=row))
             else:
@@ -142,12 +153,12 @@ def _is_a(logger: Any, name: str) -> bool:
 
 def _description(chosen: Mapping[str, Any], ledger: SavingsLedger) -> str:
     """What came of a run, as Markdown."""
-    lines = [f"{_OWN} {ledger}.", "", "| setting | value |", "| --- | --- |"]
-    lines += [f"| {name} | {value} |" for name, value in chosen.items()]
+    lines = [f"{_OWN} {ledger}.", "", ONE_RUN]
     if ledger.events:
         lines += ["", "| event | full step | times |", "| --- | --- | --- |"]
         lines += [f"| {e['reason']} | {e['step']} | {e['count']} |" for e in ledger.events]
-    return "\n".join([*lines, "", ONE_RUN])
+    lines += ["", "| setting | value |", "| --- | --- |"]
+    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in chosen.items())])
 
 
 def _log_mlflow(

@@ -37,12 +37,17 @@ COURSE = {
 RESULT = {"full_steps", "corrected_steps", "predicted_steps", "undone_steps", "events"}
 
 
+def plain(name: str) -> str:
+    """A metric's name without its group."""
+    return name.removeprefix("hybrid_predict/").removeprefix("hybrid_predict_end/")
+
+
 def plugin_rows(logger: CSVLogger) -> list[dict[str, str]]:
     """The rows of the course, and behind them that of the result."""
     logger.save()
     with open(Path(logger.log_dir, "metrics.csv")) as file:
         rows = list(csv.DictReader(file))
-    found = [{k.removeprefix("hybrid_predict/"): v for k, v in r.items() if v} for r in rows]
+    found = [{plain(k): v for k, v in r.items() if v} for r in rows]
     course = [r for r in found if "steps" in r]
     (result,) = [r for r in found if "full_steps" in r]
     return [*course, result]
@@ -82,7 +87,7 @@ class Spy:
         self.rows: list[dict[str, float]] = []
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-        self.rows.append({k.removeprefix("hybrid_predict/"): v for k, v in metrics.items()})
+        self.rows.append({plain(k): v for k, v in metrics.items()})
 
 
 def test_what_is_not_known_or_has_not_happened_makes_no_chart() -> None:
@@ -150,7 +155,8 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     run = client.get_run(run_id)
     history = client.get_metric_history(run_id, "hybrid_predict/steps")
     assert [m.step for m in history] == rows
-    known = {name.removeprefix("hybrid_predict/") for name in run.data.metrics}
+    known = {plain(name) for name in run.data.metrics}
+    assert client.get_metric_history(run_id, "hybrid_predict_end/full_steps")[0].step == 0
     assert known >= RESULT | ({"steps", "overhead_fraction"} if mode else COURSE)
     assert "phase" not in known
     assert run.data.tags["hybrid_predict.phase"] == callback.records[-1].phase.value
