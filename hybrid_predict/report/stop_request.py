@@ -24,7 +24,8 @@ def ask(log: RunLog) -> None:
         ConfigError: If the run has ended, or the request cannot be written.
     """
     if log.end is not None:
-        raise ConfigError("RUN", "a run that trains", log.status)
+        remedy = "A run that has just been started is known from its first full step on."
+        raise ConfigError("RUN", "a run that trains", log.status, remedy)
     path = log.path.with_name(STOP)
     fresh = path.with_name(f"{STOP}.{os.getpid()}")
     try:
