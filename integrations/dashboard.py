@@ -62,7 +62,7 @@ class Dashboard:
         self._live: Any = None
         self._drawn = -_EVERY
         self._moved: list[tuple[logging.StreamHandler[Any], Any]] = []
-        bar = trainer.progress_bar_callback
+        bar: Any = trainer.progress_bar_callback
         self._bar = bar if bar is not None and not bar.is_disabled else None
         if self._bar is not None:
             self._bar.disable()

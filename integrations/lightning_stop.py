@@ -33,7 +33,7 @@ class StopRequests(TrainerCallback):
     Args:
         engine: The run's engine.
         asked: Tells on the first rank whether the run was asked to end.
-        save: Called there with the checkpoint that was saved.
+        saved: Called there with the checkpoint that was saved.
         folder: Where the checkpoint belongs, None on the other ranks.
     """
 
@@ -47,7 +47,7 @@ class StopRequests(TrainerCallback):
         self._engine, self._asked, self._saved, self._folder = engine, asked, saved, folder
         self._group = dist.new_group(backend="gloo") if ranks.size() > 1 else None
         self._looked, self._time = engine.clock.full_steps, monotonic()
-        self._due = self._looked + 1
+        self._due: float = self._looked + 1
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """End the run if it was asked to, at full steps that are about a second apart."""

@@ -85,6 +85,11 @@ def _answer(note: str, key: str, log: RunLog) -> str:
     return _KEYS if note == _SURE and key else note
 
 
+def _waited(seconds: float) -> str:
+    sleep(seconds)
+    return ""
+
+
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
     """A function that waits so many seconds at most and tells the key that was pressed."""
@@ -97,7 +102,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
     else:
         terminal = sys.stdin is not None and sys.stdin.isatty()
     if not terminal:  # Ctrl-C still leaves
-        yield lambda seconds: sleep(seconds) or ""
+        yield _waited
         return
     number = sys.stdin.fileno()
     before = termios.tcgetattr(number)
