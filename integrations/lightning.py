@@ -9,16 +9,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from hybrid_predict.accounts.html import table
 from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.accounts.random_states import random_states, set_random_states
+from hybrid_predict.accounts.random_states import random_states
 from hybrid_predict.accounts.saved import check_state
 from hybrid_predict.config import HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
+from hybrid_predict.integrations.dashboard import Dashboard, dashboard
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
+from hybrid_predict.integrations.lightning_start import (
+    KEY,
+    continue_random_states,
+    refuse,
+    warn_of_patience,
+)
+from hybrid_predict.integrations.lightning_stop import StopRequests
 from hybrid_predict.integrations.options import FIELDS, configuration
 from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.report.history import RunHistory
@@ -27,9 +36,7 @@ from hybrid_predict.tensors import ranks
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-KEY = "hybrid_predict"
-
-_OF_A_RUN = ("engine", "_clock", "_missed", "_saved", "_history", "_reporter")
+_OF_A_RUN = ("engine", "_clock", "_missed", "_stops", "_saved", "_history", "_reporter", "_view")
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +63,8 @@ class HybridPredict(TrainerCallback):
         log_dir: The folder for the run's event log, which ``hybrid-predict report`` and ``watch``
             read. ``auto`` is that of the run's own logger (TensorBoard, CSV), if it has one; None
             writes nothing.
+        dashboard: Shows the view of ``hybrid-predict watch`` in the progress bar's place, if
+            standard output is a terminal.
 
     Raises:
         ConfigError: If an argument is out of range.
@@ -82,6 +91,7 @@ class HybridPredict(TrainerCallback):
         config: HybridConfig | Mapping[str, Any] | None = None,
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",
+        dashboard: bool = False,
     ) -> None:
         given = {k: v for k, v in locals().items() if k in FIELDS and v is not None}
         self.config = configuration(config, given)
@@ -89,21 +99,33 @@ class HybridPredict(TrainerCallback):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
         self.skip_data = skip_data
         self.log_dir = None if log_dir is None else str(log_dir)
+        self.dashboard = dashboard
         self.engine: HybridEngine | None = None
         self._last = LastRun()
         self._history = self._last.history
         self._clock: TrainerClock | None = None
         self._missed: MissedCheckpoints | None = None
+        self._stops: StopRequests | None = None
+        self._view: Dashboard | None = None
         self._saved: dict[str, Any] | None = None
         self._epochs: int | None = None
         self._losses: list[Any] = []
         self._reporter: Reporter | None = None
 
     def __repr__(self) -> str:
-        plain = HybridConfig()
-        chosen = {f: getattr(self.config, f) for f in self.config.__dataclass_fields__}
-        said = [f"{f}={v!r}" for f, v in chosen.items() if v != getattr(plain, f)]
+        said = [f"{name}={value!r}" for name, value in self._chosen().items()]
         return f"{type(self).__name__}({', '.join(said)})"
+
+    def _repr_html_(self) -> str:
+        """Settings that differ from the defaults, and the ledger once there is something in it."""
+        chosen = {name: repr(value) for name, value in self._chosen().items()}
+        settings = table(type(self).__name__, chosen or {"settings": "all defaults"})
+        return settings + (self.ledger._repr_html_() if self.ledger.steps else "")
+
+    def _chosen(self) -> dict[str, Any]:
+        """What was set, and is not a default."""
+        plain, given = vars(HybridConfig()), vars(self.config)
+        return {name: value for name, value in given.items() if value != plain[name]}
 
     def __str__(self) -> str:
         return f"{self!r}: {self.ledger}" if self.ledger.steps else repr(self)
@@ -145,6 +167,8 @@ class HybridPredict(TrainerCallback):
         if stage == "fit":
             self.engine, self._clock = None, None
             self._epochs = trainer.max_epochs
+            if self.dashboard and self.config.enabled:
+                self._view = dashboard(trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Bind to model, optimizer and clock; continue a resumed run."""
@@ -166,12 +190,18 @@ class HybridPredict(TrainerCallback):
             self._history.load_state_dict(saved["history"])
             if stayed:
                 continue_random_states(trainer, saved["random"])
-        self._reporter = Reporter(trainer, self.engine, self.log_dir)
+        reporter = self._reporter = Reporter(trainer, self.engine, self.log_dir, self._view)
         if not clock.unavailable:
             clock.set_global_step(clock.global_step)
             self._missed = MissedCheckpoints(clock)
             trainer.callbacks.append(self._missed)  # type: ignore[attr-defined]
             trainer.should_stop |= self.engine.done and clock.outlasts
+        if ranks.gather(reporter.folder is not None)[0]:
+            stops = StopRequests(
+                self.engine, reporter.asked_to_stop, reporter.stopped, reporter.folder
+            )
+            trainer.callbacks.append(stops)  # type: ignore[attr-defined]
+            self._stops = stops
         if self.engine.clock.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config.compression)
 
@@ -331,6 +361,9 @@ class HybridPredict(TrainerCallback):
         """Say how the run ended; the next run has a reporter of its own."""
         self._tell(lambda reporter: reporter.close(trainer, status, timeout))
         self._reporter = None
+        view, self._view = self._view, None
+        if view is not None:
+            view.close()
 
     def _let_go(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:
@@ -338,60 +371,7 @@ class HybridPredict(TrainerCallback):
         if self._missed is not None:
             trainer.callbacks.remove(self._missed)  # type: ignore[attr-defined]
             self._missed = None
-
-
-def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
-    """Continue every rank's random generators, in the epoch's iterator as well."""
-    if len(states) == ranks.size():
-        set_random_states(states[ranks.rank()])
-    loop = trainer.fit_loop
-    progress = loop.epoch_loop.batch_progress
-    if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
-        # The epoch's iterator was made, and drew its seeds, before the states were put back.
-        assert loop._data_fetcher is not None
-        iter(loop._data_fetcher)
-
-
-def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-    """Raise for set-ups that are not supported.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: What it is to train.
-
-    Raises:
-        UnsupportedSetupError: If this is such a set-up.
-    """
-    known = package_of(trainer).strategies
-    supported = (known.SingleDeviceStrategy, known.DDPStrategy, known.ModelParallelStrategy)
-    strategy, callbacks = trainer.strategy, trainer.callbacks  # type: ignore[attr-defined]
-    if sum(isinstance(c, HybridPredict) for c in callbacks) > 1:
-        expected, got, remedy = "one HybridPredict callback", "several", "Keep one of them."
-    elif not isinstance(strategy, supported) or isinstance(strategy, known.DeepSpeedStrategy):
-        expected = "a single device, DDP, or ModelParallelStrategy with fully_shard (FSDP2)"
-        got = type(strategy).__name__
-        remedy = "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model."
-    else:
-        return
-    raise UnsupportedSetupError("Trainer", expected, got, f"{remedy} Or remove HybridPredict.")
-
-
-def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
-    """Warn where patience is counted in validations or epochs, and predicted steps leave some out.
-
-    Args:
-        trainer: The Trainer of a run that uses all batches, so that its epochs are fewer.
-        speedup: How many times fewer.
-    """
-    stops = package_of(trainer).callbacks.EarlyStopping
-    patient = [
-        *{type(c).__name__ for c in trainer.callbacks if isinstance(c, stops)},  # type: ignore[attr-defined]
-        *{"ReduceLROnPlateau" for c in trainer.lr_scheduler_configs if c.reduce_on_plateau},
-    ]
-    if patient:
-        package_of(trainer).utilities.rank_zero_warn(
-            f"HybridPredict: the patience of {' and '.join(patient)} counts validations or epochs, "
-            f"of which a run bounded by steps has about {speedup:g} times fewer than without "
-            f"predicted steps. Divide patience by {speedup:g}, or bound the run by max_epochs "
-            "alone: then no validation is left out."
-        )
+        if self._stops is not None:
+            trainer.callbacks.remove(self._stops)  # type: ignore[attr-defined]
+            self._stops.close()
+            self._stops = None

@@ -8,6 +8,7 @@ from typing import Any
 
 from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.forecast.predictors import make_predictor
+from hybrid_predict.runs.objects import OBJECTS, made
 from hybrid_predict.updates import make_update
 
 FIELDS = frozenset(f.name for f in fields(HybridConfig))
@@ -28,9 +29,10 @@ def configuration(
     for one, other in ((_PATTERN, {"speedup"}), ({"speedup"}, _PATTERN)):
         if given.keys() & one:
             chosen = {k: v for k, v in chosen.items() if k not in other}
-    made = HybridConfig(**{**chosen, **given})
-    for choice in made.predictors.values():
+    fields = {k: made(k, v) if k in OBJECTS else v for k, v in {**chosen, **given}.items()}
+    checked = HybridConfig(**fields)
+    for choice in checked.predictors.values():
         make_predictor(choice)
-    for choice in made.updates.values():
+    for choice in checked.updates.values():
         make_update(choice)
-    return made
+    return checked

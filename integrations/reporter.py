@@ -12,11 +12,13 @@ from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger, percent
 from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.engine.overview import cautions, overview
+from hybrid_predict.integrations.dashboard import Dashboard
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.integrations.mlflow import Recorder
 from hybrid_predict.report.event_log import EventLog
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.run_log import NAME
+from hybrid_predict.report.stop_request import is_asked, withdraw
 from hybrid_predict.tensors import ranks
 
 if TYPE_CHECKING:
@@ -40,19 +42,31 @@ class Reporter:
         trainer: The run's Trainer.
         engine: The run's engine, with what a resumed run goes on from.
         log_dir: Where the event log is written: ``auto``, a folder, or None.
+        view: The live view, None for none.
+
+    Attributes:
+        folder: The event log's folder, None if nothing is written.
     """
 
-    def __init__(self, trainer: pl.Trainer, engine: HybridEngine, log_dir: str | None) -> None:
+    def __init__(
+        self,
+        trainer: pl.Trainer,
+        engine: HybridEngine,
+        log_dir: str | None,
+        view: Dashboard | None = None,
+    ) -> None:
         first = trainer.is_global_zero
         self._engine = engine
         self._recorder = Recorder(trainer.loggers if first else ())
-        self._unlogged: tuple[StepRecord, int] | None = None
+        self._position, self._unlogged = 0, False
         self._last: StepRecord | None = None
         self._seen: set[Phase] = set()
         self._log: EventLog | None = None
-        self._bar = _Bar(trainer.progress_bar_callback, self.shown)
+        self._view = view
+        self._bar = _Bar(None if view else trainer.progress_bar_callback, self.shown)
         self._done = engine.clock.full_steps
-        self._folder = event_folder(trainer, log_dir) if first else None
+        self._checkpoint: str | None = None
+        self.folder = event_folder(trainer, log_dir) if first else None
         for caution in cautions(engine):
             logger.warning("%s", caution)
 
@@ -69,10 +83,12 @@ class Reporter:
         self._last = record
         if self._log is not None:
             self._log.step(record, ledger)
+            if self._view is not None:
+                self._view.show(self._log.run)
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        self._unlogged = (record, position)
-        self._recorder.log_events(ledger, position)
+        self._position, self._unlogged = position, True
+        self._recorder.log_events(ledger)
         if trainer.loggers and every and (position + 1) % every == 0:
             self._log_row()
 
@@ -84,10 +100,19 @@ class Reporter:
             cost = f"; correcting adds {percent(share)} to a full step's operations"
         what = "scores forecasts and changes nothing (shadow=True)"
         text = what if engine.config.shadow else f"{plan}{cost}"
-        _say(trainer, f"HybridPredict {text}.", live=True)
-        if self._folder is not None:
-            path = self._folder / NAME
-            self._log = EventLog(path, plan, engine.config.to_dict(), self._done)
+        self._say(trainer, f"HybridPredict {text}.", live=True)
+        if self.folder is not None or self._view is not None:
+            path, keep = self.folder and self.folder / NAME, self._view is not None
+            self._log = EventLog(path, plan, engine.config.to_dict(), self._done, keep=keep)
+
+    def asked_to_stop(self) -> bool:
+        """Whether somebody has asked this run to end."""
+        log = self._log
+        return log is not None and log.path is not None and is_asked(log.path, log.started)
+
+    def stopped(self, checkpoint: str) -> None:
+        """Take note of the checkpoint with which the run ends as asked."""
+        self._checkpoint = checkpoint
 
     def shown(self) -> dict[str, str]:
         """What the progress bar shows: the share of steps saved, and skill once it is known."""
@@ -98,6 +123,7 @@ class Reporter:
     def finish(self, history: RunHistory) -> None:
         """Send the last full step and the summary to the loggers."""
         self._log_row()
+        self._recorder.log_result(self._ledger, self._position)
         self._recorder.log_summary(self._engine.config, self._ledger, history)
 
     def close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
@@ -108,33 +134,52 @@ class Reporter:
             status: ``finished``, ``stopped`` or ``failed: ...``.
             timeout: Seconds that servers have to take what waits.
         """
-        how = "" if status == "finished" else f" {status} after"
-        _say(trainer, f"HybridPredict{how or ':'} {self._ledger}.")
-        if self._log is not None:
-            self._log.end(status, self._last, self._ledger)
-            logger.info("See it with: hybrid-predict report %s", self._log.path.parent)
+        if self._checkpoint is not None and status == "stopped":
+            status = "stopped as asked"
+        log = self._log
+        if log is not None:
+            log.end(status, self._last, self._ledger, self._checkpoint)
+            if log.path is not None:
+                withdraw(log.path, log.started)
+            if self._view is not None:
+                self._view.show(log.run, last=True)
         self.release()
+        how = "" if status == "finished" else f" {status} after"
+        self._say(trainer, f"HybridPredict{how or ':'} {self._ledger}.")
+        if self._checkpoint is not None:
+            self._say(trainer, f"HybridPredict saved {self._checkpoint}, to go on from.")
+        if log is not None and log.path is not None:
+            logger.info("See it with: hybrid-predict report %s", log.path.parent)
         self._recorder.close(timeout)
 
     def release(self) -> None:
-        """Leave the progress bar as it was, and let go of the event log's file."""
+        """Leave the screen and the progress bar as they were; let go of the event log's file."""
         self._bar.release()
+        view, self._view = self._view, None
+        if view is not None:
+            view.stop()
         if self._log is not None:
             self._log.close()
+
+    def _say(self, trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
+        if self._view is None:
+            say(trainer, text, live=live)
+        else:
+            self._view.print(text)
 
     def _tell_phase(self, record: StepRecord) -> None:
         if record.phase in self._seen:
             return
         self._seen.add(record.phase)
+        self._recorder.log_phase(record.phase.value)
         known = "" if record.skill is None else f" (skill {record.skill:.2f})"
         logger.info("Full step %d: %s%s.", record.step, _PHASES[record.phase], known)
 
     def _log_row(self) -> None:
         """Log the last full step, unless it has been."""
-        if self._unlogged is None:
-            return
-        (record, position), self._unlogged = self._unlogged, None
-        self._recorder.log_row(self._ledger, list(Phase).index(record.phase), position)
+        if self._unlogged:
+            self._unlogged = False
+            self._recorder.log_row(self._ledger, self._position)
 
 
 def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
@@ -186,7 +231,7 @@ class _Bar:
             bar.get_metrics = self._own
 
 
-def _say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
+def say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
     """One line where Lightning writes its own, on the first rank.
 
     Args:

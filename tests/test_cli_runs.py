@@ -5,10 +5,12 @@ import re
 
 import pytest
 
-from hybrid_predict import cli
-from hybrid_predict.cli.watch import lines, sparkline
+from hybrid_predict import ConfigError, cli
+from hybrid_predict.cli import watch
 from hybrid_predict.report.run_log import NAME, read_log
 from hybrid_predict.report.run_page import finding
+from hybrid_predict.report.stop_request import STOP, ask, is_asked, withdraw
+from hybrid_predict.report.terminal import lines, sparkline
 
 PLAN = {
     "parts": [], "left_out": [], "steps": 200, "predicted": 60, "warmup": 50, "cooldown": 10,
@@ -135,3 +137,45 @@ def test_sparklines():
     assert sparkline(range(100), 4) == "▁▃▆█"
     assert sparkline([2, 2], 5) == "▁▁"
     assert sparkline([], 5) == ""
+
+
+def test_a_run_is_asked_to_stop_once_the_user_is_sure(tmp_path):
+    log = read_log(write(tmp_path, ROWS, end=None))
+    note = watch._answer(watch._KEYS, "s", log)
+    assert "y or n" in note
+    assert watch._answer(note, "", log) == note  # nothing pressed yet
+    assert watch._answer(note, "n", log) == watch._KEYS
+    assert not (tmp_path / STOP).exists()
+    assert watch._answer(watch._KEYS, "y", log) == watch._KEYS
+    assert watch._answer(note, "y", log).startswith("Asked.")
+    assert is_asked(log.path, 990.0) and not is_asked(log.path, 991.0)
+    assert lines(log, 80, now=1003.0)[0].endswith(": asked to stop")
+    withdraw(log.path, 991.0)
+    assert is_asked(log.path, 990.0)
+    withdraw(log.path, 990.0)
+    assert not (tmp_path / STOP).exists()
+
+
+def test_the_command_asks_a_run_to_stop(tmp_path, capsys):
+    path = write(tmp_path / "run", ROWS, end=None)
+    assert cli.main(["stop", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "Asked" in out and str(path.parent / "checkpoints") in out
+    assert "may have been killed" in out  # its rows are of 1970
+    assert json.loads((tmp_path / "run" / STOP).read_text()) == {"started": 990.0}
+    assert sorted(p.name for p in path.parent.iterdir()) == sorted([NAME, STOP])
+
+
+@pytest.mark.parametrize("end", ["finished", "stopped as asked", "failed: x"])
+def test_a_run_that_has_ended_cannot_be_asked(tmp_path, capsys, end):
+    log = read_log(write(tmp_path, ROWS, end=end))
+    assert cli.main(["stop", str(tmp_path)]) == 2
+    assert f"RUN: expected a run that trains, got {end!r}" in capsys.readouterr().err
+    assert "a run that trains" in watch._answer(watch._SURE, "y", log)
+
+
+def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
+    log = read_log(write(tmp_path, ROWS, end=None))
+    log.path = tmp_path / "nowhere" / NAME
+    with pytest.raises(ConfigError, match="a folder that can be written to"):
+        ask(log)

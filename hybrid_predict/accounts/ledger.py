@@ -7,6 +7,7 @@ import math
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from hybrid_predict.accounts.html import table
 from hybrid_predict.errors import ConfigError
 
 
@@ -188,6 +189,23 @@ class SavingsLedger:
         if not isinstance(skills, dict) or not all(map(_is_skill, skills.values())):
             raise ConfigError("skills", "numbers by name for every kind", skills)
         return cls(**known)
+
+    def _repr_html_(self) -> str:
+        """Counts, seconds, skill by kind and events as a table, in a notebook."""
+        rows = {
+            "full steps": f"{self.full_steps:,}, {self.corrected_steps:,} corrected",
+            "predicted steps": f"{self.predicted_steps:,} stand, {self.undone_steps:,} undone",
+            "steps": f"{self.steps:,}, {percent(self.saved_steps_fraction)} fewer full steps",
+        }
+        if self.full_seconds:
+            seconds = (self.full_seconds, self.correct_seconds, self.predict_seconds)
+            full, correct, predict = map(duration, seconds)
+            rows["seconds"] = f"full steps {full}, correcting {correct}, predicting {predict}"
+        for kind, skill in self.skills.items():
+            rows[f"skill, {kind}"] = f"{skill['mean']:.2f}, at least {skill['lower']:.2f}"
+        for event in self.events:
+            rows[f"full step {event['step']:,}"] = event["reason"]
+        return table("HybridPredict", rows)
 
 
 _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")

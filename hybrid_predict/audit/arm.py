@@ -148,7 +148,7 @@ class AuditArm:
         """
         import lightning.pytorch as pl
 
-        from hybrid_predict.integrations.lightning import refuse
+        from hybrid_predict.integrations.lightning_start import refuse
 
         if not isinstance(made, tuple) or len(made) != 3:
             remedy = "Return trainer, model, data."

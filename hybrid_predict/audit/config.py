@@ -11,6 +11,7 @@ from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.objects import OBJECTS, made
 from hybrid_predict.updates import make_update
 
 ARMS = (FULL, SHORT, CORRECTED, HYBRID)
@@ -97,7 +98,8 @@ class AuditConfig:
             raise ConfigError("hybrid", "a mapping", self.hybrid)
         allowed = [n for n in HybridConfig.__dataclass_fields__ if n not in _SET_BY_THE_AUDIT]
         check_names("hybrid", self.hybrid, allowed)
-        config = HybridConfig(speedup=self.speedup, **self.hybrid)
+        chosen = {k: made(f"hybrid.{k}", v) if k in OBJECTS else v for k, v in self.hybrid.items()}
+        config = HybridConfig(speedup=self.speedup, **chosen)
         if not config.predictors:
             remedy = "Without predicted steps the hybrid arm saves no full step."
             raise ConfigError("hybrid", "a predictor of some kind", config.predictors, remedy)

@@ -10,7 +10,6 @@ import warnings
 from argparse import ArgumentError
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,8 @@ from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import check_names
-from hybrid_predict.errors import ConfigError, did_you_mean
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.runs.objects import find_class
 
 _CLASSES = ("model", "data", "optimizer", "lr_scheduler")
 _SECTIONS = (*_CLASSES, "trainer", "audit", "seed_everything")
@@ -103,21 +103,7 @@ def _check_class(section: str, value: Any) -> None:
     """Check that a section's class can be imported, and takes its arguments."""
     if not isinstance(value, Mapping) or not isinstance(value.get("class_path"), str):
         return  # a name alone, which Lightning looks up
-    module, _, name = value["class_path"].rpartition(".")
-    if not module:
-        return
-    try:
-        found = import_module(module)
-    except ImportError as error:
-        remedy = f"Python says: {error}. Start the command in the folder of the module."
-        expected = "a class that can be imported"
-        raise ConfigError(f"{section}.class_path", expected, value["class_path"], remedy) from error
-    if not hasattr(found, name):
-        remedy = did_you_mean(name, vars(found))
-        raise ConfigError(f"{section}.class_path", f"a class of {module}", name, remedy)
-    parameters = inspect.signature(getattr(found, name)).parameters
-    if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        check_names(f"{section}.init_args", value.get("init_args") or {}, parameters)
+    find_class(section, value)
 
 
 def _length(parsed: Any, key: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from hybrid_predict.accounts.clock import Phase
+from hybrid_predict.accounts.html import table
 from hybrid_predict.model.gradients import GradientInfo
 from hybrid_predict.verify.judge import Verdict
 
@@ -52,3 +53,16 @@ class StepRecord:
         if self.skill is not None:
             parts.append(f"skill {self.skill:.2f}")
         return ", ".join(parts)
+
+    def _repr_html_(self) -> str:
+        """The step as a table, what is not known left out, in a notebook."""
+        known = {
+            "phase": self.phase.value,
+            "ticks": self.ticks,
+            "predicted before it": self.predicted,
+            "verdict": self.verdict and self.verdict.value,
+            "loss": None if self.loss is None else f"{self.loss:.4g}",
+            "skill": None if self.skill is None else f"{self.skill:.2f}",
+        }
+        rows = {name: str(value) for name, value in known.items() if value is not None}
+        return table(f"Full step {self.step}", rows)

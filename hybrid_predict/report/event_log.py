@@ -12,7 +12,7 @@ from typing import Any
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.engine.overview import Overview
 from hybrid_predict.engine.record import StepRecord
-from hybrid_predict.report.run_log import SCHEMA
+from hybrid_predict.report.run_log import NAME, SCHEMA, RunLog, told
 from hybrid_predict.runs.runtime import environment, finite
 
 ROWS = 500
@@ -29,28 +29,39 @@ class EventLog:
     A line is complete or missing: after a crash at most those of the last second are lost.
 
     Args:
-        path: The file; it and its folder are made if need be.
+        path: The file; it and its folder are made if need be. None writes nothing.
         plan: What the run will do.
         config: The run's configuration, as plain data.
         full_steps: Full steps that were done before, where a run is resumed.
+        keep: Whether what is written is kept in ``run`` as well.
+
+    Attributes:
+        run: What was written, as a reader of the file would have it; None unless it is kept.
+        started: When the run began, in seconds since 1970.
     """
 
     def __init__(
-        self, path: Path, plan: Overview, config: dict[str, Any], full_steps: int = 0
+        self,
+        path: Path | None,
+        plan: Overview,
+        config: dict[str, Any],
+        full_steps: int = 0,
+        *,
+        keep: bool = False,
     ) -> None:
         self.path = path
+        self.run: RunLog | None = None
+        self.started = round(time(), 3)
+        self._keep = keep
         self._every = max(1, plan.steps // ROWS)
         self._losses: list[float] = []
         self._events = self._rows = 0
         self._written = self._flushed = monotonic()
         self._file: Any = None
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+", encoding="utf-8")
-            self._mend()
-        except OSError as error:
-            self._give_up(error)
+        if path is not None:
+            self._open(path)
         start = {
+            "time": self.started,
             "schema": SCHEMA,
             "full_steps": full_steps,
             "config": config,
@@ -71,17 +82,25 @@ class EventLog:
         if due or fresh:
             self._row(record, ledger, flush=fresh or monotonic() - self._flushed > _BUFFERED)
 
-    def end(self, status: str, record: StepRecord | None, ledger: SavingsLedger) -> None:
+    def end(
+        self,
+        status: str,
+        record: StepRecord | None,
+        ledger: SavingsLedger,
+        checkpoint: str | None = None,
+    ) -> None:
         """Write the last row and how the run ended, and close the file.
 
         Args:
-            status: ``finished``, ``stopped`` or ``failed: ...``.
+            status: ``finished``, ``stopped``, ``stopped as asked`` or ``failed: ...``.
             record: The last full step, None if there was none.
             ledger: What the run has cost and saved.
+            checkpoint: Where a run that was asked to stop can go on.
         """
         if record is not None and record.step != self._rows:
             self._row(record, ledger)
-        self._write("end", {"status": status, "ledger": ledger.summary()}, flush=True)
+        saved = {} if checkpoint is None else {"checkpoint": checkpoint}
+        self._write("end", {"status": status, **saved, "ledger": ledger.summary()}, flush=True)
         self.close()
 
     def close(self) -> None:
@@ -112,6 +131,14 @@ class EventLog:
         self._rows, self._written = record.step, monotonic()
         self._write("row", row, flush=flush)
 
+    def _open(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("a+", encoding="utf-8")
+            self._mend()
+        except OSError as error:
+            self._give_up(error)
+
     def _mend(self) -> None:
         """End a line that a crash has torn, so that the next one can be read."""
         end = self._file.tell()
@@ -121,11 +148,13 @@ class EventLog:
                 self._file.write("\n")
 
     def _write(self, kind: str, values: dict[str, Any], *, flush: bool = False) -> None:
+        found = {"type": kind, "time": round(time(), 3), **finite(values)}
+        if self._keep:
+            self.run = told(self.run, self.path or Path(NAME), found)
         if self._file is None:
             return
-        line = json.dumps({"type": kind, "time": round(time(), 3), **finite(values)}, default=str)
         try:
-            self._file.write(line + "\n")
+            self._file.write(json.dumps(found, default=str) + "\n")
             if flush:
                 self._file.flush()
                 self._flushed = monotonic()

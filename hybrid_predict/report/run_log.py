@@ -110,7 +110,11 @@ def read_log(path: Path) -> RunLog:
     try:
         with path.open(encoding="utf-8") as file:
             for line in file:
-                log = _taken(log, path, line)
+                try:
+                    found = json.loads(line)
+                except ValueError:
+                    continue
+                log = told(log, path, found)
     except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
         remedy = f"{type(error).__name__}: {error}"
         raise ConfigError("RUN", "the event log of a run", str(path), remedy) from error
@@ -119,12 +123,18 @@ def read_log(path: Path) -> RunLog:
     return log
 
 
-def _taken(log: RunLog | None, path: Path, line: str) -> RunLog | None:
-    """What is known of a run with one more line."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return log
+def told(log: RunLog | None, path: Path, found: dict[str, Any]) -> RunLog:
+    """What is known of a run with one more line.
+
+    Args:
+        log: What was known before, None for nothing.
+        path: The file.
+        found: The line.
+
+    Raises:
+        KeyError: If the line lacks something.
+        ValueError: If it does not follow what was known.
+    """
     kind = found["type"]
     if kind == "start":
         if found["schema"] != SCHEMA:

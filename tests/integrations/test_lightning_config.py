@@ -13,7 +13,7 @@ from lightning.pytorch.cli import LightningCLI
 from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate
 from lightning_models import Net
 
-OWN = {"config", "log_dir", "skip_data"}
+OWN = {"config", "dashboard", "log_dir", "skip_data"}
 
 
 def test_the_callback_takes_every_field_of_the_configuration_by_name() -> None:

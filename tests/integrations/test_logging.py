@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 
-from hybrid_predict import HybridPredict, Phase, SavingsLedger
+from hybrid_predict import HybridConfig, HybridPredict, SavingsLedger
 from hybrid_predict.integrations import mlflow
 from hybrid_predict.integrations.outbox import Outbox
+from hybrid_predict.report.history import RunHistory
 from lightning_models import Net, Recorded, Ungated, fit
 
 
@@ -29,57 +30,104 @@ class AtPredicted:
         return clock.unread > 0 and ledger.undone_steps == 0
 
 
-METRICS = {
-    "phase", "full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps",
-    "saved_steps_fraction", "overhead_fraction", "estimated_seconds_saved",
+COURSE = {
+    "steps", "predicted_steps", "saved_steps_fraction", "overhead_fraction",
+    "estimated_seconds_saved",
 }  # fmt: skip
+RESULT = {"full_steps", "corrected_steps", "predicted_steps", "undone_steps", "events"}
+
+
+def plain(name: str) -> str:
+    """A metric's name without its group."""
+    return name.removeprefix("hybrid_predict/").removeprefix("hybrid_predict_end/")
 
 
 def plugin_rows(logger: CSVLogger) -> list[dict[str, str]]:
+    """The rows of the course, and behind them that of the result."""
     logger.save()
     with open(Path(logger.log_dir, "metrics.csv")) as file:
-        return [r for r in csv.DictReader(file) if r["hybrid_predict/full_steps"]]
+        rows = list(csv.DictReader(file))
+    found = [{plain(k): v for k, v in r.items() if v} for r in rows]
+    course = [r for r in found if "steps" in r]
+    (result,) = [r for r in found if "full_steps" in r]
+    return [*course, result]
 
 
 def test_csv_logger_gets_a_row_per_logging_interval(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
     callback = Ungated()
     fit([callback], max_steps=60, logger=logger, log_every_n_steps=8)
-    rows = plugin_rows(logger)
+    *rows, result = plugin_rows(logger)
     assert [int(r["step"]) for r in rows] == [7, 15, 23, 31, 39]
-    assert [float(r["hybrid_predict/full_steps"]) for r in rows] == [8, 16, 24, 32, 40]
-    assert float(rows[-1]["hybrid_predict/steps"]) == 60
-    assert {name.removeprefix("hybrid_predict/") for name in rows[-1]} >= METRICS
+    assert float(rows[-1]["steps"]) == 60 and float(result["full_steps"]) == 40
+    assert rows[-1].keys() >= COURSE and not RESULT - COURSE & rows[-1].keys()
+    assert result.keys() >= RESULT and int(result["step"]) == 39
     assert "hybrid_predict/speedup" in Path(logger.log_dir, "hparams.yaml").read_text()
 
 
 @pytest.mark.parametrize("mode", [{}, {"shadow": True}, {"updates": {}}, {"speedup": 1}], ids=str)
-def test_the_last_row_is_the_ledger(tmp_path: Path, mode: dict[str, Any]) -> None:
+def test_the_last_rows_are_the_ledger(tmp_path: Path, mode: dict[str, Any]) -> None:
     """Plain, corrected and predicted steps are told apart."""
     logger, callback = CSVLogger(tmp_path), Recorded(**mode)
     fit([callback], max_steps=30, logger=logger)
-    last = plugin_rows(logger)[-1]
+    *_, last, result = plugin_rows(logger)
     ledger = callback.ledger
-    for name in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps",
-                 "saved_steps_fraction"):  # fmt: skip
-        assert float(last[f"hybrid_predict/{name}"]) == pytest.approx(getattr(ledger, name))
-    assert float(last["hybrid_predict/phase"]) == list(Phase).index(callback.records[-1].phase)
-    assert "hybrid_predict/skill" not in last  # nobody knows it yet
+    for name in ("full_steps", "corrected_steps", "predicted_steps", "undone_steps"):
+        assert float(result[name]) == pytest.approx(getattr(ledger, name))
+    assert float(last["steps"]) == ledger.steps
+    assert "skill" not in last  # nobody knows it yet
     assert (ledger.corrected_steps > 0) == (not {"shadow", "updates"} & mode.keys())
     assert (ledger.predicted_steps > 0) == (not {"shadow", "speedup"} & mode.keys())
 
 
-def test_skill_is_logged_where_it_is_known() -> None:
-    class Spy:
-        def log_metrics(self, metrics: dict[str, float], step: int) -> None:
-            rows.append(metrics)
+class Spy:
+    """A logger that notes its rows."""
 
-    rows: list[dict[str, float]] = []
-    recorder = mlflow.Recorder([Spy()])
-    for skill in (None, 0.25):
-        recorder.log_row(SavingsLedger(skill=skill), phase=1, step=3)
-    assert "hybrid_predict/skill" not in rows[0]
-    assert rows[1]["hybrid_predict/skill"] == 0.25
+    def __init__(self) -> None:
+        self.rows: list[dict[str, float]] = []
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.rows.append({plain(k): v for k, v in metrics.items()})
+
+
+def test_what_is_not_known_or_has_not_happened_makes_no_chart() -> None:
+    spy = Spy()
+    recorder = mlflow.Recorder([spy])
+    recorder.log_row(SavingsLedger(full_steps=4, steps=4), step=3)
+    recorder.log_row(SavingsLedger(full_steps=4, steps=5, predicted_steps=1, skill=0.25), step=3)
+    recorder.log_result(SavingsLedger(full_steps=4, steps=4), step=3)
+    assert spy.rows[0] == {"steps": 4.0}
+    assert spy.rows[1] == {
+        "steps": 5.0, "predicted_steps": 1.0, "skill": 0.25,
+        "saved_steps_fraction": pytest.approx(0.2),
+    }  # fmt: skip
+    assert spy.rows[2] == dict.fromkeys(RESULT, 0.0) | {"full_steps": 4.0}
+
+
+def test_tensorboard_gets_a_text_and_no_chart_of_a_constant() -> None:
+    class TensorBoardLogger(Spy):
+        experiment: Any
+
+        def log_hyperparams(self, params: Any, metrics: Any = None) -> None:
+            given.append((params, metrics))
+
+    class Writer:
+        def add_text(self, tag: str, text: str) -> None:
+            texts[tag] = text
+
+    given: list[Any] = []
+    texts: dict[str, str] = {}
+    logger = TensorBoardLogger()
+    logger.experiment = Writer()
+    ledger = SavingsLedger(full_steps=4, steps=5, predicted_steps=1)
+    ledger.record(3, "something happened")
+    mlflow.Recorder([logger]).log_summary(HybridConfig(), ledger, RunHistory())
+    ((params, metrics),) = given
+    assert params["hybrid_predict/speedup"] == "1.5" and metrics == {}
+    assert not [k for k, v in params.items() if v == "None"]
+    text = texts["hybrid_predict"]
+    assert text.startswith("**HybridPredict:** 4 full + 1 predicted = 5 steps, 20 % fewer")
+    assert "| something happened | 3 | 1 |" in text and "One run cannot show" in text
 
 
 @pytest.mark.parametrize("mode", [{}, {"shadow": True}], ids=str)
@@ -98,7 +146,7 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
         return send(self, run_id, metrics=metrics, **kwargs)
 
     monkeypatch.setattr(type(logger.experiment), "log_batch", count)
-    callback = Ungated(**mode)
+    callback = Recorded(**mode)
     fit([callback], max_steps=60, logger=logger, log_every_n_steps=10)
     client, run_id = logger.experiment, logger.run_id
     full_steps = callback.ledger.full_steps
@@ -107,7 +155,14 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
     run = client.get_run(run_id)
     history = client.get_metric_history(run_id, "hybrid_predict/steps")
     assert [m.step for m in history] == rows
-    assert {name.removeprefix("hybrid_predict/") for name in run.data.metrics} >= METRICS
+    known = {plain(name) for name in run.data.metrics}
+    assert client.get_metric_history(run_id, "hybrid_predict_end/full_steps")[0].step == 0
+    assert known >= RESULT | ({"steps", "overhead_fraction"} if mode else COURSE)
+    assert "phase" not in known
+    assert run.data.tags["hybrid_predict.phase"] == callback.records[-1].phase.value
+    note = run.data.tags["mlflow.note.content"]
+    assert note.startswith(f"**HybridPredict:** {callback.ledger}.")
+    assert "| speedup | 1.5 |" in note
     assert run.data.params["hybrid_predict/warmup_steps"] == "0.05"
     assert run.data.tags["hybrid_predict.mode"] == ("shadow" if mode else "active")
     assert run.data.tags["hybrid_predict.full_steps"] == str(callback.ledger.full_steps)
@@ -161,8 +216,12 @@ def test_a_second_fit_into_the_same_run_is_recorded(tmp_path: Path) -> None:
     )
     for steps in (20, 30):
         fit([Ungated()], max_steps=steps, logger=logger)
-    tags = logger.experiment.get_run(logger.run_id).data.tags
+        tags = logger.experiment.get_run(logger.run_id).data.tags
+        assert f"= {steps} steps" in tags[mlflow.NOTE]
     assert tags["hybrid_predict.steps"] == "30"
+    logger.experiment.set_tag(logger.run_id, mlflow.NOTE, "the user's own")
+    fit([Ungated()], max_steps=20, logger=logger)
+    assert logger.experiment.get_run(logger.run_id).data.tags[mlflow.NOTE] == "the user's own"
 
 
 def test_a_logger_that_fails_at_the_end_costs_a_warning_only(tmp_path: Path) -> None:
@@ -187,10 +246,7 @@ def test_the_last_full_step_is_logged_whatever_the_interval(tmp_path: Path) -> N
     logger = CSVLogger(tmp_path)
     callback = Ungated()
     fit([callback], max_steps=50, logger=logger, log_every_n_steps=15)
-    rows = plugin_rows(logger)
-    assert [float(r["hybrid_predict/full_steps"]) for r in rows] == [
-        15,
-        30,
-        callback.ledger.full_steps,
-    ]
-    assert float(rows[-1]["hybrid_predict/steps"]) == 50
+    *rows, result = plugin_rows(logger)
+    assert [int(r["step"]) for r in rows] == [14, 29, callback.ledger.full_steps - 1]
+    assert float(rows[-1]["steps"]) == 50
+    assert float(result["full_steps"]) == callback.ledger.full_steps

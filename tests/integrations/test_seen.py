@@ -253,3 +253,25 @@ def test_callback_ledger_and_record_say_what_they_are() -> None:
     assert str(record) == (
         "full step 12 (predict), 1 predicted before it, stands, loss 1.235, skill 0.31"
     )
+
+
+def test_a_notebook_shows_tables() -> None:
+    plugin = HybridPredict(kinds={"<net>*": "head"})
+    shown = plugin._repr_html_()
+    assert "&lt;net&gt;*" in shown and "<net>" not in shown and shown.count("<table>") == 1
+    assert "all defaults" in HybridPredict()._repr_html_()
+    plugin = Ungated()
+    fit([plugin], max_steps=60)
+    plugin.ledger.record(9, "a < b")
+    shown = plugin._repr_html_()
+    assert shown.count("<table>") == 2
+    assert f"40, {plugin.ledger.corrected_steps} corrected" in shown
+    assert "20 stand, 0 undone" in shown and "60, 33 % fewer full steps" in shown
+    assert "a &lt; b" in shown
+    ledger = SavingsLedger(skills={"hidden": {"mean": 0.31, "lower": 0.25}})
+    assert '<th style="text-align:left">skill, hidden</th>' in ledger._repr_html_()
+    assert "0.31, at least 0.25" in ledger._repr_html_()
+    record = StepRecord(12, Phase.PREDICT, 2, 1, 12, Verdict.STANDS, None, 1.23456)
+    shown = record._repr_html_()
+    assert "Full step 12" in shown and "stands" in shown and "1.235" in shown
+    assert "skill" not in shown

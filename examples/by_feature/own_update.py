@@ -1,0 +1,62 @@
+"""A corrected update of one's own: a direction for hidden matrices, checked by the contract.
+
+Look at: check_update raises a ContractError that says what is wrong, if anything is. The callback
+takes care of weight decay, of the update's length and of how it is written.
+
+Run with: python examples/by_feature/own_update.py (about 10 seconds on one core)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from waves import train
+
+from hybrid_predict import HybridPredict
+from hybrid_predict.testing import check_update
+from hybrid_predict.updates import AbstractUpdate, UpdateState
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowUpdate(AbstractUpdate):
+    """Against the averaged gradient, every row of it equally long."""
+
+    share: float = 1.0
+    bound: float | None = 1.0
+    decay: float = 0.95
+
+    def init(self, like: Sequence[Any], backend: Any) -> UpdateState:
+        return UpdateState()
+
+    def direction(
+        self,
+        state: UpdateState,
+        members: Sequence[int],
+        average: Sequence[Any],
+        gradients: Sequence[Any],
+        cosines: Any,
+        backend: Any,
+    ) -> list[Any]:
+        found = []
+        for mean in average:
+            rows = mean.float().flatten(1)
+            rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)
+            found.append((-rows / rows.norm().clamp_min(1e-12)).view_as(mean))
+        return found
+
+    def lengths(self, state: UpdateState, members: Sequence[int], own: Any) -> Any:
+        return own
+
+
+def main() -> HybridPredict:
+    check_update(RowUpdate())
+    callback = HybridPredict(updates={"hidden": RowUpdate()})
+    trainer = train(callback)
+    print(f"{callback.ledger}; loss {float(trainer.callback_metrics['train_loss']):.4f}")
+    return callback
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""``hybrid-predict schema``: what an editor needs to complete and check configuration files."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from hybrid_predict.cli.options import need
+from hybrid_predict.cli.program import Command
+from hybrid_predict.errors import ConfigError
+
+
+def _add_options(add: Any) -> None:
+    add("--output", metavar="FILE", help="Where it is written (standard output).")
+
+
+def _run(options: Namespace) -> int:
+    need("The schema", ["cli", "lightning"])
+    from hybrid_predict.integrations.schema import schema
+
+    text = json.dumps(schema(), indent=2, ensure_ascii=False)
+    if options.output is None:
+        print(text)
+        return 0
+    path = Path(options.output).expanduser()
+    try:
+        path.write_text(text + "\n", encoding="utf-8")
+    except OSError as error:
+        remedy = f"The system says: {error.strerror}."
+        raise ConfigError("--output", "a file that can be written", str(path), remedy) from error
+    print(f"Schema:  {path}\nFirst line of a file for it:  # yaml-language-server: $schema={path}")
+    return 0
+
+
+COMMAND = Command(
+    "Print the JSON schema of configuration files, for editors.",
+    "Prints a JSON schema of the callback's arguments in a LightningCLI file, and of the section "
+    "audit. An editor completes and checks such files with it.",
+    _add_options,
+    _run,
+)

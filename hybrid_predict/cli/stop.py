@@ -1,0 +1,46 @@
+"""``hybrid-predict stop``: asks a run in another process to end with a checkpoint."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from time import time
+from typing import Any
+
+from hybrid_predict.accounts.ledger import duration
+from hybrid_predict.cli.options import PROGRAM
+from hybrid_predict.cli.program import Command
+from hybrid_predict.report.run_log import find_log, read_log
+from hybrid_predict.report.stop_request import ask
+
+
+def _add_options(add: Any) -> None:
+    add(
+        "run",
+        metavar="RUN",
+        help="Folder of a run's logger, or any above it: the newest event log below it is meant.",
+    )
+
+
+def _run(options: Namespace) -> int:
+    log = read_log(find_log(options.run))
+    ask(log)
+    print(
+        f"Asked {log.name} to stop. It looks about once a second, and ends after a full step with "
+        f"a checkpoint in {log.path.parent / 'checkpoints'}."
+    )
+    silent = time() - log.seen
+    if silent > 60:
+        print(f"It has written nothing for {duration(silent)}; it may have been killed.")
+    print(f"Watch:  {PROGRAM} watch {log.path.parent}")
+    return 0
+
+
+COMMAND = Command(
+    "Ask a run to stop, with a checkpoint.",
+    "Asks a run that was started by a Trainer with the callback, in another process, to stop: it "
+    "ends after a full step, as by early stopping, and saves a checkpoint that trainer.fit(..., "
+    "ckpt_path=...) goes on from. The request is a file beside the run's event log; other runs "
+    "pass it over.",
+    _add_options,
+    _run,
+)

@@ -1,0 +1,57 @@
+"""A request that a run end with a checkpoint, as a file beside its event log."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.report.run_log import RunLog
+
+STOP = "hybrid_predict.stop"
+"""What the file is called."""
+
+
+def ask(log: RunLog) -> None:
+    """Ask a run to end after a full step, with a checkpoint.
+
+    The request names the run by the time it began at, so no later run in the folder takes it for
+    its own.
+
+    Raises:
+        ConfigError: If the run has ended, or the request cannot be written.
+    """
+    if log.end is not None:
+        remedy = "A run that has just been started is known from its first full step on."
+        raise ConfigError("RUN", "a run that trains", log.status, remedy)
+    path = log.path.with_name(STOP)
+    fresh = path.with_name(f"{STOP}.{os.getpid()}")
+    try:
+        fresh.write_text(json.dumps({"started": log.start["time"]}), encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        remedy = f"The system says: {error.strerror}."
+        raise ConfigError("RUN", "a folder that can be written to", str(path), remedy) from error
+
+
+def is_asked(log: Path, started: float) -> bool:
+    """Whether a run has been asked to end.
+
+    Args:
+        log: Its event log.
+        started: When it began, as the log's first line tells.
+    """
+    try:
+        found = json.loads(log.with_name(STOP).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("started") == started
+
+
+def withdraw(log: Path, started: float) -> None:
+    """Remove the request to a run that has ended; one to another run stays."""
+    if is_asked(log, started):
+        with suppress(OSError):
+            log.with_name(STOP).unlink()

@@ -1,0 +1,65 @@
+"""Objects that plain data describes: ``class_path``, and ``init_args`` for its arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+from hybrid_predict.config import check_names
+from hybrid_predict.errors import ConfigError, did_you_mean
+
+OBJECTS = ("updates", "predictors")
+"""Fields of the configuration whose values by kind may be objects."""
+
+
+def find_class(name: str, described: Mapping[str, Any]) -> Any:
+    """The class of ``class_path``, which takes the ``init_args``; None for a name without a module.
+
+    Args:
+        name: Where it stands in the file.
+        described: What stands there.
+
+    Raises:
+        ConfigError: If it cannot be imported, or does not have such an argument.
+    """
+    path = described["class_path"]
+    module, _, wanted = path.rpartition(".")
+    if not module:
+        return None
+    try:
+        found = import_module(module)
+    except ImportError as error:
+        remedy = f"Python says: {error}. Start the command in the folder of the module."
+        expected = "a class that can be imported"
+        raise ConfigError(f"{name}.class_path", expected, path, remedy) from error
+    if not hasattr(found, wanted):
+        remedy = did_you_mean(wanted, dir(found))
+        raise ConfigError(f"{name}.class_path", f"a class of {module}", wanted, remedy)
+    parameters = inspect.signature(getattr(found, wanted)).parameters
+    if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        check_names(f"{name}.init_args", described.get("init_args") or {}, parameters)
+    return getattr(found, wanted)
+
+
+def made(name: str, choices: Any) -> Any:
+    """The same choices by kind, with objects in place of what describes them.
+
+    Args:
+        name: Where they stand.
+        choices: Names, objects, or descriptions, by parameter kind.
+
+    Raises:
+        ConfigError: If a class cannot be imported, or does not take its arguments.
+    """
+    if not isinstance(choices, Mapping):
+        return choices
+    return {kind: _made(f"{name}.{kind}", choice) for kind, choice in choices.items()}
+
+
+def _made(name: str, choice: Any) -> Any:
+    if not isinstance(choice, Mapping) or not isinstance(choice.get("class_path"), str):
+        return choice
+    found = find_class(name, choice)
+    return choice if found is None else found(**(choice.get("init_args") or {}))

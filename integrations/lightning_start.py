@@ -1,0 +1,73 @@
+"""What is looked at before a Trainer begins: what it refuses, what it warns of, random states."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.accounts.random_states import set_random_states
+from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.integrations.lightning_packages import package_of
+from hybrid_predict.tensors import ranks
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+
+KEY = "hybrid_predict"
+"""The callback's state in a checkpoint."""
+
+
+def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
+    """Continue every rank's random generators, in the epoch's iterator as well."""
+    if len(states) == ranks.size():
+        set_random_states(states[ranks.rank()])
+    loop = trainer.fit_loop
+    progress = loop.epoch_loop.batch_progress
+    if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
+        # The epoch's iterator was made, and drew its seeds, before the states were put back.
+        assert loop._data_fetcher is not None
+        iter(loop._data_fetcher)
+
+
+def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    """Raise for set-ups that are not supported.
+
+    Args:
+        trainer: The Trainer.
+        pl_module: What it is to train.
+
+    Raises:
+        UnsupportedSetupError: If this is such a set-up.
+    """
+    known = package_of(trainer).strategies
+    supported = (known.SingleDeviceStrategy, known.DDPStrategy, known.ModelParallelStrategy)
+    strategy, callbacks = trainer.strategy, trainer.callbacks  # type: ignore[attr-defined]
+    if sum(c.state_key == KEY for c in callbacks) > 1:
+        expected, got, remedy = "one HybridPredict callback", "several", "Keep one of them."
+    elif not isinstance(strategy, supported) or isinstance(strategy, known.DeepSpeedStrategy):
+        expected = "a single device, DDP, or ModelParallelStrategy with fully_shard (FSDP2)"
+        got = type(strategy).__name__
+        remedy = "Set Trainer(strategy='ddp'), or a ModelParallelStrategy to shard the model."
+    else:
+        return
+    raise UnsupportedSetupError("Trainer", expected, got, f"{remedy} Or remove HybridPredict.")
+
+
+def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
+    """Warn where patience is counted in validations or epochs, and predicted steps leave some out.
+
+    Args:
+        trainer: The Trainer of a run that uses all batches, so that its epochs are fewer.
+        speedup: How many times fewer.
+    """
+    stops = package_of(trainer).callbacks.EarlyStopping
+    patient = [
+        *{type(c).__name__ for c in trainer.callbacks if isinstance(c, stops)},  # type: ignore[attr-defined]
+        *{"ReduceLROnPlateau" for c in trainer.lr_scheduler_configs if c.reduce_on_plateau},
+    ]
+    if patient:
+        package_of(trainer).utilities.rank_zero_warn(
+            f"HybridPredict: the patience of {' and '.join(patient)} counts validations or epochs, "
+            f"of which a run bounded by steps has about {speedup:g} times fewer than without "
+            f"predicted steps. Divide patience by {speedup:g}, or bound the run by max_epochs "
+            "alone: then no validation is left out."
+        )

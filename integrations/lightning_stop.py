@@ -1,0 +1,84 @@
+"""Ends a run that somebody has asked to end, with a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from hybrid_predict.engine import HybridEngine
+from hybrid_predict.integrations.lightning_packages import TrainerCallback
+from hybrid_predict.tensors import ranks
+
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+
+_EVERY = 1.0
+"""Seconds between two looks at the request, about."""
+
+_RAREST = 1000
+"""Full steps between them at most."""
+
+
+class StopRequests(TrainerCallback):
+    """Runs after all other callbacks: between full steps, all weights are verified there.
+
+    The first rank looks about once a second, and all ranks learn of it in the same full step,
+    through a group on the host, so that nobody waits for a device.
+
+    Args:
+        engine: The run's engine.
+        asked: Tells on the first rank whether the run was asked to end.
+        saved: Called there with the checkpoint that was saved.
+        folder: Where the checkpoint belongs, None on the other ranks.
+    """
+
+    def __init__(
+        self,
+        engine: HybridEngine,
+        asked: Callable[[], bool],
+        saved: Callable[[str], None],
+        folder: Path | None,
+    ) -> None:
+        self._engine, self._asked, self._saved, self._folder = engine, asked, saved, folder
+        self._group = dist.new_group(backend="gloo") if ranks.size() > 1 else None
+        self._looked, self._time = engine.clock.full_steps, monotonic()
+        self._due: float = self._looked + 1
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        """End the run if it was asked to, at full steps that are about a second apart."""
+        step = self._engine.clock.full_steps
+        if self._engine.in_step or step < self._due or self._engine.done:
+            return
+        asked, wait = self._agreed(step)
+        self._due = step + wait
+        if not asked:
+            return
+        name = f"stopped-step={trainer.global_step}.ckpt"
+        where = None if self._folder is None else str(self._folder / "checkpoints" / name)
+        path = trainer.strategy.broadcast(where)
+        assert path is not None
+        trainer.save_checkpoint(path)
+        self._saved(path)
+        trainer.should_stop = True
+        self._due = float("inf")
+
+    def close(self) -> None:
+        """Let go of the group."""
+        group, self._group = self._group, None
+        if group is not None and dist.is_initialized():
+            dist.destroy_process_group(group)
+
+    def _agreed(self, step: int) -> tuple[bool, int]:
+        """Whether the run is to end, and full steps until the next look, the same on all ranks."""
+        now = monotonic()
+        rate = (step - self._looked) / max(now - self._time, 1e-6)
+        self._looked, self._time = step, now
+        told = torch.tensor([int(self._asked()), min(_RAREST, max(1, round(rate * _EVERY)))])
+        if self._group is not None:
+            dist.broadcast(told, 0, group=self._group)
+        return bool(told[0]), int(told[1])

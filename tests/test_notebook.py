@@ -1,0 +1,40 @@
+"""The notebook runs from its first cell to its last, and shows tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+nbformat = pytest.importorskip("nbformat")
+nbclient = pytest.importorskip("nbclient")
+
+NOTEBOOK = Path(__file__).parents[1] / "examples" / "tutorial.ipynb"
+
+
+def tables(notebook: Any) -> list[str]:
+    """The HTML that each cell shows."""
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    found = [output.get("data", {}).get("text/html", "") for output in outputs]
+    return [text for text in found if text]
+
+
+def test_the_notebook_runs_and_shows_tables() -> None:
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    folder = {"metadata": {"path": str(NOTEBOOK.parent)}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=folder).execute()
+    shown = tables(notebook)
+    assert len(shown) == len(tables(nbformat.read(NOTEBOOK, as_version=4))) == 4
+    assert "300, " in shown[0] and "predicted steps" in shown[0]
+
+
+def test_the_notebook_is_committed_as_it_ran() -> None:
+    content = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    nbformat.validate(nbformat.from_dict(content))
+    code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
+    assert [cell["execution_count"] for cell in code] == list(range(1, len(code) + 1))
+    outputs = [output for cell in code for output in cell["outputs"]]
+    assert "site-packages" not in json.dumps([cell["outputs"] for cell in code])
+    assert not [o for o in outputs if o["output_type"] == "error"]
