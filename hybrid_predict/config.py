@@ -95,7 +95,7 @@ class HybridConfig:
     enabled: bool = True
     shadow: bool = False
     updates: Mapping[str, Any] = field(default_factory=lambda: {"hidden": "spectral"})
-    predictors: Mapping[str, Any] = field(default_factory=lambda: {"hidden": "momentum"})
+    predictors: Mapping[str, Any] = field(default_factory=lambda: {"hidden": "fitted"})
     kinds: Mapping[str, str] = field(default_factory=dict)
     max_overhead: float = 0.1
     history_dtype: str = "float32"

@@ -272,9 +272,24 @@ class Forecaster:
 
     def _barred(self, group: TensorGroup) -> bool:
         """Whether a group's forecasts need a skill, or corrections, that there are not."""
-        predictor, skill = group.plan.predictor, self.skills.get(group.plan.kind)
+        predictor = group.plan.predictor
         gated = predictor is not None and predictor.gated
-        return gated and (self.weak or not (skill is not None and skill.enough))
+        return gated and (self.weak or not self._able(group) or not self._mostly_able)
+
+    def _able(self, group: TensorGroup) -> bool:
+        """Whether forecasts of a group's kind have shown enough skill."""
+        skill = self.skills.get(group.plan.kind)
+        return skill is not None and skill.enough
+
+    @property
+    def _mostly_able(self) -> bool:
+        """Whether most of the weights that need skill have it.
+
+        A predicted step of the others alone would take a full step's place and move little.
+        """
+        needing = [g for g in self._predicted if g.plan.predictor and g.plan.predictor.gated]
+        able = sum(p.numel() for g in needing if self._able(g) for p in g.parameters)
+        return 2 * able >= sum(p.numel() for g in needing for p in g.parameters)
 
     @property
     def gated(self) -> bool:

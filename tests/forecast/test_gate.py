@@ -130,3 +130,18 @@ def test_the_check_of_placebos_finds_a_gate_that_lets_all_through():
         patched.setattr(Skill, "enough", property(always))
         with pytest.raises(ContractError, match="placebo"):
             check_placebos(Careless(), steps=120)
+
+
+@pytest.mark.parametrize("able", ["hidden", "vector"])
+def test_small_tensors_alone_do_not_take_the_place_of_full_steps(able):
+    bench = Bench(gated(predictors=dict.fromkeys(("hidden", "vector"), "momentum")))
+    bench.train(100)
+    engine = bench.engine
+    forecaster = engine._run.forecaster
+    skill = forecaster.skills["hidden"]
+    assert skill.enough
+    forecaster.skills = {"hidden": Skill(), "vector": Skill(), able: skill}
+    delta, _ = forecaster.forecast(engine._options())
+    assert bool(delta.names) is (able == "hidden")
+    assert not any(name.endswith("bias") for name in delta.names)
+    assert forecaster.barred is (able == "vector")
