@@ -120,6 +120,7 @@ class Dashboard:
     def _metrics(self) -> dict[str, str]:
         """The user's own metrics for the progress bar."""
         trainer, bar = self._trainer, self._trainer.progress_bar_callback
+        found: dict[str, Any]
         if bar is None:
             found = trainer.progress_bar_metrics
         else:

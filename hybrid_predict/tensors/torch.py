@@ -172,12 +172,13 @@ def per_rate(
 ) -> list[Tensor]:
     """Displacements (after - before) / rate in place of ``before``; 0 where the rate is 0."""
     torch._foreach_sub_(before, list(after))
-    if any(isinstance(rate, Tensor) for rate in rates):
-        for x, rate in zip(before, rates, strict=True):
-            known = rate if isinstance(rate, Tensor) else torch.tensor(rate)
-            x.div_(torch.where(known > 0, -known, -torch.inf))
-    else:
-        torch._foreach_mul_(before, [-1.0 / rate if rate > 0 else 0.0 for rate in rates])
+    numbers = [rate for rate in rates if not isinstance(rate, Tensor)]
+    if len(numbers) == len(before):
+        torch._foreach_mul_(before, [-1.0 / rate if rate > 0 else 0.0 for rate in numbers])
+        return before
+    for x, rate in zip(before, rates, strict=True):
+        known = rate if isinstance(rate, Tensor) else torch.tensor(rate)
+        x.div_(torch.where(known > 0, -known, -torch.inf))
     return before
 
 
