@@ -74,6 +74,12 @@ class OperationCounter:
             mode.__exit__(None, None, None)
         return mode is not None
 
+    def reset(self) -> None:
+        """Forget a full step that is not finished; the next one is counted."""
+        if self.stop():
+            self._total = self._added = 0
+            self._tried = False
+
     def note(self) -> bool:
         """Tell the ledger what has been counted so far, if anything has; every rank calls it."""
         own = ranks.total(_FAILED if self._failed else self._total - self._added)

@@ -249,7 +249,7 @@ class HybridEngine:
             )
         reason = "a full step was left before its update"
         step.undo(reason)
-        self._operations.stop()
+        self._operations.reset()
         if self._watching:
             self._forecaster.drop()
         self._step = None
@@ -267,6 +267,8 @@ class HybridEngine:
             step.measure(index, self.mapper.by_id, loss)
             self._run.decide_kinds(step, loss, index)
             good = step.good(index)
+            if isinstance(good, Tensor) and good.device.type == "cpu":
+                good = bool(good)
             if self._operations.counting and self._operations.note():
                 self._run.economise()  # before the first correction
             if good is not False:

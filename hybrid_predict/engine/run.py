@@ -237,11 +237,12 @@ class Run:
             self.forecaster.regroup()
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
+        self.economise()
         if steps is not None and steps != self.clock.steps:
             self._resume(steps)
             return
-        self.economise()
         dropped = [] if self.clock.plain else self.forecaster.load_state_dict(state["tensors"])
+        self.economise()  # now that it is known how often each optimizer updates
         if not self.verifier.load_state_dict(state["verdicts"]):
             dropped.append("loss and gradient norms")
             self.clock.unread = 0

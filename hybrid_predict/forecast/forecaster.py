@@ -179,7 +179,8 @@ class Forecaster:
         """
         self._budget = budget
         for self.block in BLOCKS:
-            operations = sum(group.operations(self.block) for group in self.groups)
+            each = [(group.operations(self.block), group.plan.owner) for group in self.groups]
+            operations = sum(count * max(1, self._calls[owner]) for count, owner in each)
             if operations <= budget:
                 break
         for group in self.groups:

@@ -259,7 +259,8 @@ class TensorGroup:
         if bounds:
             lengths = torch.minimum(lengths, min(bounds) * own)
         share, plain = update.share, TorchBackend()
-        new = list(seen.directions)
+        pairs = zip(seen.directions, values, strict=True)
+        new = [d.to(torch.promote_types(d.dtype, wide(v).dtype)) for d, v in pairs]
         torch._foreach_mul_(new, list((share * lengths).unbind()))
         plain.add_scaled(new, before, [share * rest for rest in kept])
         if share < 1.0:

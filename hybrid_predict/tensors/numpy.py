@@ -123,7 +123,8 @@ def _factor(array: NDFloat, iterations: int, block: int | None) -> NDFloat:
 
 
 def _rows(x: NDFloat) -> NDFloat:
-    """A row with length one."""
+    """A row with length one; its squares may be too small for any."""
+    x = x / (abs(x).max() or 1.0)
     return np.asarray(x / (np.linalg.norm(x) or 1.0))
 
 

@@ -243,6 +243,7 @@ def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Ten
 
 def _rows(x: Tensor) -> Tensor:
     """Every row with length one."""
+    x = x / x.abs().amax(-1, keepdim=True).clamp_min(_TINY)
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_TINY)
 
 

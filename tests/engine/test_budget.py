@@ -136,3 +136,50 @@ def test_weak_corrections_make_up_for_no_predicted_steps(limit, gated, predicted
     told = any("too weak" in event["reason"] for event in ledger.events)
     assert told is (limit == 0.0 and gated)
     assert ledger.steps == 200
+
+
+def test_several_updates_in_one_full_step_share_the_budget():
+    loop = Loop(max_overhead=0.5)
+    for _ in range(3):
+        loop.engine.before_step()
+        for _ in range(4):
+            loss = (loop.net(loop.batches[0]) - loop.target).square().mean()
+            loss.backward()
+            loop.optimizer.step()
+            loop.optimizer.zero_grad()
+        loop.engine.after_step(loss)
+    (block,) = loop.blocks
+    once = sum(g.operations(block) for g in loop.engine._run.forecaster.groups)
+    ledger = loop.engine.ledger
+    assert ledger.flops_per_correction == 4 * once
+    assert 0 < ledger.correction_share <= 0.5
+
+
+@pytest.mark.parametrize("steps", [None, 5])
+def test_a_budget_is_kept_where_somebody_else_has_counted_further(steps):
+    half = Loop().train(0, 3)
+    other = Loop()
+    other.engine.load_state_dict(half.engine.state_dict(), steps=steps)
+    assert other.blocks == half.blocks != {None}
+
+
+def test_after_a_step_that_was_abandoned_the_next_one_is_counted():
+    loop = Loop()
+    loop.engine.before_step()
+    loop.net(loop.batches[0])
+    loop.engine.abandon()
+    loop.train(0, 2)
+    assert loop.engine.ledger.flops_per_step == Loop().train(0, 2).engine.ledger.flops_per_step
+    assert loop.blocks != {None}
+
+
+def test_weights_in_64_bits_keep_them_whatever_averages_are_stored_in():
+    loop = Loop(history_dtype="bfloat16", total_steps=40)
+    loop.net.double()
+    loop.batches, loop.target = loop.batches.double(), loop.target.double()
+    loop.optimizer = torch.optim.AdamW(loop.net.parameters(), lr=1e-3)
+    config = HybridConfig(total_steps=40, speedup=1, history_dtype="bfloat16")
+    loop.engine.detach()
+    loop.engine = HybridEngine(loop.net, loop.optimizer, config)
+    loop.train(0, 3)
+    assert not any(torch.equal(p, p.float().double()) for p in loop.weights())

@@ -64,3 +64,16 @@ def test_fewer_rows_at_a_time_take_fewer_operations_down_to_none():
     found = [TorchBackend().flatten_operations(like, 3, b) for b in (None, 64, 32, 16, 8, 4, 1)]
     assert found == sorted(found, reverse=True)
     assert found[-1] == 0
+
+
+@pytest.mark.parametrize("block", [None, 2, 1])
+def test_one_tiny_gradient_does_not_freeze_a_row(block):
+    backend, rows = TorchBackend(), None
+    generator = torch.Generator().manual_seed(0)
+    for step in range(30):
+        gradient = [torch.randn(8, 16, generator=generator)]
+        gradient[0][0] *= 1e-30 if step == 3 else 1.0
+        rows = backend.zero_rows(gradient) if rows is None else rows
+        (flat,), rows = backend.flatten_spectrum(gradient, gradient, [0.5], 3, rows, block)
+    lengths = torch.linalg.vector_norm(flat, dim=1)
+    assert lengths[0] > 0.5 * lengths.median()

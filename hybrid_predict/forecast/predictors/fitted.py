@@ -99,7 +99,9 @@ class FittedPredictor(AbstractPredictor):
         return [state.arrays[name] for name in self._directions]
 
     def fit(self, state: PredictorState, reading: Reading) -> None:
-        """Fit the coefficients anew, with one more window."""
+        """Fit the coefficients anew, with one more window; none that is not finite."""
+        if not (np.isfinite(reading.directions).all() and np.isfinite(reading.targets).all()):
+            return
         count = len(self._directions)
         pairs = zip(reading.names, reading.directions, reading.targets, strict=True)
         for name, gram, target in pairs:
