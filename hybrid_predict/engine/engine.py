@@ -144,7 +144,9 @@ class HybridEngine:
         self._open["step"] = step
         if self._watching:
             with self._contained(step):
-                self._follow()
+                if self._forecaster.refresh():  # frozen, unfrozen or added
+                    own(self, self.optimizer.parameters())
+                    self._run.tell_left_out()
                 self._bystanders.watch()
                 self._predict(step)
                 step.limit(self._run.verifier.monitor)
@@ -202,6 +204,8 @@ class HybridEngine:
                 with self._contained(step):
                     step.settle(loss)
                     self._forecaster.count(step.number, step.calls)
+                    if counted:
+                        self._run.economise(step.number)
                     self._run.verifier.push(*step.packed(step.phase is Phase.WARMUP))
                     self._run.decide_kinds(step, loss)
         finally:
@@ -210,10 +214,6 @@ class HybridEngine:
         if self._watching:
             with self._contained(step):
                 self._judge(drain=self.clock.closing)
-        if counted and self._watching:
-            with self._contained(step):
-                self._run.economise()
-                self._run.tell_cost(step.number)
         record = self._run.advance(step)
         step.account(self.ledger, started, perf_counter())
         return record
@@ -267,8 +267,6 @@ class HybridEngine:
             step.measure(index, self.mapper.by_id, loss)
             self._run.decide_kinds(step, loss, index)
             good = step.good(index)
-            if isinstance(good, Tensor) and good.device.type == "cpu":
-                good = bool(good)
             if self._operations.counting and self._operations.note():
                 self._run.economise()  # before the first correction
             if good is not False:
@@ -317,12 +315,6 @@ class HybridEngine:
         self._run.judge(drain=drain)
         if self._run.verifier.monitor.risen and not self.clock.plain:
             self._fall_back("the training loss stands above that of the warm-up")
-
-    def _follow(self) -> None:
-        """Follow what the user has frozen, unfrozen or added."""
-        if self._forecaster.refresh():
-            own(self, self.optimizer.parameters())
-            self._run.tell_left_out()
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:

@@ -25,6 +25,12 @@ from hybrid_predict.verify.verifier import Verifier
 
 logger = ranks.rank_zero_logger(__name__)
 
+SMALLEST_STEP = 1e8
+"""Operations that a full step counts for at least where corrections get their budget.
+
+Full steps of small models take their time around torch's calls, not in their products.
+"""
+
 PATIENCE = 32
 """Full steps in which graphs are walked for optimizers that have not updated yet."""
 
@@ -69,34 +75,29 @@ class Run:
             reason = "there is nothing to predict: no trained parameter is of a kind in predictors"
             self.note(reason, logging.WARNING)
 
-    def economise(self) -> None:
-        """Keep correcting within its budget, as far as a full step's operations are counted."""
-        ledger = self.ledger
-        if not ledger.flops_per_step:
-            return
-        budget = self._config.max_overhead * ledger.flops_per_step / ranks.size()
-        operations = self.forecaster.economise(budget)
-        if operations or self.forecaster.block is not None:
-            ledger.flops_per_correction = operations * ranks.size()
-
-    def tell_cost(self, step: int) -> None:
-        """Tell the user how corrections are kept within their budget, or that they cannot be.
+    def economise(self, step: int | None = None) -> None:
+        """Keep correcting within its budget, as far as a full step's operations are counted.
 
         Args:
-            step: Number of the full step.
+            step: Number of the full step, to tell the user as well; None tells nothing.
         """
-        limit, block = self._config.max_overhead, self.forecaster.block
-        share = self.ledger.correction_share or 0.0
+        ledger, limit = self.ledger, self._config.max_overhead
+        if not ledger.flops_per_step:
+            return
+        budget = limit * max(ledger.flops_per_step / ranks.size(), SMALLEST_STEP)
+        operations, block = self.forecaster.economise(budget), self.forecaster.block
+        if operations or block is not None:
+            ledger.flops_per_correction = operations * ranks.size()
+        if step is None:
+            return
         if block is not None:
             rows = "rows one by one" if block == 1 else f"{block} rows at a time"
             reason = f"corrected updates treat {rows}, which max_overhead={limit:g} allows"
             self.note(reason, logging.INFO, step)
-        if share > limit:
-            reason = (
-                "corrected updates take more operations than max_overhead allows: "
-                f"{percent(share)} of a full step's"
-            )
-            self.note(reason, logging.WARNING, step)
+        if operations > budget:
+            share = percent(ledger.correction_share or 0.0)
+            reason = f"corrected updates take {share} of a full step's operations, more than"
+            self.note(f"{reason} max_overhead={limit:g} allows", logging.WARNING, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of the parameters of an optimizer that updates for the first time.

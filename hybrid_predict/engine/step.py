@@ -139,8 +139,9 @@ class Step:
             self._decide(index, held, norms, lengths)
 
     def good(self, index: int) -> Tensor | bool:
-        """Whether the coming or last update of an optimizer happens."""
-        return self._good.get(index, True)
+        """Whether the coming or last update of an optimizer happens; no device is waited for."""
+        good = self._good.get(index, True)
+        return bool(good) if isinstance(good, Tensor) and good.device.type == "cpu" else good
 
     def updated(self, index: int) -> None:
         """Right after an update of one optimizer: if it had gradients, it counts from here on."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError, PredictorError
+from hybrid_predict.forecast.masks import masks, unspoiled
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.forecast.predictors.contract import check_delta, check_form
 from hybrid_predict.forecast.window import Reading, Window, window_length
@@ -118,12 +119,9 @@ class TensorGroup:
         ]
         average = [self.average[k] for k in members]
         update = self.plan.update if correct else None
-        cosines: Tensor | None = None
-        if update:
-            norms, cosines = backend.angles(gradients, average)
-        else:
-            norms = backend.norms(gradients)
-        gradients, fine = _unspoiled(gradients, average, norms, good)
+        angles = backend.angles(gradients, average) if update else None
+        norms, cosines = angles or (backend.norms(gradients), None)
+        gradients, fine = unspoiled(gradients, average, norms, good)
         decay = self.plan.update.decay if self.plan.update else AVERAGE
         average = backend.average(average, gradients, decay)
         directions: list[Tensor] = []
@@ -154,12 +152,10 @@ class TensorGroup:
             Whether anything was corrected.
         """
         seen, self._open = self._open, None
-        if isinstance(good, Tensor) and good.device.type == "cpu":
-            good = bool(good)
         if seen is None or good is False:
             return False
         with torch.no_grad():
-            still = self._still(seen, good)
+            still = masks(self.average, seen.members, seen.fine, good)
             if seen.directions:
                 self._correct(options, bound, seen, still)
             if self.plan.predictor is not None:
@@ -220,22 +216,6 @@ class TensorGroup:
         if predictor is None or state is None or not state.count:
             return None
         return self._forecast([options[id(p)].rate for p in self.parameters])
-
-    def _still(self, seen: _Open, good: Tensor | bool) -> list[Tensor | None]:
-        """Which entries are the optimizer's alone: never a gradient, or none that can be used.
-
-        Returns:
-            One mask per tensor; None where it would be empty, as far as can be told without waiting
-            for a device.
-        """
-        masks = [_zeros(average) for average in self.average]
-        reasons = {} if seen.fine is None else dict(zip(seen.members, ~seen.fine, strict=True))
-        for k, average in enumerate(self.average):
-            for reason in (reasons.get(k), ~good if isinstance(good, Tensor) else None):
-                if reason is not None:
-                    known = masks[k]
-                    masks[k] = (average == 0) | reason if known is None else known | reason
-        return masks
 
     def _correct(
         self,
@@ -416,26 +396,3 @@ class TensorGroup:
         if self.history_state is not None:
             lists.update({f"history.{n}": a for n, a in self.history_state.arrays.items()})
         return lists
-
-
-def _zeros(average: Tensor) -> Tensor | None:
-    """Where an average is exactly zero; None for nowhere, which only the CPU is asked."""
-    if average.device.type == "cpu" and int(torch.count_nonzero(average)) == average.numel():
-        return None
-    return average == 0
-
-
-def _unspoiled(
-    gradients: list[Tensor], average: Sequence[Tensor], norms: Tensor, good: Tensor | bool
-) -> tuple[list[Tensor], Tensor | None]:
-    """Gradients that an average may see, itself where one is not finite or leads to no update.
-
-    Returns:
-        The gradients, and which of them were fine, shape (K,); None if all were, as far as can be
-        told without waiting for a device.
-    """
-    fine = norms.isfinite() & good
-    if fine.device.type == "cpu" and bool(fine.all()):
-        return gradients, None
-    triples = zip(gradients, average, fine, strict=True)
-    return [torch.where(ok, g, wide(m).to(g.dtype)) for g, m, ok in triples], fine

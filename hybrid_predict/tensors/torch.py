@@ -216,7 +216,7 @@ def _downhill(stack: Tensor, roots: Tensor | None) -> Tensor:
     if roots is None:
         return stack.mul_(-1.0 / _lengths(stack)).contiguous()
     rows = torch.linalg.vector_norm(stack, dim=-1, keepdim=True) / roots
-    return stack.mul_(-1.0 / (roots * _lengths(rows))).contiguous()
+    return stack.mul_(-1.0 / (roots * _lengths(rows)).clamp_min(_TINY)).contiguous()
 
 
 def _roots(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
@@ -277,7 +277,7 @@ def _with_gram(x: Tensor) -> tuple[Tensor, Tensor]:
 
     A CPU is asked whether they do; a device is not waited for.
     """
-    if not x.is_cuda:
+    if x.device.type == "cpu":
         gram = torch.bmm(x, x.mT)
         lengths = _lengths(gram)
         if bool(((lengths > _SQUARED[0]) & (lengths < _SQUARED[1])).all()):

@@ -8,8 +8,14 @@ import torch
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate
+from hybrid_predict.engine import run
 
 BATCH = 16
+
+
+@pytest.fixture(autouse=True)
+def every_operation_counts(monkeypatch):
+    monkeypatch.setattr(run, "SMALLEST_STEP", 0.0)
 
 
 class Loop:
@@ -117,7 +123,7 @@ class Dear(SpectralUpdate):
 def test_a_budget_that_cannot_be_kept_is_told(caplog):
     with caplog.at_level(logging.WARNING):
         loop = Loop(updates={"hidden": Dear()}).train(0, 3)
-    assert "more operations than max_overhead allows" in caplog.text
+    assert "operations, more than max_overhead=0.1 allows" in caplog.text
     assert loop.engine.ledger.flops_per_correction == 10**9
 
 
@@ -183,3 +189,11 @@ def test_weights_in_64_bits_keep_them_whatever_averages_are_stored_in():
     loop.engine = HybridEngine(loop.net, loop.optimizer, config)
     loop.train(0, 3)
     assert not any(torch.equal(p, p.float().double()) for p in loop.weights())
+
+
+def test_small_models_are_corrected_in_full(monkeypatch):
+    monkeypatch.undo()
+    loop = Loop().train(0, 3)
+    assert loop.blocks == {None}
+    assert loop.engine.ledger.correction_share > 0.1
+    assert Loop(max_overhead=0.0).train(0, 3).blocks == {1}

@@ -92,7 +92,7 @@ trainer:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("path", ["HybridPredict", "hybrid_predict.HybridPredict"])
-@pytest.mark.parametrize("config", ["null", "{lag: 1, predictors: {hidden: momentum}}"])
+@pytest.mark.parametrize("config", ["null", "{lag: 1, predictors: {hidden: fitted}}"])
 def test_a_lightning_cli_makes_the_callback(
     tmp_path: Path, path: str, config: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
