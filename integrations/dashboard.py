@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any
@@ -92,11 +93,12 @@ class Dashboard:
     def stop(self) -> None:
         """Leave the terminal as it was."""
         live, self._live = self._live, None
-        if live is not None:
-            live.stop()
         for handler, stream in self._moved:
             handler.setStream(stream)
         self._moved.clear()
+        if live is not None:
+            with suppress(Exception):  # it draws once more, also where that has just failed
+                live.stop()
 
     def close(self) -> None:
         """Leave the terminal and the progress bar as they were, when the training is over."""

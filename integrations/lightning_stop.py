@@ -17,6 +17,8 @@ from hybrid_predict.tensors import ranks
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
+logger = ranks.rank_zero_logger(__name__)
+
 _EVERY = 1.0
 """Seconds between two looks at the request, about."""
 
@@ -56,16 +58,24 @@ class StopRequests(TrainerCallback):
             return
         asked, wait = self._agreed(step)
         self._due = step + wait
-        if not asked:
+        # Before min_steps and min_epochs the Trainer would go on, past the checkpoint.
+        if not asked or not getattr(trainer.fit_loop, "_can_stop_early", True):
             return
         name = f"stopped-step={trainer.global_step}.ckpt"
         where = None if self._folder is None else str(self._folder / "checkpoints" / name)
         path = trainer.strategy.broadcast(where)
         assert path is not None
-        trainer.save_checkpoint(path)
+        self._due = float("inf")
+        try:
+            trainer.save_checkpoint(path)
+        except OSError:
+            if ranks.size() > 1:  # the others have saved their parts, or wait
+                raise
+            text = "HybridPredict was asked to stop, cannot save %s, and goes on with the run."
+            logger.warning(text, path, exc_info=True)
+            return
         self._saved(path)
         trainer.should_stop = True
-        self._due = float("inf")
 
     def close(self) -> None:
         """Let go of the group."""

@@ -137,8 +137,8 @@ class Recorder:
                     logger.log_hyperparams(parameters)
             except Exception as error:  # whatever a logger does, the training is done
                 name = type(logger).__name__
-                text = f"hybrid_predict could not record the run in {name}: {error!r}."
-                warnings.warn(text, stacklevel=2)
+                warning = f"hybrid_predict could not record the run in {name}: {error!r}."
+                warnings.warn(warning, stacklevel=2)
 
     def close(self, timeout: float = 30.0) -> None:
         """Send what waits, for so many seconds at most, and end the threads."""
@@ -156,9 +156,15 @@ def _description(chosen: Mapping[str, Any], ledger: SavingsLedger) -> str:
     lines = [f"{_OWN} {ledger}.", "", ONE_RUN]
     if ledger.events:
         lines += ["", "| event | full step | times |", "| --- | --- | --- |"]
-        lines += [f"| {e['reason']} | {e['step']} | {e['count']} |" for e in ledger.events]
+        events = [(_cell(e["reason"]), e["step"], e["count"]) for e in ledger.events]
+        lines += [f"| {reason} | {step} | {count} |" for reason, step, count in events]
     lines += ["", "| setting | value |", "| --- | --- |"]
-    return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in chosen.items())])
+    return "\n".join([*lines, *(f"| {name} | {_cell(value)} |" for name, value in chosen.items())])
+
+
+def _cell(value: object) -> str:
+    """A value in a table of Markdown."""
+    return " ".join(str(value).replace("|", "\\|").split())
 
 
 def _log_mlflow(

@@ -83,8 +83,7 @@ class Reporter:
         self._last = record
         if self._log is not None:
             self._log.step(record, ledger)
-            if self._view is not None:
-                self._view.show(self._log.run)
+            self._show()
         position = trainer.fit_loop.epoch_loop._batches_that_stepped
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         self._position, self._unlogged = position, True
@@ -141,8 +140,7 @@ class Reporter:
             log.end(status, self._last, self._ledger, self._checkpoint)
             if log.path is not None:
                 withdraw(log.path, log.started)
-            if self._view is not None:
-                self._view.show(log.run, last=True)
+            self._show(last=True)
         self.release()
         how = "" if status == "finished" else f" {status} after"
         self._say(trainer, f"HybridPredict{how or ':'} {self._ledger}.")
@@ -154,12 +152,23 @@ class Reporter:
 
     def release(self) -> None:
         """Leave the screen and the progress bar as they were; let go of the event log's file."""
+        if self._log is not None:
+            self._log.close()
         self._bar.release()
         view, self._view = self._view, None
         if view is not None:
             view.stop()
-        if self._log is not None:
-            self._log.close()
+
+    def _show(self, *, last: bool = False) -> None:
+        """Draw the live view; one that cannot be drawn ends, and everything else goes on."""
+        if self._view is None or self._log is None:
+            return
+        try:
+            self._view.show(self._log.run, last=last)
+        except Exception:
+            view, self._view = self._view, None
+            view.stop()
+            logger.warning("HybridPredict cannot draw its live view.", exc_info=True)
 
     def _say(self, trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
         if self._view is None:

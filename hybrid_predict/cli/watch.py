@@ -21,6 +21,7 @@ from hybrid_predict.report.terminal import lines
 _REFRESH = 1.0
 
 _KEYS = "q or Ctrl-C leaves the view; s asks the run to stop."
+_LEAVE = "Ctrl-C leaves the view."
 _SURE = "Stop it after its next full step, with a checkpoint? y or n"
 
 
@@ -51,25 +52,23 @@ def _follow(path: Path, console: Any) -> None:
     from rich.live import Live
     from rich.text import Text
 
-    log, note = read_log(path), _KEYS
+    with _keys() as pressed:
+        log, note = read_log(path), _LEAVE if pressed is _waited else _KEYS
 
-    def drawn() -> Text:
-        return Text("\n".join([*lines(log, console.width, time()), "", note]))
+        def drawn() -> Text:
+            return Text("\n".join([*lines(log, console.width, time()), "", note]))
 
-    with (
-        _keys() as pressed,
-        Live(drawn(), console=console, screen=True, auto_refresh=False) as live,
-    ):
-        try:
-            while log.end is None:
-                key = pressed(_REFRESH)
-                if key == "q":
-                    return
-                note = _answer(note, key, log)
-                log = read_log(path)
-                live.update(drawn(), refresh=True)
-        except KeyboardInterrupt:
-            pass  # the run is another process and goes on
+        with Live(drawn(), console=console, screen=True, auto_refresh=False) as live:
+            try:
+                while log.end is None:
+                    key = pressed(_REFRESH)
+                    if key == "q":
+                        return
+                    note = _answer(note, key, log)
+                    log = read_log(path)
+                    live.update(drawn(), refresh=True)
+            except KeyboardInterrupt:
+                pass  # the run is another process and goes on
 
 
 def _answer(note: str, key: str, log: RunLog) -> str:

@@ -30,16 +30,24 @@ def find_class(name: str, described: Mapping[str, Any]) -> Any:
         return None
     try:
         found = import_module(module)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:
         remedy = f"Python says: {error}. Start the command in the folder of the module."
         expected = "a class that can be imported"
         raise ConfigError(f"{name}.class_path", expected, path, remedy) from error
     if not hasattr(found, wanted):
         remedy = did_you_mean(wanted, dir(found))
         raise ConfigError(f"{name}.class_path", f"a class of {module}", wanted, remedy)
-    parameters = inspect.signature(getattr(found, wanted)).parameters
+    if not inspect.isclass(getattr(found, wanted)):
+        raise ConfigError(f"{name}.class_path", "a class", path)
+    arguments = described.get("init_args") or {}
+    if not isinstance(arguments, Mapping):
+        raise ConfigError(f"{name}.init_args", "a mapping of arguments", arguments)
+    try:
+        parameters = inspect.signature(getattr(found, wanted)).parameters
+    except ValueError:  # classes written in C have none
+        return getattr(found, wanted)
     if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        check_names(f"{name}.init_args", described.get("init_args") or {}, parameters)
+        check_names(f"{name}.init_args", arguments, parameters)
     return getattr(found, wanted)
 
 
@@ -61,5 +69,14 @@ def made(name: str, choices: Any) -> Any:
 def _made(name: str, choice: Any) -> Any:
     if not isinstance(choice, Mapping) or not isinstance(choice.get("class_path"), str):
         return choice
+    check_names(name, choice, ("class_path", "init_args"))
     found = find_class(name, choice)
-    return choice if found is None else found(**(choice.get("init_args") or {}))
+    if found is None:
+        return choice
+    try:
+        return found(**(choice.get("init_args") or {}))
+    except TypeError as error:
+        expected = f"arguments of {found.__name__}"
+        remedy = f"Python says: {error}."
+        given = choice.get("init_args")
+        raise ConfigError(f"{name}.init_args", expected, given, remedy) from error

@@ -84,7 +84,7 @@ def test_what_is_known_of_the_others_is_kept():
             run.step()
         model[6].weight.requires_grad_(not freeze)
         groups = [g for g in run.engine._forecaster.groups if g.plan.kind == "hidden"]
-        run.engine._follow()
+        run.engine._forecaster.refresh()
         after = [g for g in run.engine._forecaster.groups if g.plan.kind == "hidden"]
         drift = [g.history_state.arrays["drift"] for g in after]
         moved.append(copy.deepcopy(drift))
