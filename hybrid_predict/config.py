@@ -74,9 +74,9 @@ class HybridConfig:
         kinds: Overrides of the automatic classification, glob pattern over parameter names to kind;
             the first pattern that matches wins.
         max_overhead: Operations that corrected updates may add, as a share of those of a full step.
-            They are counted in the first full step; where correcting in full takes more, fewer rows
-            of a matrix are treated together, and where too few are left, predicted steps that need
-            skill are not made. Not negative; 1e9 corrects in full always.
+            These are counted in the first full step, as 1e8 at least; where correcting in full
+            takes more, fewer rows of a matrix are treated together, and where too few are left,
+            predicted steps that need skill are not made. Not negative; 1e9 corrects in full always.
         history_dtype: How averages are stored: ``float32``, or ``bfloat16`` in half the memory, for
             averages with a decay of at most 0.95; arithmetic is in 32 bits.
         lag: Full steps between a measurement on the device and its reading, so that the device

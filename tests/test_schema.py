@@ -14,6 +14,7 @@ from jsonschema import Draft202012Validator
 
 from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate, cli
 from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.runs.objects import made
 
 ROOT = Path(__file__).parents[1]
 COMMITTED = ROOT / "docs" / "hybrid_predict.schema.json"
@@ -133,3 +134,18 @@ def test_the_command_prints_it_or_says_why_not(capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out) == CHECKER.schema
     assert cli.main(["schema", "--output", "nowhere/at/all.json"]) == 2
     assert "a file that can be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("described", "words"),
+    [
+        ({"class_path": "hybrid_predict.__version__"}, "a class"),
+        ({"class_path": ".x.Y"}, "can be imported"),
+        ({"class_path": "hybrid_predict.SpectralUpdate", "init_args": [1]}, "a mapping"),
+        ({"class_path": "hybrid_predict.SpectralUpdate", "dict_kwargs": {}}, "dict_kwargs"),
+        ({"class_path": "torch.nn.Linear"}, "arguments of Linear"),
+    ],
+)
+def test_what_describes_no_object_is_refused(described: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        made("updates", {"hidden": described})

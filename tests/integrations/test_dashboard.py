@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback, ProgressBar, RichProgressBar, 
 from rich.console import Console
 
 from hybrid_predict.integrations import dashboard
-from hybrid_predict.report.run_log import NAME
+from hybrid_predict.report.run_log import NAME, read_log
 from lightning_models import Net, Ungated, fit
 
 BARS = pytest.mark.parametrize("kind", [TQDMProgressBar, RichProgressBar])
@@ -102,7 +102,7 @@ def test_a_failure_leaves_bar_and_cursor(monkeypatch: pytest.MonkeyPatch, kind: 
 
 @BARS
 def test_a_view_that_fails_ends_neither_training_nor_bar(
-    kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     terminal(monkeypatch)
 
@@ -111,11 +111,12 @@ def test_a_view_that_fails_ends_neither_training_nor_bar(
 
     monkeypatch.setattr(dashboard, "lines", broken)
     bar = kind()
-    plugin = Ungated(dashboard=True)
+    plugin = Ungated(dashboard=True, log_dir=str(tmp_path))
     trainer, _ = fit([plugin, bar], max_steps=20, enable_progress_bar=True)
     assert trainer.global_step == 20
-    assert caplog.text.count("tells no more of this run") == 1
+    assert caplog.text.count("cannot draw its live view") == 1
     assert not bar.is_disabled
+    assert read_log(tmp_path / NAME).status == "finished"
 
 
 def test_where_there_is_no_terminal_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:

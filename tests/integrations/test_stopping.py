@@ -126,3 +126,25 @@ def test_nothing_of_it_is_left_in_the_trainer(tmp_path: Path) -> None:
     logger = CSVLogger(tmp_path)
     trainer, _ = fit([Ungated()], Net(), max_steps=10, logger=logger)
     assert not any(type(c).__name__ == "StopRequests" for c in trainer.callbacks)
+
+
+@pytest.mark.usefixtures("always")
+def test_a_run_whose_checkpoint_cannot_be_saved_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "checkpoints").write_text("a file in the folder's place")
+    plugin = Ungated(log_dir=str(tmp_path))
+    trainer, _ = fit([plugin, AskAt(tmp_path, 5)], train=SeededLoader(), max_steps=20)
+    assert trainer.global_step == 20
+    assert caplog.text.count("goes on with the run") == 1
+    assert read_log(tmp_path / NAME).status == "finished"
+
+
+@pytest.mark.usefixtures("always")
+def test_a_run_stops_when_the_trainer_may_and_not_before(tmp_path: Path) -> None:
+    plugin = Ungated(log_dir=str(tmp_path))
+    options: dict[str, Any] = {"max_steps": 40, "min_steps": 20}
+    trainer, _ = fit([plugin, AskAt(tmp_path, 5)], train=SeededLoader(), **options)
+    assert 20 <= trainer.global_step < 40
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    assert path.name == f"stopped-step={trainer.global_step}.ckpt"
