@@ -270,7 +270,8 @@ class HybridEngine:
             if self._operations.counting and self._operations.note():
                 self._run.economise()  # before the first correction
             if good is not False:
-                options, correct = self.optimizer.options(index), not self.clock.cooling
+                spared = self._forecaster.barred and self._forecaster.weak
+                options, correct = self.optimizer.options(index), not (spared or self.clock.cooling)
                 for group in self._forecaster.owned(index):
                     group.read(self.optimizer, options, good, correct=correct)
         step.hook_seconds += perf_counter() - started
@@ -373,8 +374,7 @@ class HybridEngine:
     def state_dict(self) -> dict[str, Any]:
         """Everything the future depends on, as primitives and new tensors.
 
-        Inside a full step it describes the run without the predicted steps that are not verified,
-        whatever the weights are.
+        Inside a full step it leaves out the predicted steps that are not verified.
         """
         return {**self._run.state_dict(), "bystanders": self._bystanders.state_dict()}
 

@@ -197,3 +197,9 @@ def test_small_models_are_corrected_in_full(monkeypatch):
     assert loop.blocks == {None}
     assert loop.engine.ledger.correction_share > 0.1
     assert Loop(max_overhead=0.0).train(0, 3).blocks == {1}
+
+
+@pytest.mark.parametrize(("speedup", "corrected"), [(1.5, 0), (1, 20)])
+def test_weak_corrections_are_spared_where_nothing_is_predicted(speedup, corrected):
+    loop = Loop(40, max_overhead=0.0, speedup=speedup).train(0, 20)
+    assert loop.engine.ledger.corrected_steps == corrected
