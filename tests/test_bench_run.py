@@ -97,9 +97,7 @@ def test_arms_differ_from_the_short_one():
             for name in RUNNABLE
             if gated(ARMS[name]) and not {"only", "muon", "unbounded"} & set(name.split("-"))
         ),  # too few steps to know skill, so all full ones
-        frozenset(
-            ("corrected", "corrected-unbounded", "corrected-any-cost")
-        ),  # at this rate the bound is not reached
+        frozenset(("corrected", "corrected-unbounded")),  # at this rate the bound is not reached
     }
     losses = {name: longer(name) for name in RUNNABLE if name not in set(PLAIN) - {"short"}}
     equal = {}
