@@ -14,14 +14,13 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter, process_time
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.step_cost import waits
+from benchmarks.timing import quartiles, seconds, waits
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
 from hybrid_predict.runs.runtime import environment, write_json
 
@@ -154,17 +153,7 @@ class Loop:
 
     def run(self, steps: int) -> float:
         """Seconds of so many full steps: processor time, or wall time with a CUDA device."""
-        clock = perf_counter if self.device.type == "cuda" else process_time
-        self._wait()
-        started = clock()
-        for _ in range(steps):
-            self.step()
-        self._wait()
-        return clock() - started
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
+        return seconds(self.step, steps, self.device)
 
 
 def measure(
@@ -200,16 +189,15 @@ def measure(
     ]
     rows = []
     for name, (_, hybrid) in loops.items():
-        ratios = [r[name][1] / r[name][0] for r in rounds]
-        quartiles = statistics.quantiles(ratios, n=4) if blocks > 1 else ratios * 3
+        low, middle, high = quartiles([r[name][1] / r[name][0] for r in rounds])
         assert hybrid.engine is not None
         ledger = hybrid.engine.ledger
         row: dict[str, Any] = {
             "way": name,
             "plain_ms": 1e3 * statistics.median(r[name][0] for r in rounds) / length,
             "speed": statistics.median(r[name][0] / r["none"][0] for r in rounds),
-            "ratio": statistics.median(ratios),
-            "quartiles": [quartiles[0], quartiles[2]],
+            "ratio": middle,
+            "quartiles": [low, high],
             "held": [ledger.full_steps, ledger.predicted_steps],
         }
         if device == "cuda" and ways(device)[name].unread:

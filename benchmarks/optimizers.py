@@ -60,53 +60,24 @@ def muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[O
     return _split(model, recipe, rates, partial(Muon, adjust_lr_fn="match_rms_adamw"))
 
 
-def normuon(
-    model: nn.Module,
-    recipe: Recipe,
-    rates: Rates,
-    updates: int,
-    *,
-    momentum: float = 0.95,
-    beta2: float = 0.95,
-) -> list[Optimizer]:
+def normuon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """NorMuon for the hidden matrices, AdamW for the rest."""
-    make = partial(libraries.normuon, momentum=momentum, beta2=beta2)
-    return _split(model, recipe, rates, make)
+    return _split(model, recipe, rates, libraries.normuon)
 
 
-def soap(
-    model: nn.Module,
-    recipe: Recipe,
-    rates: Rates,
-    updates: int,
-    *,
-    betas: tuple[float, float] = (0.95, 0.95),
-    every: int = 10,
-) -> list[Optimizer]:
+def soap(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """SOAP for the hidden matrices, AdamW for the rest."""
-    return _split(model, recipe, rates, partial(libraries.soap, betas=betas, every=every))
+    return _split(model, recipe, rates, libraries.soap)
 
 
-def soap_muon(
-    model: nn.Module,
-    recipe: Recipe,
-    rates: Rates,
-    updates: int,
-    *,
-    momentum: float = 0.95,
-    beta: float = 0.95,
-    every: int = 10,
-) -> list[Optimizer]:
+def soap_muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """SOAP-Muon for the hidden matrices, AdamW for the rest."""
-    make = partial(SOAPMuon, momentum=momentum, beta=beta, every=every)
-    return _split(model, recipe, rates, make)
+    return _split(model, recipe, rates, SOAPMuon)
 
 
-def kron(
-    model: nn.Module, recipe: Recipe, rates: Rates, updates: int, *, momentum: float = 0.9
-) -> list[Optimizer]:
+def kron(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """Kron for the hidden matrices, AdamW for the rest."""
-    return _split(model, recipe, rates, partial(libraries.kron, momentum=momentum))
+    return _split(model, recipe, rates, libraries.kron)
 
 
 def _split(

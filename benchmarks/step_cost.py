@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from time import perf_counter, process_time
 from typing import Any
 
 import torch
@@ -13,6 +10,7 @@ from torch import nn
 
 from benchmarks.memory import Memory
 from benchmarks.tasks import Task
+from benchmarks.timing import quartiles, seconds, waits
 from benchmarks.train import warm
 from hybrid_predict.accounts.operations import traffic
 from hybrid_predict.config import HybridConfig
@@ -64,11 +62,10 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     }
     least = plain.traffic()
     for name, loop in loops.items():
-        ratios = [r[name] / r["plain"] for r in rounds]
-        quartiles = statistics.quantiles(ratios, n=4) if blocks > 1 else [ratios[0]] * 3
+        low, middle, high = quartiles([r[name] / r["plain"] for r in rounds])
         found[name] = {
-            "ratio": statistics.median(ratios),
-            "quartiles": [quartiles[0], quartiles[2]],
+            "ratio": middle,
+            "quartiles": [low, high],
             "traffic": {k: (v - least[k]) / loop.followed for k, v in loop.traffic().items()},
         }
         if loop.device.type == "cuda":
@@ -103,13 +100,7 @@ class _Loop:
 
     def run(self, steps: int) -> float:
         """Seconds of so many full steps: processor time, or wall time with a CUDA device."""
-        clock = perf_counter if self.device.type == "cuda" else process_time
-        self._wait()
-        started = clock()
-        for _ in range(steps):
-            self.step()
-        self._wait()
-        return clock() - started
+        return seconds(self.step, steps, self.device)
 
     def step(self) -> None:
         """One full step."""
@@ -135,10 +126,6 @@ class _Loop:
         if self._engine is not None:
             self._engine.detach()
 
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-
 
 def _memory(task: Task, options: dict[str, Any] | None) -> int:
     warm(task)
@@ -148,24 +135,3 @@ def _memory(task: Task, options: dict[str, Any] | None) -> int:
     used = memory.used()
     loop.close()
     return used
-
-
-def waits(step: Callable[[], object], steps: int) -> str | None:
-    """The complaint about the first wait of the host in so many full steps, None without one."""
-    try:
-        with _no_waiting():
-            for _ in range(steps):
-                step()
-    except RuntimeError as error:
-        return str(error).splitlines()[0]
-    return None
-
-
-@contextmanager
-def _no_waiting() -> Iterator[None]:
-    before = torch.cuda.get_sync_debug_mode()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode(before)

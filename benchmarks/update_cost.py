@@ -11,13 +11,14 @@ import platform
 import statistics
 from collections.abc import Sequence
 from importlib.metadata import version
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import torch
 from torch import nn
 
 from benchmarks.memory import held
+from benchmarks.timing import quartiles, seconds
 from hybrid_predict.accounts.operations import traffic
 from hybrid_predict.config import HISTORY_DTYPES, HybridConfig
 from hybrid_predict.engine import HybridEngine
@@ -79,13 +80,7 @@ class Steps:
 
     def seconds(self) -> float:
         """Seconds that a block of steps takes: processor time, or wall time with a device."""
-        clock = process_time if self._device.type == "cpu" else perf_counter
-        self._wait()
-        started = clock()
-        for _ in range(LENGTH):
-            self.step()
-        self._wait()
-        return clock() - started
+        return seconds(self.step, LENGTH, self._device)
 
     def step(self) -> None:
         """One full step, with the predicted one before it."""
@@ -115,10 +110,6 @@ class Steps:
         if self._engine is not None:
             self._engine.detach()
 
-    def _wait(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
 
 def measure(mechanism: str, size: str, history: str) -> dict[str, Any]:
     """What a mechanism adds to the fused AdamW update on the CPU, from alternating blocks.
@@ -147,7 +138,7 @@ def measure(mechanism: str, size: str, history: str) -> dict[str, Any]:
 def _summary(pairs: Sequence[tuple[float, float]], parameters: int) -> dict[str, Any]:
     added = [more - plain for plain, more in pairs]
     ratios = [a / plain for (plain, _), a in zip(pairs, added, strict=True)]
-    low, middle, high = statistics.quantiles(ratios, n=4)
+    low, middle, high = quartiles(ratios)
     per_step = 1e9 / LENGTH / parameters
     return {
         "parameters": parameters,

@@ -112,31 +112,6 @@ def test_the_global_random_state_is_neither_read_nor_moved(make):
     assert_same(*found)
 
 
-def test_soap_muon_runs_its_closure_and_its_hooks_once():
-    loop, calls = Loop(soap_muon, MATRICES), []
-    loop.peer.register_step_pre_hook(lambda *_: calls.append("before"))
-    loop.peer.register_step_post_hook(lambda *_: calls.append("after"))
-
-    def closure():
-        calls.append("closure")
-        loss = sum((p**2).sum() for p in loop.parameters)
-        loss.backward()
-        return loss.item()
-
-    assert loop.peer.step(closure) == pytest.approx(sum((w**2).sum() for w in loop.weights()))
-    assert calls == ["before", "closure", "after"]
-
-
-def test_soap_muon_leaves_a_parameter_without_gradient():
-    loop = Loop(soap_muon, MATRICES)
-    for _ in range(2):
-        loop.parameters[0].grad = torch.ones(MATRICES[0], dtype=torch.float64)
-        loop.peer.step()
-    moved = [not np.array_equal(w, s) for w, s in zip(loop.weights(), start(MATRICES), strict=True)]
-    assert moved == [True, False, False]
-    assert set(loop.peer.state) == {loop.parameters[0]}
-
-
 def test_soap_muon_reads_a_kernel_of_any_layout_as_a_matrix():
     shape = (5, 3, 2, 2)
     kernel, matrix = Loop(soap_muon, (shape,)), Loop(soap_muon, ((5, 12),))

@@ -276,7 +276,8 @@ def test_names_and_shapes_say_what_the_graph_shows(name):
 def test_reference_text_is_split_by_topic():
     from pydoc_data.topics import topics
 
-    train, val = (bytes(part.numpy()) for part in load_reference_text())
+    text = load_reference_text()
+    train, val = (bytes(part.numpy()) for part in (text.train, text.val))
     assert len(train) + len(val) == sum(len(text.encode()) for text in topics.values())
     for k, name in enumerate(sorted(topics)):
         assert topics[name].encode() in (val if k % 4 == 3 else train)

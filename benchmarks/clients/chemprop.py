@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 
@@ -17,10 +17,10 @@ MOLECULES = 250
 class Chemprop(Client):
     """The default network of chemprop on molecules that RDKit ships."""
 
-    package: ClassVar[str] = "chemprop"
-    trains: ClassVar[str] = f"`MPNN`, logP by Crippen of {MOLECULES} molecules of the NCI set"
-    metric: ClassVar[str] = "validation loss (squared error of the scaled target)"
-    length: ClassVar[int] = 50
+    package = "chemprop"
+    trains = f"`MPNN`, logP by Crippen of {MOLECULES} molecules of the NCI set"
+    metric = "validation loss (squared error of the scaled target)"
+    length = 50
 
     def data(self, seed: int) -> Any:
         """Loaders of a random split into 80 % and 20 %."""

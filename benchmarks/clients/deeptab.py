@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -16,10 +16,10 @@ from benchmarks.clients.base import QUIET, Client
 class Deeptab(Client):
     """The residual network of deeptab on the diabetes data that scikit-learn ships."""
 
-    package: ClassVar[str] = "deeptab"
-    trains: ClassVar[str] = "`ResNetRegressor`, scikit-learn's diabetes data of 442 patients"
-    metric: ClassVar[str] = "validation squared error, as a share of the target's variance"
-    length: ClassVar[int] = 100
+    package = "deeptab"
+    trains = "`ResNetRegressor`, scikit-learn's diabetes data of 442 patients"
+    metric = "validation squared error, as a share of the target's variance"
+    length = 100
 
     def data(self, seed: int) -> Any:
         """A split into 80 % and 20 %."""

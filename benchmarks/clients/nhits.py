@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import torch
 
@@ -16,13 +16,13 @@ HORIZON, TESTED = 12, 24
 class Nhits(Client):
     """The NHITS of neuralforecast; it trains with a deep copy of the callback."""
 
-    package: ClassVar[str] = "neuralforecast"
-    trains: ClassVar[str] = (
+    package = "neuralforecast"
+    trains = (
         "`NHITS`, the package's panel of airline passengers, robust scaler, 128 windows per batch"
     )
-    metric: ClassVar[str] = "mean absolute error of rolling forecasts over the last two years"
-    length: ClassVar[int] = 300
-    unit: ClassVar[str] = "steps"
+    metric = "mean absolute error of rolling forecasts over the last two years"
+    length = 300
+    unit = "steps"
 
     def data(self, seed: int) -> Any:
         """Monthly passengers of two airlines."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 from benchmarks.clients.base import QUIET, Client
 
@@ -14,12 +14,12 @@ HISTORY, HORIZON = 24, 6
 class Fusion(Client):
     """The temporal fusion transformer of pytorch-forecasting."""
 
-    package: ClassVar[str] = "pytorch-forecasting"
-    trains: ClassVar[str] = (
+    package = "pytorch-forecasting"
+    trains = (
         "`TemporalFusionTransformer`, `generate_ar_data` with 10 series of 150 steps, clipped at .1"
     )
-    metric: ClassVar[str] = "validation loss (quantiles)"
-    length: ClassVar[int] = 20
+    metric = "validation loss (quantiles)"
+    length = 20
 
     def data(self, seed: int) -> Any:
         """Loaders of the series' beginnings, and of their last windows."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 
@@ -16,12 +16,10 @@ CELLS, GENES, PROGRAMS, BATCHES = 420, 120, 6, 2
 class Scvi(Client):
     """The default model of scvi-tools on counts that a few programs of genes explain."""
 
-    package: ClassVar[str] = "scvi-tools"
-    trains: ClassVar[str] = (
-        f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs"
-    )
-    metric: ClassVar[str] = "validation ELBO per cell, negated"
-    length: ClassVar[int] = 400
+    package = "scvi-tools"
+    trains = f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs"
+    metric = "validation ELBO per cell, negated"
+    length = 400
 
     def data(self, seed: int) -> Any:
         """Negative binomial counts, in two batches."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, final
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ HISTORY, HORIZON, TESTED = 52, 13, 208
 class Tide(Client):
     """The TiDE of darts."""
 
-    package: ClassVar[str] = "darts"
-    trains: ClassVar[str] = "`TiDEModel`, weekly differences of carbon dioxide at Mauna Loa"
-    metric: ClassVar[str] = "mean absolute error of rolling forecasts over the last four years"
-    length: ClassVar[int] = 20
+    package = "darts"
+    trains = "`TiDEModel`, weekly differences of carbon dioxide at Mauna Loa"
+    metric = "mean absolute error of rolling forecasts over the last four years"
+    length = 20
 
     def data(self, seed: int) -> Any:
         """Weekly differences, scaled; with and without what is tested."""

@@ -55,8 +55,8 @@ def soap(
 ) -> Optimizer:
     """SOAP: Adam in the eigenbases of the gradients' covariances.
 
-    The first step only fills the covariances. Every dimension of a kernel has a basis of its own,
-    as in the authors' code.
+    As in the authors' code, the first step fills the covariances and moves nothing, and every
+    dimension of a kernel has its own basis.
 
     Args:
         params: Matrices and kernels.

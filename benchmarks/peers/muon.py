@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from benchmarks.peers.matrices import MatrixOptimizer, put_back
 
 _INNER = ("lr", "weight_decay", "momentum", "nesterov", "ns_steps", "adjust_lr_fn")
 """Hyperparameters that torch's Muon gets."""
 
 
-class Muon(Optimizer):
+class Muon(MatrixOptimizer):
     r"""``torch.optim.Muon``, with convolution kernels read as matrices of shape (output, rest).
 
     .. math::
@@ -57,36 +55,13 @@ class Muon(Optimizer):
         ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
     ) -> None:
-        need_muon()
         values = (lr, weight_decay, momentum, nesterov, ns_steps, adjust_lr_fn)
         defaults: dict[str, Any] = dict(zip(_INNER, values, strict=True))
+        super().__init__(params, defaults)
         # torch's own class is the one that knows which hyperparameters it accepts.
         torch.optim.Muon([torch.zeros(1, 1)], **defaults)
-        super().__init__(params, defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters.
-
-        Raises:
-            ConfigError: If one of them has fewer than two dimensions.
-        """
-        super().add_param_group(param_group)
-        refuse_vectors(self.param_groups[-1]["params"])
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update every parameter that has a gradient.
-
-        Args:
-            closure: Computes the loss and its gradients anew, if given.
-
-        Returns:
-            What the closure returned.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _update(self) -> None:
         groups, pairs = [], []
         for group in self.param_groups:
             reached = [p for p in group["params"] if p.grad is not None]
@@ -101,42 +76,6 @@ class Muon(Optimizer):
             inner.state.update({matrix: self.state[p] for p, matrix in pairs})
             inner.step()
         put_back(pairs)
-        return loss
-
-
-def need_muon() -> None:
-    """Make sure that torch has Muon.
-
-    Raises:
-        UnsupportedSetupError: If it has none.
-    """
-    if not hasattr(torch.optim, "Muon"):
-        raise UnsupportedSetupError(
-            "torch", "torch 2.9 or later for Muon", torch.__version__, "Upgrade torch."
-        )
-
-
-def refuse_vectors(params: Iterable[Tensor]) -> None:
-    """Make sure that all parameters are matrices or kernels.
-
-    Raises:
-        ConfigError: If one of them has fewer than two dimensions.
-    """
-    for p in params:
-        if p.dim() < 2:
-            raise ConfigError(
-                "params",
-                "parameters of at least two dimensions",
-                tuple(p.shape),
-                "Give vectors to another optimizer, such as AdamW.",
-            )
-
-
-def put_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    """Copy matrices into their parameters, where they share no storage with them."""
-    for p, matrix in pairs:
-        if matrix.data_ptr() != p.data_ptr():
-            p.copy_(matrix.view(p.shape))
 
 
 def _matrix(p: Tensor) -> Tensor:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from benchmarks.peers.muon import need_muon, put_back, refuse_vectors
+from benchmarks.peers.matrices import MatrixOptimizer, put_back
 from hybrid_predict.errors import ConfigError
 
 
-class SOAPMuon(Optimizer):
+class SOAPMuon(MatrixOptimizer):
     r"""Muon on the momentum as SOAP preconditions it; kernels are read as (output, rest).
 
     .. math::
@@ -26,7 +24,7 @@ class SOAPMuon(Optimizer):
 
     with Q the eigenvectors of L and R, turned every few steps by the QR decomposition of L Q and
     R Q, NS the orthogonal factor by Newton-Schulz iteration, and (A, B) the shape of the matrix.
-    The first step only fills L and R, as in SOAP. Schedulers such as ``LambdaLR`` work on it.
+    The first step fills L and R and moves nothing, as in SOAP.
 
     Args:
         params: Parameters of at least two dimensions, or groups of them.
@@ -38,7 +36,8 @@ class SOAPMuon(Optimizer):
         eps: Added to the root of second moments.
 
     Raises:
-        ConfigError: If an argument is out of range, or a parameter has fewer than two dimensions.
+        ConfigError: If an argument is out of range.
+        ConfigError: If a parameter has fewer than two dimensions.
         UnsupportedSetupError: If torch has no Muon.
 
     References:
@@ -56,7 +55,6 @@ class SOAPMuon(Optimizer):
         every: int = 10,
         eps: float = 1e-8,
     ) -> None:
-        need_muon()
         if not 0.0 <= beta < 1.0:
             raise ConfigError("beta", "a number in [0, 1)", beta)
         if not isinstance(every, int) or every < 1:
@@ -64,29 +62,7 @@ class SOAPMuon(Optimizer):
         own = {"momentum": momentum, "beta": beta, "every": every, "eps": eps}
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **own})
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters.
-
-        Raises:
-            ConfigError: If one of them has fewer than two dimensions.
-        """
-        super().add_param_group(param_group)
-        refuse_vectors(self.param_groups[-1]["params"])
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update every parameter that has a gradient.
-
-        Args:
-            closure: Computes the loss and its gradients anew, if given.
-
-        Returns:
-            What the closure returned.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def _update(self) -> None:
         for group in self.param_groups:
             moved = []
             for p in group["params"]:
@@ -98,7 +74,6 @@ class SOAPMuon(Optimizer):
                     matrix.grad = direction
                     moved.append((p, matrix))
             _orthogonal_step(moved, group)
-        return loss
 
     def _direction(
         self, state: dict[str, Any], gradient: Tensor, group: dict[str, Any]

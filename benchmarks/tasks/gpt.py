@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import sysconfig
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Recipe, Task, seeded
+from benchmarks.tasks.text import Batch, TextTask
 from hybrid_predict.demo.byte_gpt import ByteGPT, ByteGPTConfig
-from hybrid_predict.demo.text import (
-    StdlibText,
-    load_stdlib_text,
-    read_source,
-    sample_batch,
-    validation_batches,
-)
-
-Batch = tuple[Tensor, Tensor]
-
-text = lru_cache(maxsize=1)(load_stdlib_text)
+from hybrid_predict.demo.text import StdlibText, read_source
 
 
 @lru_cache(maxsize=1)
@@ -42,7 +30,7 @@ def package_text(max_bytes: int, device: torch.device) -> StdlibText:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByteGPTTask(Task):
+class ByteGPTTask(TextTask):
     """A byte-level GPT on the standard library's source text.
 
     Args:
@@ -50,18 +38,16 @@ class ByteGPTTask(Task):
         heads: Attention heads.
         width: Width of the residual stream.
         context: Bytes in a window.
-        batch_size: Windows in a batch.
-        validation_batches: Batches of 32 windows behind the metric.
     """
-
-    metric = "validation loss (nats per byte)"
 
     layers: int
     heads: int
     width: int
     context: int = 64
-    batch_size: int = 16
-    validation_batches: int = 32
+
+    def window(self) -> int:
+        """Bytes in a window."""
+        return self.context
 
     def model(self, seed: int) -> nn.Module:
         """A freshly initialised GPT."""
@@ -72,36 +58,6 @@ class ByteGPTTask(Task):
         return ByteGPTConfig(
             layers=self.layers, heads=self.heads, width=self.width, context=self.context
         )
-
-    def batches(self, seed: int) -> Iterator[Batch]:
-        """Random windows of shape [batch_size, context] and the bytes that follow."""
-        data = self.data().train
-        generator = torch.Generator(data.device).manual_seed(seed)
-        while True:
-            yield sample_batch(data, self.batch_size, self.context, generator)
-
-    def data(self) -> StdlibText:
-        """Training and validation bytes."""
-        return text()
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy in nats per byte."""
-        inputs, targets = batch
-        return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> float:
-        """Cross-entropy on fixed windows of files that training never saw."""
-        batches = validation_batches(self.data().val, 32, self.context, self.validation_batches)
-        return float(torch.stack([self.loss(model, batch) for batch in batches]).mean())
-
-    def tiny(self) -> Task:
-        """A few steps, one validation batch."""
-        return replace(self, steps=12, validation_batches=1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything the results depend on, the text included."""
-        return {**super().to_dict(), "text_sha256": self.data().sha256}
 
 
 @dataclass(frozen=True, kw_only=True)

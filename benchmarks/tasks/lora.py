@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -12,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Recipe, Task, linear_schedule, seeded
-from benchmarks.tasks.gpt import GPT_SMALL, Batch, ByteGPTTask
+from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
+from benchmarks.tasks.text import TextTask
 from hybrid_predict.demo.byte_gpt import ByteGPT
-from hybrid_predict.demo.text import sample_batch, validation_batches
+from hybrid_predict.demo.text import StdlibText
 from hybrid_predict.errors import ConfigError
 
 _VALIDATION_EVERY = 4
@@ -22,12 +22,11 @@ _BASE_RATE = 0.004  # the best of the grid of the GPT's own task
 
 
 @lru_cache(maxsize=1)
-def load_reference_text() -> tuple[Tensor, Tensor]:
+def load_reference_text() -> StdlibText:
     """The English reference text behind Python's ``help()``.
 
     Returns:
-        Training and validation bytes, uint8; topics in the order of their names, every fourth of
-        them for validation.
+        Topics in the order of their names, every fourth of them for validation.
 
     Raises:
         ConfigError: If this Python was installed without the text.
@@ -46,7 +45,7 @@ def load_reference_text() -> tuple[Tensor, Tensor]:
         held_out = k % _VALIDATION_EVERY == _VALIDATION_EVERY - 1
         parts[held_out].extend(topics[name].encode())
     train, val = (torch.frombuffer(part, dtype=torch.uint8) for part in parts)
-    return train, val
+    return StdlibText(train, val, hashlib.sha256(b"".join(parts)).hexdigest(), len(topics))
 
 
 @lru_cache(maxsize=2)
@@ -102,18 +101,14 @@ class LowRankLinear(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowRankTask(Task):
+class LowRankTask(TextTask):
     """Adapt a GPT that knows Python's source text to Python's reference text.
 
     Args:
         rank: Rank of the adapters, on every linear layer inside the blocks.
         alpha: Strength of the adapters.
         base_steps: Steps in which the GPT itself is trained first, once per process.
-        batch_size: Windows in a batch.
-        validation_batches: Batches of 32 windows behind the metric.
     """
-
-    metric = "validation loss (nats per byte)"
 
     rank: int = 8
     alpha: float = 16.0
@@ -140,23 +135,13 @@ class LowRankTask(Task):
                     setattr(block, name, LowRankLinear(layer, self.rank, self.alpha))
         return model
 
-    def batches(self, seed: int) -> Iterator[Batch]:
-        """Random windows of reference text and their next bytes."""
-        generator = torch.Generator().manual_seed(seed)
-        train, _ = load_reference_text()
-        while True:
-            yield sample_batch(train, self.batch_size, self.base().context, generator)
+    def window(self) -> int:
+        """Bytes in a window: the GPT's."""
+        return self.base().context
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy in nats per byte."""
-        return self.base().loss(model, batch)
-
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> float:
-        """Mean cross-entropy on evenly spaced windows of held-out topics."""
-        _, val = load_reference_text()
-        batches = validation_batches(val, 32, self.base().context, self.validation_batches)
-        return float(torch.stack([self.loss(model, batch) for batch in batches]).mean())
+    def data(self) -> StdlibText:
+        """Training and validation bytes of the reference text."""
+        return load_reference_text()
 
     def tiny(self) -> Task:
         """The same task for a few steps, its base included."""
@@ -164,11 +149,7 @@ class LowRankTask(Task):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything the results depend on, the base and both texts included."""
-        digest = hashlib.sha256()
-        for part in load_reference_text():
-            digest.update(part.numpy().tobytes())
-        base = self.base().to_dict()
-        return {**super().to_dict(), "text_sha256": digest.hexdigest(), "base": base}
+        return {**super().to_dict(), "base": self.base().to_dict()}
 
 
 LORA = LowRankTask(

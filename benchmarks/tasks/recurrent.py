@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, seeded
-from benchmarks.tasks.gpt import Batch, text
-from hybrid_predict.demo.text import sample_batch, validation_batches
+from benchmarks.tasks.base import Recipe, seeded
+from benchmarks.tasks.text import TextTask
 
 _BYTES = 256
 
@@ -40,7 +35,7 @@ class ByteGRU(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecurrentTask(Task):
+class RecurrentTask(TextTask):
     """Predict the next byte of the standard library's source text with a GRU.
 
     Args:
@@ -48,47 +43,20 @@ class RecurrentTask(Task):
         width: Width of the hidden state.
         layers: Recurrent layers.
         context: Bytes in a window; the state starts at zero in each.
-        batch_size: Windows in a batch.
-        validation_batches: Batches of 32 windows behind the metric.
     """
-
-    metric = "validation loss (nats per byte)"
 
     embedding: int = 64
     width: int = 128
     layers: int = 1
     context: int = 48
-    batch_size: int = 16
-    validation_batches: int = 32
+
+    def window(self) -> int:
+        """Bytes in a window."""
+        return self.context
 
     def model(self, seed: int) -> nn.Module:
         """A freshly initialised GRU."""
         return seeded(lambda: ByteGRU(self.embedding, self.width, self.layers), seed)
-
-    def batches(self, seed: int) -> Iterator[Batch]:
-        """Random windows of shape [batch_size, context] and the bytes that follow."""
-        generator = torch.Generator().manual_seed(seed)
-        while True:
-            yield sample_batch(text().train, self.batch_size, self.context, generator)
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy in nats per byte."""
-        inputs, targets = batch
-        return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
-
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> float:
-        """Cross-entropy on fixed windows of files that training never saw."""
-        batches = validation_batches(text().val, 32, self.context, self.validation_batches)
-        return float(torch.stack([self.loss(model, batch) for batch in batches]).mean())
-
-    def tiny(self) -> Task:
-        """A few steps, one validation batch."""
-        return replace(self, steps=12, validation_batches=1)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything the results depend on, the text included."""
-        return {**super().to_dict(), "text_sha256": text().sha256}
 
 
 GRU = RecurrentTask(
