@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import render
 from hybrid_predict.forecast.predictors import PREDICTORS
+from hybrid_predict.report.blocks import WIDTH
 from hybrid_predict.updates import UPDATES
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +39,12 @@ def test_snippets_run(
 def test_links_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_no_line_is_longer_than_120_characters(page: Path) -> None:
+    lines = [line for line in page.read_text().split("\n") if not line.startswith("|")]
+    assert [line for line in lines if len(line) > WIDTH] == []
 
 
 @pytest.mark.parametrize("name", [*PREDICTORS, *UPDATES])

@@ -73,8 +73,8 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
 def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
     """Train every arm of one seed, one after the other; a short run before them warms up.
 
-    Arms follow each other in turn, and in odd seeds in reverse, so that what the machine does
-    meanwhile favours none.
+    Arms take turns, in odd seeds in reverse order, so that other work on the machine slows all of
+    them alike.
 
     Args:
         name: The client.
