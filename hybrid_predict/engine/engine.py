@@ -23,7 +23,7 @@ from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.engine.run import Run
 from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import ConfigError, UsageError
-from hybrid_predict.forecast.forecaster import NO_SKILL, TOO_DEAR, Forecaster
+from hybrid_predict.forecast.forecaster import Forecaster
 from hybrid_predict.model.bystanders import Bystanders
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.model.parameters import ParameterMapper
@@ -270,8 +270,8 @@ class HybridEngine:
             if self._operations.counting and self._operations.note():
                 self._run.economise()  # before the first correction
             if good is not False:
-                spared = self._forecaster.barred and self._forecaster.weak
-                options, correct = self.optimizer.options(index), not (spared or self.clock.cooling)
+                gate, options = self._forecaster.gate, self.optimizer.options(index)
+                correct = not (self.clock.cooling or (gate.closed and gate.weak))
                 for group in self._forecaster.owned(index):
                     group.read(self.optimizer, options, good, correct=correct)
         step.hook_seconds += perf_counter() - started
@@ -307,9 +307,8 @@ class HybridEngine:
         delta, owners = self._forecaster.forecast(self._options())
         if delta.names:
             step.predict(self.mapper, delta, owners, due, self._forecaster.carries)
-        elif self._forecaster.barred:
-            reason = TOO_DEAR if self._forecaster.weak else NO_SKILL
-            self._run.note(reason, logging.INFO, step.number)
+        elif self._forecaster.gate.closed:
+            self._run.note(self._forecaster.gate.reason, logging.INFO, step.number)
 
     def _judge(self, *, drain: bool) -> None:
         """Apply the verdicts whose turn it is; fall back if the run does not do well."""

@@ -133,7 +133,10 @@ class Run:
         for measured, judgement in self.verifier.read(drain=drain):
             self._read.append((measured, judgement))
             self.verifier.learn(measured, judgement)
-            self.forecaster.score(measured.windows)
+            if measured.windows:
+                self.forecaster.score(measured.windows)
+                skills = self.forecaster.skills.items()
+                self.ledger.skills = {kind: skill.summary() for kind, skill in skills}
             if judgement.alarm:
                 undone = judgement.verdict is Verdict.UNDONE
                 happened = "predicted steps were undone" if undone else "predicted steps pause"
@@ -159,7 +162,6 @@ class Run:
         ledger.undone_steps += counts[Verdict.UNDONE]
         if self.forecaster.skill.known:
             ledger.skill = self.forecaster.skill.mean
-        ledger.skills = {kind: s.summary() for kind, s in self.forecaster.skills.items()}
         known: dict[str, Any] = {}
         if read:
             measured, judgement = read[-1]

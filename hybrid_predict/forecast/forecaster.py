@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
+from hybrid_predict.forecast.gate import Gate, decide
 from hybrid_predict.forecast.group import Plan, TensorGroup
 from hybrid_predict.forecast.predictors import AbstractPredictor, make_predictor
 from hybrid_predict.forecast.skill import Skill
@@ -19,26 +19,12 @@ from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.model.parameters import ParameterMapper, overlapping
 from hybrid_predict.tensors import shards
-from hybrid_predict.tensors.base import as_matrix
 from hybrid_predict.updates import AbstractUpdate, make_update
 
 RELATIVE = "matrices are left to an optimizer whose updates grow with the weights"
 UNKNOWN = "matrices are left to an optimizer whose weight decay could not be found out"
 SHARED = "parameters that share memory with others are left to the optimizer"
 """Why tensors are not corrected, as the ledger counts it."""
-
-NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
-"""Why planned predicted steps are not made, as the ledger counts it."""
-
-TOO_DEAR = (
-    "no predicted steps where they were planned: max_overhead leaves corrected updates too weak to "
-    "make up for them; larger batches or a larger max_overhead help"
-)
-"""Why planned predicted steps are not made where a budget of operations is small."""
-
-LEAST_PART = 8
-"""Corrected updates treat at least one in so many rows of a matrix together, or are weak: with
-fewer, two thirds of the full steps end worse than all of them (decision 19)."""
 
 BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
 """Rows of a matrix that are treated together, from all of them to one."""
@@ -60,6 +46,7 @@ class Forecaster:
         skills: Skill of the forecasts by kind.
         skill: That over all kinds.
         block: Most rows of a matrix that are treated together, None for all.
+        gate: Which groups may be predicted, as of the last change of groups, budget or skill.
     """
 
     def __init__(
@@ -84,6 +71,7 @@ class Forecaster:
         self._layout: tuple[Any, ...] = ()
         self._budget: float | None = None
         self.block: int | None = None
+        self.gate = Gate()
         self.refresh()
 
     @property
@@ -167,6 +155,7 @@ class Forecaster:
         self.groups.sort(key=lambda group: places.get(group.names[0], 0))  # as after a resume
         if self._budget is not None:
             self.economise(self._budget)
+        self._decide()
 
     def economise(self, budget: float) -> int:
         """Correct with as many rows treated together as a budget of operations allows.
@@ -185,15 +174,11 @@ class Forecaster:
                 break
         for group in self.groups:
             group.economise(self.block)
+        self._decide()
         return operations
 
-    @property
-    def weak(self) -> bool:
-        """Whether a budget of operations leaves most matrices with weak corrections."""
-        block = self.block or math.inf
-        corrected = [p for g in self.groups if g.plan.update for p in g.parameters]
-        few = [p for p in corrected if LEAST_PART * block < min(as_matrix(p.shape))]
-        return 2 * sum(p.numel() for p in few) > sum(p.numel() for p in corrected)
+    def _decide(self) -> None:
+        self.gate = decide(self.groups, self.skills, self.block)
 
     def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
         columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,
@@ -260,7 +245,7 @@ class Forecaster:
         for group in self.groups:
             absent = group.plan.owner in self._absent
             times = 0 if absent else self._calls[group.plan.owner]
-            may = not self._barred(group)
+            may = group.names not in self.gate.barred
             delta = group.forecast(options) if times and may else None
             if delta is not None:
                 parts.append(delta if times == 1 else delta.scaled(times))
@@ -270,27 +255,6 @@ class Forecaster:
             tuple(x for d in parts for x in d.directions),
             tuple(f for d in parts for f in d.factors),
         ), owners
-
-    def _barred(self, group: TensorGroup) -> bool:
-        """Whether a group's forecasts need a skill, or corrections, that there are not."""
-        predictor = group.plan.predictor
-        gated = predictor is not None and predictor.gated
-        return gated and (self.weak or not self._able(group) or not self._mostly_able)
-
-    def _able(self, group: TensorGroup) -> bool:
-        """Whether forecasts of a group's kind have shown enough skill."""
-        skill = self.skills.get(group.plan.kind)
-        return skill is not None and skill.enough
-
-    @property
-    def _mostly_able(self) -> bool:
-        """Whether most of the weights that need skill have it.
-
-        A predicted step of the others alone would take a full step's place and move little.
-        """
-        needing = [g for g in self._predicted if g.plan.predictor and g.plan.predictor.gated]
-        able = sum(p.numel() for g in needing if self._able(g) for p in g.parameters)
-        return 2 * able >= sum(p.numel() for g in needing for p in g.parameters)
 
     @property
     def gated(self) -> bool:
@@ -304,11 +268,6 @@ class Forecaster:
         return self.gated and not any(skill.known for skill in self.skills.values())
 
     @property
-    def barred(self) -> bool:
-        """Whether no predicted step can be made for lack of skill."""
-        return self.predicts and all(map(self._barred, self._predicted))
-
-    @property
     def longest(self) -> int:
         """Displacements in the longest window."""
         return max((group.window_length for group in self.groups), default=0)
@@ -320,8 +279,6 @@ class Forecaster:
 
     def score(self, readings: Sequence[Reading]) -> None:
         """Learn how good forecasts were from windows that were closed together."""
-        if not readings:
-            return
         groups = {group.names: group for group in self.groups}
         for found in readings:
             if found.names in groups:
@@ -332,6 +289,7 @@ class Forecaster:
         kept = {names: found for names, found in self._latest.items() if names in groups}
         self._latest = {**kept, **{found.names: found for found in readings}}
         self.skill.add(self._latest.values())
+        self._decide()
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:
         """Check the form of the forecasts of one optimizer's groups, before any is needed.
@@ -355,6 +313,7 @@ class Forecaster:
     def forget(self) -> None:
         """Give all memory back, for the rest of the run."""
         self.groups, self._updates, self._predictors = [], {}, {}
+        self._decide()
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
         """What every group remembers, see :meth:`TensorGroup.state_dict`, and who updated last."""
@@ -396,4 +355,5 @@ class Forecaster:
         self.skills = {kind: Skill.from_state(s) for kind, s in state["skills"].items()}
         latest = [reading(tag, values) for tag, values in state["latest"]]
         self._latest = {found.names: found for found in latest}
+        self._decide()
         return dropped

@@ -82,15 +82,21 @@ def test_tensors_of_one_kind_count_together_whoever_updates_them():
     assert found["mean"] == pytest.approx(engine.ledger.skill)
 
 
+def show(forecaster, **skills):
+    """Make it believe that its forecasts have these skills by kind."""
+    forecaster.skills.update(skills)
+    forecaster._decide()
+
+
 def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resumes_them():
     bench = Bench(gated(predictors={"hidden": "momentum"}, total_steps=400))
     forecaster = bench.engine._forecaster
     bench.train(60)
-    forecaster.skills["hidden"] = Skill(windows=16, mean=0.5, length=0.5)
+    show(forecaster, hidden=Skill(windows=16, mean=0.5, length=0.5))
     assert any(r.predicted for r in bench.train(10))
-    forecaster.skills["hidden"] = Skill(windows=16, mean=-0.5, length=0.5)
+    show(forecaster, hidden=Skill(windows=16, mean=-0.5, length=0.5))
     assert not any(r.predicted for r in bench.train(10))
-    forecaster.skills["hidden"] = Skill(windows=16, mean=0.5, length=0.5)
+    show(forecaster, hidden=Skill(windows=16, mean=0.5, length=0.5))
     assert any(r.predicted for r in bench.train(10))
 
 
@@ -140,7 +146,7 @@ def test_small_tensors_alone_do_not_take_the_place_of_full_steps(able):
     forecaster = engine._run.forecaster
     good = Skill(windows=9.0, mean=0.5, square=0.0, chance=0.0, length=0.5, spread=0.0)
     assert good.enough
-    forecaster.skills = {"hidden": Skill(), "vector": Skill(), able: good}
+    show(forecaster, **{"hidden": Skill(), "vector": Skill(), able: good})
     delta, _ = forecaster.forecast(engine._options())
     assert bool(delta.names) is (able == "hidden")
     assert not any(name.endswith("bias") for name in delta.names)
