@@ -146,9 +146,8 @@ class TorchBackend(AbstractBackend[Tensor]):
                 blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
             if flattens:
                 stack = _orthogonal(stack, iterations, block)
-            levelled = flattens and rows is not None
-            roots = _roots(stack, [rows[k] for k in members]) if levelled and rows else None
-            stack = _downhill(stack, roots)
+            moments = [rows[k] for k in members] if flattens and rows is not None else None
+            stack = _downhill(stack, moments)
             for x, k in zip(stack, members, strict=True):
                 flat[k] = x.view(mean[k].shape).to(torch.promote_types(mean[k].dtype, x.dtype))
         return flat, rows
@@ -211,20 +210,19 @@ def _lengths(stack: Tensor) -> Tensor:
     return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
 
 
-def _downhill(stack: Tensor, roots: Tensor | None) -> Tensor:
-    """Minus K matrices, with length one; their rows divided by ``roots`` before, if there are."""
-    if roots is None:
+def _downhill(stack: Tensor, moments: Sequence[Tensor] | None) -> Tensor:
+    """Minus K matrices, with length one.
+
+    Their rows are divided by the roots of their second moments before, which move on, if there are.
+    """
+    if moments is None:
         return stack.mul_(-1.0 / _lengths(stack)).contiguous()
-    rows = torch.linalg.vector_norm(stack, dim=-1, keepdim=True) / roots
-    return stack.mul_(-1.0 / (roots * _lengths(rows)).clamp_min(_TINY)).contiguous()
-
-
-def _roots(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
-    """Roots of the second moments of rows, which move on, shape (K, rows, 1)."""
-    squares = torch.linalg.vector_norm(stack, dim=-1).square().div_(stack.shape[-1])
-    squares = squares.to(moments[0].device)
+    norms = torch.linalg.vector_norm(stack, dim=-1)
+    squares = norms.square().div_(stack.shape[-1]).to(moments[0].device)
     torch._foreach_lerp_(list(moments), list(squares), 1.0 - ROW_MEMORY)
-    return torch.stack(list(moments)).clamp_min(_TINY).sqrt().to(stack.device).unsqueeze(-1)
+    roots = torch.stack(list(moments)).clamp_min(_TINY).sqrt().to(stack.device)
+    lengths = torch.linalg.vector_norm(norms / roots, dim=-1, keepdim=True).clamp_min(_TINY)
+    return stack.mul_((-1.0 / (roots * lengths).clamp_min(_TINY)).unsqueeze(-1)).contiguous()
 
 
 def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tensor:
@@ -259,8 +257,8 @@ def _by_gram(on_cuda: bool, short: int, long: int) -> bool:
 
 def _polar(x: Tensor, iterations: int) -> Tensor:
     """The orthogonal factor of every wide matrix of a stack."""
-    x, gram = _with_gram(x)
-    inverse = 1.0 / (CUSHION * _lengths(gram).sqrt())
+    x, gram, lengths = _with_gram(x)
+    inverse = 1.0 / (CUSHION * lengths.sqrt())
     gram = gram * inverse.square()
     polynomials = POLYNOMIALS[iterations]
     if _by_gram(x.is_cuda, *x.shape[-2:]):
@@ -272,19 +270,21 @@ def _polar(x: Tensor, iterations: int) -> Tensor:
     return x
 
 
-def _with_gram(x: Tensor) -> tuple[Tensor, Tensor]:
-    """A stack and its Gram matrices, scaled where squares would leave the range of 32 bits.
+def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """A stack, its Gram matrices and their lengths, scaled where squares would leave 32 bits.
 
     A CPU is asked whether they do; a device is not waited for.
     """
     if x.device.type == "cpu":
         gram = torch.bmm(x, x.mT)
         lengths = _lengths(gram)
-        if bool(((lengths > _SQUARED[0]) & (lengths < _SQUARED[1])).all()):
-            return x, gram
+        least, most = (float(end) for end in torch.aminmax(lengths))
+        if _SQUARED[0] < least and most < _SQUARED[1]:
+            return x, gram, lengths
     x = x / x.abs().amax((-2, -1), keepdim=True).clamp_min(_TINY)
     x = x.bfloat16() if x.is_cuda else x
-    return x, torch.bmm(x, x.mT)
+    gram = torch.bmm(x, x.mT)
+    return x, gram, _lengths(gram)
 
 
 def _polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
