@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks import table
 from benchmarks.arms import ARMS
+from benchmarks.merge import merged
 from benchmarks.plan import SETTINGS, SUITES, TUNING_SEED, Plan, Row, Suite, select
 from benchmarks.run import (
     FIELDS,
@@ -161,6 +162,18 @@ def _fill(name: str, blocks: Mapping[str, Callable[[], str]]) -> None:
     print(f"{name}: {', '.join(known)}")
 
 
+def _merge_options(add: Any) -> None:
+    add("file", metavar="FILE", help="The results file that is added to.")
+    add("others", nargs="+", metavar="OTHER", help="Results files whose runs are added.")
+
+
+def _merge(options: Any) -> int:
+    with _reading(options.file):
+        found = merged(_load(options.file), [_load(name) for name in options.others])
+    print(f"{write_json(found, Path(options.file))}: {len(found['runs'])} runs")
+    return 0
+
+
 def _plot_options(add: Any) -> None:
     add("file", metavar="FILE", help="A results file that run has written.")
     add("--output", default="bench.png", metavar="FILE", help="The picture: .png, .svg or .pdf "
@@ -257,6 +270,13 @@ _ACTIONS = {
         "<!-- results: NAME --> and <!-- end -->.",
         _table_options,
         _table,
+    ),
+    "merge": Command(
+        "Add the runs of further results files to one.",
+        "Add the runs of further results files to one. An arm that another file has new runs of "
+        "takes the place of its runs in that task and setting.",
+        _merge_options,
+        _merge,
     ),
     "plot": Command("Draw a figure of results.", "Draw a figure of results.", _plot_options, _plot),
 }

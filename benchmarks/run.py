@@ -213,17 +213,18 @@ def compile_results(
         "arms": {name: list(plan.arms(name)) for name in plan.suite.arms},
         "cells": {"planned": len(plan), "done": plan.finished(done)},
         "environment": dict(environment),
-        "code": {
-            "with the plug-in": _codes(done, plugin=True),
-            "without it": _codes(done, plugin=False),
-        },
+        "code": codes(done),
         "tasks": {name: task.to_dict() for name, task in plan.tasks.items()},
         "steps": dict(steps),
         "runs": [dict(row) for row in done.values()],
     }
 
 
-def _codes(done: Mapping[Cell, Row], *, plugin: bool) -> list[str]:
-    """Digests of the code of runs that can be made, with or without the plug-in."""
-    arms = {a.name for a in ARMS.values() if not a.kept and (a.plugin is not None) == plugin}
-    return sorted({row["code"] for cell, row in done.items() if cell.arm in arms})
+def codes(done: Mapping[Cell, Row]) -> dict[str, list[str]]:
+    """Digests of the code of the runs that can be made, with and without the plug-in."""
+
+    def found(*, plugin: bool) -> list[str]:
+        arms = {a.name for a in ARMS.values() if not a.kept and (a.plugin is not None) == plugin}
+        return sorted({row["code"] for cell, row in done.items() if cell.arm in arms})
+
+    return {"with the plug-in": found(plugin=True), "without it": found(plugin=False)}

@@ -1,0 +1,65 @@
+"""Adds the runs of further results files to a committed one, so that arms can be run apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchmarks.arms import ARMS
+from benchmarks.plan import Row, as_cell
+from benchmarks.run import codes
+from hybrid_predict.errors import ConfigError
+
+Results = Mapping[str, Any]
+Place = tuple[str, str, str]
+
+
+def merged(results: Results, others: Sequence[Results]) -> dict[str, Any]:
+    """A results file with the runs of others.
+
+    An arm that another file has runs of which are new takes the place of the arm's runs in that
+    task and setting. Arms whose runs are all known stay as they are, with all their seeds.
+
+    Args:
+        results: What is added to.
+        others: Results of the same tasks, later ones over earlier ones.
+
+    Raises:
+        ConfigError: If another file's task is not the same.
+    """
+    rows = list(results["runs"])
+    arms = {setting: set(names) for setting, names in results["arms"].items()}
+    for other in others:
+        _check_tasks(results, other)
+        rows = _with(rows, other["runs"])
+        for setting, names in other["arms"].items():
+            arms.setdefault(setting, set()).update(names)
+    done = {as_cell(row): row for row in rows}
+    made = sum(not ARMS[row["arm"]].kept for row in rows)
+    return {
+        **results,
+        "arms": {setting: [n for n in ARMS if n in names] for setting, names in arms.items()},
+        "cells": {"planned": made, "done": made},
+        "code": codes(done),
+        "runs": rows,
+    }
+
+
+def _with(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+    known = {as_cell(row) for row in rows}
+    new: dict[Place, list[Row]] = {}
+    for row in others:
+        new.setdefault(_place(row), []).append(row)
+    taken = {p: found for p, found in new.items() if any(as_cell(r) not in known for r in found)}
+    kept = [row for row in rows if _place(row) not in taken]
+    return [*kept, *(row for found in taken.values() for row in found)]
+
+
+def _place(row: Row) -> Place:
+    return row["task"], row["setting"], row["arm"]
+
+
+def _check_tasks(results: Results, other: Results) -> None:
+    for name, task in other["tasks"].items():
+        if results["tasks"].get(name) != task:
+            raise ConfigError("FILE", f"the task {name} as the first file has it", "another one")
