@@ -169,6 +169,16 @@ def import_time() -> str:
     )
 
 
+def first_output() -> str:
+    """When each command says something first, and when it has ended."""
+    found = load("import_time.json")["commands"]
+    rows = [
+        [f"`{r['command']}`", f"{r['first_output_seconds']:.2f}", f"{r['seconds']:.2f}"]
+        for r in found
+    ]
+    return bench.markdown(["command", "first output, s", "whole, s"], rows)
+
+
 def compatibility(group: str) -> str:
     """One table of the compatibility page, or its ``summary``."""
     # What is tested is what the page says, so the rows live with the tests.
@@ -202,6 +212,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "early stopping": stopping,
     "environment": environment,
     "fast loop": fast_loop,
+    "first output": first_output,
     "import time": import_time,
     "step cost": step_cost,
     **{

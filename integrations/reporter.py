@@ -14,7 +14,7 @@ from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.engine.overview import cautions, overview
 from hybrid_predict.integrations.dashboard import Dashboard
 from hybrid_predict.integrations.lightning_packages import package_of
-from hybrid_predict.integrations.mlflow import Recorder
+from hybrid_predict.integrations.recorder import Recorder
 from hybrid_predict.report.event_log import EventLog
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.run_log import NAME

@@ -104,6 +104,18 @@ class Step:
         """Whether an optimizer has updated."""
         return bool(self.calls)
 
+    @property
+    def stands(self) -> bool:
+        """Whether updates have verified all predicted steps, which then stay."""
+        seen = self.begun and not self._unseen()
+        return seen and not self.held and all(map(bool, self._flags))
+
+    def reopen(self, index: int) -> None:
+        """Forget what was decided of an update that has raised."""
+        self.active = None
+        if self._good.pop(index, None) is not None:
+            self.held = ""
+
     def measure(self, index: int, names: dict[int, str], loss: object) -> None:
         """Measure the gradients of one optimizer, and judge the predicted steps by them.
 
