@@ -53,7 +53,7 @@ def output_folder(name: str) -> Path:
 
 
 def under_way(text: str) -> None:
-    """Say on a terminal what takes a while; a pipe or a file gets the command's own output alone."""
+    """Say on a terminal what takes a while; pipes and files get the command's own output alone."""
     if sys.stderr is not None and sys.stderr.isatty():
         print(f"{PROGRAM}: {text} …", file=sys.stderr, flush=True)
 
