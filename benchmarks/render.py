@@ -171,12 +171,15 @@ def import_time() -> str:
 
 def first_output() -> str:
     """When each command says something first, and when it has ended."""
-    found = load("import_time.json")["commands"]
+    data = load("import_time.json")
     rows = [
         [f"`{r['command']}`", f"{r['first_output_seconds']:.2f}", f"{r['seconds']:.2f}"]
-        for r in found
+        for r in data["commands"]
     ]
-    return bench.markdown(["command", "first output, s", "whole, s"], rows)
+    busy = f"{data['load']:.0f} processes wanted one of {data['cores']} cores meanwhile."
+    starts = f"Starts of each command: {data['command_rounds']}, medians; {busy}"
+    table = bench.markdown(["command", "first output, s", "whole, s"], rows)
+    return f"{starts}\n\n{table}"
 
 
 def compatibility(group: str) -> str:

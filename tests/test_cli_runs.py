@@ -198,3 +198,12 @@ def test_the_view_tells_how_long_the_run_will_still_take(tmp_path, rows, end, re
         again = {**start, "full_steps": resumed}
         path.write_text("\n".join(map(json.dumps, [start, others[0], again, *others[1:]])))
     assert said in lines(read_log(path), 80, 1000.0)
+
+
+@pytest.mark.parametrize("damage", [b"\xfb\x00\x83", b"[1]", b'{"type": 3}', b'{"type": "ro'])
+def test_a_damaged_line_is_passed_over(tmp_path, damage):
+    path = write(tmp_path, ROWS)
+    before = read_log(path)
+    first, *others = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([first, damage, *others]))
+    assert read_log(path) == before

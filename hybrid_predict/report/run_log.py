@@ -100,8 +100,8 @@ def find_log(name: str | Path) -> Path:
 def read_log(path: Path) -> RunLog:
     """Read the last run of a file.
 
-    Lines that a crash or a disk has damaged are passed over. Where a resumed run has done full steps again, what
-    was written of them before is dropped.
+    Lines that a crash or a disk has damaged are passed over. Where a resumed run has done full
+    steps again, what was written of them before is dropped.
 
     Raises:
         ConfigError: If it is no event log of this version.
