@@ -88,7 +88,7 @@ def _write_run(path: Path) -> None:
     """The event log of a short run."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters())
-    config = HybridConfig(total_steps=100)
+    config = HybridConfig(total_steps=300)
     with HybridEngine(model, optimizer, config) as engine:
         log = EventLog(path, overview(engine), config.to_dict())
         while not engine.done:
