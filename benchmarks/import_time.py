@@ -1,18 +1,43 @@
-"""Compares the import of the engine with that of torch, side by side in fresh interpreters.
+"""Times starts: the engine's import beside torch's, and the first output of every command.
 
 Run with: python -m benchmarks.import_time > docs/results/import_time.json
+With the argument ``commands`` each command is started once, and the import times stay.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import platform
+import pty
 import statistics
 import subprocess
 import sys
+import tempfile
 from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+
+import torch
+
+from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict.engine.overview import overview
+from hybrid_predict.report.event_log import EventLog
+from hybrid_predict.report.run_log import NAME
 
 CLOCK = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
+
+PROGRAM = "import sys; from hybrid_predict.cli import main; sys.exit(main(sys.argv[1:]))"
+
+ROOT = Path(__file__).parents[1]
+
+RESULT = ROOT / "docs" / "results" / "import_time.json"
+
+COMMANDS = (
+    "", "--help", "--version", "demo --help", "audit --help", "audit {audit} --plan", "report RUN",
+    "watch RUN", "stop RUN", "doctor", "schema", "wacth RUN",
+)  # fmt: skip
+"""What is typed behind ``hybrid-predict``, with a run that has ended and an audit of digits."""
 
 
 def seconds(module: str) -> float:
@@ -21,7 +46,77 @@ def seconds(module: str) -> float:
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def main(rounds: int = 11) -> dict[str, object]:
+def on_a_terminal(arguments: list[str], folder: str) -> tuple[float, float]:
+    """Seconds until Python, started so, writes anything to its terminal, and until it has ended."""
+    reader, writer = pty.openpty()
+    started = perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdin=writer, stdout=writer, stderr=writer, cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}"},
+    )  # fmt: skip
+    os.close(writer)
+    first = 0.0
+    while True:
+        try:
+            found = os.read(reader, 65_536)
+        except OSError:  # Linux: the other end is closed
+            found = b""
+        if not found:
+            break
+        first = first or perf_counter() - started
+    process.wait()
+    os.close(reader)
+    whole = perf_counter() - started
+    return first or whole, whole
+
+
+def commands(rounds: int) -> list[dict[str, object]]:
+    """First output and whole duration of each command, medians; Python's own start comes first."""
+    audit = str(ROOT / "examples" / "audit.yaml")
+    with tempfile.TemporaryDirectory() as folder:
+        _write_run(Path(folder, "RUN", NAME))
+        rows = [_row("python, nothing else", ["-c", "print()"], folder, rounds)]
+        for typed in COMMANDS:
+            arguments = ["-c", PROGRAM, *typed.format(audit=audit).split()]
+            name = f"hybrid-predict {typed.format(audit='audit.yaml')}".strip()
+            rows.append(_row(name, arguments, folder, rounds))
+    return rows
+
+
+def _write_run(path: Path) -> None:
+    """The event log of a short run."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+    optimizer = torch.optim.AdamW(model.parameters())
+    config = HybridConfig(total_steps=300)
+    with HybridEngine(model, optimizer, config) as engine:
+        log = EventLog(path, overview(engine), config.to_dict())
+        while not engine.done:
+            engine.before_step()
+            loss = model(torch.ones(4, 8)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            record = engine.after_step(loss)
+            log.step(record, engine.ledger)
+    log.end("finished", record, engine.ledger)
+
+
+def _row(name: str, arguments: list[str], folder: str, rounds: int) -> dict[str, object]:
+    timed = [on_a_terminal(arguments, folder) for _ in range(rounds)]
+    first, whole = (statistics.median(each) for each in zip(*timed, strict=True))
+    return {"command": name, "first_output_seconds": first, "seconds": whole}
+
+
+def first_outputs(rounds: int) -> dict[str, object]:
+    """The commands, and how busy the machine was meanwhile: processes that wanted a core."""
+    cores, rows = os.cpu_count(), commands(rounds)
+    return {
+        "commands": rows, "command_rounds": rounds, "load": os.getloadavg()[1], "cores": cores,
+    }  # fmt: skip
+
+
+def main(rounds: int = 11, command_rounds: int = 3) -> dict[str, object]:
     """Median over interleaved rounds; the first warms the file cache and is dropped."""
     pairs = [(seconds("torch"), seconds("hybrid_predict.engine")) for _ in range(rounds + 1)][1:]
     ratios = sorted(ours / torch for torch, ours in pairs)
@@ -31,9 +126,14 @@ def main(rounds: int = 11) -> dict[str, object]:
         "ratio": statistics.median(ratios),
         "ratio_range": [ratios[0], ratios[-1]],
         "rounds": rounds,
+        **first_outputs(command_rounds),
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(), indent=2))
+    if sys.argv[1:] == ["commands"]:  # what else the file holds stays
+        kept = json.loads(RESULT.read_text())
+        print(json.dumps({**kept, **first_outputs(1)}, indent=2))
+    else:
+        print(json.dumps(main(), indent=2))

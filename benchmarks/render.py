@@ -169,6 +169,19 @@ def import_time() -> str:
     )
 
 
+def first_output() -> str:
+    """When each command says something first, and when it has ended."""
+    data = load("import_time.json")
+    rows = [
+        [f"`{r['command']}`", f"{r['first_output_seconds']:.2f}", f"{r['seconds']:.2f}"]
+        for r in data["commands"]
+    ]
+    busy = f"{data['load']:.0f} processes wanted one of {data['cores']} cores meanwhile."
+    starts = f"Starts of each command: {data['command_rounds']}, medians; {busy}"
+    table = bench.markdown(["command", "first output, s", "whole, s"], rows)
+    return f"{starts}\n\n{table}"
+
+
 def compatibility(group: str) -> str:
     """One table of the compatibility page, or its ``summary``."""
     # What is tested is what the page says, so the rows live with the tests.
@@ -202,6 +215,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "early stopping": stopping,
     "environment": environment,
     "fast loop": fast_loop,
+    "first output": first_output,
     "import time": import_time,
     "step cost": step_cost,
     **{

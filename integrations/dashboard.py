@@ -88,7 +88,7 @@ class Dashboard:
 
     def print(self, text: str) -> None:
         """Print a line above the view."""
-        self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+        self._console.print(text, markup=False, highlight=False)
 
     def stop(self) -> None:
         """Leave the terminal as it was."""

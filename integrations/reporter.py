@@ -14,7 +14,7 @@ from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.engine.overview import cautions, overview
 from hybrid_predict.integrations.dashboard import Dashboard
 from hybrid_predict.integrations.lightning_packages import package_of
-from hybrid_predict.integrations.mlflow import Recorder
+from hybrid_predict.integrations.recorder import Recorder
 from hybrid_predict.report.event_log import EventLog
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.run_log import NAME
@@ -143,12 +143,21 @@ class Reporter:
             self._show(last=True)
         self.release()
         how = "" if status == "finished" else f" {status} after"
-        self._say(trainer, f"HybridPredict{how or ':'} {self._ledger}.")
+        self._say(trainer, f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
         if self._checkpoint is not None:
             self._say(trainer, f"HybridPredict saved {self._checkpoint}, to go on from.")
         if log is not None and log.path is not None:
             logger.info("See it with: hybrid-predict report %s", log.path.parent)
         self._recorder.close(timeout)
+
+    def _unpredicted(self) -> str:
+        """Why no predicted step was made where some were planned, as the last event says it."""
+        ledger, planned = self._ledger, self._engine.clock.planned
+        if not planned or ledger.predicted_steps or self._engine.config.shadow:
+            return ""
+        reasons = [event["reason"] for event in ledger.events]
+        found = [reason for reason in reasons if reason.startswith("no predicted steps")]
+        return f"; {found[-1]}" if found else ""
 
     def release(self) -> None:
         """Leave the screen and the progress bar as they were; let go of the event log's file."""

@@ -88,3 +88,19 @@ def test_help_imports_neither_torch_nor_an_extra():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "set()", "")
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_what_takes_a_while_is_said_on_a_terminal_only(capsys, monkeypatch, terminal):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
+    assert cli.main(["schema"]) == 0
+    assert capsys.readouterr().err == "hybrid-predict: loading torch …\n" * terminal
+
+
+def test_the_schema_needs_neither_lightning_nor_figures():
+    """They take seconds to import."""
+    code = (
+        "import sys; from hybrid_predict import cli; cli.main(['schema']); "
+        "assert not {'lightning', 'matplotlib', 'rich', 'mlflow'} & sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -179,3 +179,31 @@ def test_a_folder_that_cannot_be_written_to_is_told(tmp_path):
     log.path = tmp_path / "nowhere" / NAME
     with pytest.raises(ConfigError, match="a folder that can be written to"):
         ask(log)
+
+
+@pytest.mark.parametrize(
+    ("rows", "end", "resumed", "said"),
+    [
+        (ROWS, None, 0, "time    10 s, about 0 s to come"),
+        (ROWS[:2], None, 0, "time    10 s, about 23 s to come"),
+        (ROWS[:2], None, 20, "time    10 s, about 35 s to come"),  # 40 steps since it went on
+        ([], None, 0, "time    0 s"),
+        (ROWS[:2], "finished", 0, "time    20 s"),
+    ],
+)
+def test_the_view_tells_how_long_the_run_will_still_take(tmp_path, rows, end, resumed, said):
+    path = write(tmp_path, rows, end)
+    if resumed:
+        start, *others = map(json.loads, path.read_text().splitlines())
+        again = {**start, "full_steps": resumed}
+        path.write_text("\n".join(map(json.dumps, [start, others[0], again, *others[1:]])))
+    assert said in lines(read_log(path), 80, 1000.0)
+
+
+@pytest.mark.parametrize("damage", [b"\xfb\x00\x83", b"[1]", b'{"type": 3}', b'{"type": "ro'])
+def test_a_damaged_line_is_passed_over(tmp_path, damage):
+    path = write(tmp_path, ROWS)
+    before = read_log(path)
+    first, *others = path.read_bytes().split(b"\n")
+    path.write_bytes(b"\n".join([first, damage, *others]))
+    assert read_log(path) == before

@@ -8,6 +8,7 @@ import torch
 
 from cases import BACKEND_CASES, HISTORY_CASES, PREDICTOR_CASES, UPDATE_CASES
 from hybrid_predict import (
+    ConfigError,
     ContractError,
     MomentumPredictor,
     PredictorError,
@@ -16,7 +17,7 @@ from hybrid_predict import (
 )
 from hybrid_predict.forecast.predictors import PREDICTORS
 from hybrid_predict.tensors import BACKENDS, TorchBackend
-from hybrid_predict.testing import check_backend, check_predictor, check_update
+from hybrid_predict.testing import check_backend, check_placebos, check_predictor, check_update
 from hybrid_predict.testing.backends import TORCH
 from hybrid_predict.testing.predictors import PREDICTOR_CHECKS
 from hybrid_predict.testing.updates import UPDATE_CHECKS
@@ -237,3 +238,52 @@ class Deaf(TorchBackend):
 def test_a_backend_that_ignores_the_history_asked_for_is_found():
     with pytest.raises(ContractError, match="zeros, float32"):
         check_backend(replace(TORCH, backend=Deaf("bfloat16")))
+
+
+WRONG = [
+    None,
+    3,
+    "fitted",
+    "spectral",
+    "no such name",
+    MomentumPredictor,
+    SpectralUpdate,
+    torch.nn.Linear(2, 2),
+    {},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+@pytest.mark.parametrize(
+    ("argument", "check"),
+    [
+        ("predictor", check_predictor),
+        ("predictor", check_placebos),
+        ("update", check_update),
+        ("case", check_backend),
+        ("case", lambda x: check_predictor(MomentumPredictor(), x)),
+        ("case", lambda x: check_update(SpectralUpdate(), x)),
+        ("backend", lambda x: replace(TORCH, backend=x)),
+        ("load", lambda x: replace(TORCH, load=None if callable(x) else x)),
+        ("dtypes", lambda x: replace(TORCH, dtypes=x)),
+    ],
+)
+def test_wrong_arguments_are_named(argument, check, wrong):
+    with pytest.raises(ConfigError, match=f"^{argument}: expected (an? |names ).*, got "):
+        check(wrong)
+
+
+def test_a_class_in_place_of_an_object_and_a_name_are_told_what_to_write():
+    for given, words in ((MomentumPredictor, "MomentumPredictor"), ("fitted", "FittedPredictor")):
+        with pytest.raises(ConfigError, match=rf"Make one.*{words}\("):
+            check_predictor(given)
+    with pytest.raises(ConfigError, match=r"Make one: BackendUnderTest\("):
+        check_backend(TorchBackend())
+    with pytest.raises(ConfigError, match="Derive its class from AbstractUpdate"):
+        check_update(MomentumPredictor())
+
+
+@pytest.mark.parametrize("steps", [None, 0, 10, 99, 1.5, True, "400"])
+def test_placebos_need_steps_enough_to_tell(steps):
+    with pytest.raises(ConfigError, match=r"^steps: expected an integer, at least 100"):
+        check_placebos(MomentumPredictor(), steps)

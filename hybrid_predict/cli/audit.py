@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.cli.options import PROGRAM, integer, need, output_folder
+from hybrid_predict.cli.options import PROGRAM, integer, need, output_folder, under_way
 from hybrid_predict.cli.program import BAD_USAGE, INTERRUPTED, Command
 from hybrid_predict.errors import ConfigError, HybridPredictError
 
@@ -70,10 +70,12 @@ def _run(options: Namespace) -> int:
     from hybrid_predict.audit import plan_audit
     from hybrid_predict.audit.yaml_file import read_audit
 
+    under_way(f"reading {options.file}")
     make_run, config, source = read_audit(options.file)
     chosen: dict[str, Any] = {} if options.seeds is None else {"seeds": options.seeds}
     config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
     if options.plan:
+        under_way("timing a few full steps of plain training")
         print(plan_audit(make_run, config, options.output_dir, source=source))
         return 0
     return _audit(make_run, config, source, options.output_dir)

@@ -8,7 +8,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.accounts.ledger import percent
-from hybrid_predict.cli.options import EXTRAS, need, number
+from hybrid_predict.cli.options import EXTRAS, need, number, under_way
 from hybrid_predict.cli.program import Command
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ def _add_options(add: Any) -> None:
 
 
 def _run(options: Namespace) -> int:
+    under_way("loading torch")
     for title, text in (*_environment(), *_extras()):
         _tell(title, text)
     if options.config is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import ArgumentTypeError
 from collections.abc import Iterable
 from importlib import import_module
@@ -19,6 +20,9 @@ EXTRAS = {
     "mlflow": ("mlflow",),
     "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum"),
 }
+
+_HEAVY = ("lightning", "mlflow")
+"""Extras whose import takes seconds."""
 
 
 def integer(text: str) -> int:
@@ -48,6 +52,12 @@ def output_folder(name: str) -> Path:
     return writable_folder(name, "--output-dir")
 
 
+def under_way(text: str) -> None:
+    """Say on a terminal what takes a while; pipes and files get the command's own output alone."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"{PROGRAM}: {text} …", file=sys.stderr, flush=True)
+
+
 def need(feature: str, extras: Iterable[str]) -> None:
     """Import what a command needs, so that whatever is missing is told at once.
 
@@ -58,7 +68,9 @@ def need(feature: str, extras: Iterable[str]) -> None:
     Raises:
         MissingExtraError: If a package of theirs is not installed.
     """
-    missing = []
+    missing, extras = [], list(extras)
+    if heavy := [name for name in _HEAVY if name in extras]:
+        under_way(f"loading {', '.join(heavy)}")
     for extra in extras:
         try:
             for module in EXTRAS[extra]:

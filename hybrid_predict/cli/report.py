@@ -6,7 +6,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.cli.options import PROGRAM, need
+from hybrid_predict.cli.options import PROGRAM, need, under_way
 from hybrid_predict.cli.program import Command
 from hybrid_predict.errors import ConfigError
 
@@ -28,6 +28,7 @@ def _add_options(add: Any) -> None:
 
 
 def _run(options: Namespace) -> int:
+    under_way("reading")
     need("The report", ["cli"])
     from hybrid_predict.report.run_log import find_log, read_log
     from hybrid_predict.report.run_page import NEXT, ONE_RUN, finding, write_run_page

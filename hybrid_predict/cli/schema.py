@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from argparse import Namespace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.cli.options import need
+from hybrid_predict.cli.options import under_way
 from hybrid_predict.cli.program import Command
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, MissingExtraError
 
 
 def _add_options(add: Any) -> None:
@@ -17,7 +18,9 @@ def _add_options(add: Any) -> None:
 
 
 def _run(options: Namespace) -> int:
-    need("The schema", ["cli", "lightning"])
+    if find_spec("docstring_parser") is None:
+        raise MissingExtraError("The schema", "cli")
+    under_way("loading torch")
     from hybrid_predict.integrations.schema import schema
 
     text = json.dumps(schema(), indent=2, ensure_ascii=False)

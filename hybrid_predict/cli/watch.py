@@ -11,7 +11,7 @@ from pathlib import Path
 from time import sleep, time
 from typing import Any
 
-from hybrid_predict.cli.options import PROGRAM, need
+from hybrid_predict.cli.options import PROGRAM, need, under_way
 from hybrid_predict.cli.program import Command
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.run_log import RunLog, find_log, read_log
@@ -34,6 +34,7 @@ def _add_options(add: Any) -> None:
 
 
 def _run(options: Namespace) -> int:
+    under_way("reading")
     need("The view", ["cli"])
     from rich.console import Console
 

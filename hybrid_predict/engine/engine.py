@@ -18,21 +18,21 @@ from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.operations import OperationCounter
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine.containment import contained, let_go
-from hybrid_predict.engine.ownership import give_back, own
+from hybrid_predict.engine.ownership import Uncopied, give_back, own
 from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.engine.run import Run
 from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.forecast.forecaster import Forecaster
 from hybrid_predict.model.bystanders import Bystanders
-from hybrid_predict.model.optimizer import OptimizerWrapper, Options
+from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks, shards
 
 logger = ranks.rank_zero_logger(__name__)
 
 
-class HybridEngine:
+class HybridEngine(Uncopied):
     """Corrects the updates of any torch training loop, and takes predicted steps between them.
 
     Between ``after_step`` and the next ``before_step`` the weights are those that a full step has
@@ -222,7 +222,7 @@ class HybridEngine:
         """Undo predicted steps that are not verified, and remove every hook."""
         step, self._step = self._step, None
         if step is not None:
-            self._run.lose(step)
+            self._run.lose(step)  # before letting go, which marks the step as undone
         self._release()
         give_back(self, self.optimizer.parameters())
 
@@ -257,6 +257,13 @@ class HybridEngine:
         self._run.lose(step)
         self._run.note(reason, logging.INFO, step.number)
 
+    def open_update(self, index: int) -> None:
+        """Called by the hooks when optimizer ``index`` begins; drops a call of it that raised."""
+        if self._step is not None and self._step.active == index:
+            self.optimizer.release(index)
+            self._step.reopen(index)
+            self._forecaster.drop()
+
     def before_update(self, index: int, loss: object) -> None:
         """Called by the hooks when the gradients of optimizer ``index`` are final."""
         step, started = self._step, perf_counter()
@@ -287,7 +294,7 @@ class HybridEngine:
             return
         with self._contained(step), self._operations.correcting():
             good = step.good(index)
-            options = self._options()
+            options = self.optimizer.all_options()
             bound = self._forecaster.bound(options)
             for group in self._forecaster.owned(index):
                 step.corrected |= group.finish(options, good, bound)
@@ -304,7 +311,7 @@ class HybridEngine:
         due = self.clock.due
         if not due or self.config.shadow or self._run.verifier.monitor.pausing(step.number):
             return
-        delta, owners = self._forecaster.forecast(self._options())
+        delta, owners = self._forecaster.forecast(self.optimizer.all_options())
         if delta.names:
             step.predict(self.mapper, delta, owners, due, self._forecaster.carries)
         elif self._forecaster.gate.closed:
@@ -319,10 +326,6 @@ class HybridEngine:
     def _between_steps(self, call: str) -> None:
         if self._step is not None:
             raise UsageError(f"{call} came inside a full step. Call after_step() first.")
-
-    def _options(self) -> dict[int, Options]:
-        indices = range(len(self.optimizer.optimizers))
-        return {key: own for k in indices for key, own in self.optimizer.options(k).items()}
 
     def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
         """Follow other optimizers from the next full step on, with what is known of the tensors.
@@ -357,12 +360,7 @@ class HybridEngine:
         logger.warning(text, number, reason, exc_info=error)
 
     def _contained(self, step: Step, coming: int | None = None) -> AbstractContextManager[None]:
-        """Whatever fails in the block undoes the predicted steps, and ends the plug-in's part.
-
-        Args:
-            step: The full step under way.
-            coming: Number of the optimizer that updates right after the block, if one does.
-        """
+        """Whatever fails in the block undoes the predicted steps, and ends the plug-in's part."""
 
         def undo(reason: str) -> None:
             step.undo(reason, coming)

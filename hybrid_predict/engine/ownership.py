@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from typing import NoReturn
 
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.errors import UnsupportedSetupError, UsageError
 
 _OWNED = WeakTensorKeyDictionary()
+
+
+class Uncopied:
+    """What belongs to one model and its optimizers, by hooks that a copy would not have."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"{type(self).__name__}: expected its state_dict() to be copied or pickled, got the "
+            "object itself. Make another one for a copy of the model, and load the state."
+        )
 
 
 def own(engine: object, parameters: Iterable[Tensor]) -> None:

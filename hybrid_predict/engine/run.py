@@ -176,9 +176,9 @@ class Run:
         )
 
     def lose(self, step: Step) -> None:
-        """Account for predicted steps whose verifying step never came."""
+        """Account for predicted steps whose full step was left: undone, unless verified by then."""
         self.clock.unread = self.verifier.unread
-        self.ledger.undone_steps += step.predicted
+        self.ledger.undone_steps += 0 if step.stands else step.predicted
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
         """Everything that the future depends on, as primitives and new tensors.
@@ -240,6 +240,8 @@ class Run:
             self.forecaster.regroup()
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
+        if state["ranks"] != ranks.size():  # operations were counted over the ranks of then
+            self.ledger.flops_per_step = self.ledger.flops_per_correction = None
         self.economise()
         if steps is not None and steps != self.clock.steps:
             self._resume(steps)

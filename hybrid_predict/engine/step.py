@@ -104,6 +104,25 @@ class Step:
         """Whether an optimizer has updated."""
         return bool(self.calls)
 
+    @property
+    def stands(self) -> bool:
+        """Whether updates have verified all predicted steps, which then stay."""
+        seen = self.begun and not self._unseen()
+        return seen and not self.held and all(map(bool, self._flags))
+
+    def reopen(self, index: int) -> None:
+        """Forget what was measured and decided for an update that has raised."""
+        self.active = None
+        if self._good.pop(index, None) is not None:
+            self.held = ""
+        if self.calls[index]:  # what was measured is of an earlier update, which was made
+            return
+        columns = zip(self._norms.items(), self._norm_owners, self._measured, strict=True)
+        kept = [each for each in columns if each[1] != index]
+        self._norms = dict(norm for norm, _, _ in kept)
+        self._norm_owners = [owner for _, owner, _ in kept]
+        self._measured = [p for _, _, p in kept]
+
     def measure(self, index: int, names: dict[int, str], loss: object) -> None:
         """Measure the gradients of one optimizer, and judge the predicted steps by them.
 

@@ -56,13 +56,14 @@ class Skill:
     def add(self, readings: Iterable[Reading]) -> None:
         """Take the readings of one window, of all tensors that count together.
 
-        One in which nothing moved, or that forecasts nothing, is passed over.
+        One in which nothing moved, that forecasts nothing, or whose numbers are beyond 32 bits, is
+        passed over.
         """
         each = list(readings)
         parts = [one.pooled() for one in each]
         dot, moved, forecast, chance = map(sum, zip(*parts, strict=True))
         sizes = math.sqrt(max(moved, 0.0)) * math.sqrt(max(forecast, 0.0))
-        if not (0.0 < sizes < math.inf and math.isfinite(dot)):
+        if not (0.0 < sizes < math.inf and math.isfinite(dot) and math.isfinite(chance)):
             return
         cosine = max(-1.0, min(1.0, dot / sizes))
         pairs = zip(each, parts, strict=True)

@@ -56,6 +56,9 @@ class Options:
 class UpdateListener(Protocol):
     """What an :class:`OptimizerWrapper` calls around every update of its optimizers."""
 
+    def open_update(self, index: int) -> None:
+        """An update begins; a closure has not been called yet."""
+
     def before_update(self, index: int, loss: object) -> None:
         """The gradients are final; ``loss`` is what the step's closure returned, if it had one."""
 
@@ -233,7 +236,8 @@ class OptimizerWrapper:
             return False
         held, counts = self._withheld.pop(index)
         for p, gradient in held:
-            p.grad = gradient
+            if p.grad is None:  # after an update that raised, there may be a newer one
+                p.grad = gradient
         for group, before in zip(optimizer.param_groups, counts, strict=True):
             group.update(before)
         return True
@@ -250,6 +254,11 @@ class OptimizerWrapper:
             if found:
                 reason = f"its state {found!r} holds a second copy of the weights"
                 raise refusal(optimizer, reason)
+
+    def all_options(self) -> dict[int, Options]:
+        """How each parameter of any optimizer is updated, by ``id``."""
+        indices = range(len(self.optimizers))
+        return {key: own for k in indices for key, own in self.options(k).items()}
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
         """Call the listener around every update, until the handles are removed.
@@ -289,6 +298,7 @@ def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Call
         heard = None if _inside_own_step(optimizer) else listener()
         if heard is None:
             return None
+        heard.open_update(index)
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
         if not callable(closure):

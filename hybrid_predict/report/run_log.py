@@ -100,24 +100,28 @@ def find_log(name: str | Path) -> Path:
 def read_log(path: Path) -> RunLog:
     """Read the last run of a file.
 
-    Lines that a crash has torn are passed over. Where a resumed run has done full steps again, what
-    was written of them before is dropped.
+    Lines that a crash or a disk has damaged are passed over. Where a resumed run has done full
+    steps again, what was written of them before is dropped.
 
     Raises:
         ConfigError: If it is no event log of this version.
     """
     log: RunLog | None = None
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             for line in file:
                 try:
                     found = json.loads(line)
                 except ValueError:
                     continue
-                log = told(log, path, found)
-    except (OSError, UnicodeDecodeError, KeyError, TypeError, ValueError) as error:
-        remedy = f"{type(error).__name__}: {error}"
+                if isinstance(found, dict) and isinstance(found.get("type"), str):
+                    log = told(log, path, found)
+    except OSError as error:
+        remedy = f"The system says: {error.strerror}."
         raise ConfigError("RUN", "the event log of a run", str(path), remedy) from error
+    except (KeyError, TypeError, ValueError) as error:
+        missing = f"a line lacks {error}" if isinstance(error, KeyError) else error
+        raise ConfigError("RUN", "the event log of a run", str(path), f"Why: {missing}.") from error
     if log is None:
         raise ConfigError("RUN", "the event log of a run", str(path), "It holds no run.")
     return log

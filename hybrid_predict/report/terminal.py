@@ -62,6 +62,7 @@ def lines(
         f"steps   {ledger.full_steps:,} full + {ledger.predicted_steps:,} predicted "
         f"({plan['predicted']:,} planned), {ledger.undone_steps:,} undone{phase}",
         f"saving  {_saving(ledger)}",
+        f"time    {_time(log)}",
     ]
     for kind, skill in ledger.skills.items():
         bound = f"at least {skill['lower']:.2f}, " if skill["windows"] > 1 else ""
@@ -90,6 +91,17 @@ def _bar(done: int, total: int, width: int) -> str:
     room = max(10, width - len(note))
     filled = round(room * min(1.0, done / total))
     return "█" * filled + "░" * (room - filled) + note
+
+
+def _time(log: RunLog) -> str:
+    """How long the run has taken since it was started or resumed, and how long it still will."""
+    taken = max(0.0, log.seen - float(log.start["time"]))
+    done = [row["steps"] for row in log.rows if row["full_steps"] <= log.start["full_steps"]]
+    made = log.ledger.steps - (done[-1] if done else 0)
+    if log.end is not None or made <= 0:
+        return duration(taken)
+    left = taken * max(0, log.steps - log.ledger.steps) / made
+    return f"{duration(taken)}, about {duration(left)} to come"
 
 
 def _saving(ledger: SavingsLedger) -> str:

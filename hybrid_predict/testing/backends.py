@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from hybrid_predict.errors import ContractError
+from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.tensors import AbstractBackend, NumpyBackend, TorchBackend
+from hybrid_predict.testing.arguments import expect
 
 NDFloat = NDArray[Any]
 Shapes = Sequence[tuple[int, ...]]
@@ -51,12 +52,25 @@ class BackendUnderTest:
         load: Makes one of its arrays from a NumPy array and the name of a dtype.
         dump: The inverse.
         dtypes: Names of the dtypes to check, out of `RESOLUTION`.
+
+    Raises:
+        ConfigError: If an argument is of another kind.
     """
 
     backend: AbstractBackend[Any]
     load: Callable[[NDFloat, str], Any]
     dump: Callable[[Any], NDFloat]
     dtypes: tuple[str, ...] = ("float32",)
+
+    def __post_init__(self) -> None:
+        expect("backend", self.backend, AbstractBackend)
+        for name in ("load", "dump"):
+            if not callable(getattr(self, name)):
+                raise ConfigError(name, "a function", getattr(self, name))
+        known = isinstance(self.dtypes, (tuple, list)) and set(self.dtypes) <= RESOLUTION.keys()
+        if not self.dtypes or not known:
+            remedy = "Give a tuple of them."
+            raise ConfigError("dtypes", f"names out of {list(RESOLUTION)}", self.dtypes, remedy)
 
 
 TORCH = BackendUnderTest(
@@ -94,11 +108,13 @@ def check_backend(case: BackendUnderTest) -> None:
 
     Raises:
         ContractError: If one does not.
+        ConfigError: If it is no :class:`BackendUnderTest`.
 
     Example:
         >>> from hybrid_predict.testing.backends import TORCH
         >>> check_backend(TORCH)
     """
+    expect("case", case, BackendUnderTest)
     for kernel in KERNELS:
         for dtype in case.dtypes:
             for shapes in SHAPES:

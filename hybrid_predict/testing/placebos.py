@@ -15,6 +15,7 @@ from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.forecast.predictors import AbstractPredictor, MomentumPredictor, PredictorState
 from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import AbstractBackend, wide
+from hybrid_predict.testing.arguments import expect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +153,10 @@ PLACEBOS: dict[str, type[_Redirected]] = {
 """Forecasts that explain nothing of what follows, by name."""
 
 
+FEWEST = 100
+"""Steps in which skill can be told from none: several windows of 20 full steps."""
+
+
 def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
     """Check that the gate lets a predictor's forecasts pass for their direction alone.
 
@@ -160,9 +165,10 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
 
     Args:
         predictor: Gives the lengths of the placebos.
-        steps: Steps of each training.
+        steps: Steps of each training, at least 100: skill needs several windows of 20.
 
     Raises:
+        ConfigError: If an argument is of another kind, or there are too few steps.
         ContractError: If a gated placebo makes a predicted step, the skill of one has a lower bound
             above 0, or stale forecasts score as well as fresh ones.
 
@@ -170,6 +176,9 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
         >>> from hybrid_predict import MomentumPredictor
         >>> check_placebos(MomentumPredictor())
     """
+    expect("predictor", predictor, AbstractPredictor)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < FEWEST:
+        raise ConfigError("steps", f"an integer, at least {FEWEST}", steps, "Skill needs windows.")
     name = type(predictor).__name__
     for placebo, make in PLACEBOS.items():
         made, _, _ = _trained(make(inner=predictor), steps)

@@ -13,6 +13,7 @@ from hybrid_predict.errors import ContractError
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.forecast.predictors.contract import check_delta
 from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.testing.arguments import expect
 from hybrid_predict.testing.backends import TORCH, BackendUnderTest
 from hybrid_predict.testing.saving import saved_and_loaded
 
@@ -89,11 +90,14 @@ def check_predictor(predictor: AbstractPredictor, case: BackendUnderTest = TORCH
     Raises:
         ContractError: If it breaks a promise of `AbstractPredictor`.
         PredictorError: If a forecast has a wrong form.
+        ConfigError: If an argument is of another kind, such as a class in place of an object.
 
     Example:
         >>> from hybrid_predict import MomentumPredictor
         >>> check_predictor(MomentumPredictor())
     """
+    expect("predictor", predictor, AbstractPredictor)
+    expect("case", case, BackendUnderTest)
     for check in PREDICTOR_CHECKS.values():
         check(predictor, case)
 

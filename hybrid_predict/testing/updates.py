@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hybrid_predict.errors import ContractError
+from hybrid_predict.testing.arguments import expect
 from hybrid_predict.testing.backends import TORCH, BackendUnderTest
 from hybrid_predict.testing.predictors import NDFloat, same, steps
 from hybrid_predict.testing.saving import saved_and_loaded
@@ -91,11 +92,14 @@ def check_update(update: AbstractUpdate, case: BackendUnderTest = TORCH) -> None
 
     Raises:
         ContractError: If it breaks a promise of `AbstractUpdate`.
+        ConfigError: If an argument is of another kind, such as a class in place of an object.
 
     Example:
         >>> from hybrid_predict import SpectralUpdate
         >>> check_update(SpectralUpdate())
     """
+    expect("update", update, AbstractUpdate)
+    expect("case", case, BackendUnderTest)
     for check in UPDATE_CHECKS.values():
         check(update, case)
 

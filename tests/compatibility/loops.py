@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from lightning.pytorch.callbacks import (
     Timer,
 )
 from lightning.pytorch.loggers import CSVLogger
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -224,6 +226,39 @@ def monitor(folder: Path) -> None:
     (column,) = lrs.lrs.values()
     assert len(column) == 24
     assert column == list(run.model.rates.values())
+
+
+@TABLE.row(
+    "a logger that raises",
+    "`Trainer(logger=[broken, sound])`",
+    note="one warning; the other loggers and the run go on",
+    proof="integrations/test_logging.py::"
+    "test_a_logger_that_fails_costs_a_warning_and_the_others_are_served",
+)
+def broken_logger(folder: Path) -> None:
+    class Broken(CSVLogger):
+        def log_metrics(self, metrics: Any, step: Any = None) -> None:
+            if any(name.startswith("hybrid_predict") for name in metrics):
+                raise ConnectionError("the server is gone")
+
+    train(Net(), logger=[Broken(folder, "broken"), CSVLogger(folder, "sound")]).sound()
+
+
+@TABLE.row(
+    "`WandbLogger`",
+    '`Trainer(logger=WandbLogger(mode="offline"))`',
+    note="texts and the result in the run's summary; charts of your metrics over steps",
+    proof="integrations/test_wandb.py::test_an_offline_run_holds_what_the_ledger_says",
+)
+def wandb_logger(folder: Path) -> None:
+    # W&B itself is no dependency of the tests; the proof reads a real offline run where it is.
+    class WandbLogger(DummyLogger):
+        experiment = SimpleNamespace(summary={}, notes=None, step=0, log=lambda *_, **__: None)
+
+    run = train(Net(), logger=WandbLogger()).sound()
+    summary = run.trainer.logger.experiment.summary
+    assert summary["hybrid_predict/full_steps"] == run.plugin.ledger.full_steps
+    assert summary["hybrid_predict/phase"] == "cooldown"
 
 
 class Tuned(Net):

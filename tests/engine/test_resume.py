@@ -344,3 +344,16 @@ def test_verdicts_that_are_unread_count_in_a_run_that_goes_on_plain(changes):
     assert records[0].ticks == 1 + unread
     assert len(records) == 60 - steps - unread
     assert plain.engine.clock.unread == 0
+
+
+def test_operations_are_counted_anew_on_another_number_of_ranks():
+    """What a full step of all ranks took then is not what one of these ranks does now."""
+    first = Bench(make_config())
+    first.step()
+    state, counted = first.engine.state_dict(), first.engine.ledger.flops_per_step
+    state["ranks"], state["ledger"]["flops_per_step"] = 2, 2 * counted
+    again = Bench(make_config())
+    again.engine.load_state_dict(state)
+    assert again.engine.ledger.flops_per_step is None
+    again.step()
+    assert again.engine.ledger.flops_per_step == counted

@@ -241,3 +241,14 @@ def test_a_gated_run_resumes_bit_for_bit_inside_a_window(at, lag):
     assert same_bits(again.trace()["model"], whole.trace()["model"])
     assert again.engine.ledger.skills == whole.engine.ledger.skills
     assert again.engine.ledger.skills["hidden"]["windows"] > 3
+
+
+def test_a_window_with_numbers_beyond_32_bits_is_passed_over():
+    """It would make the bound no number for ever, and the state one that cannot be loaded."""
+    skill, sound = Skill(), Skill()
+    for chance in (0.0, math.inf, 0.0, math.nan, 0.0):
+        skill.add([products(0.9, chance=chance)])
+        if chance == 0.0:
+            sound.add([products(0.9)])
+    assert skill == sound and skill.enough
+    assert Skill.from_state(skill.state_dict()) == skill

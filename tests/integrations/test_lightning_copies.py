@@ -7,7 +7,9 @@ import io
 import pickle
 from typing import Any
 
+import pytest
 import torch
+from lightning.pytorch import Callback
 
 from hybrid_predict import FittedPredictor, HybridPredict, SpectralUpdate
 from hybrid_predict.accounts.ledger import SavingsLedger
@@ -40,6 +42,29 @@ def test_copies_of_a_callback_that_has_run_start_anew() -> None:
         assert again.ledger.steps == 20
     assert first.steps == 30
     assert mine.ledger is first and len(mine.history.rows) == first.full_steps
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_in_the_middle_of_a_run_hold_settings_and_its_ledger_so_far(how: Any) -> None:
+    """They are no part of the run, which goes on as if nobody had copied anything."""
+    mine, copies = Ungated(**OPTIONS), []
+
+    class Copying(Callback):
+        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, number: int) -> None:
+            if number == 3 and not copies:  # inside a full step
+                copies.append((how(mine), mine.ledger.full_steps))
+
+    trainer, _ = fit([mine, Copying()], max_steps=30)
+    plain = Ungated(**OPTIONS)
+    twin, _ = fit([plain], max_steps=30)
+    ((made, full_steps),) = copies
+    assert made.engine is None and repr(made) == repr(mine)
+    assert made.ledger.full_steps in (full_steps, mine.ledger.full_steps)
+    assert mine.ledger.steps == 30 == trainer.global_step
+    ours, theirs = trainer.lightning_module.parameters(), twin.lightning_module.parameters()
+    assert all(map(torch.equal, ours, theirs))
+    fit([made], max_steps=20)
+    assert made.ledger.steps == 20 and mine.ledger.steps == 30
 
 
 def test_copies_that_run_one_after_the_other_keep_their_own_ledgers() -> None:

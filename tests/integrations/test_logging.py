@@ -15,7 +15,9 @@ from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
 from hybrid_predict import HybridConfig, HybridPredict, SavingsLedger
 from hybrid_predict.integrations import mlflow
 from hybrid_predict.integrations.outbox import Outbox
+from hybrid_predict.integrations.recorder import Recorder
 from hybrid_predict.report.history import RunHistory
+from hybrid_predict.report.run_log import NAME, read_log
 from lightning_models import Net, Recorded, Ungated, fit
 
 
@@ -92,7 +94,7 @@ class Spy:
 
 def test_what_is_not_known_or_has_not_happened_makes_no_chart() -> None:
     spy = Spy()
-    recorder = mlflow.Recorder([spy])
+    recorder = Recorder([spy])
     recorder.log_row(SavingsLedger(full_steps=4, steps=4), step=3)
     recorder.log_row(SavingsLedger(full_steps=4, steps=5, predicted_steps=1, skill=0.25), step=3)
     recorder.log_result(SavingsLedger(full_steps=4, steps=4), step=3)
@@ -121,7 +123,7 @@ def test_tensorboard_gets_a_text_and_no_chart_of_a_constant() -> None:
     logger.experiment = Writer()
     ledger = SavingsLedger(full_steps=4, steps=5, predicted_steps=1)
     ledger.record(3, "something happened")
-    mlflow.Recorder([logger]).log_summary(HybridConfig(), ledger, RunHistory())
+    Recorder([logger]).log_summary(HybridConfig(), ledger, RunHistory())
     ((params, metrics),) = given
     assert params["hybrid_predict/speedup"] == "1.5" and metrics == {}
     assert not [k for k, v in params.items() if v == "None"]
@@ -224,16 +226,36 @@ def test_a_second_fit_into_the_same_run_is_recorded(tmp_path: Path) -> None:
     assert logger.experiment.get_run(logger.run_id).data.tags[mlflow.NOTE] == "the user's own"
 
 
-def test_a_logger_that_fails_at_the_end_costs_a_warning_only(tmp_path: Path) -> None:
-    class Broken(CSVLogger):
-        def log_hyperparams(self, params: Any = None) -> None:
-            if params and any("hybrid_predict" in name for name in params):
-                raise ConnectionError("the server is gone")
+@pytest.mark.parametrize("call", ["log_hyperparams", "log_metrics"])
+def test_a_logger_that_fails_costs_a_warning_and_the_others_are_served(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, call: str
+) -> None:
+    """Whatever it is that fails, at the end or before: the run is told to its end."""
 
-    callback = Ungated()
-    with pytest.warns(UserWarning, match="could not record the run in Broken.*server is gone"):
-        trainer, _ = fit([callback], max_steps=20, logger=Broken(tmp_path))
-    assert trainer.global_step == 20
+    class Broken(CSVLogger):
+        pass
+
+    def fail(self: Any, metrics: Any = None, step: Any = None) -> None:
+        if metrics and any("hybrid_predict" in name for name in metrics):
+            failed.append(step)
+            raise ConnectionError("the server is gone")
+
+    failed: list[Any] = []
+    setattr(Broken, call, fail)
+    loggers = [Broken(tmp_path, "broken"), CSVLogger(tmp_path, "sound")]
+    callback = Ungated(log_dir=str(tmp_path / "log"))
+    trainer, _ = fit([callback], max_steps=20, logger=loggers, log_every_n_steps=5)
+    assert trainer.global_step == 20 == callback.ledger.steps
+    told = [r.getMessage() for r in caplog.records]
+    assert sum("could not record the run in Broken" in t and "is gone" in t for t in told) == 1
+    assert f"Broken failed {len(failed)} times in all; the ledger is whole." in told
+    *rows, result = plugin_rows(loggers[1])
+    assert (
+        float(rows[-1]["steps"])
+        == 20
+        == float(result["full_steps"]) + float(result["predicted_steps"])
+    )
+    assert read_log(tmp_path / "log" / NAME).status == "finished"
 
 
 def test_logging_every_zero_steps_is_off(tmp_path: Path) -> None:

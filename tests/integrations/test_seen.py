@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hybrid_predict import ConfigError, HybridPredict, Phase, SavingsLedger, StepRecord, Verdict
 from hybrid_predict.report.run_log import NAME, find_log, read_log
+from hybrid_predict.testing.placebos import NegatedForecast
 from lightning_models import Net, StopAt, Ungated, fit
 
 
@@ -88,6 +89,17 @@ def test_one_line_at_the_start_and_one_at_the_end(caplog: pytest.LogCaptureFixtu
     )
     assert last == f"HybridPredict: {plugin.ledger}."
     assert last.startswith("HybridPredict: 40 full + 20 predicted = 60 steps, 33 % fewer; about ")
+
+
+def test_the_last_line_says_why_nothing_was_predicted(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
+    plugin = HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)
+    fit([plugin], max_steps=90)
+    assert plugin.ledger.predicted_steps == 0
+    assert said(caplog)[-1] == (
+        f"HybridPredict: {plugin.ledger}; no predicted steps where they were planned: forecasts "
+        "have not shown enough skill."
+    )
 
 
 @pytest.mark.parametrize("bar", [TQDMProgressBar, RichProgressBar])
@@ -221,8 +233,8 @@ def test_torn_lines_are_passed_over_and_a_resumed_run_takes_the_place_of_what_it
         ("", "It holds no run"),
         ('{"type": "row"}', "does not begin with the start"),
         ('{"type": "start", "schema": 9}', "schema 9"),
-        ("[1]", "TypeError"),
-        ('{"a": 1}', "KeyError"),
+        ("[1]", "It holds no run"),
+        ('{"a": 1}', "holds no run"),
     ],
 )
 def test_other_files_are_refused(tmp_path: Path, text: str, words: str) -> None:

@@ -131,6 +131,9 @@ class Listener:
     def __init__(self):
         self.heard = []
 
+    def open_update(self, index):
+        pass
+
     def before_update(self, index, loss):
         self.heard.append(("before", index, None if loss is None else loss.item()))
 
