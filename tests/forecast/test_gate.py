@@ -147,6 +147,6 @@ def test_small_tensors_alone_do_not_take_the_place_of_full_steps(able):
     good = Skill(windows=9.0, mean=0.5, square=0.0, chance=0.0, length=0.5, spread=0.0)
     assert good.enough
     show(forecaster, **{"hidden": Skill(), "vector": Skill(), able: good})
-    delta, _ = forecaster.forecast(engine._options())
+    delta, _ = forecaster.forecast(engine.optimizer.all_options())
     assert bool(delta.names) is (able == "hidden")
     assert not any(name.endswith("bias") for name in delta.names)
