@@ -101,7 +101,7 @@ class HybridPredictCallback(TrainerCallback):
         **kwargs: Any,
     ) -> None:
         """Bind to model and optimizer; continue a resumed run."""
-        self._let_go()
+        self._detach()
         self.engine = None
         if not self.config.enabled or model is None:
             return
@@ -115,8 +115,8 @@ class HybridPredictCallback(TrainerCallback):
         if saved is not None:
             self.engine.load_state_dict(saved["engine"])
         self._hooks = [
-            model.register_load_state_dict_pre_hook(self._leave),
-            model.register_state_dict_pre_hook(self._leave),
+            model.register_load_state_dict_pre_hook(self._abandon),
+            model.register_state_dict_pre_hook(self._abandon),
         ]
         if not args.torch_compile:
             self._hooks.append(model.register_forward_hook(self._keep_loss))
@@ -201,7 +201,7 @@ class HybridPredictCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Let go of the model."""
-        self._let_go()
+        self._detach()
 
     def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
         watched = self.engine is not None and self.engine.in_step and torch.is_grad_enabled()
@@ -210,13 +210,13 @@ class HybridPredictCallback(TrainerCallback):
             self.engine.observe_graph(loss)
             self._losses.append(loss.detach())
 
-    def _leave(self, *_: Any) -> None:
+    def _abandon(self, *_: Any) -> None:
         """Undo unverified predicted steps before weights are loaded, or saved after an error."""
         if self.engine is not None:
             with suppress(UsageError):  # after the update there is nothing to undo
                 self.engine.abandon()
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         if self.engine is not None:
             self.engine.detach()
         for hook in self._hooks:

@@ -36,7 +36,16 @@ from hybrid_predict.tensors import ranks
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_OF_A_RUN = ("engine", "_clock", "_missed", "_stops", "_saved", "_history", "_reporter", "_view")
+_RUN_ATTRIBUTES = (
+    "engine",
+    "_clock",
+    "_missed",
+    "_stops",
+    "_saved",
+    "_history",
+    "_reporter",
+    "_view",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +169,7 @@ class HybridPredict(TrainerCallback):
 
     def __getstate__(self) -> dict[str, Any]:
         """What is copied or pickled: settings and what the last run has told, not the run."""
-        return {**vars(self), **dict.fromkeys(_OF_A_RUN), "_losses": []}
+        return {**vars(self), **dict.fromkeys(_RUN_ATTRIBUTES), "_losses": []}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Forget the last run, and read the length of this one before callbacks change it."""
@@ -265,7 +274,7 @@ class HybridPredict(TrainerCallback):
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Let go of the model and record the run in the loggers."""
-        self._let_go(trainer)
+        self._detach(trainer)
         if self.engine is None or self._reporter is None:
             return
         clock = self.engine.clock
@@ -285,7 +294,7 @@ class HybridPredict(TrainerCallback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
         """Undo predicted steps that are not verified; name the rank that failed first."""
-        self._let_go(trainer)
+        self._detach(trainer)
         try:
             ranks.fail_together(exception)
         except RankError as first:
@@ -296,7 +305,7 @@ class HybridPredict(TrainerCallback):
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Let go of the model, however the run ended."""
-        self._let_go(trainer)
+        self._detach(trainer)
         done = self.engine is not None and self.engine.done
         self._close(trainer, "finished" if done else "stopped", 30.0)
 
@@ -355,7 +364,7 @@ class HybridPredict(TrainerCallback):
         except Exception:
             logger.warning("HybridPredict tells no more of this run.", exc_info=True)
             self._reporter = None
-            reporter.release()
+            reporter.detach()
 
     def _close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
         """Say how the run ended; the next run has a reporter of its own."""
@@ -365,7 +374,7 @@ class HybridPredict(TrainerCallback):
         if view is not None:
             view.close()
 
-    def _let_go(self, trainer: pl.Trainer) -> None:
+    def _detach(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:
             self.engine.detach()
         if self._missed is not None:

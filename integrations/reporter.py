@@ -141,7 +141,7 @@ class Reporter:
             if log.path is not None:
                 withdraw(log.path, log.started)
             self._show(last=True)
-        self.release()
+        self.detach()
         how = "" if status == "finished" else f" {status} after"
         self._say(trainer, f"HybridPredict{how or ':'} {self._ledger}.")
         if self._checkpoint is not None:
@@ -150,11 +150,11 @@ class Reporter:
             logger.info("See it with: hybrid-predict report %s", log.path.parent)
         self._recorder.close(timeout)
 
-    def release(self) -> None:
+    def detach(self) -> None:
         """Leave the screen and the progress bar as they were; let go of the event log's file."""
         if self._log is not None:
             self._log.close()
-        self._bar.release()
+        self._bar.detach()
         view, self._view = self._view, None
         if view is not None:
             view.stop()
@@ -229,7 +229,7 @@ class _Bar:
 
         bar.get_metrics = extended
 
-    def release(self) -> None:
+    def detach(self) -> None:
         """Give the bar its own metrics back."""
         bar, self._bar = self._bar, None
         if bar is None:

@@ -7,7 +7,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any
 
-from hybrid_predict.accounts.saved import whole
+from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 
@@ -181,9 +181,9 @@ class Clock:
         Raises:
             CheckpointError: If a count cannot be one.
         """
-        full_steps = whole("full_steps", state["full_steps"])
-        steps = whole("steps", state["steps"], full_steps)  # a full step ticks at least once
-        unread = whole("unread", state["unread"])
+        full_steps = check_count("full_steps", state["full_steps"])
+        steps = check_count("steps", state["steps"], full_steps)  # a full step ticks at least once
+        unread = check_count("unread", state["unread"])
         self.steps, self.full_steps, self.unread = steps, full_steps, unread
         self.plain = self.plain or bool(state["plain"])
 

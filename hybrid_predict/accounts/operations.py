@@ -34,7 +34,7 @@ class OperationCounter:
         self._ledger = ledger
         self._mode: Any = None
         self._total = self._added = 0
-        self._tried = self._failed = False
+        self._started = self._failed = False
 
     def start(self, model: nn.Module) -> None:
         """Count the coming full step, if it is the first and all of it can be counted.
@@ -44,7 +44,7 @@ class OperationCounter:
         forward pass, such as those of physics-informed nets. Of compiled functions outside the
         model, operations that the compiler has merged count zero.
         """
-        tried, self._tried = self._tried, True
+        tried, self._started = self._started, True
         if tried or self._ledger.flops_per_step is not None or shards.is_tensor_parallel(model):
             return
         if not _compiled(model):
@@ -78,9 +78,9 @@ class OperationCounter:
         """Forget a full step that is not finished; the next one is counted."""
         if self.stop():
             self._total = self._added = 0
-            self._tried = False
+            self._started = False
 
-    def note(self) -> bool:
+    def report(self) -> bool:
         """Tell the ledger what has been counted so far, if anything has; every rank calls it."""
         own = ranks.total(_FAILED if self._failed else self._total - self._added)
         if own > 0:
@@ -89,7 +89,7 @@ class OperationCounter:
 
     def end_step(self) -> bool:
         """Note what was counted in the full step that ends; whether anything was."""
-        if not (self.stop() and self.note()):
+        if not (self.stop() and self.report()):
             return False
         # Ranks do this work alike, so nothing has to be reduced.
         self._ledger.flops_per_correction = self._added * ranks.size()

@@ -49,11 +49,11 @@ def check_state(state: Any) -> None:
 
 
 @contextmanager
-def all_or_nothing(put_back: Callable[[], None]) -> Iterator[None]:
+def all_or_nothing(restore: Callable[[], None]) -> Iterator[None]:
     """Let a state be loaded as a whole or not at all.
 
     Args:
-        put_back: Loads what there was before; called if the block fails.
+        restore: Loads what there was before; called if the block fails.
 
     Raises:
         CheckpointError: Whatever goes wrong in the block.
@@ -61,7 +61,7 @@ def all_or_nothing(put_back: Callable[[], None]) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        put_back()
+        restore()
         if isinstance(error, CheckpointError) or not isinstance(error, Exception):
             raise
         raise CheckpointError(
@@ -70,7 +70,7 @@ def all_or_nothing(put_back: Callable[[], None]) -> Iterator[None]:
         ) from error
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
+def check_count(name: str, value: Any, least: int = 0) -> int:
     """A saved count.
 
     Raises:
@@ -84,10 +84,10 @@ def whole(name: str, value: Any, least: int = 0) -> int:
     return value
 
 
-def detached(value: Any) -> Any:
+def cloned(value: Any) -> Any:
     """A copy of nested containers in which every tensor is new."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {k: detached(v) for k, v in value.items()}
-    return [detached(v) for v in value] if isinstance(value, (list, tuple)) else value
+        return {k: cloned(v) for k, v in value.items()}
+    return [cloned(v) for v in value] if isinstance(value, (list, tuple)) else value

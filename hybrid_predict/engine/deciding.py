@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.model.graph import Outline, Sighting
+from hybrid_predict.model.graph import GraphFindings, MatrixIndex
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks
@@ -27,14 +27,14 @@ class KindDecision:
 
     Attributes:
         pending: Numbers of the optimizers whose parameters have the kinds of names and shapes.
-        told: Whether the kinds have been logged.
+        logged: Whether the kinds have been logged.
     """
 
     def __init__(self, mapper: ParameterMapper, optimizer: OptimizerWrapper) -> None:
         self._mapper = mapper
-        self._seen: Sighting | None = None
-        self._outline: Outline | None = None
-        self.told = False
+        self._seen: GraphFindings | None = None
+        self._index: MatrixIndex | None = None
+        self.logged = False
         self.pending: set[int] = {-1}
         self.follow(optimizer)
 
@@ -46,39 +46,41 @@ class KindDecision:
     def open(self) -> None:
         """A full step begins: note what is trained, as a loop may freeze parts of it inside."""
         self._seen = None
-        self._outline = self._mapper.outline(self._optimizer.owners()) if self.pending else None
+        self._index = self._mapper.matrix_index(self._optimizer.owners()) if self.pending else None
 
     def observe(self, loss: object) -> None:
         """See the graph of a loss, before or after its backward pass; nothing of it is kept."""
-        if self._outline is None or not isinstance(loss, Tensor) or loss.grad_fn is None:
+        if self._index is None or not isinstance(loss, Tensor) or loss.grad_fn is None:
             return
-        self._seen = self._seen or Sighting()
-        self._seen.add(loss, replace(self._outline, aliases=self._mapper.gathered()))
+        self._seen = self._seen or GraphFindings()
+        self._seen.add(loss, replace(self._index, aliases=self._mapper.gathered()))
 
-    def decide(self, index: int, moved: Collection[int], *, late: bool) -> tuple[bool, list[str]]:
+    def decide(
+        self, index: int, with_gradient: Collection[int], *, late: bool
+    ) -> tuple[bool, list[str]]:
         """Decide the kinds of one optimizer's parameters, if its part of a graph was seen.
 
         Every rank has to call it; the answer of the first one counts.
 
         Args:
             index: Which optimizer.
-            moved: Parameters by ``id`` that have a gradient.
+            with_gradient: Parameters by ``id`` that have a gradient.
             late: Whether to decide by names and shapes if no graph was seen.
 
         Returns:
             Whether a kind has changed, and what no graph has shown.
         """
-        if self._outline is None or (ranks.size() == 1 and self._seen is None and not late):
+        if self._index is None or (ranks.size() == 1 and self._seen is None and not late):
             return False, []
         keys = {id(p) for p in self._optimizer.parameters(index)}
-        seen = self._seen or Sighting()
-        answer = self._mapper.resolve(keys, seen, self._outline, moved)
+        seen = self._seen or GraphFindings()
+        answer = self._mapper.resolve(keys, seen, self._index, with_gradient)
         known, (kinds, unseen) = ranks.gather((self._seen is not None, answer))[0]
         if not known and not late:
             return False, []
         self.pending.discard(index)
         if not self.pending:
-            self._outline = self._seen = None
+            self._index = self._seen = None
         before = self._mapper.kinds
         if known:
             self._mapper.assign(kinds)

@@ -17,14 +17,14 @@ from hybrid_predict.accounts.clock import Clock, Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.operations import OperationCounter
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine.containment import contained, let_go
-from hybrid_predict.engine.ownership import give_back, own
+from hybrid_predict.engine.attachment import claim, detach, unclaim
+from hybrid_predict.engine.containment import contained
 from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.engine.run import Run
 from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.forecast.forecaster import Forecaster
-from hybrid_predict.model.bystanders import Bystanders
+from hybrid_predict.model.buffers import BufferTracker
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks, shards
@@ -88,18 +88,20 @@ class HybridEngine:
             logger.warning("%s", self.clock.shortfall)
         self._step: Step | None = None
         self._operations = OperationCounter(self.ledger)
-        self._bystanders = Bystanders(model)
+        self._buffers = BufferTracker(model)
         self._open: dict[str, Step] = {}
         self._handles: list[Any] = []
         if config.enabled:
             shapes = [tuple(p.shape) for p in parameters]
             ranks.check_same(self.mapper.names, shapes, self.config)
-            own(self, self.optimizer.parameters())
-            self._run.tell_left_out()
+            claim(self, self.optimizer.parameters())
+            self._run.log_left_out()
             if not self._forecaster.idle:
                 self._handles += optimizer.attach(weakref.ref(self))
-        self._release = weakref.finalize(self, let_go, self._open, self._handles, self._operations)
-        self._release.atexit = False
+        self._finalizer = weakref.finalize(
+            self, detach, self._open, self._handles, self._operations
+        )
+        self._finalizer.atexit = False
         self._attached = bool(self._handles)
 
     @property
@@ -128,7 +130,7 @@ class HybridEngine:
 
     @property
     def _watching(self) -> bool:
-        return self._attached and self._release.alive and not self.clock.plain
+        return self._attached and self._finalizer.alive and not self.clock.plain
 
     def before_step(self) -> None:
         """Open a full step; take the predicted steps that are due right before it.
@@ -140,18 +142,18 @@ class HybridEngine:
         started = perf_counter()
         self.abandon()
         self.clock.unread = self._run.verifier.unread
-        step = self._step = Step(self.clock.full_steps + 1, self.optimizer, self._bystanders)
+        step = self._step = Step(self.clock.full_steps + 1, self.optimizer, self._buffers)
         self._open["step"] = step
         if self._watching:
             with self._contained(step):
                 if self._forecaster.refresh():  # frozen, unfrozen or added
-                    own(self, self.optimizer.parameters())
-                    self._run.tell_left_out()
-                self._bystanders.watch()
+                    claim(self, self.optimizer.parameters())
+                    self._run.log_left_out()
+                self._buffers.watch()
                 self._predict(step)
-                step.limit(self._run.verifier.monitor)
+                step.set_limits(self._run.verifier.monitor)
                 self._run.kinds.open()
-        step.phase = self.clock.phase(step.predicted, waiting=self._forecaster.waiting)
+        step.phase = self.clock.phase(step.predicted, waiting=self._forecaster.awaits_skill)
         self.clock.predict(step.predicted)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
@@ -202,10 +204,10 @@ class HybridEngine:
         try:
             if self._watching:
                 with self._contained(step):
-                    step.settle(loss)
-                    self._forecaster.count(step.number, step.calls)
+                    step.close(loss)
+                    self._forecaster.count_updates(step.number, step.calls)
                     if counted:
-                        self._run.economise(step.number)
+                        self._run.apply_budget(step.number)
                     self._run.verifier.push(*step.packed(step.phase is Phase.WARMUP))
                     self._run.decide_kinds(step, loss)
         finally:
@@ -215,16 +217,16 @@ class HybridEngine:
             with self._contained(step):
                 self._judge(drain=self.clock.closing)
         record = self._run.advance(step)
-        step.account(self.ledger, started, perf_counter())
+        step.add_seconds(self.ledger, started, perf_counter())
         return record
 
     def detach(self) -> None:
         """Undo predicted steps that are not verified, and remove every hook."""
         step, self._step = self._step, None
         if step is not None:
-            self._run.lose(step)
-        self._release()
-        give_back(self, self.optimizer.parameters())
+            self._run.count_undone(step)
+        self._finalizer()
+        unclaim(self, self.optimizer.parameters())
 
     def __enter__(self) -> HybridEngine:
         return self
@@ -242,7 +244,7 @@ class HybridEngine:
         step = self._step
         if step is None:
             return
-        if step.begun:
+        if step.has_updated:
             raise UsageError(
                 "A full step was left after its update, or before_step() came twice with an "
                 "update in between. Call after_step(loss) after every optimizer.step()."
@@ -251,11 +253,11 @@ class HybridEngine:
         step.undo(reason)
         self._operations.reset()
         if self._watching:
-            self._forecaster.drop()
+            self._forecaster.discard_updates()
         self._step = None
         self._open.clear()
-        self._run.lose(step)
-        self._run.note(reason, logging.INFO, step.number)
+        self._run.count_undone(step)
+        self._run.record_event(reason, logging.INFO, step.number)
 
     def before_update(self, index: int, loss: object) -> None:
         """Called by the hooks when the gradients of optimizer ``index`` are final."""
@@ -267,13 +269,13 @@ class HybridEngine:
             step.measure(index, self.mapper.by_id, loss)
             self._run.decide_kinds(step, loss, index)
             good = step.good(index)
-            if self._operations.counting and self._operations.note():
-                self._run.economise()  # before the first correction
+            if self._operations.counting and self._operations.report():
+                self._run.apply_budget()  # before the first correction
             if good is not False:
                 gate, options = self._forecaster.gate, self.optimizer.options(index)
                 correct = not (self.clock.cooling or (gate.closed and gate.weak))
-                for group in self._forecaster.owned(index):
-                    group.read(self.optimizer, options, good, correct=correct)
+                for group in self._forecaster.groups_of(index):
+                    group.before_update(self.optimizer, options, good, correct=correct)
         step.hook_seconds += perf_counter() - started
 
     def after_update(self, index: int) -> None:
@@ -281,17 +283,17 @@ class HybridEngine:
         step, started = self._step, perf_counter()
         watched = step is not None and self._watching and step.active == index
         if step is not None and watched:
-            step.updated(index)
-        self.optimizer.release(index)
+            step.count_update(index)
+        self.optimizer.restore_gradients(index)
         if step is None or not watched:
             return
         with self._contained(step), self._operations.correcting():
             good = step.good(index)
             options = self._options()
-            bound = self._forecaster.bound(options)
-            for group in self._forecaster.owned(index):
-                step.corrected |= group.finish(options, good, bound)
-                step.windows += group.take()
+            bound = self._forecaster.length_bound(options)
+            for group in self._forecaster.groups_of(index):
+                step.corrected |= group.after_update(options, good, bound)
+                step.windows += group.pop_window()
             self.mapper.written()
             step.close_update(index)
             if step.number == 1:
@@ -308,7 +310,7 @@ class HybridEngine:
         if delta.names:
             step.predict(self.mapper, delta, owners, due, self._forecaster.carries)
         elif self._forecaster.gate.closed:
-            self._run.note(self._forecaster.gate.reason, logging.INFO, step.number)
+            self._run.record_event(self._forecaster.gate.reason, logging.INFO, step.number)
 
     def _judge(self, *, drain: bool) -> None:
         """Apply the verdicts whose turn it is; fall back if the run does not do well."""
@@ -338,19 +340,19 @@ class HybridEngine:
         self.optimizer = OptimizerWrapper(optimizer)
         self._run.verifier.resize(len(self.optimizer.optimizers))
         self._run.kinds.follow(self.optimizer)
-        if self._attached and self._release.alive:
+        if self._attached and self._finalizer.alive:
             for handle in self._handles:
                 handle.remove()
             self._forecaster.replace_optimizer(self.optimizer)
             self._handles[:] = self.optimizer.attach(weakref.ref(self))
-            self._run.note("the optimizer was replaced", logging.INFO)
+            self._run.record_event("the optimizer was replaced", logging.INFO)
 
     def _fall_back(self, reason: str, error: Exception | None = None) -> None:
         """Leave the rest of the run to plain training, once what is under way has been judged."""
         self.clock.fall_back()
         with suppress(Exception) if error else nullcontext():
             self._run.judge(drain=True)
-        self._forecaster.forget()
+        self._forecaster.free()
         number = self.clock.full_steps + 1
         self.ledger.record(number, f"fell back to plain training: {reason}")
         text = "Full step %d: %s; from here on plain training of all steps."
@@ -366,7 +368,7 @@ class HybridEngine:
 
         def undo(reason: str) -> None:
             step.undo(reason, coming)
-            self._forecaster.drop()
+            self._forecaster.discard_updates()
 
         return contained(undo, self._fall_back)
 
@@ -375,7 +377,7 @@ class HybridEngine:
 
         Inside a full step it leaves out the predicted steps that are not verified.
         """
-        return {**self._run.state_dict(), "bystanders": self._bystanders.state_dict()}
+        return {**self._run.state_dict(), "bystanders": self._buffers.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
         """Continue a saved run, bit for bit with the same model, optimizer and configuration.
@@ -394,6 +396,6 @@ class HybridEngine:
         """
         self._between_steps("load_state_dict()")
         self._run.load_state_dict(state, steps)
-        self._bystanders.load_state_dict(state["bystanders"])
+        self._buffers.load_state_dict(state["bystanders"])
         if not self._watching:  # nothing will be measured, so nothing else would read them
             self._run.judge(drain=True)

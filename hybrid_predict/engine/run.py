@@ -50,32 +50,32 @@ class Run:
         self.ledger = SavingsLedger()
         self.forecaster = Forecaster(mapper, optimizer, config)
         self.kinds = KindDecision(mapper, optimizer)
-        self.clock = Clock(config, self._observed(config))
+        self.clock = Clock(config, self._steps_until_skill(config))
         self.verifier = Verifier(len(optimizer.optimizers), config.lag or 0)
         self._mapper, self._config, self._lag = mapper, config, config.lag
         self._read: list[tuple[Measurement, Judgement]] = []
 
-    def _observed(self, config: HybridConfig) -> int:
+    def _steps_until_skill(self, config: HybridConfig) -> int:
         """Full steps until skill can be known: the first displacement and the first windows."""
         if not self.forecaster.gated:
             return 0
-        return 1 + FIRST * self.forecaster.longest + (config.lag or 0)
+        return 1 + FIRST * self.forecaster.longest_window + (config.lag or 0)
 
-    def note(self, reason: str, level: int, step: int | None = None) -> None:
+    def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record an event of a full step, the coming one if None, and log it the first time."""
         step = self.clock.full_steps + 1 if step is None else step
         if self.ledger.record(step, reason):
             logger.log(level, "Full step %d: %s.", step, reason)
 
-    def tell_left_out(self) -> None:
+    def log_left_out(self) -> None:
         """Tell the user what is left to the optimizer, and whether nothing can be predicted."""
         for reason in sorted(self.forecaster.left_out):
-            self.note(reason, logging.WARNING)
+            self.record_event(reason, logging.WARNING)
         if self.clock.planned and not self.forecaster.predicts:
             reason = "there is nothing to predict: no trained parameter is of a kind in predictors"
-            self.note(reason, logging.WARNING)
+            self.record_event(reason, logging.WARNING)
 
-    def economise(self, step: int | None = None) -> None:
+    def apply_budget(self, step: int | None = None) -> None:
         """Keep correcting within its budget, as far as a full step's operations are counted.
 
         Args:
@@ -85,7 +85,7 @@ class Run:
         if not ledger.flops_per_step:
             return
         budget = limit * max(ledger.flops_per_step / ranks.size(), SMALLEST_STEP)
-        operations, block = self.forecaster.economise(budget), self.forecaster.block
+        operations, block = self.forecaster.apply_budget(budget), self.forecaster.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
         if step is None:
@@ -93,11 +93,11 @@ class Run:
         if block is not None:
             rows = "rows one by one" if block == 1 else f"{block} rows at a time"
             reason = f"corrected updates treat {rows}, which max_overhead={limit:g} allows"
-            self.note(reason, logging.INFO, step)
+            self.record_event(reason, logging.INFO, step)
         if operations > budget:
             share = percent(ledger.correction_share or 0.0)
             reason = f"corrected updates take {share} of a full step's operations, more than"
-            self.note(f"{reason} max_overhead={limit:g} allows", logging.WARNING, step)
+            self.record_event(f"{reason} max_overhead={limit:g} allows", logging.WARNING, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of the parameters of an optimizer that updates for the first time.
@@ -112,27 +112,27 @@ class Run:
         kinds.observe(loss)
         due = sorted(kinds.pending & (set(step.calls) if index is None else {index}))
         for owner in due:
-            changed, unseen = kinds.decide(owner, step.moved, late=late)
+            changed, unseen = kinds.decide(owner, step.with_gradient, late=late)
             if changed:
                 self.forecaster.regroup(owner)
-                self.tell_left_out()
+                self.log_left_out()
             if unseen:
                 reason = "the loss's graph does not tell heads from hidden matrices in"
                 text = f"{reason} {listed(unseen)}: decided by names and shapes"
-                self.note(text, logging.INFO, step.number)
+                self.record_event(text, logging.INFO, step.number)
         if late and kinds.pending and step.number >= PATIENCE:
             reason = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
-            self.note(reason, logging.INFO, step.number)
+            self.record_event(reason, logging.INFO, step.number)
             kinds.pending.clear()
-        if not kinds.pending and not kinds.told:
-            kinds.told = True
+        if not kinds.pending and not kinds.logged:
+            kinds.logged = True
             logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
 
     def judge(self, *, drain: bool = False) -> None:
         """Read the full steps whose turn it is, and apply the judgement on each."""
         for measured, judgement in self.verifier.read(drain=drain):
             self._read.append((measured, judgement))
-            self.verifier.learn(measured, judgement)
+            self.verifier.update_baselines(measured, judgement)
             if measured.windows:
                 self.forecaster.score(measured.windows)
                 skills = self.forecaster.skills.items()
@@ -140,10 +140,10 @@ class Run:
             if judgement.alarm:
                 undone = judgement.verdict is Verdict.UNDONE
                 happened = "predicted steps were undone" if undone else "predicted steps pause"
-                self.note(f"{happened}: {judgement.alarm}", logging.INFO, measured.step)
+                self.record_event(f"{happened}: {judgement.alarm}", logging.INFO, measured.step)
         if self.verifier.monitor.exhausted:
             reason = f"no more predicted steps: they were paused {MOST_PAUSES} times before"
-            self.note(reason, logging.WARNING)
+            self.record_event(reason, logging.WARNING)
 
     def advance(self, step: Step) -> StepRecord:
         """Advance clock and ledger by the verdicts that were read, and tell about the last."""
@@ -175,7 +175,7 @@ class Run:
             step.number, step.phase, ticks, step.predicted, skill=ledger.skill, **known
         )
 
-    def lose(self, step: Step) -> None:
+    def count_undone(self, step: Step) -> None:
         """Account for predicted steps whose verifying step never came."""
         self.clock.unread = self.verifier.unread
         self.ledger.undone_steps += step.predicted
@@ -199,7 +199,7 @@ class Run:
             "tensors": self.forecaster.state_dict(whole=whole),
             "verdicts": self.verifier.state_dict(),
         }
-        return saved.detached(state)
+        return saved.cloned(state)
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
         """Continue from a saved state as a whole, or not at all; what does not fit is dropped.
@@ -230,8 +230,8 @@ class Run:
             reason = "the run starts before the saved state, which was dropped"
         self.clock.resume(steps, steps - ledger.predicted_steps)
         ledger.steps, ledger.full_steps = steps, self.clock.full_steps
-        self.verifier.forget()
-        self.note(reason, logging.WARNING)
+        self.verifier.discard()
+        self.record_event(reason, logging.WARNING)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
         before = self._mapper.kinds
@@ -240,22 +240,22 @@ class Run:
             self.forecaster.regroup()
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
-        self.economise()
+        self.apply_budget()
         if steps is not None and steps != self.clock.steps:
             self._resume(steps)
             return
         dropped = [] if self.clock.plain else self.forecaster.load_state_dict(state["tensors"])
-        self.economise()  # now that it is known how often each optimizer updates
+        self.apply_budget()  # now that it is known how often each optimizer updates
         if not self.verifier.load_state_dict(state["verdicts"]):
             dropped.append("loss and gradient norms")
             self.clock.unread = 0
         for part in dropped:
             reason = f"what was saved of {part} does not fit this run and was dropped"
-            self.note(reason, logging.WARNING)
+            self.record_event(reason, logging.WARNING)
         changes = {
             "run's length": (state["clock"]["total"], self.clock.total, logging.INFO),
             "number of ranks": (state["ranks"], ranks.size(), logging.WARNING),
         }
         for what, (before, now, level) in changes.items():
             if before != now:
-                self.note(f"the {what} changed from {before} to {now}", level)
+                self.record_event(f"the {what} changed from {before} to {now}", level)

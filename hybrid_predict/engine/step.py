@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.model.bystanders import Bystanders
+from hybrid_predict.model.buffers import BufferTracker
 from hybrid_predict.model.deltas import Movement, WeightDelta
 from hybrid_predict.model.gradients import dense_gradient
 from hybrid_predict.model.optimizer import OptimizerWrapper
@@ -39,7 +39,7 @@ class Step:
         bystanders: What else a full step changes.
     """
 
-    def __init__(self, number: int, optimizer: OptimizerWrapper, bystanders: Bystanders) -> None:
+    def __init__(self, number: int, optimizer: OptimizerWrapper, bystanders: BufferTracker) -> None:
         self.number = number
         self.phase = Phase.PLAIN
         self.predicted = 0
@@ -48,9 +48,9 @@ class Step:
         self.corrected = False
         self.calls: Counter[int] = Counter()
         self.active: int | None = None
-        self._met = False
+        self._has_gradients = False
         self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
-        self._optimizer, self._bystanders = optimizer, bystanders
+        self._optimizer, self._buffers = optimizer, bystanders
         self._movement: Movement | None = None
         self._owners: list[int] = []
         self._limits: list[float] = []
@@ -80,27 +80,27 @@ class Step:
             count: At least 1.
             carries: What rounding has left out of the weights, by name.
         """
-        self._bystanders.keep()
+        self._buffers.copy()
         self.predicted, self._owners = count, list(owners)
         self._movement = mapper.movement(delta.scaled(count) if count > 1 else delta, carries)
-        self._movement.make()
+        self._movement.apply()
 
     def observe_loss(self, loss: object) -> None:
         """Take the loss, if it is known before the update."""
         self._loss = self._loss if loss is None else as_scalar(loss)
 
-    def limit(self, monitor: Monitor) -> None:
+    def set_limits(self, monitor: Monitor) -> None:
         """Fix the limits above which this step cannot stand."""
         norms = [monitor.norm_limit(k) for k in range(len(self._optimizer.optimizers))]
         self._limits = [monitor.loss_limit, *norms]
 
     @property
-    def moved(self) -> set[int]:
+    def with_gradient(self) -> set[int]:
         """Parameters by ``id`` that have had a gradient."""
         return {id(p) for p in self._measured}
 
     @property
-    def begun(self) -> bool:
+    def has_updated(self) -> bool:
         """Whether an optimizer has updated."""
         return bool(self.calls)
 
@@ -120,7 +120,7 @@ class Step:
         scale = getattr(self._optimizer.optimizers[index], "grad_scale", None)
         norms = _norms(gradients, scale)
         self.observe_loss(loss)
-        self._met = bool(held)
+        self._has_gradients = bool(held)
         if self.calls[index]:
             return
         for p, norm in zip(held, norms, strict=True):
@@ -130,9 +130,9 @@ class Step:
             self._norms[name] = norm
             self._norm_owners.append(index)
             self._measured.append(p)
-        theirs = getattr(self._optimizer.optimizers[index], "found_inf", None)
-        if theirs is not None:  # a gradient scaler lets a fused optimizer skip its update itself
-            self._good[index] = (theirs == 0).reshape(())
+        existing = getattr(self._optimizer.optimizers[index], "found_inf", None)
+        if existing is not None:  # a gradient scaler lets a fused optimizer skip its update itself
+            self._good[index] = (existing == 0).reshape(())
         if self._movement is not None:
             pairs = {names.get(id(p), ""): g for p, g in zip(held, gradients, strict=True)}
             lengths = self._project(index, pairs, scale)
@@ -143,9 +143,9 @@ class Step:
         good = self._good.get(index, True)
         return bool(good) if isinstance(good, Tensor) and good.device.type == "cpu" else good
 
-    def updated(self, index: int) -> None:
+    def count_update(self, index: int) -> None:
         """Right after an update of one optimizer: if it had gradients, it counts from here on."""
-        if self._met:
+        if self._has_gradients:
             self.calls[index] += 1
         self.active = None
 
@@ -156,23 +156,23 @@ class Step:
             if good is not True:
                 members = [k for k, owner in enumerate(self._owners) if owner == index]
                 self._movement.undo(good, members)
-                self._bystanders.restore(good)
+                self._buffers.undo_changes(good)
             if isinstance(good, Tensor):
                 self._flags.append(good)
         self._good.pop(index, None)  # further updates in this full step are ordinary ones
 
-    def settle(self, loss: Tensor | float | None) -> None:
+    def close(self, loss: Tensor | float | None) -> None:
         """Close the step: what no update has verified goes back.
 
         Args:
             loss: Its loss as the loop reports it, None if unknown.
         """
         self.observe_loss(loss)
-        if self._movement is not None and (unseen := self._unseen()):
+        if self._movement is not None and (unseen := self._unverified()):
             self.held = self.held or NO_UPDATE
-            self._withdraw(self._movement, unseen)
+            self._undo_members(self._movement, unseen)
         self._movement = None
-        self._bystanders.drop()
+        self._buffers.free()
 
     def undo(self, reason: str, coming: int | None = None) -> None:
         """Leave no trace of the predicted steps, however far the full step has come.
@@ -182,7 +182,7 @@ class Step:
             coming: Number of the optimizer that is about to update, if one is.
         """
         for index in range(len(self._optimizer.optimizers)):
-            self._optimizer.release(index)
+            self._optimizer.restore_gradients(index)
         movement = self._movement
         if movement is not None:
             self.held = reason
@@ -190,11 +190,11 @@ class Step:
                 self.close_update(index)
             if coming is not None and not self.calls[coming]:
                 # Its gradients were taken at weights that are given up now.
-                self._optimizer.withhold(coming)
-            self._withdraw(movement, self._unseen())
+                self._optimizer.hold_back(coming)
+            self._undo_members(movement, self._unverified())
         # An undo that is interrupted is called again, and finds everything that it needs.
         self.active = self._movement = None
-        self._bystanders.drop()
+        self._buffers.free()
 
     def packed(self, warmup: bool) -> tuple[dict[str, Any], Tensor]:
         """Everything measured, for :func:`hybrid_predict.verify.measurement.unpack`."""
@@ -212,27 +212,27 @@ class Step:
             norms=self._norms,
             owners=self._norm_owners,
             products=self._products,
-            roots=shards.roots(self._measured),
+            roots=shards.norm_factors(self._measured),
             windows=self.windows,
         )
         self.reported = True
         return values
 
-    def account(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
+    def add_seconds(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
         """Note the host seconds of the step: the user's part, what was corrected, the rest."""
         in_hooks, around = self.hook_seconds, self.predict_seconds + ended_at - closed_at
         ledger.full_seconds += max(0.0, closed_at - self.opened_at - in_hooks)
         ledger.correct_seconds += max(0.0, in_hooks)
         ledger.predict_seconds += max(0.0, around)
 
-    def _unseen(self) -> list[int]:
+    def _unverified(self) -> list[int]:
         """Positions in the movement of what no update has verified."""
         return [k for k, owner in enumerate(self._owners) if not self.calls[owner]]
 
-    def _withdraw(self, movement: Movement, members: list[int]) -> None:
+    def _undo_members(self, movement: Movement, members: list[int]) -> None:
         if members:
-            movement.withdraw(members)
-            self._bystanders.restore(False)
+            movement.undo_after_writes(members)
+            self._buffers.undo_changes(False)
 
     def _project(
         self, index: int, gradients: dict[str, Tensor], scale: Tensor | None
@@ -274,7 +274,7 @@ class Step:
             self._good[index] = False
             known = None if self._loss is None else float(self._loss)
             self.held = cause(float(total), limit, known, self._limits[0])
-            self._optimizer.withhold(index)
+            self._optimizer.hold_back(index)
 
 
 def _norms(gradients: Sequence[Tensor], scale: Tensor | None) -> list[Tensor]:
@@ -304,7 +304,7 @@ def _agreed(
     own, moved = flat[: len(norms)], flat[len(norms) :]
     spoiled = (~moved.isfinite()).sum()
     if sharded:  # Gradients of whole parameters are the same on all ranks already.
-        roots = shards.roots(held)
+        roots = shards.norm_factors(held)
         parts = own if roots is None else torch.stack(torch._foreach_mul(list(own), roots))
         own, spoiled = ranks.combine(parts, spoiled[None])
     return torch.linalg.vector_norm(own), (spoiled == 0).reshape(())

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.forecast.gate import Gate, decide
+from hybrid_predict.forecast.gate import Gate, make_gate
 from hybrid_predict.forecast.group import Plan, TensorGroup
 from hybrid_predict.forecast.predictors import AbstractPredictor, make_predictor
 from hybrid_predict.forecast.skill import Skill
@@ -29,7 +29,7 @@ SHARED = "parameters that share memory with others are left to the optimizer"
 BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
 """Rows of a matrix that are treated together, from all of them to one."""
 
-FORGIVEN = 64
+ABSENT_STEPS = 64
 """Full steps after which an optimizer that passed over one is predicted again."""
 
 
@@ -88,7 +88,7 @@ class Forecaster:
     def _predicted(self) -> list[TensorGroup]:
         return [group for group in self.groups if group.plan.predictor is not None]
 
-    def count(self, step: int, calls: Counter[int]) -> None:
+    def count_updates(self, step: int, calls: Counter[int]) -> None:
         """Note how often each optimizer updated in a full step.
 
         One that passes over a full step in which others update is not predicted for some time,
@@ -103,7 +103,7 @@ class Forecaster:
         for index in range(len(self._optimizer.optimizers)):
             if not calls[index]:
                 self._absent[index] = step
-            elif step - self._absent.get(index, -FORGIVEN) >= FORGIVEN:
+            elif step - self._absent.get(index, -ABSENT_STEPS) >= ABSENT_STEPS:
                 self._absent.pop(index, None)
         self._calls = calls
 
@@ -154,10 +154,10 @@ class Forecaster:
         places = {name: k for k, name in enumerate(self._mapper.names)}
         self.groups.sort(key=lambda group: places.get(group.names[0], 0))  # as after a resume
         if self._budget is not None:
-            self.economise(self._budget)
-        self._decide()
+            self.apply_budget(self._budget)
+        self._update_gate()
 
-    def economise(self, budget: float) -> int:
+    def apply_budget(self, budget: float) -> int:
         """Correct with as many rows treated together as a budget of operations allows.
 
         Args:
@@ -173,12 +173,12 @@ class Forecaster:
             if operations <= budget:
                 break
         for group in self.groups:
-            group.economise(self.block)
-        self._decide()
+            group.set_block(self.block)
+        self._update_gate()
         return operations
 
-    def _decide(self) -> None:
-        self.gate = decide(self.groups, self.skills, self.block)
+    def _update_gate(self) -> None:
+        self.gate = make_gate(self.groups, self.skills, self.block)
 
     def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
         columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,
@@ -213,11 +213,11 @@ class Forecaster:
             members.append(p)
         return list(parts.values())
 
-    def owned(self, index: int) -> list[TensorGroup]:
+    def groups_of(self, index: int) -> list[TensorGroup]:
         """The groups of one optimizer."""
         return [group for group in self.groups if group.plan.owner == index]
 
-    def bound(self, options: Mapping[int, Options]) -> float | None:
+    def length_bound(self, options: Mapping[int, Options]) -> float | None:
         """1 where matrices that are corrected have different learning rates, else None."""
         rates = {
             options[id(p)].rate
@@ -245,7 +245,7 @@ class Forecaster:
         for group in self.groups:
             absent = group.plan.owner in self._absent
             times = 0 if absent else self._calls[group.plan.owner]
-            may = group.names not in self.gate.barred
+            may = group.names not in self.gate.blocked
             delta = group.forecast(options) if times and may else None
             if delta is not None:
                 parts.append(delta if times == 1 else delta.scaled(times))
@@ -263,12 +263,12 @@ class Forecaster:
         return bool(predictors) and all(p is not None and p.gated for p in predictors)
 
     @property
-    def waiting(self) -> bool:
+    def awaits_skill(self) -> bool:
         """Whether no predicted step can be made before skill is known."""
         return self.gated and not any(skill.known for skill in self.skills.values())
 
     @property
-    def longest(self) -> int:
+    def longest_window(self) -> int:
         """Displacements in the longest window."""
         return max((group.window_length for group in self.groups), default=0)
 
@@ -289,7 +289,7 @@ class Forecaster:
         kept = {names: found for names, found in self._latest.items() if names in groups}
         self._latest = {**kept, **{found.names: found for found in readings}}
         self.skill.add(self._latest.values())
-        self._decide()
+        self._update_gate()
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:
         """Check the form of the forecasts of one optimizer's groups, before any is needed.
@@ -297,7 +297,7 @@ class Forecaster:
         Raises:
             PredictorError: If a predictor gives one of another form than its parameters have.
         """
-        for group in self.owned(index):
+        for group in self.groups_of(index):
             group.forecast(options)
 
     @property
@@ -305,15 +305,15 @@ class Forecaster:
         """What rounding has left out of weights in half precision, by name."""
         return {n: c for g in self.groups if g.carry for n, c in zip(g.names, g.carry, strict=True)}
 
-    def drop(self) -> None:
+    def discard_updates(self) -> None:
         """Forget updates that were not finished."""
         for group in self.groups:
-            group.drop()
+            group.discard_update()
 
-    def forget(self) -> None:
+    def free(self) -> None:
         """Give all memory back, for the rest of the run."""
         self.groups, self._updates, self._predictors = [], {}, {}
-        self._decide()
+        self._update_gate()
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
         """What every group remembers, see :meth:`TensorGroup.state_dict`, and who updated last."""
@@ -355,5 +355,5 @@ class Forecaster:
         self.skills = {kind: Skill.from_state(s) for kind, s in state["skills"].items()}
         latest = [reading(tag, values) for tag, values in state["latest"]]
         self._latest = {found.names: found for found in latest}
-        self._decide()
+        self._update_gate()
         return dropped

@@ -15,7 +15,7 @@ from hybrid_predict.tensors.base import as_matrix
 NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
 """Why planned predicted steps are not made, as the ledger counts it."""
 
-TOO_DEAR = (
+TOO_EXPENSIVE = (
     "no predicted steps where they were planned: max_overhead leaves corrected updates too weak to "
     "make up for them; larger batches or a larger max_overhead help"
 )
@@ -31,22 +31,24 @@ class Gate:
     """What may not be predicted for the time being.
 
     Args:
-        barred: Names of the tensors of each group that is not predicted.
+        blocked: Names of the tensors of each group that is not predicted.
         closed: Whether no group is predicted though some could be.
         weak: Whether most matrices have weak corrections.
     """
 
-    barred: frozenset[tuple[str, ...]] = frozenset()
+    blocked: frozenset[tuple[str, ...]] = frozenset()
     closed: bool = False
     weak: bool = False
 
     @property
     def reason(self) -> str:
         """Why it is closed."""
-        return TOO_DEAR if self.weak else NO_SKILL
+        return TOO_EXPENSIVE if self.weak else NO_SKILL
 
 
-def decide(groups: Sequence[TensorGroup], skills: Mapping[str, Skill], block: int | None) -> Gate:
+def make_gate(
+    groups: Sequence[TensorGroup], skills: Mapping[str, Skill], block: int | None
+) -> Gate:
     """Find the groups whose forecasts lack skill, or corrections that make up for their errors.
 
     Where most of the weights that need skill lack it, none of them is predicted: a predicted step
@@ -60,11 +62,11 @@ def decide(groups: Sequence[TensorGroup], skills: Mapping[str, Skill], block: in
     weak = _weak([p for g in groups if g.plan.update for p in g.parameters], block or math.inf)
     predicted = [g for g in groups if g.plan.predictor is not None]
     gated = [g for g in predicted if g.plan.predictor and g.plan.predictor.gated]
-    able = [g for g in gated if (skill := skills.get(g.plan.kind)) is not None and skill.enough]
-    if weak or 2 * _numel(able) < _numel(gated):
-        able = []
-    barred = frozenset(g.names for g in gated if g not in able)
-    return Gate(barred, bool(predicted) and len(barred) == len(predicted), weak)
+    skilled = [g for g in gated if (skill := skills.get(g.plan.kind)) is not None and skill.enough]
+    if weak or 2 * _numel(skilled) < _numel(gated):
+        skilled = []
+    blocked = frozenset(g.names for g in gated if g not in skilled)
+    return Gate(blocked, bool(predicted) and len(blocked) == len(predicted), weak)
 
 
 def _weak(corrected: Sequence[Tensor], block: float) -> bool:

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError, PredictorError
-from hybrid_predict.forecast.masks import masks, unspoiled
+from hybrid_predict.forecast.masks import optimizer_only, usable_gradients
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.forecast.predictors.contract import check_delta, check_form
 from hybrid_predict.forecast.window import Reading, Window, window_length
 from hybrid_predict.model.deltas import WeightDelta, write_rounded
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
-from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, ranks, shards, wide
+from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, ranks, shards, upcast
 from hybrid_predict.tensors.torch import per_rate
 from hybrid_predict.updates import AbstractUpdate
 
@@ -46,12 +46,12 @@ class Plan:
 
 
 @dataclass
-class _Open:
+class _PendingUpdate:
     """What is known between the reading of gradients and the end of the update."""
 
     members: list[int]
     before: list[Tensor]
-    fine: Tensor | None
+    usable: Tensor | None
     directions: list[Tensor] = field(default_factory=list)
 
 
@@ -89,10 +89,10 @@ class TensorGroup:
         self.update_state = update.init(values, backend) if update else None
         self.history_state = predictor.init(names, values, backend) if predictor else None
         self._window = Window(window_length(momentum), values) if predictor else None
-        self._open: _Open | None = None
-        self._closed: Tensor | None = None
+        self._pending: _PendingUpdate | None = None
+        self._closed_window: Tensor | None = None
 
-    def read(
+    def before_update(
         self,
         optimizer: OptimizerWrapper,
         options: Mapping[int, Options],
@@ -121,7 +121,7 @@ class TensorGroup:
         update = self.plan.update if correct else None
         angles = backend.angles(gradients, average) if update else None
         norms, cosines = angles or (backend.norms(gradients), None)
-        gradients, fine = unspoiled(gradients, average, norms, good)
+        gradients, usable = usable_gradients(gradients, average, norms, good)
         decay = self.plan.update.decay if self.plan.update else AVERAGE
         average = backend.average(average, gradients, decay)
         directions: list[Tensor] = []
@@ -132,9 +132,9 @@ class TensorGroup:
             self._check_directions(update, directions, members)
         for k, value in zip(members, average, strict=True):
             self.average[k] = value
-        self._open = _Open(members, [v.clone() for v in values], fine, directions)
+        self._pending = _PendingUpdate(members, [v.clone() for v in values], usable, directions)
 
-    def finish(
+    def after_update(
         self,
         options: Mapping[int, Options],
         good: Tensor | bool,
@@ -151,24 +151,24 @@ class TensorGroup:
         Returns:
             Whether anything was corrected.
         """
-        seen, self._open = self._open, None
-        if seen is None or good is False:
+        pending, self._pending = self._pending, None
+        if pending is None or good is False:
             return False
         with torch.no_grad():
-            still = masks(self.average, seen.members, seen.fine, good)
-            if seen.directions:
-                self._correct(options, bound, seen, still)
+            masks = optimizer_only(self.average, pending.members, pending.usable, good)
+            if pending.directions:
+                self._correct(options, bound, pending, masks)
             if self.plan.predictor is not None:
-                self._learn(options, seen, still)
-        return bool(seen.directions)
+                self._learn(options, pending, masks)
+        return bool(pending.directions)
 
-    def drop(self) -> None:
+    def discard_update(self) -> None:
         """Forget an update that was not finished."""
-        self._open = self._closed = None
+        self._pending = self._closed_window = None
 
-    def take(self) -> list[tuple[list[Any], Tensor]]:
+    def pop_window(self) -> list[tuple[list[Any], Tensor]]:
         """Tag and numbers of a window that has just been closed, for :func:`reading`; or none."""
-        closed, self._closed = self._closed, None
+        closed, self._closed_window = self._closed_window, None
         if closed is None or self._window is None:
             return []
         fitted = len(self._directions())
@@ -181,7 +181,7 @@ class TensorGroup:
         backend = self._backend(range(len(values)))
         return update.operations(values, backend, block) if update else 0
 
-    def economise(self, block: int | None) -> None:
+    def set_block(self, block: int | None) -> None:
         """Treat so many rows of a matrix together from now on; None for all."""
         if self.update_state is not None:
             self.update_state.block = block
@@ -221,26 +221,26 @@ class TensorGroup:
         self,
         options: Mapping[int, Options],
         bound: float | None,
-        seen: _Open,
-        still: Sequence[Tensor | None],
+        pending: _PendingUpdate,
+        masks: Sequence[Tensor | None],
     ) -> None:
         update, state = self.plan.update, self.update_state
         assert update is not None and state is not None
-        members, backend = seen.members, self._backend(seen.members)
+        members, backend = pending.members, self._backend(pending.members)
         chosen = [self.parameters[k] for k in members]
         values = [shards.local(p) for p in chosen]
-        before = [seen.before[k] for k in members]
+        before = [pending.before[k] for k in members]
         kept = [1.0 - options[id(p)].shrink for p in chosen]
         own = backend.distances(values, before, kept)
-        known = own.isfinite() & TorchBackend().norms(seen.directions).isfinite()
+        known = own.isfinite() & TorchBackend().norms(pending.directions).isfinite()
         own = torch.where(known, own, 0.0)
         lengths = update.lengths(state, members, own)
         bounds = [b for b in (update.bound, bound) if b is not None]
         if bounds:
             lengths = torch.minimum(lengths, min(bounds) * own)
         share, plain = update.share, TorchBackend()
-        pairs = zip(seen.directions, values, strict=True)
-        new = [d.to(torch.promote_types(d.dtype, wide(v).dtype)) for d, v in pairs]
+        pairs = zip(pending.directions, values, strict=True)
+        new = [d.to(torch.promote_types(d.dtype, upcast(v).dtype)) for d, v in pairs]
         torch._foreach_mul_(new, list((share * lengths).unbind()))
         plain.add_scaled(new, before, [share * rest for rest in kept])
         if share < 1.0:
@@ -248,11 +248,11 @@ class TensorGroup:
         # An update that is not finite, or none at all, has no direction to stand in for.
         lost = (own == 0).unbind() if own.device.type != "cpu" or not bool(own.all()) else None
         for row, k in enumerate(members):
-            mask = still[k]
+            mask = masks[k]
             if lost is not None:
                 mask = lost[row] if mask is None else mask | lost[row]
             if mask is not None:
-                value = wide(values[row]).to(new[row].dtype)
+                value = upcast(values[row]).to(new[row].dtype)
                 new[row] = torch.where(mask, value, new[row])
         self._write(members, values, new)
 
@@ -267,20 +267,23 @@ class TensorGroup:
                 value.copy_(wanted)
 
     def _learn(
-        self, options: Mapping[int, Options], seen: _Open, still: Sequence[Tensor | None]
+        self,
+        options: Mapping[int, Options],
+        pending: _PendingUpdate,
+        masks: Sequence[Tensor | None],
     ) -> None:
         predictor, state, window = self.plan.predictor, self.history_state, self._window
         assert predictor is not None and state is not None and window is not None
         rates = [options[id(p)].rate for p in self.parameters]
         if not any(isinstance(rate, Tensor) or rate > 0 for rate in rates):
             return
-        moved = per_rate([wide(x) for x in seen.before], self._values(), rates)
-        for x, mask in zip(moved, still, strict=True):
+        moved = per_rate([upcast(x) for x in pending.before], self._values(), rates)
+        for x, mask in zip(moved, masks, strict=True):
             # What a gradient that is not finite has moved is no drift: it would stay in it.
             if mask is not None:
                 x.masked_fill_(mask, 0.0)
         if window.add(moved):
-            self._closed = window.close(shards.roots(self.parameters))
+            self._closed_window = window.close(shards.norm_factors(self.parameters))
         predictor.observe(state, moved, self._backend(range(len(moved))))
         if window.idle:
             window.open(self._forecast([1.0] * len(moved)), predictor.directions(state))
@@ -316,11 +319,11 @@ class TensorGroup:
             return
         places = {name: k for k, name in enumerate(other.names)}
         pairs = [(k, places[name]) for k, name in enumerate(self.names) if name in places]
-        theirs = other._arrays()
+        others = other._arrays()
         for name, arrays in self._arrays().items():
-            for k, source in pairs if theirs[name] else ():
-                if arrays and arrays[k].shape == theirs[name][source].shape:
-                    arrays[k].copy_(theirs[name][source])
+            for k, source in pairs if others[name] else ():
+                if arrays and arrays[k].shape == others[name][source].shape:
+                    arrays[k].copy_(others[name][source])
         if self.update_state is not None and other.update_state is not None:
             self.update_state.numbers = dict(other.update_state.numbers)
         if self.history_state is not None and other.history_state is not None:
@@ -350,7 +353,7 @@ class TensorGroup:
         sharded = whole and any(map(shards.is_sharded, self.parameters))
         window = self._window.state_dict() if self._window else None
         windows = ranks.gather(window) if sharded else [window]
-        collected = shards.collected(state, self.parameters) if whole else state
+        collected = shards.gather_state(state, self.parameters) if whole else state
         return None if collected is None else {**collected, "windows": windows}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -359,7 +362,7 @@ class TensorGroup:
         Raises:
             CheckpointError: If an array is missing or has another shape.
         """
-        state = shards.spread(saved, self.parameters)
+        state = shards.shard_state(saved, self.parameters)
         for name, arrays in self._arrays().items():
             found = state.get(name)
             shapes = [tuple(a.shape) for a in arrays]

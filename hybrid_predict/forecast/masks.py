@@ -7,34 +7,34 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hybrid_predict.tensors import wide
+from hybrid_predict.tensors import upcast
 
 
-def unspoiled(
+def usable_gradients(
     gradients: list[Tensor], average: Sequence[Tensor], norms: Tensor, good: Tensor | bool
 ) -> tuple[list[Tensor], Tensor | None]:
     """Gradients that an average may see, itself where one is not finite or leads to no update.
 
     Returns:
-        The gradients, and which of them were fine, shape (K,); None if all were, as far as can be
+        The gradients, and which of them were usable, shape (K,); None if all were, as far as can be
         told without waiting for a device.
     """
-    fine = norms.isfinite() & good
-    if fine.device.type == "cpu" and bool(fine.all()):
+    usable = norms.isfinite() & good
+    if usable.device.type == "cpu" and bool(usable.all()):
         return gradients, None
-    triples = zip(gradients, average, fine, strict=True)
-    return [torch.where(ok, g, wide(m).to(g.dtype)) for g, m, ok in triples], fine
+    triples = zip(gradients, average, usable, strict=True)
+    return [torch.where(ok, g, upcast(m).to(g.dtype)) for g, m, ok in triples], usable
 
 
-def masks(
-    averages: Sequence[Tensor], members: Sequence[int], fine: Tensor | None, good: Tensor | bool
+def optimizer_only(
+    averages: Sequence[Tensor], members: Sequence[int], usable: Tensor | None, good: Tensor | bool
 ) -> list[Tensor | None]:
     """Which entries are the optimizer's alone: never a gradient, or none that can be used.
 
     Args:
         averages: Averaged gradients.
         members: Positions of those that a gradient has just reached.
-        fine: Which of these gradients were fine; None if all were.
+        usable: Which of these gradients were usable; None if all were.
         good: Whether the update happens.
 
     Returns:
@@ -42,7 +42,7 @@ def masks(
         a device.
     """
     found = [_zeros(average) for average in averages]
-    reasons = {} if fine is None else dict(zip(members, ~fine, strict=True))
+    reasons = {} if usable is None else dict(zip(members, ~usable, strict=True))
     for k, average in enumerate(averages):
         for reason in (reasons.get(k), ~good if isinstance(good, Tensor) else None):
             if reason is not None:

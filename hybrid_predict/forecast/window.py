@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybrid_predict.accounts.saved import whole
+from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.model.deltas import WeightDelta
 
@@ -183,7 +183,7 @@ class Window:
         """The products of the full window, which :func:`reading` reads, as a flat 32-bit tensor.
 
         Args:
-            roots: What makes every rank's part count once, see ``shards.roots``.
+            roots: What makes every rank's part count once, see ``shards.norm_factors``.
         """
         rows, device = [], self._moved[0].device
         columns = zip(self._shares, roots or [1.0] * len(self._shares), self._squares,
@@ -236,8 +236,11 @@ class Window:
         def own(found: Sequence[Tensor]) -> list[Tensor]:
             return [x.to(d, torch.float32).clone() for x, d in zip(found, device, strict=True)]
 
-        self.length = whole("length", state["length"], 1)
-        self._seen, self.count = whole("seen", state["seen"]), whole("count", state["count"])
+        self.length = check_count("length", state["length"], 1)
+        self._seen, self.count = (
+            check_count("seen", state["seen"]),
+            check_count("count", state["count"]),
+        )
         self._drift, self._frozen = own(state["drift"]), [own(x) for x in state["frozen"]]
         is_open = bool(state["frozen"])
         self._moved = own(state["moved"]) if is_open else []

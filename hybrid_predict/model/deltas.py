@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors import TorchBackend, is_half, wide
+from hybrid_predict.tensors import TorchBackend, is_half, upcast
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,13 @@ class WeightDelta:
     def tensors(self) -> dict[str, Tensor]:
         """The movement of every parameter, as new tensors by name."""
         triples = zip(self.names, self.directions, self.factors, strict=True)
-        return {name: factor * wide(direction) for name, direction, factor in triples}
+        return {name: factor * upcast(direction) for name, direction, factor in triples}
 
 
 class Movement:
     """A movement of weights in place by a :class:`WeightDelta`, with the copies that undo it.
 
-    Nothing moves before :meth:`make`, so that a failure on the way can be undone.
+    Nothing moves before :meth:`apply`, so that a failure on the way can be undone.
 
     Args:
         delta: By what they are moved.
@@ -76,9 +76,9 @@ class Movement:
         self._before = [v.clone() for v in values]
         self._carries_before = [None if c is None else c.clone() for c in self._carries]
         self._versions: list[int] | None = None
-        self._wanted: dict[int, Tensor] = {}
+        self._undone: dict[int, Tensor] = {}
 
-    def make(self) -> None:
+    def apply(self) -> None:
         """Move the weights."""
         delta = self.delta
         with torch.no_grad():
@@ -86,9 +86,9 @@ class Movement:
             plain: list[tuple[Tensor, Tensor, float]] = []
             for value, direction, factor, carry in columns:
                 if carry is not None:
-                    write_rounded(value, value.float() + factor * wide(direction), carry)
+                    write_rounded(value, value.float() + factor * upcast(direction), carry)
                 elif isinstance(factor, Tensor) or is_half(value):
-                    value.add_((factor * wide(direction)).to(value.dtype))
+                    value.add_((factor * upcast(direction)).to(value.dtype))
                 else:
                     plain.append((value, direction, factor))
             TorchBackend().add_scaled(*map(list, zip(*plain, strict=True))) if plain else None
@@ -104,13 +104,13 @@ class Movement:
         """
         with torch.no_grad():
             for k in range(len(self._values)) if members is None else members:
-                restore_unless(good, self._values[k], self._before[k])
+                copy_unless(good, self._values[k], self._before[k])
                 carry, before = self._carries[k], self._carries_before[k]
                 if carry is not None and before is not None:
-                    restore_unless(good, carry, before)
+                    copy_unless(good, carry, before)
         self._written()
 
-    def withdraw(self, members: Sequence[int]) -> None:
+    def undo_after_writes(self, members: Sequence[int]) -> None:
         """Take these weights' movement back: bit for bit, or out of what others wrote since.
 
         Who has written is told by version counters. Called again, after an interruption, it
@@ -120,24 +120,24 @@ class Movement:
             members: Positions in the delta.
         """
         for k in members:
-            if k not in self._wanted:
-                self._wanted[k] = self._without(k)
-        exact = [k for k in members if self._wanted[k] is self._before[k]]
+            if k not in self._undone:
+                self._undone[k] = self._value_without(k)
+        exact = [k for k in members if self._undone[k] is self._before[k]]
         self.undo(False, exact)
         with torch.no_grad():
             for k in set(members) - set(exact):
-                self._values[k].copy_(self._wanted[k])
+                self._values[k].copy_(self._undone[k])
         self._written()
 
-    def _without(self, k: int) -> Tensor:
+    def _value_without(self, k: int) -> Tensor:
         value = self._values[k]
         if self._versions is None or value._version == self._versions[k]:
             return self._before[k]
-        step = self.delta.factors[k] * wide(self.delta.directions[k])
+        step = self.delta.factors[k] * upcast(self.delta.directions[k])
         return value - step.to(value.dtype)
 
 
-def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
+def copy_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
     """Target := kept where ``good`` is false; no device is waited for."""
     if isinstance(good, Tensor) and good.device.type != "cpu":
         target.copy_(torch.where(good.to(target.device), target, kept))

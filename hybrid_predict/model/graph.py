@@ -31,7 +31,7 @@ _FREE, _UNSURE, _BEHIND = 1, 2, 4
 
 
 @dataclass(frozen=True)
-class Outline:
+class MatrixIndex:
     """What has to be known of a model to find its matrices in a graph.
 
     Args:
@@ -56,7 +56,7 @@ class Outline:
 
 
 @dataclass
-class Sighting:
+class GraphFindings:
     """What graphs have shown, as sets of the ``id`` of parameters.
 
     Attributes:
@@ -71,23 +71,23 @@ class Sighting:
     tables: set[int] = field(default_factory=set)
     reached: set[int] = field(default_factory=set)
 
-    def add(self, loss: Tensor, outline: Outline) -> None:
+    def add(self, loss: Tensor, index: MatrixIndex) -> None:
         """Walk through the graph of a loss, before or after its backward pass; it stays as it is.
 
         Nothing that the graph has saved is read: checkpointed parts would be computed again.
         """
         nodes = _from_leaves(loss.grad_fn)
-        self.reached |= {outline.key(n) for n in nodes if _is_leaf(n)}
+        self.reached |= {index.key(n) for n in nodes if _is_leaf(n)}
         operands: dict[Any, _Operand | None] = {None: None}
         slopes: set[Any] = set()
         for node in nodes:
             inputs = _inputs(node)
-            operands[node] = _operand(node, [operands[n] for n in inputs], outline)
+            operands[node] = _operand(node, [operands[n] for n in inputs], index)
             if "BackwardBackward" in node.name() or not slopes.isdisjoint(inputs):
                 slopes.add(node)
-        for network in outline.networks:
-            others = frozenset().union(*outline.networks) - network
-            _Walk(self, operands, slopes, outline, others).run(nodes)
+        for network in index.networks:
+            others = frozenset().union(*index.networks) - network
+            _Walk(self, operands, slopes, index, others).run(nodes)
 
 
 @dataclass(frozen=True)
@@ -108,14 +108,14 @@ class _Walk:
 
     def __init__(
         self,
-        found: Sighting,
+        found: GraphFindings,
         operands: Mapping[Any, _Operand | None],
         slopes: Set[Any],
-        outline: Outline,
+        index: MatrixIndex,
         others: frozenset[int],
     ) -> None:
         self._found, self._operands, self._slopes = found, operands, slopes
-        self._outline, self._others = outline, others
+        self._index, self._others = index, others
         self._paths: dict[Any, int] = {}
 
     def run(self, nodes: Sequence[Any]) -> None:
@@ -174,7 +174,7 @@ class _Walk:
         if _operation(node) == "recurrent":
             return True
         known = [n for n in data if self._operands[n] is None]
-        if len(known) != 1 or not self._outline.frozen:
+        if len(known) != 1 or not self._index.frozen:
             return False
         number = next(k for n, k in node.next_functions if n is known[0])
         into, out = _shape(known[0], number), _shape(node)
@@ -183,7 +183,7 @@ class _Walk:
         axis = 1 if _operation(node) == "convolution" else -1
         if axis == -1 and _inputs(node)[-1] is known[0]:  # the data stand on the right
             axis = -2
-        return any(_maps(shape, into[axis], out[axis]) for shape in self._outline.frozen)
+        return any(_maps(shape, into[axis], out[axis]) for shape in self._index.frozen)
 
 
 def _maps(shape: tuple[int, ...], into: int, out: int) -> bool:
@@ -196,13 +196,13 @@ def _maps(shape: tuple[int, ...], into: int, out: int) -> bool:
     return any(a == out and b > 0 and into % b == 0 for a, b in pairs)
 
 
-def _operand(node: Any, inputs: Sequence[_Operand | None], outline: Outline) -> _Operand | None:
+def _operand(node: Any, inputs: Sequence[_Operand | None], index: MatrixIndex) -> _Operand | None:
     """What a node's output is made of; None if data take part."""
     if _is_leaf(node):
-        key = outline.key(node)
-        if key in outline.matrices:
+        key = index.key(node)
+        if key in index.matrices:
             return _Operand(frozenset([key]))
-        return _Operand() if key in outline.vectors else None
+        return _Operand() if key in index.vectors else None
     nodes, operation = _inputs(node), _operation(node)
     made = [o for n, o in zip(nodes, inputs, strict=True) if n is not None]
     known = [o for o in made if o is not None]
@@ -210,7 +210,7 @@ def _operand(node: Any, inputs: Sequence[_Operand | None], outline: Outline) -> 
     multiplied = frozenset().union(*(o.multiplied for o in known))
     if operation in ("opaque", "compiled"):
         # Rounding and masking of a weight keep its shape.
-        shapes = {tuple(outline.matrices[key].shape) for key in plain}
+        shapes = {tuple(index.matrices[key].shape) for key in plain}
         kept = len(plain) == 1 and _shape(node) in shapes
         return _Operand(plain) if kept and len(known) == len(made) else None
     if operation in ("lookup", "recurrent") or len(known) < len(made):

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.model.graph import Outline, Sighting
+from hybrid_predict.model.graph import GraphFindings, MatrixIndex
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})
@@ -52,7 +52,7 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
     return kinds
 
 
-def outline(model: nn.Module, owners: Mapping[int, int] | None = None) -> Outline:
+def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> MatrixIndex:
     """What has to be known of a model to find its matrices in a graph; args as of classify."""
     _, matrices = _listed(model)
     networks = _networks(model, matrices, owners or {})
@@ -62,7 +62,7 @@ def outline(model: nn.Module, owners: Mapping[int, int] | None = None) -> Outlin
         for name, p in model.named_parameters()
         if not p.requires_grad and "weight" in name.rpartition(".")[2] and p.dim() > 1
     ]
-    return Outline(
+    return MatrixIndex(
         {key: p for key, p in trained.items() if p.dim() > 1},
         frozenset(key for key, p in trained.items() if p.dim() < 2),
         [frozenset(m.key for m in network) for network in networks],
@@ -73,9 +73,9 @@ def outline(model: nn.Module, owners: Mapping[int, int] | None = None) -> Outlin
 def resolve(
     model: nn.Module,
     known: Mapping[int, str],
-    seen: Sighting,
-    outline: Outline,
-    moved: Collection[int],
+    seen: GraphFindings,
+    index: MatrixIndex,
+    with_gradient: Collection[int],
 ) -> tuple[dict[int, str], list[int]]:
     """The kinds of parameters by what graphs have shown of them.
 
@@ -89,23 +89,23 @@ def resolve(
         model: The model.
         known: Kinds by ``id`` so far, of the parameters that are asked for.
         seen: What graphs have shown.
-        outline: What :func:`outline` gave for the model.
-        moved: Parameters by ``id`` that have a gradient.
+        index: What :func:`matrix_index` gave for the model.
+        with_gradient: Parameters by ``id`` that have a gradient.
 
     Returns:
         Their kinds, and the matrices of which the graph has not shown the place.
     """
     matrices = {m.key: m for m in _listed(model)[1]}
-    alone = {key for network in outline.networks if len(network) < 2 for key in network}
+    alone = {key for network in index.networks if len(network) < 2 for key in network}
     heads = (seen.heads & matrices.keys()) - alone
-    for network in outline.networks:
+    for network in index.networks:
         members = [matrices[key] for key in matrices if key in network]
         for head in [m for m in members if m.key in heads]:
             beside = {m.key for m in _beside(model, members, head)}
-            heads |= beside - seen.reached - set(moved)
+            heads |= beside - seen.reached - set(with_gradient)
     kinds, unseen = dict(known), []
     for key, kind in known.items():
-        p = outline.matrices.get(key)
+        p = index.matrices.get(key)
         if p is None or kind == "embedding" or key in alone:
             continue
         inner = "hidden" if sum(size > 1 for size in p.shape) > 1 else "vector"
@@ -113,7 +113,7 @@ def resolve(
             kinds[key] = "embedding"
         elif key in heads:
             kinds[key] = "head"
-        elif key in seen.inside or key not in seen.reached | set(moved):
+        elif key in seen.inside or key not in seen.reached | set(with_gradient):
             kinds[key] = inner
         elif kind != "vector":
             unseen.append(key)

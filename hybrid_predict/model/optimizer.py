@@ -22,7 +22,7 @@ from hybrid_predict.model.scratch import (
     weight_decay,
     wraps_another,
 )
-from hybrid_predict.tensors import shards, wide
+from hybrid_predict.tensors import shards, upcast
 
 _REFUSED = {
     "LBFGS": "it runs the model several times inside one step",
@@ -85,7 +85,7 @@ class OptimizerWrapper:
             )
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._rules: dict[tuple[Any, ...], UpdateRule] = {}
-        self._withheld: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
+        self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._flags: dict[int, Tensor | None] = {}
         for optimizer in several:
             for cls in type(optimizer).__mro__:
@@ -173,12 +173,12 @@ class OptimizerWrapper:
         gradient = dense_gradient(p)
         scale = getattr(self.optimizers[index], "grad_scale", None)
         if scale is not None:
-            gradient = wide(gradient) / scale.to(gradient.device)
+            gradient = upcast(gradient) / scale.to(gradient.device)
         if options.sign < 0:
             gradient = -gradient
         if options.coupled:
             own = shards.local(p).reshape(gradient.shape)
-            gradient = wide(gradient).add(own, alpha=options.coupled)
+            gradient = upcast(gradient).add(own, alpha=options.coupled)
         return gradient
 
     def holds_on_device(self, index: int) -> bool:
@@ -198,12 +198,14 @@ class OptimizerWrapper:
     def hold_on_device(self, index: int, good: Tensor) -> None:
         """Let a fused optimizer skip its coming update where ``good`` is false."""
         optimizer: Any = self.optimizers[index]
-        theirs = getattr(optimizer, "found_inf", None)
+        existing = getattr(optimizer, "found_inf", None)
         found = (~good).to(torch.float32)
-        self._flags[index] = theirs
-        optimizer.found_inf = found if theirs is None else torch.maximum(found, theirs.to(found))
+        self._flags[index] = existing
+        optimizer.found_inf = (
+            found if existing is None else torch.maximum(found, existing.to(found))
+        )
 
-    def withhold(self, index: int) -> None:
+    def hold_back(self, index: int) -> None:
         """Take the gradients away, so that the coming update finds nothing to do."""
         optimizer = self.optimizers[index]
         held = [(p, p.grad) for p in self.parameters(index) if p.grad is not None]
@@ -214,9 +216,9 @@ class OptimizerWrapper:
         ]
         for p, _ in held:
             p.grad = None
-        self._withheld[index] = held, counts
+        self._held_back[index] = held, counts
 
-    def release(self, index: int) -> bool:
+    def restore_gradients(self, index: int) -> bool:
         """Give back what was withheld or flagged, if anything.
 
         Returns:
@@ -224,14 +226,14 @@ class OptimizerWrapper:
         """
         optimizer: Any = self.optimizers[index]
         if index in self._flags:
-            theirs = self._flags.pop(index)
-            if theirs is not None:
-                optimizer.found_inf = theirs
+            existing = self._flags.pop(index)
+            if existing is not None:
+                optimizer.found_inf = existing
             elif hasattr(optimizer, "found_inf"):
                 del optimizer.found_inf
-        if index not in self._withheld:
+        if index not in self._held_back:
             return False
-        held, counts = self._withheld.pop(index)
+        held, counts = self._held_back.pop(index)
         for p, gradient in held:
             p.grad = gradient
         for group, before in zip(optimizer.param_groups, counts, strict=True):
@@ -286,7 +288,7 @@ def rate_of(group: Mapping[str, Any]) -> float | Tensor:
 
 def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., Any]:
     def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        heard = None if _inside_own_step(optimizer) else listener()
+        heard = None if _is_nested_step(optimizer) else listener()
         if heard is None:
             return None
         named = "closure" in kwargs
@@ -310,7 +312,7 @@ def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Call
 
 def _post_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., None]:
     def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        heard = None if _inside_own_step(optimizer) else listener()
+        heard = None if _is_nested_step(optimizer) else listener()
         if heard is not None:
             heard.after_update(index)
 
@@ -321,7 +323,7 @@ _HOOKED: Any = Optimizer.profile_hook_step(Optimizer.step)
 """What torch makes of every class's ``step``, so that it calls hooks."""
 
 
-def _inside_own_step(optimizer: Optimizer) -> bool:
+def _is_nested_step(optimizer: Optimizer) -> bool:
     """Whether a hook was called by a step inside another of the same optimizer.
 
     A subclass calls the step of its base, which calls all hooks again if the base class was ever

@@ -11,8 +11,8 @@ from torch.nn.parameter import is_lazy
 
 from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupError
 from hybrid_predict.model.deltas import Movement, WeightDelta
-from hybrid_predict.model.graph import Outline, Sighting
-from hybrid_predict.model.kinds import classify, outline, resolve
+from hybrid_predict.model.graph import GraphFindings, MatrixIndex
+from hybrid_predict.model.kinds import classify, matrix_index, resolve
 from hybrid_predict.tensors import shards
 
 
@@ -43,7 +43,7 @@ class ParameterMapper:
         owners: Mapping[int, int] | None = None,
     ) -> None:
         _check_initialised(model)
-        shards.refuse(model)
+        shards.check_supported(model)
         self._model, self._overrides = model, dict(overrides or {})
         # What FSDP2 keeps in full would hide the parameters that the optimizers hold.
         self.written = shards.Resharder(model)
@@ -71,30 +71,34 @@ class ParameterMapper:
         self._index = {name: k for k, name in enumerate(self.names)}
         self.by_id = {id(p): name for name, p in zip(self.names, unique, strict=True)}
 
-    def outline(self, owners: Mapping[int, int]) -> Outline:
+    def matrix_index(self, owners: Mapping[int, int]) -> MatrixIndex:
         """What has to be known of the model to find its matrices in a graph."""
-        return outline(self._model, owners)
+        return matrix_index(self._model, owners)
 
     def gathered(self) -> dict[int, int]:
         """What stands for a parameter in a graph, by ``id``: the whole for its shard."""
-        return shards.gathered(self._model)
+        return shards.unsharded_ids(self._model)
 
     def resolve(
-        self, keys: Collection[int], seen: Sighting, outline: Outline, moved: Collection[int]
+        self,
+        keys: Collection[int],
+        seen: GraphFindings,
+        index: MatrixIndex,
+        with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:
         """Kinds of some parameters by what graphs have shown; nothing changes yet.
 
         Args:
             keys: The parameters, by ``id``.
             seen: What graphs have shown.
-            outline: What :meth:`outline` gave before the graphs were made.
-            moved: Parameters by ``id`` that have a gradient.
+            index: What :meth:`matrix_index` gave before the graphs were made.
+            with_gradient: Parameters by ``id`` that have a gradient.
 
         Returns:
             Kinds by name, and the names of those that no graph has shown the place of.
         """
         known = {key: kind for key, kind in self._kinds.items() if key in keys}
-        kinds, unseen = resolve(self._model, known, seen, outline, moved)
+        kinds, unseen = resolve(self._model, known, seen, index, with_gradient)
         return {self.by_id[key]: kind for key, kind in kinds.items()}, [
             self.by_id[key] for key in unseen
         ]
@@ -169,7 +173,7 @@ class ParameterMapper:
         """
         movement = self.movement(delta, carries)
         try:
-            movement.make()
+            movement.apply()
         except BaseException:
             movement.undo()
             raise

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from hybrid_predict.config import HISTORY_DTYPES
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors.polynomials import parts
+from hybrid_predict.tensors.polynomials import split_rows
 
 Array = TypeVar("Array")
 
@@ -167,7 +167,7 @@ class AbstractBackend(ABC, Generic[Array]):
         """
         total = 0
         for x, (height, width) in zip(like, self.matrices(like), strict=True):
-            count, short = parts(min(height, width), block)
+            count, short = split_rows(min(height, width), block)
             if x.ndim > 1 and short > 1:  # type: ignore[attr-defined]
                 total += count * self._operations(x, short, max(height, width), iterations)
         return total

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend
-from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, parts
+from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, split_rows
 
 NDFloat = NDArray[Any]
 
@@ -115,14 +115,14 @@ def _factor(array: NDFloat, iterations: int, block: int | None) -> NDFloat:
         return x
     x = x.reshape(len(x), -1)
     wide = x.T if len(x) > x.shape[1] else x
-    _, size = parts(len(wide), block)
+    _, size = split_rows(len(wide), block)
     pieces = [wide[k : k + size] for k in range(0, len(wide), size)]
-    polar = _rows if size == 1 else partial(_polar, iterations=iterations)
+    polar = _normalised_rows if size == 1 else partial(_polar, iterations=iterations)
     found = np.concatenate([polar(piece) for piece in pieces])
     return (found.T if len(x) > x.shape[1] else found).reshape(array.shape)
 
 
-def _rows(x: NDFloat) -> NDFloat:
+def _normalised_rows(x: NDFloat) -> NDFloat:
     """A row with length one; its squares may be too small for any."""
     x = x / (abs(x).max() or 1.0)
     return np.asarray(x / (np.linalg.norm(x) or 1.0))

@@ -39,7 +39,7 @@ POLYNOMIALS: dict[int, tuple[tuple[float, float, float], ...]] = {
 """Coefficients a, b, c of every step, by the number of steps."""
 
 
-def parts(rows: int, block: int | None) -> tuple[int, int]:
+def split_rows(rows: int, block: int | None) -> tuple[int, int]:
     """How many parts of how many rows at most ``rows`` rows are treated in.
 
     Args:

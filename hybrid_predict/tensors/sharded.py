@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.tensors import ranks, shards
-from hybrid_predict.tensors.torch import TorchBackend, blended, cosines, shares_of
+from hybrid_predict.tensors.torch import TorchBackend, complements, cosines, lerp
 
 
 class ShardedBackend(TorchBackend):
@@ -26,7 +26,7 @@ class ShardedBackend(TorchBackend):
     def __init__(self, tensors: Sequence[Tensor], history: str = "float32") -> None:
         super().__init__(history)
         self._tensors = list(tensors)
-        self._roots = shards.roots(tensors) or [1.0] * len(tensors)
+        self._roots = shards.norm_factors(tensors) or [1.0] * len(tensors)
 
     def matrices(self, like: Sequence[Tensor]) -> list[tuple[int, int]]:
         """Rows and columns of the whole tensors."""
@@ -74,13 +74,13 @@ class ShardedBackend(TorchBackend):
     ) -> tuple[list[Tensor], Sequence[Tensor] | None]:
         """This rank's part of every flattened whole, gathered one by one to bound the memory."""
         self._check(mean)
-        shares, found = shares_of(decays), []
+        shares, found = complements(decays), []
         for k, tensor in enumerate(self._tensors):
-            part = blended(mean[k], value[k], shares[k])
-            complete = [shards.whole(part, tensor).contiguous()]
+            part = lerp(mean[k], value[k], shares[k])
+            complete = [shards.full_tensor(part, tensor).contiguous()]
             own = None if rows is None else [rows[k]]
             flat, _ = super().flatten_spectrum(complete, complete, [1.0], iterations, own, block)
-            found.append(shards.own(flat[0], tensor).clone())
+            found.append(shards.local_shard(flat[0], tensor).clone())
         return found, rows
 
     def _counted(self, values: Tensor, power: int) -> Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend, as_matrix
-from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, parts
+from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, split_rows
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -26,7 +26,7 @@ def is_half(tensor: Tensor) -> bool:
     return tensor.dtype in _HALF
 
 
-def wide(tensor: Tensor) -> Tensor:
+def upcast(tensor: Tensor) -> Tensor:
     """The tensor itself, or its 16-bit entries in 32 bits."""
     return tensor.float() if is_half(tensor) else tensor
 
@@ -73,7 +73,7 @@ class TorchBackend(AbstractBackend[Tensor]):
             return list(target)
         for x, y, factor in zip(target, other, factors, strict=True):
             if isinstance(factor, Tensor):
-                x.add_(wide(y) * factor)
+                x.add_(upcast(y) * factor)
             else:
                 x.add_(y, alpha=factor)
         return list(target)
@@ -86,7 +86,7 @@ class TorchBackend(AbstractBackend[Tensor]):
             torch._foreach_lerp_(list(mean), list(value), 1.0 - decay)
         else:
             for m, v in zip(mean, value, strict=True):
-                m.copy_(blended(m, v, 1.0 - decay, None if is_half(m) else m))
+                m.copy_(lerp(m, v, 1.0 - decay, None if is_half(m) else m))
         return list(mean)
 
     def norms(self, arrays: Sequence[Tensor]) -> Tensor:
@@ -135,7 +135,7 @@ class TorchBackend(AbstractBackend[Tensor]):
 
         Those of one shape are parts of one stack.
         """
-        shapes, shares = [as_matrix(x.shape) for x in mean], shares_of(decays)
+        shapes, shares = [as_matrix(x.shape) for x in mean], complements(decays)
         groups: dict[tuple[int, int, bool, torch.device], list[int]] = defaultdict(list)
         for k, x in enumerate(mean):
             groups[(*shapes[k], x.dim() > 1, x.device)].append(k)
@@ -143,19 +143,19 @@ class TorchBackend(AbstractBackend[Tensor]):
         for (height, width, flattens, device), members in groups.items():
             stack = torch.empty(len(members), height, width, dtype=torch.float32, device=device)
             for x, k in zip(stack, members, strict=True):
-                blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
+                lerp(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
             if flattens:
                 stack = _orthogonal(stack, iterations, block)
             levelled = flattens and rows is not None
             roots = _roots(stack, [rows[k] for k in members]) if levelled and rows else None
-            stack = _downhill(stack, roots)
+            stack = _negated_unit(stack, roots)
             for x, k in zip(stack, members, strict=True):
                 flat[k] = x.view(mean[k].shape).to(torch.promote_types(mean[k].dtype, x.dtype))
         return flat, rows
 
     def _operations(self, like: Tensor, short: int, long: int, iterations: int) -> int:
         """Those of one part, by the cheaper way of the two."""
-        if _by_gram(like.is_cuda, short, long):
+        if _uses_gram(like.is_cuda, short, long):
             return 4 * short**2 * long + (8 * iterations - 6) * short**3
         return super()._operations(like, short, long, iterations)
 
@@ -163,8 +163,8 @@ class TorchBackend(AbstractBackend[Tensor]):
 def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
     """The difference left - factor * right in at least 32 bits, as a new tensor."""
     if isinstance(factor, Tensor):
-        return wide(left) - factor * wide(right)
-    return torch.sub(wide(left), wide(right), alpha=factor)
+        return upcast(left) - factor * upcast(right)
+    return torch.sub(upcast(left), upcast(right), alpha=factor)
 
 
 def per_rate(
@@ -182,16 +182,14 @@ def per_rate(
     return before
 
 
-def shares_of(decays: Sequence[float] | Tensor) -> Sequence[float] | Sequence[Tensor]:
+def complements(decays: Sequence[float] | Tensor) -> Sequence[float] | Sequence[Tensor]:
     """1 - decay of each array, in one operation."""
     if isinstance(decays, Tensor):
         return (1.0 - decays).unbind()
     return [1.0 - decay for decay in decays]
 
 
-def blended(
-    mean: Tensor, value: Tensor, share: float | Tensor, out: Tensor | None = None
-) -> Tensor:
+def lerp(mean: Tensor, value: Tensor, share: float | Tensor, out: Tensor | None = None) -> Tensor:
     """(1 - share) * mean + share * value in at least 32 bits, for a number or 0-dim tensor."""
     if mean.dtype == value.dtype == (torch.float32 if out is None else out.dtype):
         return torch.lerp(mean, value, share, out=out)
@@ -211,7 +209,7 @@ def _lengths(stack: Tensor) -> Tensor:
     return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
 
 
-def _downhill(stack: Tensor, roots: Tensor | None) -> Tensor:
+def _negated_unit(stack: Tensor, roots: Tensor | None) -> Tensor:
     """Minus K matrices, with length one; their rows divided by ``roots`` before, if there are."""
     if roots is None:
         return stack.mul_(-1.0 / _lengths(stack)).contiguous()
@@ -232,22 +230,22 @@ def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Ten
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
     matrices, short, long = x.shape
-    count, size = parts(short, block)
+    count, size = split_rows(short, block)
     if count > 1:
         x = F.pad(x, (0, 0, 0, count * size - short)).reshape(-1, size, long)
-    x = _rows(x) if size == 1 else _polar(x, iterations)
+    x = _normalised_rows(x) if size == 1 else _polar(x, iterations)
     if count > 1:
         x = x.reshape(matrices, -1, long)[:, :short]
     return (x.mT if tall else x).float()
 
 
-def _rows(x: Tensor) -> Tensor:
+def _normalised_rows(x: Tensor) -> Tensor:
     """Every row with length one."""
     x = x / x.abs().amax(-1, keepdim=True).clamp_min(_TINY)
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_TINY)
 
 
-def _by_gram(on_cuda: bool, short: int, long: int) -> bool:
+def _uses_gram(on_cuda: bool, short: int, long: int) -> bool:
     """Whether polynomials are found on the small side alone, and multiplied with X at the end.
 
     For k polynomials, m rows and n columns this takes (8 k - 6) m³ + 4 m² n operations, where one
@@ -263,7 +261,7 @@ def _polar(x: Tensor, iterations: int) -> Tensor:
     inverse = 1.0 / (CUSHION * _lengths(gram).sqrt())
     gram = gram * inverse.square()
     polynomials = POLYNOMIALS[iterations]
-    if _by_gram(x.is_cuda, *x.shape[-2:]):
+    if _uses_gram(x.is_cuda, *x.shape[-2:]):
         return torch.bmm(_polynomial(gram, polynomials).mul_(inverse), x)
     x = x * inverse
     for k, (a, b, c) in enumerate(polynomials):

@@ -14,7 +14,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.forecast.predictors import AbstractPredictor, MomentumPredictor, PredictorState
 from hybrid_predict.model.deltas import WeightDelta
-from hybrid_predict.tensors import AbstractBackend, wide
+from hybrid_predict.tensors import AbstractBackend, upcast
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ def _trained(predictor: AbstractPredictor, steps: int) -> tuple[int, float, floa
 
 def _read_as(direction: Tensor, other: Tensor) -> Tensor:
     """The entries of another tensor in this one's shape and length."""
-    entries = wide(other).flatten().roll(other.numel() // 2)
+    entries = upcast(other).flatten().roll(other.numel() // 2)
     copies = -(-direction.numel() // max(1, entries.numel()))
     taken = entries.repeat(copies)[: direction.numel()].reshape(direction.shape)
     return _as_long(taken.to(direction.dtype), direction)

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hybrid_predict.accounts.saved import detached
+from hybrid_predict.accounts.saved import cloned
 from hybrid_predict.errors import ContractError
 from hybrid_predict.tensors import TorchBackend
 from hybrid_predict.testing.backends import BackendUnderTest
@@ -27,7 +27,7 @@ def saved_and_loaded(name: str, state: Any, case: BackendUnderTest) -> Any:
     if not isinstance(case.backend, TorchBackend):
         return _copied(state)
     buffer = io.BytesIO()
-    torch.save(detached(state), buffer)
+    torch.save(cloned(state), buffer)
     buffer.seek(0)
     try:
         return torch.load(buffer, weights_only=True)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hybrid_predict.accounts.saved import whole
+from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.model.gradients import GradientInfo
@@ -130,7 +130,7 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
     info = GradientInfo(loss, _length(norms), by_name, alignments)
     return Measurement(
         step=tag["step"],
-        predicted=whole("predicted", tag["predicted"]),
+        predicted=check_count("predicted", tag["predicted"]),
         warmup=tag["warmup"],
         limits=tuple(tag["limits"]),
         held=tag["held"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from hybrid_predict.accounts.saved import whole
+from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import CheckpointError
 
 PAUSE = 16
@@ -183,4 +183,4 @@ class Monitor:
                 f"state: expected finite levels, got {levels!r}. Resume from another checkpoint."
             )
         self.start, self.mean = levels
-        self.counts = {name: whole(name, state["counts"][name]) for name in self.counts}
+        self.counts = {name: check_count(name, state["counts"][name]) for name in self.counts}

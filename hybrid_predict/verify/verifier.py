@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
+from hybrid_predict.verify.delayed_queue import DelayedQueue
 from hybrid_predict.verify.judge import Judgement, judge
-from hybrid_predict.verify.late import LateReader
 from hybrid_predict.verify.measurement import Measurement, unpack
 from hybrid_predict.verify.monitor import Monitor
 
@@ -23,27 +23,27 @@ class Verifier:
 
     def __init__(self, optimizers: int, lag: int) -> None:
         self.monitor = Monitor(optimizers)
-        self._reader = LateReader(lag)
+        self._queue = DelayedQueue(lag)
 
     @property
     def unread(self) -> int:
         """Predicted steps whose verdict is measured but not read yet."""
-        return sum(tag["predicted"] for tag in self._reader.tags)
+        return sum(tag["predicted"] for tag in self._queue.tags)
 
     def push(self, tag: dict[str, Any], values: Tensor) -> None:
         """Take what one full step has measured."""
-        self._reader.push(tag, values)
+        self._queue.push(tag, values)
 
     def read(self, *, drain: bool) -> Iterator[tuple[Measurement, Judgement]]:
         """The full steps whose turn it is, with ``drain`` all of them, and the judgement on each.
 
-        The caller applies it, and then lets the baselines :meth:`learn` from it.
+        The caller applies it, and then lets the baselines :meth:`update_baselines` from it.
         """
-        while (item := self._reader.pop(drain)) is not None:
+        while (item := self._queue.pop(drain)) is not None:
             measured = unpack(*item)
             yield measured, judge(measured)
 
-    def learn(self, measured: Measurement, judgement: Judgement) -> None:
+    def update_baselines(self, measured: Measurement, judgement: Judgement) -> None:
         """Let the baselines follow a full step, or predicted steps pause after an alarm."""
         if judgement.alarm:
             self.monitor.alarm(measured.step)
@@ -56,13 +56,13 @@ class Verifier:
         if optimizers != len(self.monitor.norms):
             self.monitor = Monitor(optimizers)
 
-    def forget(self) -> None:
+    def discard(self) -> None:
         """Drop the measurements under way."""
-        self._reader.load_state_dict([])
+        self._queue.load_state_dict([])
 
     def state_dict(self) -> dict[str, Any]:
         """Baselines, and the measurements under way."""
-        return {"monitor": self.monitor.state_dict(), "queue": self._reader.state_dict()}
+        return {"monitor": self.monitor.state_dict(), "queue": self._queue.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Continue from a saved state.
@@ -79,5 +79,5 @@ class Verifier:
         for tag, values in queue:
             unpack(tag, values)
         self.monitor.load_state_dict(state["monitor"])
-        self._reader.load_state_dict(queue)
+        self._queue.load_state_dict(queue)
         return True

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.model.deltas import restore_unless
+from hybrid_predict.model.deltas import copy_unless
 from hybrid_predict.tensors import shards
 
 _SMALL = 4096
@@ -21,7 +21,7 @@ Slot = tuple[int, str]
 """Where a tensor is held: ``id`` of the module, name in it."""
 
 
-class Bystanders:
+class BufferTracker:
     """Copies what a full step changes besides its parameters, and puts it back.
 
     Small buffers are always copied. Larger ones, and frozen parameters such as those of a teacher,
@@ -36,13 +36,13 @@ class Bystanders:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._looks = 0
+        self._steps_seen = 0
         self._changing: set[Slot] = set()
         self._new: set[Slot] = set()
         self._seen: dict[Slot, tuple[int, int]] = {}
         self._samples: dict[Slot, Tensor] = {}
         self._differs: dict[Slot, Tensor] = {}
-        self._kept: dict[Slot, tuple[nn.Module, Tensor, Tensor]] | None = None
+        self._copies: dict[Slot, tuple[nn.Module, Tensor, Tensor]] | None = None
         self._slots: set[Slot] = set()
         self._empty: set[Slot] = set()
 
@@ -66,17 +66,17 @@ class Bystanders:
 
     def watch(self) -> None:
         """Call before every full step: notes what has changed, more and more rarely."""
-        self._looks += 1
-        if self._looks & (self._looks - 1):
+        self._steps_seen += 1
+        if self._steps_seen & (self._steps_seen - 1):
             return
         # Read on the host only now, when the device has long answered.
         self._changing |= {slot for slot, differs in self._differs.items() if bool(differs)}
         self._new -= self._differs.keys()
         self._differs.clear()
         for slot, _, tensor, is_buffer in self._tensors():
-            self._look(slot, tensor, is_buffer)
+            self._compare(slot, tensor, is_buffer)
 
-    def _look(self, slot: Slot, tensor: Tensor, is_buffer: bool) -> None:
+    def _compare(self, slot: Slot, tensor: Tensor, is_buffer: bool) -> None:
         if self._replaced(slot, tensor) or (is_buffer and tensor.numel() <= _SMALL):
             self._samples.pop(slot, None)
             return
@@ -99,9 +99,9 @@ class Bystanders:
         self._seen[slot] = version
         return slot in self._changing
 
-    def keep(self) -> None:
+    def copy(self) -> None:
         """Copy what may change in the coming full step."""
-        self._kept, self._slots = {}, set()
+        self._copies, self._slots = {}, set()
         named = ((m, name, b) for m in self._model.modules() for name, b in m._buffers.items())
         self._empty = {(id(m), name) for m, name, buffer in named if buffer is None}
         for slot, module, tensor, is_buffer in self._tensors():
@@ -111,13 +111,13 @@ class Bystanders:
             if not small and slot not in self._seen:
                 self._new.add(slot)
             if not small and slot in self._new:
-                self._look(slot, tensor, is_buffer)
+                self._compare(slot, tensor, is_buffer)
             if small or slot in self._new or self._replaced(slot, tensor):
-                self._kept[slot] = module, tensor, tensor.detach().clone()
+                self._copies[slot] = module, tensor, tensor.detach().clone()
 
-    def drop(self) -> None:
+    def free(self) -> None:
         """Give the copies back."""
-        self._kept = None
+        self._copies = None
 
     def state_dict(self) -> list[str]:
         """Names of what is known to change."""
@@ -132,23 +132,23 @@ class Bystanders:
 
     @property
     def restructured(self) -> bool:
-        """Whether a buffer has been registered, removed, replaced or resized since ``keep``."""
-        if self._kept is None:
+        """Whether a buffer has been registered, removed, replaced or resized since ``copy``."""
+        if self._copies is None:
             return False
         now = {slot: t for slot, _, t, is_buffer in self._tensors() if is_buffer}
         if now.keys() != self._slots:
             return True
-        pairs = ((now.get(slot, t), t, c) for slot, (_, t, c) in self._kept.items())
+        pairs = ((now.get(slot, t), t, c) for slot, (_, t, c) in self._copies.items())
         return any(found is not t or _shapes(t) != _shapes(copy) for found, t, copy in pairs)
 
-    def restore(self, good: Tensor | bool = False) -> None:
+    def undo_changes(self, good: Tensor | bool = False) -> None:
         """Put everything back where ``good`` is false.
 
         Args:
             good: A bool, or a 0-dim bool tensor; it is read by the host only where buffers were
                 registered, removed, replaced or resized.
         """
-        if self._kept is None:
+        if self._copies is None:
             return
         if isinstance(good, Tensor) and self.restructured:
             good = bool(good)
@@ -156,21 +156,21 @@ class Bystanders:
             return
         with torch.no_grad():
             if good is False:
-                self._restore_structure()
-            for _, tensor, copy in self._kept.values():
+                self._undo_structure()
+            for _, tensor, copy in self._copies.values():
                 for target, kept in zip(_parts(tensor), _parts(copy), strict=True):
-                    restore_unless(good, target, kept)
+                    copy_unless(good, target, kept)
 
-    def _restore_structure(self) -> None:
+    def _undo_structure(self) -> None:
         """The same buffers in the same places, of the same sizes."""
-        assert self._kept is not None
+        assert self._copies is not None
         for slot, module, _, is_buffer in list(self._tensors()):
             if slot in self._empty:
                 module._buffers[slot[1]] = None
             elif is_buffer and slot not in self._slots:
                 del module._buffers[slot[1]]
                 module._non_persistent_buffers_set.discard(slot[1])
-        for (_, name), (module, tensor, copy) in self._kept.items():
+        for (_, name), (module, tensor, copy) in self._copies.items():
             if name in module._parameters:
                 continue
             module._buffers[name] = tensor

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 
-class LateReader:
+class DelayedQueue:
     """What is pushed is read ``lag`` pushes later.
 
     Args:
