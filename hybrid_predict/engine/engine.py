@@ -1,4 +1,4 @@
-"""The engine: predicted steps before a full step; verdict, correction and accounts after it."""
+"""The engine: predicted steps before a full step, verdict and correction inside it."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ logger = ranks.rank_zero_logger(__name__)
 class HybridEngine:
     """Corrects the updates of any torch training loop, and takes predicted steps between them.
 
-    Between ``after_step`` and the next ``before_step`` the weights are those that a full step has
-    verified. Leaving a loop early undoes predicted steps that are not: with :meth:`detach`, at the
-    end of a ``with`` block, or when the last reference to the engine goes away.
+    Between ``after_step`` and the next ``before_step``, all weights are verified by a full step. If
+    a loop ends early, predicted steps that are not verified are undone: by :meth:`detach`, at the
+    end of a ``with`` block, or when the engine is garbage-collected.
 
     Args:
-        model: The model that is trained.
-        optimizer: Its optimizer, several of them, or an :class:`OptimizerWrapper`.
+        model: The model to train.
+        optimizer: Its optimizer, a list of optimizers, or an :class:`OptimizerWrapper`.
         config: The configuration; ``total_steps`` is required.
 
     Raises:
-        ConfigError: If an argument is out of range.
-        UnsupportedSetupError: If optimizer, sharding or ranks are not supported, or another engine
-            has the same parameters.
+        ConfigError: If an argument is invalid.
+        UnsupportedSetupError: If an optimizer, the sharding or the process group is not supported,
+            or another engine trains the same parameters.
 
     Example:
         >>> import torch
@@ -106,12 +106,12 @@ class HybridEngine:
 
     @property
     def clock(self) -> Clock:
-        """How far the run is, and which of its steps are planned as predicted steps."""
+        """The run's clock: its progress, and which of its steps are planned as predicted steps."""
         return self._run.clock
 
     @property
     def ledger(self) -> SavingsLedger:
-        """What the run has cost and saved."""
+        """The run's ledger: what it has cost and saved."""
         return self._run.ledger
 
     @property
@@ -120,12 +120,12 @@ class HybridEngine:
 
     @property
     def done(self) -> bool:
-        """Whether the run has reached ``total_steps``."""
+        """Whether the run has taken ``total_steps`` steps."""
         return self.clock.done
 
     @property
     def in_step(self) -> bool:
-        """Whether a full step is under way, between ``before_step`` and ``after_step``."""
+        """Whether a full step is open, between ``before_step`` and ``after_step``."""
         return self._step is not None
 
     @property
@@ -133,11 +133,11 @@ class HybridEngine:
         return self._attached and self._finalizer.alive and not self.clock.plain
 
     def before_step(self) -> None:
-        """Open a full step; take the predicted steps that are due right before it.
+        """Open a full step, and take the predicted steps that are due before it.
 
         Raises:
-            UsageError: If an optimizer has updated since the last ``before_step`` without an
-                ``after_step``.
+            UsageError: If an optimizer has updated since the last ``before_step``, and
+                ``after_step`` was not called.
         """
         started = perf_counter()
         self.abandon()
@@ -146,7 +146,7 @@ class HybridEngine:
         self._open["step"] = step
         if self._watching:
             with self._contained(step):
-                if self._forecaster.refresh():  # frozen, unfrozen or added
+                if self._forecaster.refresh():  # parameters were frozen, unfrozen or added
                     claim(self, self.optimizer.parameters())
                     self._run.log_left_out()
                 self._buffers.watch()
@@ -161,43 +161,46 @@ class HybridEngine:
             self._operations.start(self._model)
 
     def observe_loss(self, loss: Tensor | float) -> None:
-        """Tell the full step's loss before its update, so that the verdict can depend on it.
+        """Pass the loss before the optimizer updates, so that the verdict can depend on it.
 
-        Optimizers that are stepped with a closure tell it by themselves.
+        It is not needed for optimizers that are stepped with a closure.
 
         Args:
-            loss: The training loss; a tensor is only read where a verdict is due.
+            loss: The training loss, 0-dim tensor or number. A tensor is only read if a verdict is
+                due.
         """
         if self._step is not None:
             self._step.observe_loss(loss)
             self.observe_graph(loss)
 
     def observe_graph(self, loss: Tensor | float) -> None:
-        """Show a loss whose graph tells the kinds of parameters; it is walked in the first step.
+        """Pass a loss whose autograd graph shows the kinds of parameters, before the first update.
 
         Args:
-            loss: A loss with its autograd history, before its backward pass or after it.
+            loss: A loss with its autograd graph, before or after its backward pass.
         """
         if self._step is not None and self._watching:
             with self._contained(self._step):
                 self._run.kinds.observe(loss)
 
     def after_step(self, loss: Tensor | float | None = None) -> StepRecord:
-        """Close a full step: read verdicts, advance the clock, account.
+        """Close a full step: read verdicts, advance the clock and update the ledger.
 
         Args:
-            loss: The step's training loss; a tensor is not read before its turn.
+            loss: The training loss of the step, or None. A tensor is read ``lag`` full steps later.
 
         Returns:
-            The step's record; step the learning-rate scheduler ``record.ticks`` times.
+            The record of the step; call ``scheduler.step()`` ``record.ticks`` times.
 
         Raises:
-            UsageError: If there was no ``before_step``.
-            ConfigError: If ``loss`` is no number.
+            UsageError: If ``before_step`` was not called.
+            ConfigError: If ``loss`` is not a tensor, a number or None.
         """
         step, started = self._step, perf_counter()
         if step is None:
-            raise UsageError("after_step() needs a before_step() first, once per full step.")
+            raise UsageError(
+                "after_step() was called without before_step(). Call each once per full step."
+            )
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
         counted = self._operations.end_step()
@@ -221,7 +224,7 @@ class HybridEngine:
         return record
 
     def detach(self) -> None:
-        """Undo predicted steps that are not verified, and remove every hook."""
+        """Undo predicted steps that are not verified, and remove all hooks."""
         step, self._step = self._step, None
         if step is not None:
             self._run.count_undone(step)
@@ -236,7 +239,7 @@ class HybridEngine:
         ranks.fail_together(error)
 
     def abandon(self) -> None:
-        """Leave the full step under way, if any, before its update; its predicted steps are undone.
+        """Leave the open full step, if any, before its update, and undo its predicted steps.
 
         Raises:
             UsageError: If an optimizer has updated since ``before_step``.
@@ -246,8 +249,8 @@ class HybridEngine:
             return
         if step.has_updated:
             raise UsageError(
-                "A full step was left after its update, or before_step() came twice with an "
-                "update in between. Call after_step(loss) after every optimizer.step()."
+                "The optimizer has updated, but after_step() was not called. "
+                "Call after_step(loss) after every optimizer.step()."
             )
         reason = "a full step was left before its update"
         step.undo(reason)
@@ -260,7 +263,7 @@ class HybridEngine:
         self._run.record_event(reason, logging.INFO, step.number)
 
     def before_update(self, index: int, loss: object) -> None:
-        """Called by the hooks when the gradients of optimizer ``index`` are final."""
+        """Handle the hook right before optimizer number ``index`` updates its parameters."""
         step, started = self._step, perf_counter()
         if step is None or not self._watching or step.active is not None:
             return
@@ -279,7 +282,7 @@ class HybridEngine:
         step.hook_seconds += perf_counter() - started
 
     def after_update(self, index: int) -> None:
-        """Called by the hooks when optimizer ``index`` has moved its parameters."""
+        """Handle the hook right after optimizer number ``index`` has updated its parameters."""
         step, started = self._step, perf_counter()
         watched = step is not None and self._watching and step.active == index
         if step is not None and watched:
@@ -313,28 +316,28 @@ class HybridEngine:
             self._run.record_event(self._forecaster.gate.reason, logging.INFO, step.number)
 
     def _judge(self, *, drain: bool) -> None:
-        """Apply the verdicts whose turn it is; fall back if the run does not do well."""
+        """Apply the verdicts that can be read, and fall back if the loss has risen for too long."""
         self._run.judge(drain=drain)
         if self._run.verifier.monitor.risen and not self.clock.plain:
             self._fall_back("the training loss stands above that of the warm-up")
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:
-            raise UsageError(f"{call} came inside a full step. Call after_step() first.")
+            raise UsageError(f"{call} was called inside a full step. Call after_step() first.")
 
     def _options(self) -> dict[int, Options]:
         indices = range(len(self.optimizer.optimizers))
         return {key: own for k in indices for key, own in self.optimizer.options(k).items()}
 
     def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
-        """Follow other optimizers from the next full step on, with what is known of the tensors.
+        """Continue with other optimizers; what is known about the parameters is kept.
 
         Args:
-            optimizer: The new optimizer or optimizers of the same model.
+            optimizer: The new optimizer, or list of optimizers, of the same model.
 
         Raises:
-            UsageError: Inside a full step.
-            UnsupportedSetupError: If one of them is not supported.
+            UsageError: If a full step is open.
+            UnsupportedSetupError: If an optimizer is not supported.
         """
         self._between_steps("replace_optimizer()")
         self.optimizer = OptimizerWrapper(optimizer)
@@ -348,22 +351,20 @@ class HybridEngine:
             self._run.record_event("the optimizer was replaced", logging.INFO)
 
     def _fall_back(self, reason: str, error: Exception | None = None) -> None:
-        """Leave the rest of the run to plain training, once what is under way has been judged."""
+        """Apply the verdicts that are measured, then continue the run as plain training."""
         self.clock.fall_back()
         with suppress(Exception) if error else nullcontext():
             self._run.judge(drain=True)
         self._forecaster.free()
         number = self.clock.full_steps + 1
         self.ledger.record(number, f"fell back to plain training: {reason}")
-        text = "Full step %d: %s; from here on plain training of all steps."
+        text = "Full step %d: %s; all further steps are plain training."
         logger.warning(text, number, reason, exc_info=error)
 
     def _contained(self, step: Step, coming: int | None = None) -> AbstractContextManager[None]:
-        """Whatever fails in the block undoes the predicted steps, and ends the plug-in's part.
+        """Return a context in which a failure undoes the predicted steps and falls back.
 
-        Args:
-            step: The full step under way.
-            coming: Number of the optimizer that updates right after the block, if one does.
+        Optimizer number ``coming``, if any, updates right after the block.
         """
 
         def undo(reason: str) -> None:
@@ -373,29 +374,27 @@ class HybridEngine:
         return contained(undo, self._fall_back)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the future depends on, as primitives and new tensors.
-
-        Inside a full step it leaves out the predicted steps that are not verified.
-        """
+        """Return the state to resume from, without predicted steps that are not verified."""
         return {**self._run.state_dict(), "bystanders": self._buffers.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
-        """Continue a saved run, bit for bit with the same model, optimizer and configuration.
+        """Load a state of :meth:`state_dict`.
 
-        With others, what does not fit is dropped and logged.
+        With the same model, optimizer and configuration the run continues bit for bit. Otherwise,
+        parts that do not fit are dropped and logged.
 
         Args:
-            state: What :meth:`state_dict` gave.
-            steps: How many steps the run has done, where somebody else counts them; if that is not
-                what the state says, the run went on without the plug-in: the count wins, and what
-                was known of the weights' movement is dropped.
+            state: The state.
+            steps: Steps that the run has taken, if the caller counts them. If the state has another
+                number, the run has continued without the plug-in: ``steps`` counts, and what was
+                known about the movement of the weights is dropped.
 
         Raises:
             CheckpointError: If the state belongs to another model or version, or is damaged.
-            UsageError: Inside a full step.
+            UsageError: If a full step is open.
         """
         self._between_steps("load_state_dict()")
         self._run.load_state_dict(state, steps)
         self._buffers.load_state_dict(state["bystanders"])
-        if not self._watching:  # nothing will be measured, so nothing else would read them
+        if not self._watching:  # no later step would read these verdicts
             self._run.judge(drain=True)

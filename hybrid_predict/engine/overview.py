@@ -1,4 +1,4 @@
-"""What an engine is about to do: what it corrects, predicts and leaves alone, and its plan."""
+"""The overview of a run: what an engine will correct, predict and leave alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hybrid_predict.engine.engine import HybridEngine
 
 MOST_SPEEDUP, SHORT_RUN = 3.0, 100
-"""Beyond this speedup, and below so many steps, the user is told that it will hardly work."""
+"""A higher speedup, or a shorter run, gets a warning."""
 
 _NAMES = {
     "hidden": ("hidden matrix", "hidden matrices"),
@@ -27,11 +27,11 @@ class Part:
     """Trained parameters of one kind that are treated alike.
 
     Args:
-        kind: Their kind.
+        kind: Kind of the parameters.
         corrected: Whether their updates are corrected.
         predicted: Whether predicted steps move them.
-        tensors: How many there are.
-        weights: Their entries together.
+        tensors: Number of parameter tensors.
+        weights: Number of their entries.
     """
 
     kind: str
@@ -47,16 +47,16 @@ class Part:
 
 @dataclass(frozen=True)
 class Overview:
-    """What a run will do, as far as it is known before its first step.
+    """The plan of a run, as far as it is known before the first step.
 
     Args:
         parts: The trained parameters, by kind and treatment.
-        left_out: Why parameters of a kind that was asked for are left to the optimizer.
-        steps: The run's length.
-        predicted: Predicted steps that are planned.
-        warmup: Steps of the warm-up.
-        cooldown: Steps of the cooldown.
-        held_bytes: Memory that the plug-in keeps between full steps.
+        left_out: Reasons for leaving parameters to the optimizer.
+        steps: Length of the run in steps.
+        predicted: Number of planned predicted steps.
+        warmup: Number of warm-up steps.
+        cooldown: Number of cooldown steps.
+        held_bytes: Memory in bytes that the plug-in keeps between full steps.
     """
 
     parts: tuple[Part, ...]
@@ -68,7 +68,7 @@ class Overview:
     held_bytes: int
 
     def __str__(self) -> str:
-        """One line for people."""
+        """The overview in one line."""
         said = []
         for does, corrected, predicted in (
             ("corrects and predicts", True, True),
@@ -88,12 +88,12 @@ class Overview:
 
     @property
     def memory(self) -> str:
-        """What the plug-in keeps between full steps."""
+        """Memory that the plug-in keeps between full steps, with its unit."""
         return size(self.held_bytes)
 
     @property
     def plan(self) -> str:
-        """Full and predicted steps that are planned."""
+        """The planned numbers of full and predicted steps, in words."""
         if not self.predicted:
             return f"plan: {self.steps:,} full steps, none predicted"
         full = self.steps - self.predicted
@@ -103,12 +103,12 @@ class Overview:
         return [p for p in self.parts if (p.corrected, p.predicted) == (corrected, predicted)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the overview as plain data."""
         return asdict(self)
 
 
 def overview(engine: HybridEngine) -> Overview:
-    """What an engine will do."""
+    """Return the overview of an engine's run."""
     mapper, clock, forecaster = engine.mapper, engine.clock, engine._run.forecaster
     plans = {name: group.plan for group in forecaster.groups for name in group.names}
     counts: dict[tuple[str, bool, bool], list[int]] = {}
@@ -137,7 +137,7 @@ def overview(engine: HybridEngine) -> Overview:
 
 
 def cautions(engine: HybridEngine) -> list[str]:
-    """What a user should know before the run, in sentences: too much asked for, too short a run."""
+    """Return warnings about the run, as sentences: speedup too high, run too short."""
     asked, clock = engine.config.compression, engine.clock
     said = []
     if asked > MOST_SPEEDUP:
@@ -155,7 +155,7 @@ def cautions(engine: HybridEngine) -> list[str]:
 
 
 def size(number: float) -> str:
-    """Bytes as people say them: ``640 kB``, ``1.2 MB``, ``14 GB``."""
+    """Format bytes for people: ``640 kB``, ``1.2 MB``, ``14 GB``."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if number < 1000 or unit == "GB":
             break
@@ -173,7 +173,7 @@ def _share(chosen: list[Part], everything: tuple[Part, ...]) -> str:
 
 
 def _count(number: float) -> str:
-    """A number of weights: ``812``, ``1.9 k``, ``0.19 M``."""
+    """Format a number of weights: ``812``, ``1.9 k``, ``0.19 M``."""
     for unit in ("", " k", " M", " G"):
         if number < 1000 or unit == " G":
             break

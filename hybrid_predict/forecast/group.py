@@ -1,4 +1,4 @@
-"""The tensors of one kind and optimizer that are corrected, predicted, or both."""
+"""Tensors of one kind and one optimizer that are corrected, predicted, or both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError, PredictorError
 from hybrid_predict.forecast.masks import optimizer_only, usable_gradients
-from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.forecast.plan import Plan
 from hybrid_predict.forecast.predictors.contract import check_delta, check_form
 from hybrid_predict.forecast.window import Reading, Window, window_length
 from hybrid_predict.model.deltas import WeightDelta, write_rounded
@@ -24,30 +24,9 @@ AVERAGE = 0.95
 """Decay of averaged gradients where no update asks for another."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What happens to a group of tensors.
-
-    Args:
-        kind: Their kind.
-        owner: Number of their optimizer.
-        update: How their updates are corrected, None if they are not.
-        predictor: What forecasts them, None if nothing does.
-    """
-
-    kind: str
-    owner: int
-    update: AbstractUpdate | None
-    predictor: AbstractPredictor | None
-
-    def key(self) -> list[Any]:
-        """What a saved group has to have in common with one that continues it."""
-        return [self.kind, self.owner, repr(self.update), repr(self.predictor)]
-
-
 @dataclass
 class _PendingUpdate:
-    """What is known between the reading of gradients and the end of the update."""
+    """What is stored between the hooks before and after an update."""
 
     members: list[int]
     before: list[Tensor]
@@ -56,17 +35,17 @@ class _PendingUpdate:
 
 
 class TensorGroup:
-    """Follows tensors through full steps: averages gradients, corrects updates, learns the drift.
+    """Corrects and forecasts a group of tensors: averages gradients, learns displacements.
 
-    Memory beside the model: the averaged gradients and what update and predictor keep, all the
-    time; copies of the weights, and the directions of corrected updates, while an update is made.
+    Memory between full steps: the averaged gradients, and the state of update and predictor. Memory
+    during an update: a copy of the weights, and the corrected directions.
 
     Args:
-        plan: What happens to them.
-        names: Their names, K of them.
-        parameters: They themselves.
-        history: How averages are stored.
-        momentum: How much of its past their optimizer keeps, in [0, 1).
+        plan: How the tensors are treated.
+        names: Names of the K parameters.
+        parameters: The K parameters.
+        history: Type in which averages are stored.
+        momentum: Momentum coefficient of the optimizer, in [0, 1).
     """
 
     def __init__(
@@ -100,13 +79,13 @@ class TensorGroup:
         *,
         correct: bool,
     ) -> None:
-        """Take the gradients in, right before the update.
+        """Average the gradients and compute the corrected directions, right before the update.
 
         Args:
-            optimizer: Whose gradients they are.
-            options: How it updates each parameter, by ``id``.
-            good: Whether the update will happen; where it will not, the averages stay.
-            correct: Whether the update is to be corrected.
+            optimizer: The optimizers.
+            options: How each parameter is updated, by ``id``.
+            good: Whether the update will happen; if not, the averages do not change.
+            correct: Whether to correct the update.
         """
         members = [k for k, p in enumerate(self.parameters) if p.grad is not None]
         if not members:
@@ -140,16 +119,16 @@ class TensorGroup:
         good: Tensor | bool,
         bound: float | None,
     ) -> bool:
-        """Correct the update that has just been made, and learn from the displacement.
+        """Correct the update that was just made, and learn its displacement.
 
         Args:
-            options: How it updates each parameter, by ``id``.
-            good: Whether the update did happen.
-            bound: How much longer than the optimizer's own a corrected update is at most, beside
-                the update's own bound; None for no other.
+            options: How each parameter is updated, by ``id``.
+            good: Whether the update has happened.
+            bound: Largest length of a corrected update in lengths of the optimizer's update,
+                besides the bound of the update itself; None for no further bound.
 
         Returns:
-            Whether anything was corrected.
+            Whether any update was corrected.
         """
         pending, self._pending = self._pending, None
         if pending is None or good is False:
@@ -163,11 +142,14 @@ class TensorGroup:
         return bool(pending.directions)
 
     def discard_update(self) -> None:
-        """Forget an update that was not finished."""
+        """Discard an update that was not finished."""
         self._pending = self._closed_window = None
 
     def pop_window(self) -> list[tuple[list[Any], Tensor]]:
-        """Tag and numbers of a window that has just been closed, for :func:`reading`; or none."""
+        """Return tag and numbers of the window that was just closed, as a list of one pair or none.
+
+        The pair can be read with :func:`hybrid_predict.forecast.window.reading`.
+        """
         closed, self._closed_window = self._closed_window, None
         if closed is None or self._window is None:
             return []
@@ -176,29 +158,29 @@ class TensorGroup:
         return [(tag, closed)]
 
     def operations(self, block: int | None) -> int:
-        """Operations of a full step's directions with so many rows treated together."""
+        """Return the operations of the directions in a full step, with ``block`` rows at a time."""
         update, values = self.plan.update, self._values()
         backend = self._backend(range(len(values)))
         return update.operations(values, backend, block) if update else 0
 
     def set_block(self, block: int | None) -> None:
-        """Treat so many rows of a matrix together from now on; None for all."""
+        """Treat at most ``block`` rows of a matrix together from now on; None for all."""
         if self.update_state is not None:
             self.update_state.block = block
 
     def fit(self, reading: Reading) -> None:
-        """Let the predictor learn from a window of these tensors."""
+        """Fit the predictor to a window of these tensors."""
         if self.plan.predictor is not None and self.history_state is not None:
             self.plan.predictor.fit(self.history_state, reading)
 
     @property
     def window_length(self) -> int:
-        """Displacements in a window; 0 where nothing is predicted."""
+        """Number of displacements in a window; 0 without a predictor."""
         return self._window.length if self._window is not None else 0
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are kept between two full steps."""
+        """Memory in bytes that is kept between full steps."""
         kept = sum(x.nbytes for arrays in self._arrays().values() for x in arrays)
         return kept + (self._window.held_bytes if self._window is not None else 0)
 
@@ -207,10 +189,10 @@ class TensorGroup:
         return predictor.directions(state) if predictor and state else []
 
     def forecast(self, options: Mapping[int, Options]) -> WeightDelta | None:
-        """The movement of one predicted step; None before there is a displacement.
+        """Forecast the movement of one predicted step; None before the first displacement.
 
         Raises:
-            PredictorError: If the predictor gives one of another form than its parameters have.
+            PredictorError: If the predictor returns a forecast of the wrong form.
         """
         predictor, state = self.plan.predictor, self.history_state
         if predictor is None or state is None or not state.count:
@@ -245,7 +227,7 @@ class TensorGroup:
         plain.add_scaled(new, before, [share * rest for rest in kept])
         if share < 1.0:
             plain.add_scaled(new, values, [1.0 - share] * len(new))
-        # An update that is not finite, or none at all, has no direction to stand in for.
+        # If the optimizer's update is zero or not finite, there is nothing to correct.
         lost = (own == 0).unbind() if own.device.type != "cpu" or not bool(own.all()) else None
         for row, k in enumerate(members):
             mask = masks[k]
@@ -279,7 +261,7 @@ class TensorGroup:
             return
         moved = per_rate([upcast(x) for x in pending.before], self._values(), rates)
         for x, mask in zip(moved, masks, strict=True):
-            # What a gradient that is not finite has moved is no drift: it would stay in it.
+            # A displacement by a gradient that is not finite would stay in the drift.
             if mask is not None:
                 x.masked_fill_(mask, 0.0)
         if window.add(moved):
@@ -314,7 +296,7 @@ class TensorGroup:
         return TorchBackend(self._history)
 
     def inherit(self, other: TensorGroup) -> None:
-        """Take over what another group knows of tensors that are in this one now."""
+        """Copy the state of tensors that were in another group with the same plan."""
         if other.plan != self.plan:
             return
         places = {name: k for k, name in enumerate(other.names)}
@@ -333,11 +315,12 @@ class TensorGroup:
             self.history_state.numbers.update(mine)
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
-        """Everything that is remembered.
+        """Return the state of the group.
 
         Args:
-            whole: Where parameters are sharded, gather whole tensors on the host of the first rank;
-                every rank has to call it, and the others get None. Else this rank's parts.
+            whole: If parameters are sharded, whether to gather full tensors on the host of rank 0.
+                Every rank has to call it then, and all other ranks get None. Otherwise each rank
+                gets its local shards.
         """
         update, history = self.update_state, self.history_state
         fitted = dict(history.numbers) if history else {}
@@ -349,7 +332,7 @@ class TensorGroup:
             "fitted": {name: list(numbers) for name, numbers in fitted.items()},
             **self._arrays(),
         }
-        # Samples of shards are every rank's own.
+        # The samples of local shards differ between ranks.
         sharded = whole and any(map(shards.is_sharded, self.parameters))
         window = self._window.state_dict() if self._window else None
         windows = ranks.gather(window) if sharded else [window]
@@ -357,7 +340,7 @@ class TensorGroup:
         return None if collected is None else {**collected, "windows": windows}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` gave, whole tensors or this rank's parts.
+        """Load a state of :meth:`state_dict`, gathered or local.
 
         Raises:
             CheckpointError: If an array is missing or has another shape.
@@ -368,7 +351,7 @@ class TensorGroup:
             shapes = [tuple(a.shape) for a in arrays]
             if not isinstance(found, list) or [tuple(a.shape) for a in found] != shapes:
                 raise CheckpointError(
-                    f"state: expected {name} of shapes {shapes[:3]}..., got another. "
+                    f"state: expected {name} of shapes {shapes[:3]}..., got other shapes. "
                     "Resume from another checkpoint."
                 )
             for target, source in zip(arrays, found, strict=True):
@@ -383,7 +366,7 @@ class TensorGroup:
             self._window.load_state_dict(self._own_window(saved["windows"]))
 
     def _own_window(self, windows: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
-        """This rank's window; an empty one where tensors are split in another way than before."""
+        """This rank's window, or an empty one if the tensors are sharded differently now."""
         assert self._window is not None
         count = len(windows)
         found = windows[ranks.rank() if count == ranks.size() else 0] if count else None

@@ -1,4 +1,4 @@
-"""The measurements under way, and the judgements on those whose turn it is."""
+"""The verifier: keeps measurements until they are read, and has them judged."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from hybrid_predict.verify.monitor import Monitor
 
 
 class Verifier:
-    """Reads measurements late, has them judged, and keeps the baselines that they are judged by.
+    """Reads measurements ``lag`` steps late, and judges them by running baselines.
 
     Args:
-        optimizers: How many there are.
-        lag: Full steps between a measurement and its reading.
+        optimizers: Number of optimizers.
+        lag: Number of full steps between a measurement and its reading.
     """
 
     def __init__(self, optimizers: int, lag: int) -> None:
@@ -27,24 +27,27 @@ class Verifier:
 
     @property
     def unread(self) -> int:
-        """Predicted steps whose verdict is measured but not read yet."""
+        """Number of predicted steps whose verdict is measured but not read yet."""
         return sum(tag["predicted"] for tag in self._queue.tags)
 
     def push(self, tag: dict[str, Any], values: Tensor) -> None:
-        """Take what one full step has measured."""
+        """Add the measurement of a full step."""
         self._queue.push(tag, values)
 
     def read(self, *, drain: bool) -> Iterator[tuple[Measurement, Judgement]]:
-        """The full steps whose turn it is, with ``drain`` all of them, and the judgement on each.
+        """Yield the measurements that can be read, and their judgements.
 
-        The caller applies it, and then lets the baselines :meth:`update_baselines` from it.
+        The caller applies each judgement and then calls :meth:`update_baselines`.
+
+        Args:
+            drain: Whether to read all measurements, however recent.
         """
         while (item := self._queue.pop(drain)) is not None:
             measured = unpack(*item)
             yield measured, judge(measured)
 
     def update_baselines(self, measured: Measurement, judgement: Judgement) -> None:
-        """Let the baselines follow a full step, or predicted steps pause after an alarm."""
+        """Add a full step to the baselines, or pause predicted steps if there is an alarm."""
         if judgement.alarm:
             self.monitor.alarm(measured.step)
         else:
@@ -52,26 +55,26 @@ class Verifier:
             self.monitor.add(loss, norms, warmup=measured.warmup)
 
     def resize(self, optimizers: int) -> None:
-        """Follow another number of optimizers, with new baselines if it is another."""
+        """Set the number of optimizers; if it changes, the baselines start again."""
         if optimizers != len(self.monitor.norms):
             self.monitor = Monitor(optimizers)
 
     def discard(self) -> None:
-        """Drop the measurements under way."""
+        """Discard all measurements that are not read yet."""
         self._queue.load_state_dict([])
 
     def state_dict(self) -> dict[str, Any]:
-        """Baselines, and the measurements under way."""
+        """Return the baselines, and the measurements that are not read yet."""
         return {"monitor": self.monitor.state_dict(), "queue": self._queue.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Continue from a saved state.
+        """Load a state of :meth:`state_dict`.
 
         Returns:
-            Whether it fits; one of another number of optimizers does not, and nothing is loaded.
+            Whether it was loaded. A state with another number of optimizers is not.
 
         Raises:
-            CheckpointError: If a number is missing or cannot be one.
+            CheckpointError: If a number is missing or invalid.
         """
         if len(state["monitor"]["norms"]) != len(self.monitor.norms):
             return False

@@ -1,4 +1,4 @@
-"""Forecast along the drift: the running average of displacements."""
+"""A predictor along the drift, the running average of displacements."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class MomentumPredictor(AbstractPredictor):
         gated: Whether predicted steps need skill.
 
     Raises:
-        ConfigError: If an argument is out of range.
+        ConfigError: If an argument is invalid.
 
     References:
         EMA-Nesterov (2026), https://arxiv.org/abs/2605.25395
@@ -52,7 +52,7 @@ class MomentumPredictor(AbstractPredictor):
     def init(
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
-        """A drift of zero."""
+        """Return a history with zero drift."""
         check_history(self.decay, backend)
         return PredictorState(tuple(names), {"drift": backend.zeros(like)})
 
@@ -68,6 +68,6 @@ class MomentumPredictor(AbstractPredictor):
         state.arrays["drift"] = backend.average(state.arrays["drift"], displacement, decay)
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """The drift, times coefficient and rate."""
+        """Multiply the drift by coefficient and learning rate."""
         factors = tuple(self.coefficient * rate for rate in rates)
         return WeightDelta(state.names, tuple(state.arrays["drift"]), factors)
