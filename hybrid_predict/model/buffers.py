@@ -1,4 +1,4 @@
-"""Buffers and frozen parameters that a step changes although no optimizer does."""
+"""Tracks buffers and frozen parameters that change in a full step without an optimizer."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from hybrid_predict.model.deltas import copy_unless
 from hybrid_predict.tensors import shards
 
 _SMALL = 4096
-"""Entries up to which a buffer is always copied: cheaper than finding out."""
+"""Number of entries up to which a buffer is always copied, since a comparison costs more."""
 
 _SAMPLE = 64
-"""Entries by which larger ones are watched."""
+"""Number of entries of a larger tensor that are compared."""
 
 Slot = tuple[int, str]
-"""Where a tensor is held: ``id`` of the module, name in it."""
+"""Place of a tensor: ``id`` of the module, and name in the module."""
 
 
 class BufferTracker:
-    """Copies what a full step changes besides its parameters, and puts it back.
+    """Copies the buffers and frozen parameters that a full step may change, and undoes the changes.
 
-    Small buffers are always copied. Larger ones, and frozen parameters such as those of a teacher,
-    are copied once they were seen to change: by another object in their place, by their version
-    counter, or by a few entries that are compared now and then, since ``.data`` and the kernels of
-    norm layers write behind that counter's back. Those that appear later on are copied until so
-    much is known of them.
+    Small buffers are always copied. Larger buffers, and frozen parameters such as those of a
+    teacher, are copied once they were seen to change. A change shows if another tensor takes their
+    place, in their version counter, or in a sample of entries. The sample is needed because
+    ``.data`` and the kernels of norm layers write without a new version. A tensor that appears
+    during training is copied until its sample was compared.
 
     Args:
         model: The model.
@@ -47,7 +47,7 @@ class BufferTracker:
         self._empty: set[Slot] = set()
 
     def _tensors(self) -> Iterator[tuple[Slot, nn.Module, Tensor, bool]]:
-        """Slot, module, tensor, and whether it is a buffer."""
+        """Yield place, module, tensor, and whether the tensor is a buffer."""
         known: set[int] = set()
         for module in self._model.modules():
             norm = isinstance(module, nn.modules.batchnorm._NormBase)
@@ -58,18 +58,18 @@ class BufferTracker:
                         self._changing.add((id(module), name))
                     yield (id(module), name), module, buffer, True
             for name, p in module._parameters.items():
-                # What FSDP2 gathers of a trained shard wants a gradient too, and is freed again.
+                # The full parameters of FSDP2 require a gradient, so they are not frozen.
                 frozen = p is not None and not p.requires_grad
                 if p is not None and frozen and id(p) not in known:
                     known.add(id(p))
                     yield (id(module), name), module, p, False
 
     def watch(self) -> None:
-        """Call before every full step: notes what has changed, more and more rarely."""
+        """Look for changed tensors before a full step, less often the longer the run lasts."""
         self._steps_seen += 1
         if self._steps_seen & (self._steps_seen - 1):
             return
-        # Read on the host only now, when the device has long answered.
+        # The device has computed these long ago, so reading them does not wait.
         self._changing |= {slot for slot, differs in self._differs.items() if bool(differs)}
         self._new -= self._differs.keys()
         self._differs.clear()
@@ -92,7 +92,7 @@ class BufferTracker:
             self._changing |= {slot} if bool(differs) else set()
 
     def _replaced(self, slot: Slot, tensor: Tensor) -> bool:
-        """Whether a slot is known to change, by the object that it holds and that one's version."""
+        """Whether a tensor is known to change: it was replaced, or has another version."""
         version = (id(tensor), tensor._version)
         if self._seen.setdefault(slot, version) != version:
             self._changing.add(slot)
@@ -100,7 +100,7 @@ class BufferTracker:
         return slot in self._changing
 
     def copy(self) -> None:
-        """Copy what may change in the coming full step."""
+        """Copy the tensors that may change in the next full step."""
         self._copies, self._slots = {}, set()
         named = ((m, name, b) for m in self._model.modules() for name, b in m._buffers.items())
         self._empty = {(id(m), name) for m, name, buffer in named if buffer is None}
@@ -116,23 +116,23 @@ class BufferTracker:
                 self._copies[slot] = module, tensor, tensor.detach().clone()
 
     def free(self) -> None:
-        """Give the copies back."""
+        """Free the copies."""
         self._copies = None
 
     def state_dict(self) -> list[str]:
-        """Names of what is known to change."""
+        """Return the names of the tensors that are known to change."""
         names = {id(module): name for name, module in self._model.named_modules()}
         return sorted(f"{names[m]}:{name}" for m, name in self._changing if m in names)
 
     def load_state_dict(self, state: list[str]) -> None:
-        """Continue with what was known; names of nothing in this model are passed over."""
+        """Load a state of :meth:`state_dict`; names that this model does not have are skipped."""
         modules = dict(self._model.named_modules())
         pairs = [str(entry).rpartition(":") for entry in state]
         self._changing |= {(id(modules[m]), name) for m, _, name in pairs if m in modules}
 
     @property
     def restructured(self) -> bool:
-        """Whether a buffer has been registered, removed, replaced or resized since ``copy``."""
+        """Whether a buffer was registered, removed, replaced or resized since ``copy``."""
         if self._copies is None:
             return False
         now = {slot: t for slot, _, t, is_buffer in self._tensors() if is_buffer}
@@ -142,11 +142,11 @@ class BufferTracker:
         return any(found is not t or _shapes(t) != _shapes(copy) for found, t, copy in pairs)
 
     def undo_changes(self, good: Tensor | bool = False) -> None:
-        """Put everything back where ``good`` is false.
+        """Put all copied tensors back if ``good`` is false.
 
         Args:
-            good: A bool, or a 0-dim bool tensor; it is read by the host only where buffers were
-                registered, removed, replaced or resized.
+            good: A bool, or a 0-dim bool tensor. The host only reads it if buffers were registered,
+                removed, replaced or resized.
         """
         if self._copies is None:
             return
@@ -162,7 +162,7 @@ class BufferTracker:
                     copy_unless(good, target, kept)
 
     def _undo_structure(self) -> None:
-        """The same buffers in the same places, of the same sizes."""
+        """Put the same buffers, with the same sizes, in the same places."""
         assert self._copies is not None
         for slot, module, _, is_buffer in list(self._tensors()):
             if slot in self._empty:
@@ -179,7 +179,7 @@ class BufferTracker:
 
 
 def _parts(tensor: Any) -> list[Tensor]:
-    """The dense tensors that hold what this rank has of one, sparse or not, none if unknown."""
+    """Dense tensors that store this rank's part of a tensor; none for unknown layouts."""
     own = shards.local(tensor.detach())
     if own.layout is torch.strided:
         return [own]

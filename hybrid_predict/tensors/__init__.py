@@ -1,4 +1,4 @@
-"""Array kernels, one file per array library."""
+"""Array kernels for forecasts and corrections, and sharded tensors over several ranks."""
 
 from hybrid_predict.tensors.base import AbstractBackend
 from hybrid_predict.tensors.numpy import NumpyBackend

@@ -39,7 +39,7 @@ def check_supported(model: nn.Module) -> None:
         if odd:
             raise UnsupportedSetupError(
                 "model",
-                "parameters that are whole or split evenly along a dimension",
+                "full parameters, or one shard per rank along a dimension",
                 f"{odd[0]} of {name}",
                 "Use fully_shard or tensor parallelism, not both on one parameter.",
             )
