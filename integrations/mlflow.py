@@ -1,4 +1,4 @@
-"""Metrics, parameters and artifacts through the Trainer's own loggers, without waiting for them."""
+"""Logs metrics, parameters and artifacts to the Trainer's loggers, without waiting for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.run_page import ONE_RUN
 
 NOTE = "mlflow.note.content"
-"""Tag that MLflow shows as a run's description."""
+"""Tag that MLflow shows as the description of a run."""
 
 _OWN = "**HybridPredict:**"
 
@@ -24,17 +24,17 @@ _COURSE = (
     "steps", "predicted_steps", "undone_steps", "saved_steps_fraction", "skill",
     "overhead_fraction", "estimated_seconds_saved",
 )  # fmt: skip
-"""Of the ledger, logged while the run trains; full steps are the loggers' own axis."""
+"""Fields of the ledger that are logged during the run; the loggers' x-axis is full steps."""
 
 _RESULT = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
-"""Of the ledger, logged once at its end, for tables and for sorting."""
+"""Fields of the ledger that are logged once at the end, for tables and for sorting."""
 
 
 class Recorder:
-    """Records one run in the Trainer's loggers; what goes to MLflow goes through an outbox.
+    """Records one run in the Trainer's loggers; calls to MLflow go through an outbox.
 
     Args:
-        loggers: The loggers of a Trainer, of whichever package; their experiments exist.
+        loggers: The loggers of a Trainer, with existing experiments.
     """
 
     def __init__(self, loggers: Sequence[Any]) -> None:
@@ -43,7 +43,7 @@ class Recorder:
         self._events = 0
 
     def log_row(self, ledger: SavingsLedger, step: int) -> None:
-        """Send the numbers of a ledger to every logger; what is still 0 would be an empty chart.
+        """Log the numbers of a ledger to every logger, except zeros, which make empty charts.
 
         Args:
             ledger: The run's ledger.
@@ -52,16 +52,16 @@ class Recorder:
         self._log_metrics({n: getattr(ledger, n) or None for n in _COURSE}, step)
 
     def log_result(self, ledger: SavingsLedger, step: int) -> None:
-        """Send what is known only when the run has ended, in a group of its own.
+        """Log the final counts, in a metric group of their own.
 
-        Args are those of :meth:`log_row`. MLflow draws a bar of what has step 0 alone.
+        The arguments are those of :meth:`log_row`. MLflow gets step 0, for which it draws a bar.
         """
         counts: dict[str, float | None] = {name: getattr(ledger, name) for name in _RESULT}
         counts["events"] = len(ledger.events)
         self._log_metrics(counts, step, group="hybrid_predict_end", mlflow_step=0)
 
     def log_phase(self, phase: str) -> None:
-        """Tell MLflow the phase that has begun, as a tag."""
+        """Set the current phase as a tag in MLflow."""
         for logger in self._loggers:
             if _is_a(logger, "MLFlowLogger"):
                 client, run = logger.experiment, logger.run_id
@@ -75,7 +75,7 @@ class Recorder:
         group: str = "hybrid_predict",
         mlflow_step: int | None = None,
     ) -> None:
-        """Send one row of metrics to every logger; to MLflow in one call."""
+        """Log a row of metrics to every logger; MLflow gets it in one call."""
         metrics = {f"{group}/{k}": float(v) for k, v in numbers.items() if v is not None}
         at = step if mlflow_step is None else mlflow_step
         for logger in self._loggers:
@@ -90,7 +90,7 @@ class Recorder:
                 logger.log_metrics(dict(metrics), step=step)
 
     def log_events(self, ledger: SavingsLedger) -> None:
-        """Tell MLflow of the ledger's events that are new since the last call, a tag for each."""
+        """Set a tag in MLflow for each event since the last call."""
         new = ledger.events[self._events :]
         if not new:
             return
@@ -104,14 +104,14 @@ class Recorder:
                     self._outboxes[id(logger)].send(tag)
 
     def log_summary(self, config: HybridConfig, ledger: SavingsLedger, history: RunHistory) -> None:
-        """Record a finished run: configuration, and what came of it where there is room for text.
+        """Record a finished run: parameters, and a description where the logger can show text.
 
-        MLflow gets a description, tags, the ledger as a file and a figure; TensorBoard a text.
+        MLflow gets a description, tags, the ledger as a file and a figure; TensorBoard gets a text.
 
         Args:
             config: The run's configuration.
-            ledger: What it cost and saved.
-            history: Its course.
+            ledger: The run's ledger.
+            history: The run's history.
         """
         chosen = {k: v for k, v in config.to_dict().items() if v is not None}
         parameters = {f"hybrid_predict/{k}": str(v) for k, v in chosen.items()}
@@ -131,28 +131,28 @@ class Recorder:
             try:
                 if _is_a(logger, "TensorBoardLogger"):
                     logger.experiment.add_text("hybrid_predict", text)
-                    # Without metrics it would add a chart of a constant.
+                    # Without this argument, TensorBoard shows a chart of a constant.
                     logger.log_hyperparams(parameters, {})
                 else:
                     logger.log_hyperparams(parameters)
-            except Exception as error:  # whatever a logger does, the training is done
+            except Exception as error:  # the training is done; a logger must not fail it
                 name = type(logger).__name__
                 warning = f"hybrid_predict could not record the run in {name}: {error!r}."
                 warnings.warn(warning, stacklevel=2)
 
     def close(self, timeout: float = 30.0) -> None:
-        """Send what waits, for so many seconds at most, and end the threads."""
+        """Send what is queued, for at most ``timeout`` seconds, and end the threads."""
         for outbox in self._outboxes.values():
             outbox.close(timeout)
 
 
 def _is_a(logger: Any, name: str) -> bool:
-    """Whether it is the logger of this name of any Lightning package."""
+    """Whether a logger has this class name, in any Lightning package."""
     return any(cls.__name__ == name for cls in type(logger).__mro__)
 
 
 def _description(chosen: Mapping[str, Any], ledger: SavingsLedger) -> str:
-    """What came of a run, as Markdown."""
+    """Describe the results of a run in Markdown."""
     lines = [f"{_OWN} {ledger}.", "", ONE_RUN]
     if ledger.events:
         lines += ["", "| event | full step | times |", "| --- | --- | --- |"]
@@ -163,7 +163,7 @@ def _description(chosen: Mapping[str, Any], ledger: SavingsLedger) -> str:
 
 
 def _cell(value: object) -> str:
-    """A value in a table of Markdown."""
+    """Format a value for a cell of a Markdown table."""
     return " ".join(str(value).replace("|", "\\|").split())
 
 
@@ -178,11 +178,11 @@ def _log_mlflow(
 
     client, run = logger.experiment, logger.run_id
     known = client.get_run(run).data
-    # MLflow refuses to change a parameter.
+    # MLflow raises an error if a logged parameter changes.
     new = [Param(k, v) for k, v in parameters.items() if k not in known.params]
     client.log_batch(run_id=run, params=new)
     for name, value in tags.items():
-        if name != NOTE or _OWN in known.tags.get(NOTE, _OWN):  # the user's own note stays
+        if name != NOTE or _OWN in known.tags.get(NOTE, _OWN):  # keep a note of the user
             client.set_tag(run, name, value)
     client.log_dict(run, ledger.summary(), "hybrid_predict/ledger.json")
     client.log_figure(run, run_figure(history), "hybrid_predict/run.png")

@@ -1,4 +1,4 @@
-"""What a run knows between two full steps, and how it is saved and continued."""
+"""The state of a run between full steps, and how it is saved and resumed."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from hybrid_predict.verify.verifier import Verifier
 logger = ranks.rank_zero_logger(__name__)
 
 SMALLEST_STEP = 1e8
-"""Operations that a full step counts for at least where corrections get their budget.
+"""Smallest number of operations of a full step in the budget of corrections.
 
-Full steps of small models take their time around torch's calls, not in their products.
+In small models, most of a full step's time is spent on calling torch, not on operations.
 """
 
 PATIENCE = 32
-"""Full steps in which graphs are walked for optimizers that have not updated yet."""
+"""Number of full steps in which graphs are walked for optimizers that have not updated."""
 
 
 class Run:
-    """The state of a run: its clock, its ledger, the tensors that it follows, and its verdicts.
+    """The state of a run: clock, ledger, forecaster, and verdicts that are not read yet.
 
     Args:
         mapper: The model's parameters.
-        optimizer: Who updates them.
+        optimizer: The optimizers that update them.
         config: The configuration, with ``total_steps`` and ``lag`` set.
     """
 
@@ -56,19 +56,25 @@ class Run:
         self._read: list[tuple[Measurement, Judgement]] = []
 
     def _steps_until_skill(self, config: HybridConfig) -> int:
-        """Full steps until skill can be known: the first displacement and the first windows."""
+        """Number of full steps until skill can be known; 0 if predicted steps need none."""
         if not self.forecaster.gated:
             return 0
         return 1 + FIRST * self.forecaster.longest_window + (config.lag or 0)
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
-        """Record an event of a full step, the coming one if None, and log it the first time."""
+        """Record an event in the ledger, and log it if it is new.
+
+        Args:
+            reason: What happened.
+            level: Logging level.
+            step: Number of the full step; None for the next one.
+        """
         step = self.clock.full_steps + 1 if step is None else step
         if self.ledger.record(step, reason):
             logger.log(level, "Full step %d: %s.", step, reason)
 
     def log_left_out(self) -> None:
-        """Tell the user what is left to the optimizer, and whether nothing can be predicted."""
+        """Log which parameters are left to the optimizer, and whether none can be predicted."""
         for reason in sorted(self.forecaster.left_out):
             self.record_event(reason, logging.WARNING)
         if self.clock.planned and not self.forecaster.predicts:
@@ -76,10 +82,10 @@ class Run:
             self.record_event(reason, logging.WARNING)
 
     def apply_budget(self, step: int | None = None) -> None:
-        """Keep correcting within its budget, as far as a full step's operations are counted.
+        """Limit the operations of corrections to ``max_overhead``, once a full step was counted.
 
         Args:
-            step: Number of the full step, to tell the user as well; None tells nothing.
+            step: Number of the full step at which to log the result; None to log nothing.
         """
         ledger, limit = self.ledger, self._config.max_overhead
         if not ledger.flops_per_step:
@@ -100,13 +106,13 @@ class Run:
             self.record_event(f"{reason} max_overhead={limit:g} allows", logging.WARNING, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
-        """Decide the kinds of the parameters of an optimizer that updates for the first time.
+        """Decide the kinds of an optimizer's parameters before its first update.
 
         Args:
-            step: The full step under way.
-            loss: Its loss, of which the graph is seen if it has one.
-            index: The optimizer that is about to update; None when the step ends, where kinds that
-                no graph has shown become those of names and shapes.
+            step: The open full step.
+            loss: Its loss; the graph is used if it has one.
+            index: Number of the optimizer that is about to update. None at the end of the step,
+                when kinds that no graph has shown are decided by names and shapes.
         """
         late, kinds = index is None, self.kinds
         kinds.observe(loss)
@@ -129,7 +135,11 @@ class Run:
             logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
 
     def judge(self, *, drain: bool = False) -> None:
-        """Read the full steps whose turn it is, and apply the judgement on each."""
+        """Read the measurements that are due, and apply their judgements.
+
+        Args:
+            drain: Whether to read all measurements, however recent.
+        """
         for measured, judgement in self.verifier.read(drain=drain):
             self._read.append((measured, judgement))
             self.verifier.update_baselines(measured, judgement)
@@ -146,7 +156,7 @@ class Run:
             self.record_event(reason, logging.WARNING)
 
     def advance(self, step: Step) -> StepRecord:
-        """Advance clock and ledger by the verdicts that were read, and tell about the last."""
+        """Advance clock and ledger by the verdicts that were read, and return the step's record."""
         read, self._read = self._read, []
         counts = dict.fromkeys(Verdict, 0)
         for measured, judgement in read:
@@ -176,15 +186,15 @@ class Run:
         )
 
     def count_undone(self, step: Step) -> None:
-        """Account for predicted steps whose verifying step never came."""
+        """Count the predicted steps of an abandoned full step as undone."""
         self.clock.unread = self.verifier.unread
         self.ledger.undone_steps += step.predicted
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
-        """Everything that the future depends on, as primitives and new tensors.
+        """Return the state to resume from, as primitives and new tensors.
 
         Args:
-            whole: Whether sharded tensors are gathered, or saved as this rank's shards.
+            whole: Whether sharded tensors are gathered, or saved as local shards.
         """
         kinds, undecided = self.kinds.state_dict()
         state = {
@@ -202,11 +212,11 @@ class Run:
         return saved.cloned(state)
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
-        """Continue from a saved state as a whole, or not at all; what does not fit is dropped.
+        """Load a state of :meth:`state_dict` completely or, on an error, not at all.
 
         Args:
-            state: What :meth:`state_dict` gave.
-            steps: Steps done, where somebody else counts them; None for those of the state.
+            state: The state.
+            steps: Number of steps taken, if the caller counts them; None for that of the state.
 
         Raises:
             CheckpointError: If the state belongs to another model or version, or is damaged.
@@ -223,7 +233,7 @@ class Run:
             self._load(state, steps)
 
     def _resume(self, steps: int) -> None:
-        """Continue where somebody else has counted the steps; those done since were full steps."""
+        """Continue at a number of steps counted by the caller; steps since then were full steps."""
         ledger, reason = self.ledger, "the run went on without the plug-in before"
         if steps < self.clock.steps:
             ledger.load(SavingsLedger().summary())
@@ -245,7 +255,7 @@ class Run:
             self._resume(steps)
             return
         dropped = [] if self.clock.plain else self.forecaster.load_state_dict(state["tensors"])
-        self.apply_budget()  # now that it is known how often each optimizer updates
+        self.apply_budget()  # again, with the loaded number of updates per optimizer
         if not self.verifier.load_state_dict(state["verdicts"]):
             dropped.append("loss and gradient norms")
             self.clock.unread = 0

@@ -135,7 +135,7 @@ def test_a_bar_that_cannot_rest_is_left_alone(
 
     caplog.set_level(logging.INFO)
     fit([Ungated(dashboard=True), Own()], max_steps=20, enable_progress_bar=True)
-    assert "HybridPredict shows no dashboard: Own cannot be asked to rest." in caplog.text
+    assert "HybridPredict shows no dashboard: Own cannot be disabled." in caplog.text
 
 
 def test_a_disabled_callback_leaves_the_bar_alone(monkeypatch: pytest.MonkeyPatch) -> None:
