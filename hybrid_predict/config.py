@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import wraps
 from inspect import signature
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, final
 
 from hybrid_predict.errors import ConfigError, did_you_mean
 
@@ -52,6 +52,7 @@ def tells_unknown_names(cls: type[T]) -> type[T]:
     return cls
 
 
+@final
 @tells_unknown_names
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig:

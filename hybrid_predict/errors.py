@@ -6,7 +6,7 @@ import copyreg
 from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any
+from typing import Any, final
 
 
 class RecoveryAction(str, Enum):
@@ -71,6 +71,7 @@ class _ArgumentError(HybridPredictError):
         self.argument = argument
 
 
+@final
 class ConfigError(_ArgumentError, ValueError):
     """An argument has an invalid value."""
 
@@ -81,22 +82,26 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"Did you mean {near[0]}?" if near else ""
 
 
+@final
 class UnsupportedSetupError(_ArgumentError, RuntimeError):
     """The plug-in does not support this model, optimizer, trainer or process group."""
 
 
+@final
 class UsageError(HybridPredictError, RuntimeError):
     """Methods were called in the wrong order, such as two steps without an update in between."""
 
     action = RecoveryAction.CONTINUE
 
 
+@final
 class CheckpointError(HybridPredictError, ValueError):
     """A saved state does not belong to this model, optimizer or version, or it is damaged."""
 
     action = RecoveryAction.RESTORE
 
 
+@final
 class PredictorError(HybridPredictError, TypeError):
     """A predictor or an update returned a result of the wrong form.
 
@@ -114,6 +119,7 @@ class PredictorError(HybridPredictError, TypeError):
         self.subject = subject
 
 
+@final
 class ContractError(HybridPredictError, AssertionError):
     """A predictor, update or backend does not keep the contract of its base class.
 
@@ -128,6 +134,7 @@ class ContractError(HybridPredictError, AssertionError):
         self.subject = subject
 
 
+@final
 class RankError(HybridPredictError, RuntimeError):
     """Another rank that trains the same model failed, so this rank cannot continue.
 
@@ -147,6 +154,7 @@ class RankError(HybridPredictError, RuntimeError):
         self.rank = rank
 
 
+@final
 class MissingExtraError(HybridPredictError, ImportError):
     """An optional dependency is not installed.
 

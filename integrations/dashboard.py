@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.report.run_log import RunLog
@@ -44,6 +44,7 @@ def _why_not(trainer: pl.Trainer) -> str:
     return ""
 
 
+@final
 class Dashboard:
     """Shows a run below other output, and disables the progress bar meanwhile.
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.report.history import RunHistory
 
 
+@final
 class LastRun:
     """Ledger and history of the last run of a callback, or of any of its copies in this process.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
@@ -302,6 +302,7 @@ class TrainerClock:
         return updates
 
 
+@final
 class MissedCheckpoints(TrainerCallback):
     """Calls callbacks that wait for a global step which a full step of several ticks skipped.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import lightning.pytorch as pl
 
 
+@final
 class ManualClock(TrainerClock):
     """The Trainer's clock under manual optimization: one ``training_step`` is one full step.
 
@@ -104,6 +105,7 @@ class ManualClock(TrainerClock):
         return round(updates / per_step)
 
 
+@final
 @dataclass
 class _SchedulerCounts:
     origin: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,7 @@ _RAREST = 1000
 """Largest number of full steps between two looks for a request."""
 
 
+@final
 class StopRequests(TrainerCallback):
     """Checks between full steps, when all weights are verified, whether the run has to stop.
 

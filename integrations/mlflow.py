@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
@@ -30,6 +30,7 @@ _RESULT = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
 """Fields of the ledger that are logged once at the end, for tables and for sorting."""
 
 
+@final
 class Recorder:
     """Records one run in the Trainer's loggers; calls to MLflow go through an outbox.
 

@@ -7,10 +7,12 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import final
 
 logger = logging.getLogger(__name__)
 
 
+@final
 class Outbox:
     """Queue of calls to a server, in order; each is repeated until it succeeds.
 

@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger, percent
@@ -35,6 +35,7 @@ _PHASES = {
 }
 
 
+@final
 class Reporter:
     """Reports on one run, on rank 0 only, except for the progress bar.
 
@@ -208,6 +209,7 @@ def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
     return None
 
 
+@final
 class _Bar:
     """Adds values to a progress bar, after the user's metrics.
 

@@ -110,6 +110,51 @@ def test_examples_in_docstrings_run(example):
     assert outcome.failed == 0
 
 
+MAY_BE_EXTENDED = {
+    "HybridPredict",
+    "HybridPredictCallback",
+    "SpectralUpdate",
+    "TrainerCallback",
+    "_Anchor",
+}
+"""Classes that users or benchmarks subclass, and the bases that adapt callbacks to Lightning."""
+
+OTHERS = ("audit", "cli", "demo", "report", "runs")
+"""Folders whose classes are not checked."""
+
+
+def classes():
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in SOURCES]
+    return [
+        (path, node)
+        for path, tree in zip(SOURCES, trees, strict=True)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and path.relative_to(ROOT).parts[1] not in OTHERS
+    ]
+
+
+def names(nodes):
+    return {ast.unparse(node).split("[")[0].split(".")[-1] for node in nodes}
+
+
+def test_a_class_is_abstract_or_a_base_or_final():
+    bases = set().union(*(names(node.bases) for _, node in classes()))
+    wrong = []
+    for _, node in classes():
+        inside = names(d for child in node.body for d in getattr(child, "decorator_list", ()))
+        abstract = "abstractmethod" in inside or names(node.bases) & {"Enum", "Protocol"}
+        is_base = bool(abstract) or node.name in bases | MAY_BE_EXTENDED
+        if is_base is ("final" in names(node.decorator_list)):
+            wrong.append(node.name)
+    assert wrong == []
+
+
+def test_a_class_with_abstract_methods_is_an_abc():
+    for _, node in classes():
+        inside = names(d for child in node.body for d in getattr(child, "decorator_list", ()))
+        assert "abstractmethod" not in inside or "ABC" in names(node.bases), node.name
+
+
 LAYERS = (
     ("errors", "config"),
     ("tensors",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from enum import Enum
 from fractions import Fraction
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.config import HybridConfig
@@ -22,6 +22,7 @@ class Phase(str, Enum):
     PLAIN = "plain"
 
 
+@final
 class Clock:
     r"""Counts steps, and plans which of them are predicted.
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts.html import table
 from hybrid_predict.errors import ConfigError
 
 
+@final
 @dataclass
 class SavingsLedger:
     """Counts full and predicted steps, and the seconds and operations that they took.

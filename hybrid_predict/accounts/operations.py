@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor, nn
 
@@ -21,6 +21,7 @@ _RECURRENT = {
 """Number of passes in each call of a fused recurrent layer; torch has no formula for these."""
 
 
+@final
 class OperationCounter:
     """Counts the operations of one plain full step, and what correcting it adds.
 
@@ -154,6 +155,7 @@ def _watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
     """Return a dispatch mode that calls ``see`` with each operation, its arguments and result."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    @final
     class Mode(TorchDispatchMode):
         # Without it, operators such as torch.cond raise.
         supports_higher_order_operators = True

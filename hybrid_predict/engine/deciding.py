@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from typing import final
 
 from torch import Tensor
 
@@ -18,6 +19,7 @@ _NAMED = 3
 """Number of parameters that a message names; it counts the others."""
 
 
+@final
 class KindDecision:
     """Collects what the losses of a full step show, and decides the kinds per optimizer.
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -32,6 +32,7 @@ from hybrid_predict.tensors import ranks, shards
 logger = ranks.rank_zero_logger(__name__)
 
 
+@final
 class HybridEngine:
     """Corrects the updates of any torch training loop, and takes predicted steps between them.
 
@@ -362,10 +363,7 @@ class HybridEngine:
         logger.warning(text, number, reason, exc_info=error)
 
     def _contained(self, step: Step, coming: int | None = None) -> AbstractContextManager[None]:
-        """Return a context in which a failure undoes the predicted steps and falls back.
-
-        Optimizer number ``coming``, if any, updates right after the block.
-        """
+        """Undo the predicted steps and fall back on a failure, right before update ``coming``."""
 
         def undo(reason: str) -> None:
             step.undo(reason, coming)

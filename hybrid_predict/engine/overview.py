@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.accounts.ledger import percent
 from hybrid_predict.config import KINDS
@@ -22,6 +22,7 @@ _NAMES = {
 }
 
 
+@final
 @dataclass(frozen=True)
 class Part:
     """Trained parameters of one kind that are treated alike.
@@ -45,6 +46,7 @@ class Part:
         return f"{self.tensors:,} {one if self.tensors == 1 else many}"
 
 
+@final
 @dataclass(frozen=True)
 class Overview:
     """The plan of a run, as far as it is known before the first step.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import final
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.html import table
@@ -10,6 +11,7 @@ from hybrid_predict.model.gradients import GradientInfo
 from hybrid_predict.verify.judge import Verdict
 
 
+@final
 @dataclass(frozen=True)
 class StepRecord:
     """What happened in one full step, as returned by :meth:`HybridEngine.after_step`.

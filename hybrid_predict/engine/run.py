@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts import saved
 from hybrid_predict.accounts.clock import Clock
@@ -35,6 +35,7 @@ PATIENCE = 32
 """Number of full steps in which graphs are walked for optimizers that have not updated."""
 
 
+@final
 class Run:
     """The state of a run: clock, ledger, forecaster, and verdicts that are not read yet.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -26,6 +26,7 @@ NO_UPDATE = "no update followed the predicted steps"
 """Reason for undoing predicted steps if the optimizer, or a gradient scaler, skipped the update."""
 
 
+@final
 class Step:
     """One full step and the predicted steps right before it, as one transaction.
 

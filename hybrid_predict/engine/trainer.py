@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,7 @@ class TrainableModel(ABC):
         """
 
 
+@final
 class TorchModel(TrainableModel):
     """A torch module with a loss function.
 
@@ -80,6 +81,7 @@ class TorchModel(TrainableModel):
         return GradientInfo(loss.detach(), torch.linalg.vector_norm(torch.stack(known)), norms)
 
 
+@final
 @dataclass(frozen=True)
 class StepResult:
     """Result of one :meth:`HybridTrainer.step`.
@@ -93,6 +95,7 @@ class StepResult:
     record: StepRecord
 
 
+@final
 class HybridTrainer:
     """Trains a :class:`TrainableModel`, one batch per :meth:`step`.
 

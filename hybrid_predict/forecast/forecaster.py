@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor
 
@@ -34,6 +34,7 @@ ABSENT_STEPS = 64
 """Number of full steps for which an optimizer that did not update is not predicted."""
 
 
+@final
 class Forecaster:
     """Groups the trained tensors by kind and optimizer, and forecasts their movement.
 

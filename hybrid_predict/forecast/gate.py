@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
 from torch import Tensor
 
@@ -26,6 +27,7 @@ LEAST_PART = 8
 the full steps with weak corrections end worse than all full steps (decision 19)."""
 
 
+@final
 @dataclass(frozen=True)
 class Gate:
     """Result of the gate: which groups must not be predicted at the moment.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ AVERAGE = 0.95
 """Decay of averaged gradients where no update asks for another."""
 
 
+@final
 @dataclass
 class _PendingUpdate:
     """What is stored between the hooks before and after an update."""
@@ -34,6 +35,7 @@ class _PendingUpdate:
     directions: list[Tensor] = field(default_factory=list)
 
 
+@final
 class TensorGroup:
     """Corrects and forecasts a group of tensors: averages gradients, learns displacements.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.updates import AbstractUpdate
 
 
+@final
 @dataclass(frozen=True)
 class Plan:
     """How a group of tensors is treated.

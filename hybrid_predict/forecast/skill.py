@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading
@@ -23,6 +23,7 @@ SHORTEST = 0.25
 """Smallest lower bound of the fitted length for predicted steps, in lengths of the drift."""
 
 
+@final
 @dataclass
 class Skill:
     r"""Running mean of the skill of forecasts, with an interval.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -39,6 +39,7 @@ def window_length(momentum: float) -> int:
     return max(SHORTEST, math.ceil(2 / (1 - momentum) - 1e-9))
 
 
+@final
 @dataclass(frozen=True)
 class Reading:
     r"""Inner products measured over one closed window, per tensor.
@@ -123,6 +124,7 @@ def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
     return Reading(kind, owner, tuple(names), steps, gram, rows[:, -2], rows[:, -1])
 
 
+@final
 class Window:
     """Compares forecasts with the displacements that follow, on a fixed sample of entries.
 

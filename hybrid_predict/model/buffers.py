@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ Slot = tuple[int, str]
 """Place of a tensor: ``id`` of the module, and name in the module."""
 
 
+@final
 class BufferTracker:
     """Copies the buffers and frozen parameters that a full step may change, and undoes the changes.
 

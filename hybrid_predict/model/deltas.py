@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.tensors import TorchBackend, is_half, upcast
 
 
+@final
 @dataclass(frozen=True)
 class WeightDelta:
     r"""A movement of weights, stored as directions and factors, so that scaling costs nothing.
@@ -46,6 +48,7 @@ class WeightDelta:
         return {name: factor * upcast(direction) for name, direction, factor in triples}
 
 
+@final
 class Movement:
     """Moves weights in place by a :class:`WeightDelta`, and undoes the movement.
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import final
 
 from torch import Tensor
 
 from hybrid_predict.tensors import shards
 
 
+@final
 @dataclass(frozen=True)
 class GradientInfo:
     r"""Loss and gradients of one full step, by parameter name.

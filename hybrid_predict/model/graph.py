@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
@@ -30,6 +30,7 @@ _FREE, _UNSURE, _BEHIND = 1, 2, 4
 """Paths from the loss to a node: through no matrix, possibly through one, through one."""
 
 
+@final
 @dataclass(frozen=True)
 class MatrixIndex:
     """The parameters of a model, as needed to find its matrices in a graph.
@@ -58,6 +59,7 @@ class MatrixIndex:
         return self.aliases.get(key, key)
 
 
+@final
 @dataclass
 class GraphFindings:
     """What the graphs of losses have shown, as sets of the ``id`` of parameters.
@@ -94,6 +96,7 @@ class GraphFindings:
             _Walk(self, operands, slopes, index, others).run(nodes)
 
 
+@final
 @dataclass(frozen=True)
 class _Operand:
     """A tensor in the graph that is computed from parameters alone.
@@ -107,6 +110,7 @@ class _Operand:
     multiplied: frozenset[int] = frozenset()
 
 
+@final
 class _Walk:
     """One pass from a loss to the leaves, for the matrices of one network."""
 

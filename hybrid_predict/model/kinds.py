@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -157,6 +157,7 @@ def _named_embedding(name: str) -> bool:
     return any(w in _EMBEDDING_WORDS or w.startswith(("embed", "position")) for w in words)
 
 
+@final
 @dataclass(frozen=True)
 class _Matrix:
     key: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
@@ -36,6 +36,7 @@ _MOST_RULES = 256
 """Number of update rules to keep; an unknown optimizer may need a new one in every step."""
 
 
+@final
 @dataclass(frozen=True)
 class Options:
     """How a parameter is updated.
@@ -63,6 +64,7 @@ class UpdateListener(Protocol):
         """Called when the parameters have been updated."""
 
 
+@final
 class OptimizerWrapper:
     """Shows the updates of torch optimizers, and holds back single updates.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from hybrid_predict.model.kinds import classify, matrix_index, resolve
 from hybrid_predict.tensors import shards
 
 
+@final
 class ParameterMapper:
     """Lists the trained parameters with names and kinds, and moves them.
 

@@ -8,7 +8,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ _SECOND_COPIES = ("slow", "lookahead", "master", "shadow")
 """Words in the names of states that hold a second copy of the weights."""
 
 
+@final
 @dataclass(frozen=True)
 class UpdateRule:
     """How an optimizer updates a parameter, besides following its gradient.
@@ -162,6 +163,7 @@ def _returns(
     return not bool(kept > 0.7)
 
 
+@final
 class _Scratch:
     """Copies of an optimizer that update a scratch parameter.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, split_rows
 NDFloat = NDArray[Any]
 
 
+@final
 class NumpyBackend(AbstractBackend[NDFloat]):
     """Kernels written like their definitions, one array at a time, without side effects."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -12,6 +12,7 @@ from hybrid_predict.tensors import ranks, shards
 from hybrid_predict.tensors.torch import TorchBackend, complements, cosines, lerp
 
 
+@final
 class ShardedBackend(TorchBackend):
     """Kernels on local shards; norms, inner products and spectra are those of the full tensors.
 

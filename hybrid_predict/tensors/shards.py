@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor, nn
 
@@ -60,6 +60,7 @@ def _fsdp2_modules(model: nn.Module) -> list[Any]:
     return [m for m in model.modules() if "FSDPModule" in [c.__name__ for c in type(m).__mro__]]
 
 
+@final
 class Resharder:
     """Frees the full parameters that FSDP2 keeps after a forward pass without a backward pass.
 

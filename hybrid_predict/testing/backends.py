@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ RESOLUTION = {"bfloat16": 2.0**-7, "float32": 2e-6, "float64": 2e-6}
 SHAPES: tuple[Shapes, ...] = ((), ((),), ((4, 3), (5,), (3, 2, 2, 2), ()), ((1, 6), (6, 1)))
 
 
+@final
 @dataclass(frozen=True)
 class BackendUnderTest:
     """A backend, with its conversions from and to NumPy.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ class _Redirected(AbstractPredictor):
         self.inner.observe(state, displacement, backend)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class RandomForecast(_Redirected):
     r"""Forecasts with the length of another predictor, in a random direction per tensor.
@@ -83,6 +84,7 @@ class RandomForecast(_Redirected):
         return WeightDelta(delta.names, turned, delta.factors)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class NegatedForecast(_Redirected):
     r"""Forecasts the opposite of another predictor, :math:`-d` instead of d.
@@ -97,6 +99,7 @@ class NegatedForecast(_Redirected):
         return self.inner.forecast(state, rates).scaled(-1.0)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ShuffledForecast(_Redirected):
     r"""Forecasts each tensor's length with the direction of the next tensor.
@@ -118,6 +121,7 @@ class ShuffledForecast(_Redirected):
         return WeightDelta(delta.names, moved, delta.factors)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class StaleForecast(_Redirected):
     """Forecasts what another predictor forecast early in the run.
@@ -186,6 +190,7 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
         raise ContractError(name, "more skill than stale forecasts have", skills)
 
 
+@final
 class _Fresh(_Redirected):
     """Returns the forecasts of ``inner`` unchanged."""
 

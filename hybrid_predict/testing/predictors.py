@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }
 
 
+@final
 class History:
     """A predictor with its state, with NumPy arrays as input and output.
 

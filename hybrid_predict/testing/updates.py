@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -26,6 +26,7 @@ _ROUNDING = {"float32": 1e-4, "bfloat16": 1e-2}
 """Tolerance of a unit length, by the type in which averages are stored."""
 
 
+@final
 class Correction:
     """An update with its state and averaged gradients, with NumPy arrays as input and output.
 

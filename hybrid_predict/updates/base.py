@@ -5,11 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.tensors import AbstractBackend
 
 
+@final
 @dataclass
 class UpdateState:
     """The state of a corrected update for one group of tensors, besides the averaged gradients.

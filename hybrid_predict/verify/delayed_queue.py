@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 
+@final
 class DelayedQueue:
     """Returns each tensor ``lag`` pushes after it was pushed.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import final
 
 from hybrid_predict.verify.measurement import Measurement
 
@@ -16,6 +17,7 @@ class Verdict(str, Enum):
     UNDONE = "undone"
 
 
+@final
 @dataclass(frozen=True)
 class Judgement:
     """The result of judging one measurement.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from hybrid_predict.tensors import ranks
 _TINY = torch.finfo(torch.float32).tiny
 
 
+@final
 @dataclass(frozen=True)
 class Measurement:
     """Everything that was measured in one full step.

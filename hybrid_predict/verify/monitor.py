@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import CheckpointError
@@ -21,6 +21,7 @@ RISE, PATIENCE = 0.2, 32
 """If the mean loss is a fifth above that of the warm-up for this many full steps, fall back."""
 
 
+@final
 class Baseline:
     """Running mean and deviation of a number; outliers are clipped at ``REACH`` deviations.
 
@@ -75,6 +76,7 @@ class Baseline:
         self.mean, self._square, self._count = float(mean), float(square), int(count)
 
 
+@final
 class Monitor:
     r"""Keeps baselines of a run's loss and gradient norms, and counts alarms.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from hybrid_predict.verify.measurement import Measurement, unpack
 from hybrid_predict.verify.monitor import Monitor
 
 
+@final
 class Verifier:
     """Reads measurements ``lag`` steps late, and judges them by running baselines.
 

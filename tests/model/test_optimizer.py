@@ -104,7 +104,7 @@ def test_an_optimizer_that_wraps_another_is_refused_and_nothing_is_updated(name)
     inner = torch.optim.AdamW(layer.parameters(), lr=0.1)
     layer(torch.ones(1, 2)).sum().backward()
     wrapping, before = WRAPPERS[name](inner), layer.weight.detach().clone()
-    with pytest.raises(UnsupportedSetupError, match="give the engine the inner optimizer"):
+    with pytest.raises(UnsupportedSetupError, match="pass the inner optimizer to the engine"):
         OptimizerWrapper(wrapping).options(0)
     assert torch.equal(layer.weight, before)
     assert not inner.state

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import AbstractBackend
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hybrid_predict.forecast.window import Reading
 
 
+@final
 @dataclass
 class PredictorState:
     """The history of a group of tensors.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ START = 0.5
 """Coefficient of the first drift before any window was fitted."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class FittedPredictor(AbstractPredictor):
     r"""Forecast a combination of drifts, fitted by least squares to the next full steps.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors.base import AbstractPredictor, PredictorState
@@ -14,6 +14,7 @@ from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.tensors.base import check_history
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class MomentumPredictor(AbstractPredictor):
     r"""Forecast a fixed multiple of the drift.
