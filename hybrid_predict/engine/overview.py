@@ -71,7 +71,7 @@ class Overview:
 
     def __str__(self) -> str:
         """The overview in one line."""
-        said = []
+        lines = []
         for does, corrected, predicted in (
             ("corrects and predicts", True, True),
             ("corrects", True, False),
@@ -79,14 +79,14 @@ class Overview:
         ):
             chosen = self._chosen(corrected, predicted)
             if chosen:
-                said.append(f"{does} {_listed(chosen)} ({_share(chosen, self.parts)})")
+                lines.append(f"{does} {_listed(chosen)} ({_share(chosen, self.parts)})")
         rest = self._chosen(False, False)
         if rest:
             why = f" ({'; '.join(self.left_out)})" if self.left_out else ""
-            said.append(f"leaves {_listed(rest)} to the optimizer{why}")
-        said.append(self.plan)
-        said.append(f"memory {self.memory}")
-        return "; ".join(said)
+            lines.append(f"leaves {_listed(rest)} to the optimizer{why}")
+        lines.append(self.plan)
+        lines.append(f"memory {self.memory}")
+        return "; ".join(lines)
 
     @property
     def memory(self) -> str:
@@ -141,19 +141,19 @@ def overview(engine: HybridEngine) -> Overview:
 def cautions(engine: HybridEngine) -> list[str]:
     """Return warnings about the run, as sentences: speedup too high, run too short."""
     asked, clock = engine.config.compression, engine.clock
-    said = []
+    lines = []
     if asked > MOST_SPEEDUP:
-        said.append(
+        lines.append(
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "Forecasts hold for a step or two; start with speedup=1.5."
         )
     if asked > 1 and clock.total < SHORT_RUN and engine._run.forecaster.gated:
-        said.append(
+        lines.append(
             f"A run of {clock.total} steps is too short to gain much: the first {clock.warmup} "
             f"steps only learn whether forecasts have skill. Runs of some hundred steps and more "
             "can gain."
         )
-    return said
+    return lines
 
 
 def size(number: float) -> str:
@@ -170,8 +170,8 @@ def _listed(parts: list[Part]) -> str:
 
 
 def _share(chosen: list[Part], everything: tuple[Part, ...]) -> str:
-    mine, total = (sum(part.weights for part in some) for some in (chosen, everything))
-    return f"{percent(mine / total)} of {_count(total)} weights"
+    part, total = (sum(part.weights for part in some) for some in (chosen, everything))
+    return f"{percent(part / total)} of {_count(total)} weights"
 
 
 def _count(number: float) -> str:

@@ -276,9 +276,9 @@ class Step:
         self, index: int, held: list[Tensor], norms: list[Tensor], lengths: list[Tensor]
     ) -> None:
         sharded = any(map(shards.is_sharded, self._optimizer.parameters(index)))
-        total, fine = _agreed(held, norms, lengths, sharded)
+        total, finite = _agreed(held, norms, lengths, sharded)
         limit = self._limits[1 + index]
-        good = fine & total.isfinite() & (total <= limit)
+        good = finite & total.isfinite() & (total <= limit)
         if self._loss is not None and ranks.size() == 1:
             good = good & _within(self._loss, self._limits[0])
         if self._optimizer.holds_on_device(index):

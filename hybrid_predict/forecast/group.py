@@ -313,8 +313,8 @@ class TensorGroup:
         if self.history_state is not None and other.history_state is not None:
             self.history_state.count = other.history_state.count
             known = other.history_state.numbers
-            mine = {n: list(known[n]) for n in self.names if n in known}
-            self.history_state.numbers.update(mine)
+            shared = {n: list(known[n]) for n in self.names if n in known}
+            self.history_state.numbers.update(shared)
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group.

@@ -294,19 +294,19 @@ def rate_of(group: Mapping[str, Any]) -> float | Tensor:
 
 def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., Any]:
     def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        heard = None if _is_nested_step(optimizer) else listener()
-        if heard is None:
+        receiver = None if _is_nested_step(optimizer) else listener()
+        if receiver is None:
             return None
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
         if not callable(closure):
-            heard.before_update(index, None)
+            receiver.before_update(index, None)
             return None
 
         # A closure runs forward and backward inside the step, so gradients are final only after it.
         def observed() -> Any:
             loss = closure()
-            heard.before_update(index, loss)
+            receiver.before_update(index, loss)
             return loss
 
         if named:
@@ -318,9 +318,9 @@ def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Call
 
 def _post_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., None]:
     def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        heard = None if _is_nested_step(optimizer) else listener()
-        if heard is not None:
-            heard.after_update(index)
+        receiver = None if _is_nested_step(optimizer) else listener()
+        if receiver is not None:
+            receiver.after_update(index)
 
     return hook
 

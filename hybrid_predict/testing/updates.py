@@ -180,9 +180,9 @@ def survives_saving(update: AbstractUpdate, case: BackendUnderTest) -> None:
     restored.state.arrays, restored.state.numbers = loaded["arrays"], loaded["numbers"]
     restored.average = loaded["average"]
     for gradients in steps(seed=1, shapes=SHAPES):
-        ours, theirs = original.directions(gradients), restored.directions(gradients)
+        first, second = original.directions(gradients), restored.directions(gradients)
         own = [0.5] * len(SHAPES)
-        if not (same(ours, theirs) and same([original.lengths(own)], [restored.lengths(own)])):
+        if not (same(first, second) and same([original.lengths(own)], [restored.lengths(own)])):
             raise ContractError(name, "a state that survives being saved")
 
 
