@@ -122,7 +122,8 @@ def test_a_view_that_fails_ends_neither_training_nor_bar(
 def test_where_there_is_no_terminal_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     fit([Ungated(dashboard=True)], max_steps=20)
-    assert caplog.text.count("HybridPredict shows no dashboard: standard output is not a termin") == 1
+    expected = "HybridPredict shows no dashboard: standard output is not a terminal"
+    assert caplog.text.count(expected) == 1
 
 
 def test_a_bar_that_cannot_rest_is_left_alone(
