@@ -215,10 +215,11 @@ def norm_factors(tensors: Sequence[Tensor]) -> list[float] | None:
     if ranks == 1:
         return None
     alone = math.sqrt(1.0 / ranks)
-    return [
-        math.sqrt(_shards(t.device_mesh, t.placements) / ranks) if is_sharded(t) else alone  # type: ignore[attr-defined]
-        for t in tensors
-    ]
+    return [math.sqrt(_count_shards(t) / ranks) if is_sharded(t) else alone for t in tensors]
+
+
+def _count_shards(tensor: Any) -> int:
+    return _shards(tensor.device_mesh, tensor.placements)
 
 
 @lru_cache(maxsize=64)
