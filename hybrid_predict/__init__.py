@@ -1,4 +1,4 @@
-"""Finish training runs in fewer full steps: corrected updates, and predicted steps between them."""
+"""Finish training runs in fewer full steps, by corrected updates and predicted steps."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ __version__ = "0.2.0.dev0"
 
 
 def _map_integrations() -> None:
-    """Let the folder beside an uninstalled package be its subpackage ``integrations``.
+    """Make the folder ``integrations`` beside the package importable as its subpackage.
 
-    The source tree comes first on ``sys.path`` in the root of a checkout and hides an installed
-    package, whose ``integrations`` would be inside it.
+    This is needed in a checkout, where the source tree comes first on ``sys.path`` and hides the
+    installed package, which has the folder inside.
     """
     name, inside = f"{__name__}.integrations", Path(__file__).with_name("integrations")
     beside = Path(__file__).parents[1] / "integrations"
@@ -132,16 +132,16 @@ _HOMES = {
     "WeightDelta": "hybrid_predict.model.deltas",
     "plan_audit": "hybrid_predict.audit",
 }
-"""Where public names are defined. They are imported when first asked for: torch takes seconds."""
+"""Module that defines each public name; it is imported on first access, since torch is slow."""
 
 
 _FOLDERS = {home.split(".")[1] for home in _HOMES.values()}
 
 
-if not TYPE_CHECKING:  # which knows the names by their imports, and would take any other for one
+if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
-        """Import a public name, or a module that holds one, when it is first asked for."""
+        """Import a public name, or a module that defines one, on first access."""
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
         if name in _FOLDERS:

@@ -1,4 +1,4 @@
-"""How a run is configured: one frozen dataclass, validated when it is made."""
+"""The configuration of a run: one frozen dataclass that validates its fields."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from functools import wraps
 from inspect import signature
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, final
 
 from hybrid_predict.errors import ConfigError, did_you_mean
 
@@ -15,17 +15,22 @@ KINDS = ("hidden", "embedding", "head", "vector")
 """Parameter kinds: hidden matrices, embeddings, the output head, biases and norm gains."""
 
 HISTORY_DTYPES = ("float32", "bfloat16")
-"""How averages of gradients and displacements may be stored."""
+"""Types in which averages of gradients and displacements can be stored."""
 
 
 T = TypeVar("T")
 
 
 def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
-    """Check that names are known.
+    """Check that all given names are known.
+
+    Args:
+        owner: What has the names, for the message.
+        given: Names to check.
+        known: Names that are allowed.
 
     Raises:
-        ConfigError: If one is not, with the nearest that is.
+        ConfigError: If a name is unknown; the message suggests the nearest known name.
     """
     names = sorted(known)
     for name in given:
@@ -35,7 +40,7 @@ def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
 
 
 def tells_unknown_names(cls: type[T]) -> type[T]:
-    """Let a class tell of an argument that it does not have, with the nearest that it has."""
+    """Make a class raise a `ConfigError` that suggests the nearest name for an unknown argument."""
     made, known = cls.__init__, signature(cls).parameters
 
     @wraps(made)
@@ -47,43 +52,46 @@ def tells_unknown_names(cls: type[T]) -> type[T]:
     return cls
 
 
+@final
 @tells_unknown_names
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig:
-    """What a run corrects, what it predicts, and how many of its steps.
+    """Configures which updates are corrected, which weights are predicted, and how often.
 
     Args:
-        speedup: Steps of the run per full step, a number of at least 1: a run of N steps plans
-            N - round(N / speedup) predicted steps, of which those are made whose forecasts have
-            skill. 1 predicts nothing. ``"auto"`` plans as many as the default does.
-        full_steps: Said directly, in place of ``speedup`` and together with ``predict_steps``: so
-            many full steps before each group of predicted steps, at least 1.
-        predict_steps: Predicted steps after each ``full_steps`` full steps, at least 1.
-        warmup_steps: Steps at the start without predicted steps, at least; an integer, or a float
-            in [0, 1) as a share of the run. Where predicted steps need skill, the warm-up lasts
-            until it can be known.
-        cooldown_steps: Steps at the end that are left to the user's own training, without predicted
-            steps and corrected updates; an integer, or a float in [0, 1) as a share of the run.
+        speedup: Steps of the run per full step, a number of at least 1. A run of N steps plans
+            N - round(N / speedup) predicted steps. A planned step is only made if forecasts have
+            skill; otherwise a full step is taken. 1 plans none. ``"auto"`` means the default.
+        full_steps: Number of full steps before each group of predicted steps, at least 1. Set it
+            together with ``predict_steps``, instead of ``speedup``.
+        predict_steps: Number of predicted steps in each group, at least 1.
+        warmup_steps: Smallest number of steps at the start without predicted steps: an integer, or
+            a float in [0, 1) as a share of the run. If predicted steps need skill, the warm-up
+            lasts until skill can be known.
+        cooldown_steps: Number of steps at the end without predicted steps and corrected updates: an
+            integer, or a float in [0, 1) as a share of the run.
         total_steps: N, the run's length in steps. The Lightning callback takes it from the Trainer.
-        enabled: ``False`` leaves training bit-identical, random state included.
-        shadow: Forecast and measure, but never move a weight: training stays bit-identical.
-        updates: Corrected update per parameter kind, by registered name or as an object; kinds that
+        enabled: ``False`` turns the plug-in off: training is bit-identical to training without it,
+            random state included.
+        shadow: Whether to forecast and measure without changing a weight; training stays
+            bit-identical.
+        updates: Corrected update per parameter kind, by registered name or as an object. Kinds that
             are not listed keep the optimizer's update.
-        predictors: Predictor per parameter kind, by registered name or as an object; kinds that are
-            not listed are not moved by predicted steps.
-        kinds: Overrides of the automatic classification, glob pattern over parameter names to kind;
-            the first pattern that matches wins.
-        max_overhead: Operations that corrected updates may add, as a share of those of a full step.
-            These are counted in the first full step, as 1e8 at least; where correcting in full
-            takes more, fewer rows of a matrix are treated together, and where too few are left,
-            predicted steps that need skill are not made. Not negative; 1e9 corrects in full always.
-        history_dtype: How averages are stored: ``float32``, or ``bfloat16`` in half the memory, for
-            averages with a decay of at most 0.95; arithmetic is in 32 bits.
-        lag: Full steps between a measurement on the device and its reading, so that the device
-            never waits. ``None``: 0 on the CPU, 4 elsewhere.
+        predictors: Predictor per parameter kind, by registered name or as an object. Predicted
+            steps do not move kinds that are not listed.
+        kinds: Overrides of the automatic classification: glob pattern over parameter names to kind.
+            The first pattern that matches wins.
+        max_overhead: Largest number of operations that corrected updates may add, as a share of the
+            operations of a full step; at least 0. A full step counts as at least 1e8 operations. If
+            the full correction costs more, it treats fewer rows of a matrix together; if too few
+            rows are left, predicted steps that need skill are not made. 1e9 never limits.
+        history_dtype: Type in which averages are stored: ``float32``, or ``bfloat16`` in half the
+            memory, for averages with a decay of at most 0.95. Arithmetic is in 32 bits.
+        lag: Number of full steps after which a measurement on the device is read, so that the host
+            does not wait for the device. ``None`` means 0 on the CPU and 4 elsewhere.
 
     Raises:
-        ConfigError: If a value is out of range.
+        ConfigError: If a value is invalid.
     """
 
     speedup: float | Literal["auto"] = 1.5
@@ -131,7 +139,7 @@ class HybridConfig:
 
     @property
     def compression(self) -> float:
-        """Steps per full step that the configuration asks for, at least 1."""
+        """Steps per full step that the configuration asks for, a number of at least 1."""
         if self.shadow or not self.predictors:
             return 1.0
         if self.full_steps is not None and self.predict_steps is not None:
@@ -139,7 +147,7 @@ class HybridConfig:
         return 1.5 if self.speedup == "auto" else float(self.speedup)
 
     def to_dict(self) -> dict[str, Any]:
-        """The configuration as plain data, for logs and results files."""
+        """Return the configuration as plain data, for logs and results files."""
         return {name: _plain(getattr(self, name)) for name in type(self).__dataclass_fields__}
 
     def _check_pattern(self) -> None:
@@ -147,9 +155,11 @@ class HybridConfig:
         if any(given) and not all(given):
             missing = ("full_steps", "predict_steps")[given[0]]
             other = ("predict_steps", "full_steps")[given[0]]
-            raise ConfigError(missing, f"an integer beside {other}", None, "Give both or neither.")
+            raise ConfigError(
+                missing, f"an integer, because {other} is set", None, "Set both or neither."
+            )
         if all(given) and self.speedup != HybridConfig.speedup:
-            expected = "no value beside full_steps and predict_steps, which say the same"
+            expected = "no value if full_steps and predict_steps are set"
             raise ConfigError("speedup", expected, self.speedup, "Leave one of them out.")
 
 

@@ -1,4 +1,4 @@
-"""Every exception that the package raises on purpose, and what to do after each."""
+"""All exceptions that the package raises on purpose, each with a recommended action."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import copyreg
 from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any
+from typing import Any, final
 
 
 class RecoveryAction(str, Enum):
-    """What a caller can do after an error; training state is intact in every case."""
+    """What a caller can do after an error. The training state is intact in every case."""
 
     CONTINUE = "continue"
-    """Call again, corrected; the run goes on."""
+    """Fix the call and repeat it; the run continues."""
     UNDO = "undo"
-    """Undo the predicted steps under way, then go on."""
+    """Undo the predicted steps that are not verified, and continue."""
     FULL_STEPS_ONLY = "full steps only"
-    """Go on without predicted steps and corrected updates."""
+    """Continue without predicted steps and corrected updates."""
     RESTORE = "restore"
-    """Stop, and resume the run from its last checkpoint."""
+    """Stop the run, and resume it from its last checkpoint."""
     ABORT = "abort"
-    """Stop; the set-up has to change first."""
+    """Stop the run; the set-up has to change before it can work."""
 
 
 class HybridPredictError(Exception):
-    """Base class of all errors raised by ``hybrid_predict``.
+    """Base class of all errors that ``hybrid_predict`` raises.
 
     Args:
-        message: What was expected, what came, and the remedy.
-        where: What failed: an argument, a call, a class or a rank.
-        action: What to do about it; the class's own if None.
+        message: What was expected, what was given, and how to fix it.
+        where: The argument, call, class or rank that failed.
+        action: Recommended action; None uses the default of the class.
     """
 
     action: RecoveryAction = RecoveryAction.ABORT
@@ -42,14 +42,14 @@ class HybridPredictError(Exception):
 
     @property
     def what(self) -> str:
-        """What failed: the message."""
+        """The error message."""
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Let errors leave a worker process: their constructors take other arguments than a text.
+        """Support ``pickle``, so that errors can leave a worker process.
 
         Returns:
-            What makes the error anew around its text and attributes, for ``pickle``.
+            A constructor call that needs only the message, and the attributes.
         """
         return copyreg.__newobj__, (type(self), *self.args), self.__dict__  # type: ignore[attr-defined]
 
@@ -59,9 +59,9 @@ class _ArgumentError(HybridPredictError):
 
     Args:
         argument: Name of the argument, as the user wrote it.
-        expected: What would have been accepted.
-        got: The value that came.
-        remedy: What to do about it, one sentence.
+        expected: Which values are accepted.
+        got: The value that was given.
+        remedy: How to fix it, in one sentence.
     """
 
     def __init__(self, argument: str, expected: str, got: object, remedy: str = "") -> None:
@@ -71,39 +71,44 @@ class _ArgumentError(HybridPredictError):
         self.argument = argument
 
 
+@final
 class ConfigError(_ArgumentError, ValueError):
-    """An argument has a value that cannot work."""
+    """An argument has an invalid value."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A question that names the nearest known word; empty if none is near."""
+    """Return a question that suggests the nearest known word, or "" if none is near."""
     near = get_close_matches(word, list(known), n=1)
     return f"Did you mean {near[0]}?" if near else ""
 
 
+@final
 class UnsupportedSetupError(_ArgumentError, RuntimeError):
-    """The surrounding training set-up is one that the plug-in cannot work with."""
+    """The plug-in does not support this model, optimizer, trainer or process group."""
 
 
+@final
 class UsageError(HybridPredictError, RuntimeError):
-    """Calls came in an order that has no meaning, such as two steps without an update."""
+    """Methods were called in the wrong order, such as two steps without an update in between."""
 
     action = RecoveryAction.CONTINUE
 
 
+@final
 class CheckpointError(HybridPredictError, ValueError):
-    """A saved state does not belong to this model, optimizer or version."""
+    """A saved state does not belong to this model, optimizer or version, or it is damaged."""
 
     action = RecoveryAction.RESTORE
 
 
+@final
 class PredictorError(HybridPredictError, TypeError):
-    """A predictor or an update gave a result of another form than its parameters need.
+    """A predictor or an update returned a result of the wrong form.
 
     Args:
         subject: Name of its class and method.
         expected: The form that was expected.
-        got: What came.
+        got: What was returned.
     """
 
     action = RecoveryAction.FULL_STEPS_ONLY
@@ -114,13 +119,14 @@ class PredictorError(HybridPredictError, TypeError):
         self.subject = subject
 
 
+@final
 class ContractError(HybridPredictError, AssertionError):
-    """A predictor, update or array library does not do what its base class promises.
+    """A predictor, update or backend does not keep the contract of its base class.
 
     Args:
         subject: Name of its class.
-        promise: What was promised.
-        got: What it did.
+        promise: What the contract demands.
+        got: What it did instead.
     """
 
     def __init__(self, subject: str, promise: str, got: object = "otherwise") -> None:
@@ -128,12 +134,13 @@ class ContractError(HybridPredictError, AssertionError):
         self.subject = subject
 
 
+@final
 class RankError(HybridPredictError, RuntimeError):
-    """Another process that trains the same model has failed, so that this one cannot go on.
+    """Another rank that trains the same model failed, so this rank cannot continue.
 
     Args:
-        rank: Its number, None if nobody could say.
-        cause: What it failed with.
+        rank: Number of the failed rank, or None if it is unknown.
+        cause: The error of that rank.
     """
 
     action = RecoveryAction.RESTORE
@@ -147,12 +154,13 @@ class RankError(HybridPredictError, RuntimeError):
         self.rank = rank
 
 
+@final
 class MissingExtraError(HybridPredictError, ImportError):
     """An optional dependency is not installed.
 
     Args:
-        feature: What was asked for.
-        extra: The extra of ``hybrid-predict`` that brings it.
+        feature: The feature that needs it.
+        extra: The extra of ``hybrid-predict`` that installs it.
     """
 
     def __init__(self, feature: str, extra: str) -> None:

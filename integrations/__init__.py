@@ -1,1 +1,1 @@
-"""Adapters that connect hybrid_predict to training frameworks and loggers."""
+"""Adapters from hybrid_predict to training frameworks and loggers."""

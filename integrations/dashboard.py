@@ -1,4 +1,4 @@
-"""The view of ``hybrid-predict watch`` inside the training process, in the progress bar's place."""
+"""Shows the view of ``hybrid-predict watch`` during training, instead of the progress bar."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from contextlib import suppress
 from importlib.util import find_spec
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.report.run_log import RunLog
@@ -22,7 +22,7 @@ _KEYS = "Ctrl-C stops the run, as always."
 
 
 def dashboard(trainer: pl.Trainer) -> Dashboard | None:
-    """The view of a run that is about to begin; None where there can be none, which is said."""
+    """Make the live view of a run; return None and log the reason if it cannot be shown."""
     if not trainer.is_global_zero:
         return None
     reason = _why_not(trainer)
@@ -33,26 +33,28 @@ def dashboard(trainer: pl.Trainer) -> Dashboard | None:
 
 
 def _why_not(trainer: pl.Trainer) -> str:
-    """Why there can be no view; empty if there can."""
+    """Reason why there can be no live view; empty if there can."""
     if find_spec("rich") is None:
         return 'rich is not installed: pip install "hybrid-predict[cli]"'
     if sys.stdout is None or not sys.stdout.isatty():
-        return "standard output is no terminal; hybrid-predict watch shows a run in another one"
+        return "standard output is not a terminal; use hybrid-predict watch in another terminal"
     bar = trainer.progress_bar_callback
     if bar is not None and not hasattr(bar, "is_disabled"):
-        return f"{type(bar).__name__} cannot be asked to rest"
+        return f"{type(bar).__name__} cannot be disabled"
     return ""
 
 
+@final
 class Dashboard:
-    """Shows a run below what else is printed; the progress bar rests meanwhile.
+    """Shows a run below other output, and disables the progress bar meanwhile.
 
-    The lines are drawn by the training itself, at most once a second, so there is neither a thread
-    nor a key that could disturb it.
+    The training itself draws the lines, at most once a second; there is no thread and no key
+    binding.
 
     Args:
-        trainer: The run's Trainer, before its progress bar has begun.
-        console: Where it is shown; None for rich's own, which other users of rich share.
+        trainer: The run's Trainer, before its progress bar starts.
+        console: The ``rich`` console to draw on; None for the default one, which other users of
+            ``rich`` share.
     """
 
     def __init__(self, trainer: pl.Trainer, console: Any = None) -> None:
@@ -69,11 +71,11 @@ class Dashboard:
             self._bar.disable()
 
     def show(self, log: RunLog | None, *, last: bool = False) -> None:
-        """Draw a run, unless that was done less than a second ago.
+        """Draw a run, unless it was drawn less than a second ago.
 
         Args:
-            log: What is known of it.
-            last: Whether this is the last time, which leaves the lines on the screen.
+            log: The log of the run, or None if there is none yet.
+            last: Whether this is the last time; the lines then stay on the screen.
         """
         if log is None or (monotonic() - self._drawn < _EVERY and not last):
             return
@@ -91,17 +93,17 @@ class Dashboard:
         self._console.print(text, markup=False, highlight=False)
 
     def stop(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop drawing, and restore the terminal."""
         live, self._live = self._live, None
         for handler, stream in self._moved:
             handler.setStream(stream)
         self._moved.clear()
         if live is not None:
-            with suppress(Exception):  # it draws once more, also where that has just failed
+            with suppress(Exception):  # it draws once more, which may have just failed
                 live.stop()
 
     def close(self) -> None:
-        """Leave the terminal and the progress bar as they were, when the training is over."""
+        """Restore the terminal and the progress bar after training."""
         self.stop()
         bar, self._bar = self._bar, None
         if bar is not None:
@@ -113,14 +115,14 @@ class Dashboard:
         before = {sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__}
         self._live = Live(text, console=self._console, auto_refresh=False)
         self._live.start()
-        # What was bound to the streams before would write over the lines.
+        # These handlers would write over the lines of the view.
         for handler in _stream_handlers():
             if handler.stream in before:
                 self._moved.append((handler, handler.stream))
                 handler.setStream(sys.stderr)
 
     def _metrics(self) -> dict[str, str]:
-        """The user's own metrics for the progress bar."""
+        """The user's own metrics from the progress bar."""
         trainer, bar = self._trainer, self._trainer.progress_bar_callback
         found: dict[str, Any]
         if bar is None:

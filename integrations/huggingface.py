@@ -1,4 +1,4 @@
-"""The callback for the Trainer of Hugging Face transformers: one line in an existing Trainer."""
+"""The callback for the Trainer of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ except ImportError as error:
     raise MissingExtraError("HybridPredictCallback", "huggingface") from error
 
 FILE = "hybrid_predict.pt"
-"""What is saved in each checkpoint folder, beside the Trainer's own files."""
+"""Name of the file with the plug-in's state in each checkpoint folder."""
 
 _NUMBERS = ("steps", "predicted_steps", "saved_steps_fraction", "skill")
-"""Of the ledger, added to what the Trainer logs about training."""
+"""Fields of the ledger that are added to the Trainer's training logs."""
 
 logger = logging.getLogger(__name__)
 
@@ -47,23 +47,24 @@ logger = logging.getLogger(__name__)
 class HybridPredictCallback(TrainerCallback):
     """Trains the Trainer's model in fewer full steps: corrected updates, predicted steps.
 
-    Model, optimizer and scheduler stay as they are. ``max_steps``, or what ``num_train_epochs``
-    comes to, is the run's length in steps, and the scheduler sees all of them. The Trainer's
-    ``global_step`` counts full steps, one per optimizer step as always, and the Trainer stops when
-    the run has its length: after about ``max_steps / speedup`` of them.
+    Model, optimizer and scheduler are not modified. ``max_steps``, or the steps in
+    ``num_train_epochs``, is the run's length; the scheduler is stepped as many times. The Trainer's
+    ``global_step`` counts full steps, one per optimizer step as always. The Trainer stops when the
+    run is done, after about ``max_steps / speedup`` full steps.
 
     Args:
-        speedup: The field of :class:`HybridConfig` of this name; None is what ``config`` says.
-        config: A configuration that the other arguments override, or its fields by name.
-        **fields: The other fields of :class:`HybridConfig`; the Trainer knows ``total_steps``.
+        speedup: See :class:`HybridConfig`; None uses the value in ``config``.
+        config: A configuration, or its fields by name; the other arguments override it.
+        **fields: All other fields of :class:`HybridConfig`, except ``total_steps``, which the
+            Trainer determines.
 
     Attributes:
         engine: The engine of the current or last run, None before the first.
 
     Raises:
-        ConfigError: If an argument is unknown or out of range.
+        ConfigError: If an argument is unknown or invalid.
         UnsupportedSetupError: At the start of training, if the set-up is not supported.
-        CheckpointError: If a resumed run had the callback, and what it saved is missing.
+        CheckpointError: If the state of a resumed run with predicted steps is missing.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class HybridPredictCallback(TrainerCallback):
         self.config = configuration(config, {k: v for k, v in given.items() if v is not None})
         if self.config.total_steps is not None:
             remedy = "Set TrainingArguments(max_steps=...) or num_train_epochs."
-            expected = "None, because the Trainer knows it"
+            expected = "None, because the Trainer determines it"
             raise ConfigError("total_steps", expected, self.config.total_steps, remedy)
         self.engine: HybridEngine | None = None
         self._start = 0
@@ -87,7 +88,7 @@ class HybridPredictCallback(TrainerCallback):
 
     @property
     def ledger(self) -> SavingsLedger:
-        """What the current or last run has cost and saved."""
+        """Ledger of the current or last run."""
         return self.engine.ledger if self.engine is not None else SavingsLedger()
 
     def on_train_begin(
@@ -100,8 +101,8 @@ class HybridPredictCallback(TrainerCallback):
         lr_scheduler: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Bind to model and optimizer; continue a resumed run."""
-        self._let_go()
+        """Attach to model and optimizer, and load the state of a resumed run."""
+        self._detach()
         self.engine = None
         if not self.config.enabled or model is None:
             return
@@ -115,8 +116,8 @@ class HybridPredictCallback(TrainerCallback):
         if saved is not None:
             self.engine.load_state_dict(saved["engine"])
         self._hooks = [
-            model.register_load_state_dict_pre_hook(self._leave),
-            model.register_state_dict_pre_hook(self._leave),
+            model.register_load_state_dict_pre_hook(self._abandon),
+            model.register_state_dict_pre_hook(self._abandon),
         ]
         if not args.torch_compile:
             self._hooks.append(model.register_forward_hook(self._keep_loss))
@@ -133,7 +134,7 @@ class HybridPredictCallback(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Let the verdict depend on the loss."""
+        """Pass the loss to the engine, so that the verdict can depend on it."""
         if self.engine is not None and self._losses:
             self.engine.observe_loss(sum(self._losses[1:], self._losses[0]))
 
@@ -153,7 +154,7 @@ class HybridPredictCallback(TrainerCallback):
         lr_scheduler: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Step the scheduler for predicted steps; end a run that has its length."""
+        """Step the scheduler for predicted steps, and stop the Trainer if the run is done."""
         record, self._record = self._record, None
         if self.engine is None or record is None:
             return
@@ -173,7 +174,7 @@ class HybridPredictCallback(TrainerCallback):
         logs: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Add the savings to what is printed and to ``state.log_history``."""
+        """Add the savings to the logged metrics and to ``state.log_history``."""
         if self.engine is None or logs is None or "loss" not in logs:
             return
         found = {f"hybrid_predict/{name}": getattr(self.ledger, name) for name in _NUMBERS}
@@ -184,7 +185,7 @@ class HybridPredictCallback(TrainerCallback):
     def on_save(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Save what the run's future depends on, in the checkpoint's folder."""
+        """Save the state to resume from in the checkpoint folder."""
         if self.engine is None or args.save_only_model:
             return
         saved = {"run": _name(state), "start": self._start, "engine": self.engine.state_dict()}
@@ -194,14 +195,14 @@ class HybridPredictCallback(TrainerCallback):
         if folder.is_dir():
             torch.save(saved, folder / FILE)
         else:
-            text = "There is no folder %s, so this checkpoint cannot be resumed with the plug-in."
+            text = "HybridPredict cannot save its state: the folder %s does not exist."
             logger.warning(text, folder)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Let go of the model."""
-        self._let_go()
+        """Detach from the model."""
+        self._detach()
 
     def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
         watched = self.engine is not None and self.engine.in_step and torch.is_grad_enabled()
@@ -210,13 +211,13 @@ class HybridPredictCallback(TrainerCallback):
             self.engine.observe_graph(loss)
             self._losses.append(loss.detach())
 
-    def _leave(self, *_: Any) -> None:
+    def _abandon(self, *_: Any) -> None:
         """Undo unverified predicted steps before weights are loaded, or saved after an error."""
         if self.engine is not None:
             with suppress(UsageError):  # after the update there is nothing to undo
                 self.engine.abandon()
 
-    def _let_go(self) -> None:
+    def _detach(self) -> None:
         if self.engine is not None:
             self.engine.detach()
         for hook in self._hooks:
@@ -225,18 +226,18 @@ class HybridPredictCallback(TrainerCallback):
 
 
 def refuse(args: TrainingArguments) -> None:
-    """Raise for ways of training on several devices that are not supported.
+    """Raise an error for ways of training on several devices that are not supported.
 
     Args:
         args: The Trainer's arguments.
 
     Raises:
-        UnsupportedSetupError: If these ask for one.
+        UnsupportedSetupError: If the arguments ask for one.
     """
     if args.deepspeed or args.fsdp:
         got, remedy = "deepspeed" if args.deepspeed else "fsdp", "Leave this argument out."
     elif args.parallel_mode is ParallelMode.NOT_DISTRIBUTED:
-        got, remedy = "nn.DataParallel", "Start the script with torchrun, or show it one device."
+        got, remedy = "nn.DataParallel", "Start the script with torchrun, or use a single device."
     else:
         return
     raise UnsupportedSetupError(
@@ -248,7 +249,7 @@ def refuse(args: TrainingArguments) -> None:
 
 
 def _inner(optimizer: Any) -> Any:
-    """The torch optimizer that accelerate has wrapped."""
+    """Return the torch optimizer inside accelerate's wrapper."""
     while type(optimizer).__name__ == "AcceleratedOptimizer":
         optimizer = optimizer.optimizer
     return optimizer
@@ -264,15 +265,15 @@ def _folder(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def _name(state: TrainerState) -> str:
-    """What tells the checkpoint of one run from that of another at the same step."""
+    """Identify a run by its course, to tell its checkpoint from another run's at the same step."""
     course = [state.global_step, state.total_flos, state.log_history]
     return sha256(json.dumps(course, sort_keys=True).encode()).hexdigest()
 
 
 def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
-    """What was saved beside the checkpoint that the Trainer resumes from; None if nothing was.
+    """Return the state beside the checkpoint that the Trainer resumes from, or None.
 
-    The Trainer does not tell callbacks its folder.
+    The Trainer does not pass this folder to callbacks, so the likely folders are searched.
     """
     asked = args.resume_from_checkpoint
     folders = [Path(asked)] if isinstance(asked, str) else []
@@ -285,7 +286,7 @@ def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None
 
 
 def _check_plain(state: TrainerState, scheduler: Any) -> None:
-    """Check that a run which goes on without a saved state took full steps only.
+    """Check that a run that is resumed without a saved state has taken full steps only.
 
     Raises:
         CheckpointError: If its scheduler was stepped more often.
@@ -293,8 +294,8 @@ def _check_plain(state: TrainerState, scheduler: Any) -> None:
     steps = getattr(scheduler, "last_epoch", 0) if _counts_steps(scheduler) else 0
     if steps > state.global_step:
         raise CheckpointError(
-            f"resume_from_checkpoint: expected {FILE} of this run beside the Trainer's files, "
-            f"because its schedule is at step {steps} after {state.global_step} full steps, got "
-            "none. Resume from a folder in output_dir, or name the folder in "
-            "TrainingArguments(resume_from_checkpoint=...) too."
+            f"resume_from_checkpoint: expected the file {FILE} of this run, because the scheduler "
+            f"is at step {steps} after {state.global_step} full steps, but found none. Resume from "
+            "a folder in output_dir, or also set "
+            "TrainingArguments(resume_from_checkpoint=...) to the folder."
         )

@@ -1,18 +1,19 @@
-"""What a callback tells of its last run, whoever has made a copy of the callback."""
+"""The results of a callback's last run, shared by all copies of the callback."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.report.history import RunHistory
 
 
+@final
 class LastRun:
-    """Ledger and history of the last run of a callback or of any copy of it in this process.
+    """Ledger and history of the last run of a callback, or of any of its copies in this process.
 
-    Some packages train with a deep copy of the callback that they were given. A copy shares this
-    object with its original; a pickle has its own.
+    Some packages train with a deep copy of a callback. A deep copy shares this object with its
+    original; a pickle does not.
     """
 
     def __init__(self) -> None:
@@ -20,11 +21,11 @@ class LastRun:
         self.history = RunHistory()
 
     def start(self, ledger: SavingsLedger, history: RunHistory) -> None:
-        """Follow a new run.
+        """Record a new run.
 
         Args:
-            ledger: The run's ledger, which its engine keeps up to date.
-            history: Its course, which its callback keeps up to date.
+            ledger: The run's ledger, which its engine updates.
+            history: The run's history, which its callback updates.
         """
         self.ledger, self.history = ledger, history
 

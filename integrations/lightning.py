@@ -1,4 +1,4 @@
-"""The Lightning callback: one line in an existing Trainer."""
+"""The Lightning callback."""
 
 from __future__ import annotations
 
@@ -36,7 +36,16 @@ from hybrid_predict.tensors import ranks
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_OF_A_RUN = ("engine", "_clock", "_missed", "_stops", "_saved", "_history", "_reporter", "_view")
+_RUN_ATTRIBUTES = (
+    "engine",
+    "_clock",
+    "_missed",
+    "_stops",
+    "_saved",
+    "_history",
+    "_reporter",
+    "_view",
+)
 
 logger = logging.getLogger(__name__)
 
@@ -45,29 +54,30 @@ logger = logging.getLogger(__name__)
 class HybridPredict(TrainerCallback):
     """Trains the Trainer's model in fewer full steps: corrected updates, predicted steps.
 
-    It works in a Trainer of ``lightning`` and of ``pytorch_lightning``. The LightningModule, its
-    optimizer and its schedulers stay as they are. Global step, schedulers and epochs count steps,
-    predicted ones included, so a Trainer with ``max_steps=3000`` stops after about
-    ``3000 / speedup`` full steps with its schedule complete. Validation, checkpoints and other
-    callbacks see the one set of weights there is; list this callback first. With manual
-    optimization one ``training_step`` is one full step, whatever it updates.
+    It works with the Trainer of ``lightning`` and of ``pytorch_lightning``. The LightningModule,
+    its optimizers and its schedulers are not modified. Global step, schedulers and epochs count
+    predicted steps too, so a Trainer with ``max_steps=3000`` stops after about ``3000 / speedup``
+    full steps, with its schedule complete. Validation, checkpoints and other callbacks see the
+    verified weights; list this callback first. With manual optimization, one ``training_step`` is
+    one full step, whatever it updates.
 
     Args:
-        speedup: The field of :class:`HybridConfig` of this name; None is what ``config`` says. So
-            are all arguments up to ``lag``, among them ``total_steps``, which is used only where
-            the Trainer does not know the run's length.
-        config: A configuration that the arguments above override, or its fields by name.
-        skip_data: What happens to the batches of predicted steps: ``draw`` loads and drops them,
-            ``tail`` leaves the end of each epoch unread (for shuffled data), ``none`` keeps them
-            all; ``auto`` draws if the run's length or a scheduler counts epochs.
-        log_dir: The folder for the run's event log, which ``hybrid-predict report`` and ``watch``
-            read. ``auto`` is that of the run's own logger (TensorBoard, CSV), if it has one; None
-            writes nothing.
-        dashboard: Shows the view of ``hybrid-predict watch`` in the progress bar's place, if
-            standard output is a terminal.
+        speedup: See :class:`HybridConfig`, also for all arguments up to ``lag``; None uses the
+            value in ``config``. ``total_steps`` is only used if the Trainer does not determine the
+            run's length.
+        config: A configuration, or its fields by name; the arguments above override it.
+        skip_data: How to treat the batches of predicted steps: ``draw`` loads and discards them,
+            ``tail`` skips as many at the end of each epoch (for shuffled data), ``none`` uses all
+            batches for full steps. ``auto`` means ``draw`` if the run's length or a scheduler
+            counts epochs, else ``none``.
+        log_dir: Folder of the run's event log, which ``hybrid-predict report`` and ``watch`` read.
+            ``auto`` uses the folder of the run's logger (TensorBoard, CSV), if it has one; None
+            writes no log.
+        dashboard: Whether to show the view of ``hybrid-predict watch`` instead of the progress bar,
+            if standard output is a terminal.
 
     Raises:
-        ConfigError: If an argument is out of range.
+        ConfigError: If an argument is invalid.
         UnsupportedSetupError: At the start of training, if the set-up is not supported.
     """
 
@@ -117,13 +127,13 @@ class HybridPredict(TrainerCallback):
         return f"{type(self).__name__}({', '.join(said)})"
 
     def _repr_html_(self) -> str:
-        """Settings that differ from the defaults, and the ledger once there is something in it."""
+        """A table of settings that differ from the defaults, and of the ledger, for notebooks."""
         chosen = {name: repr(value) for name, value in self._chosen().items()}
         settings = table(type(self).__name__, chosen or {"settings": "all defaults"})
         return settings + (self.ledger._repr_html_() if self.ledger.steps else "")
 
     def _chosen(self) -> dict[str, Any]:
-        """What was set, and is not a default."""
+        """Settings that differ from the defaults."""
         plain, given = vars(HybridConfig()), vars(self.config)
         return {name: value for name, value in given.items() if value != plain[name]}
 
@@ -132,15 +142,12 @@ class HybridPredict(TrainerCallback):
 
     @property
     def state_key(self) -> str:
-        """The same whatever the arguments, so that a resumed run may change them."""
+        """Key of the state in a checkpoint; it does not depend on the arguments."""
         return KEY
 
     @property
     def ledger(self) -> SavingsLedger:
-        """What the current, last or loaded run has cost and saved.
-
-        Of a callback that has not run itself, that of its last copy that has.
-        """
+        """Ledger of the current, last or loaded run, or of the copy that ran last."""
         if self.engine is not None:
             return self.engine.ledger
         if self._saved is not None:
@@ -149,7 +156,7 @@ class HybridPredict(TrainerCallback):
 
     @property
     def history(self) -> RunHistory:
-        """The course of the current, last or loaded run."""
+        """History of the current, last or loaded run."""
         if self.engine is not None:
             return self._history
         if self._saved is None:
@@ -159,11 +166,11 @@ class HybridPredict(TrainerCallback):
         return loaded
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is copied or pickled: settings and what the last run has told, not the run."""
-        return {**vars(self), **dict.fromkeys(_OF_A_RUN), "_losses": []}
+        """Return settings and results for copies and pickles, without the run itself."""
+        return {**vars(self), **dict.fromkeys(_RUN_ATTRIBUTES), "_losses": []}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Forget the last run, and read the length of this one before callbacks change it."""
+        """Reset the callback, and read the run's length before other callbacks change it."""
         if stage == "fit":
             self.engine, self._clock = None, None
             self._epochs = trainer.max_epochs
@@ -171,7 +178,7 @@ class HybridPredict(TrainerCallback):
                 self._view = dashboard(trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Bind to model, optimizer and clock; continue a resumed run."""
+        """Attach to model, optimizers and Trainer, and load the state of a resumed run."""
         if not self.config.enabled:
             return
         refuse(trainer, pl_module)
@@ -222,7 +229,7 @@ class HybridPredict(TrainerCallback):
     def on_before_backward(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
     ) -> None:
-        """Show the graph of the loss, which tells the kinds of parameters."""
+        """Pass the loss, whose graph shows the kinds of parameters, to the engine."""
         if self.engine is not None:
             self.engine.observe_graph(loss)
 
@@ -234,12 +241,12 @@ class HybridPredict(TrainerCallback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Close a full step, and let the Trainer follow."""
+        """Close a full step, and advance the Trainer's counters."""
         engine, clock = self.engine, self._clock
         if engine is None or clock is None or not engine.in_step:
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        # The losses of several optimizers, as of a GAN, are no one quantity that should fall.
+        # With several optimizers, as in a GAN, no single loss has to fall.
         if loss is not None and len(trainer.optimizers) == 1:
             self._losses.append(loss)
         if trainer.fit_loop._should_accumulate():
@@ -257,15 +264,15 @@ class HybridPredict(TrainerCallback):
         self._report(trainer, pl_module, record)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Leave a full step that the module broke off by returning -1; follow by epochs."""
+        """Abandon a full step that the module ended early, and step epoch schedulers."""
         if self.engine is not None:
             self.engine.abandon()
         if self._missed is not None and self._clock is not None:
             self._clock.end_epoch()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Let go of the model and record the run in the loggers."""
-        self._let_go(trainer)
+        """Detach from the model, and record the run in the loggers."""
+        self._detach(trainer)
         if self.engine is None or self._reporter is None:
             return
         clock = self.engine.clock
@@ -275,17 +282,17 @@ class HybridPredict(TrainerCallback):
             )
         elif clock.done and self._clock is not None and self._clock.missing_epochs > 0:
             package_of(trainer).utilities.rank_zero_warn(
-                f"HybridPredict: the run is complete after {self._clock.missing_epochs} epochs "
-                "fewer than max_epochs, with as many validations fewer. Every epoch has at least "
-                "one full step, so this happens where epochs have few batches."
+                f"HybridPredict: the run is complete, with {self._clock.missing_epochs} epochs and "
+                "validations fewer than max_epochs. This happens if epochs have few batches, "
+                "because every epoch has at least one full step."
             )
         self._tell(lambda reporter: reporter.finish(self._history))
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
     ) -> None:
-        """Undo predicted steps that are not verified; name the rank that failed first."""
-        self._let_go(trainer)
+        """Undo predicted steps that are not verified, and log which rank failed first."""
+        self._detach(trainer)
         try:
             ranks.fail_together(exception)
         except RankError as first:
@@ -295,15 +302,15 @@ class HybridPredict(TrainerCallback):
         self._close(trainer, status, 5.0)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Let go of the model, however the run ended."""
-        self._let_go(trainer)
+        """Detach from the model, however the run ended."""
+        self._detach(trainer)
         done = self.engine is not None and self.engine.done
         self._close(trainer, "finished" if done else "stopped", 30.0)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Save what the run's future depends on, random states included."""
+        """Save the state to resume from, with the states of the random generators."""
         if self.engine is not None and self._clock is not None:
             checkpoint[KEY] = {
                 "engine": self.engine.state_dict(),
@@ -312,18 +319,18 @@ class HybridPredict(TrainerCallback):
                 "random": ranks.gather(random_states()),
             }
         elif self._saved is not None:
-            # A tuner saves before training starts, and a run with enabled=False hands on what it
-            # got: the state knows at which global step it was taken.
+            # A tuner saves before training starts, and a run with enabled=False saves the state
+            # that it has loaded; the state has its own global step.
             checkpoint[KEY] = self._saved
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep the saved state until training starts, when there is something to put it into."""
+        """Store the loaded state until training starts."""
         self._saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
 
     def _run_config(self, trainer: pl.Trainer, clock: TrainerClock) -> HybridConfig:
-        """The configuration with the run's length, and without predicted steps if need be."""
+        """Return the configuration with the run's length; without predictions if unsupported."""
         length = clock.length if isinstance(clock.length, int) else self.config.total_steps
         if length is None:
             raise UnsupportedSetupError(
@@ -346,26 +353,26 @@ class HybridPredict(TrainerCallback):
         self._tell(lambda reporter: reporter.step(trainer, record))
 
     def _tell(self, act: Callable[[Reporter], object]) -> None:
-        """Let the reporter tell of the run; what fails in telling does not end the training."""
+        """Call the reporter; if reporting fails, training continues without it."""
         reporter = self._reporter
         if reporter is None:
             return
         try:
             act(reporter)
         except Exception:
-            logger.warning("HybridPredict tells no more of this run.", exc_info=True)
+            logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
             self._reporter = None
-            reporter.release()
+            reporter.detach()
 
     def _close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
-        """Say how the run ended; the next run has a reporter of its own."""
+        """Report how the run ended, and close the reporter."""
         self._tell(lambda reporter: reporter.close(trainer, status, timeout))
         self._reporter = None
         view, self._view = self._view, None
         if view is not None:
             view.close()
 
-    def _let_go(self, trainer: pl.Trainer) -> None:
+    def _detach(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:
             self.engine.detach()
         if self._missed is not None:

@@ -1,10 +1,10 @@
-"""Lets a Lightning Trainer's own counters follow the steps of a run, predicted ones included."""
+"""Advances the counters of a Lightning Trainer by predicted steps."""
 
 from __future__ import annotations
 
 import math
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
@@ -16,22 +16,24 @@ SkipData = Literal["auto", "draw", "tail", "none"]
 
 
 class TrainerClock:
-    """Advances global step, schedulers and, in epoch-bound runs, batches by predicted steps.
+    """Advances the counters of a Lightning Trainer by predicted steps.
+
+    It advances the global step, the schedulers, and in runs bounded by epochs also the batches.
 
     Args:
         trainer: The Trainer, at the start of training.
         skip_data: See :class:`HybridPredict`.
         epochs: ``max_epochs`` as the user set it; -1 or None if epochs do not bound the run. Other
-            callbacks may raise the Trainer's own for epochs without updates.
+            callbacks may change the Trainer's ``max_epochs`` later.
 
     Attributes:
-        steps: Steps of the run, as the Trainer has counted them.
+        steps: Number of steps of the run, as counted by the Trainer.
         global_step: The Trainer's global step after the last full step.
     """
 
     _counter = "automatic_optimization.optim_progress.optimizer.step"
     _updates = 1
-    """What the Trainer's global step counts in one full step."""
+    """Increase of the Trainer's global step in one full step."""
 
     def __init__(self, trainer: pl.Trainer, skip_data: SkipData, epochs: int | None) -> None:
         self._trainer = trainer
@@ -47,7 +49,7 @@ class TrainerClock:
         self.length = self._length()
 
     def _ends(self) -> tuple[int | float, int | float]:
-        """The step at which ``max_steps`` ends the run, and that at which epochs do."""
+        """Return the steps at which ``max_steps`` and ``max_epochs`` end the run."""
         trainer, loop = self._trainer, self._trainer.fit_loop
         by_steps = by_epochs = math.inf
         if trainer.max_steps != -1:
@@ -64,10 +66,10 @@ class TrainerClock:
         return by_steps, by_epochs
 
     def _length(self) -> int | float:
-        """Steps of the run, those before included; infinite if unknown.
+        """Return the run's length in steps, including steps before a resume; infinite if unknown.
 
         Raises:
-            UnsupportedSetupError: If epochs matter and differ in their number of updates.
+            UnsupportedSetupError: If epochs matter and have different numbers of updates.
         """
         scheduler = package_of(self._trainer).callbacks.GradientAccumulationScheduler
         now = {self._trainer.accumulate_grad_batches}
@@ -78,7 +80,7 @@ class TrainerClock:
         if changing and (math.isfinite(self._by_epochs) or self.skip_data != "none"):
             raise UnsupportedSetupError(
                 "GradientAccumulationScheduler",
-                "a run bounded by max_steps alone, that keeps all batches",
+                "a run bounded by max_steps alone, with skip_data='none'",
                 f"max_epochs={self._epochs}, skip_data={self.skip_data!r}",
                 "Set Trainer(max_steps=..., max_epochs=-1) and HybridPredict(skip_data='none').",
             )
@@ -86,7 +88,7 @@ class TrainerClock:
 
     @property
     def unavailable(self) -> str:
-        """Why this version of Lightning cannot follow predicted steps; empty if it can."""
+        """Reason why predicted steps cannot be counted in this Trainer; empty if they can."""
         paths = (
             f"epoch_loop.{self._counter}.total.completed",
             "epoch_loop.batch_progress.current.ready",
@@ -103,14 +105,14 @@ class TrainerClock:
 
     @property
     def outlasts(self) -> bool:
-        """Whether the Trainer would go on after the run's last step."""
+        """Whether the Trainer would continue after the run's last step."""
         if math.isinf(self.length):
             return True
-        # Epochs may hold more batches than the steps so far have used or skipped.
+        # The epochs may have batches left that were neither used nor skipped.
         return self._by_epochs < self._by_steps if self.skip_data == "none" else self._owed > 0
 
     def set_global_step(self, step: int) -> None:
-        """Make the Trainer's global step ``step``."""
+        """Set the Trainer's global step."""
         progress = attrgetter(self._counter)(self._trainer.fit_loop.epoch_loop)
         before = int(progress.total.completed)
         for counts in (progress.total, progress.current):
@@ -118,18 +120,23 @@ class TrainerClock:
             counts.completed += step - before
 
     def open(self) -> None:
-        """Take note of where the counters stand before a full step."""
+        """Record the counters before a full step."""
 
     def check(self, full_steps: int) -> None:
-        """Check after this many full steps that the last one counted as the length assumes."""
-
-    def advance(self, ticks: int, steps: int, batch_idx: int) -> None:
-        """Follow the engine's clock after a full step.
+        """Check that the last full step made the updates that the run's length assumes.
 
         Args:
-            ticks: Ticks of the full step; what the Trainer counted in it counts so many times.
-            steps: Steps of the run so far, these ticks included.
-            batch_idx: Index of the full step's last batch in the epoch.
+            full_steps: Number of full steps so far.
+        """
+
+    def advance(self, ticks: int, steps: int, batch_idx: int) -> None:
+        """Advance the Trainer's counters after a full step.
+
+        Args:
+            ticks: Ticks of the full step; everything that the Trainer counted in it counts this
+                often.
+            steps: Steps of the run so far, including these ticks.
+            batch_idx: Index in the epoch of the full step's last batch.
         """
         self.global_step += ticks * (self._trainer.global_step - self.global_step)
         self.set_global_step(self.global_step)
@@ -139,10 +146,10 @@ class TrainerClock:
             self._skip_batches()
 
     def end_epoch(self) -> None:
-        """Step the schedulers that count epochs as often as the plain run would have by now.
+        """Step schedulers that count epochs as often as in the plain run.
 
-        The Trainer steps them once in every epoch of its own. Where epochs have few batches there
-        are fewer of these, since each has at least one full step.
+        The Trainer steps them once per epoch. If epochs have few batches, this run has fewer
+        epochs, because each has at least one full step.
         """
         batches, window = self._trainer.num_training_batches, self._trainer.accumulate_grad_batches
         if self.skip_data == "none" or math.isinf(batches):
@@ -158,7 +165,7 @@ class TrainerClock:
 
     @property
     def missing_epochs(self) -> int:
-        """Epochs of the plain run that there were too few full steps for."""
+        """Number of epochs of the plain run that this run does not have."""
         if self._epochs == -1 or self._by_epochs > self._by_steps or self.skip_data == "none":
             return 0
         return self._epochs - self._trainer.current_epoch
@@ -188,13 +195,13 @@ class TrainerClock:
             self._scheduler_steps[k] = self._step_scheduler(config, done, plain)
 
     def _step_scheduler(self, config: Any, done: int, plain: int) -> int:
-        """Step a scheduler up to as often as in the plain run; how often it has been stepped."""
+        """Step a scheduler until it has as many steps as in the plain run; return their number."""
         for _ in range(plain - done):
             self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
         return max(done, plain)
 
     def _plain_scheduler_steps(self, steps: int, frequency: int) -> int:
-        """How often the plain run would have stepped a scheduler after so many steps."""
+        """Number of scheduler steps in the plain run after ``steps`` steps."""
         window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
         stride = frequency // math.gcd(frequency, window)
         if math.isinf(batches):
@@ -206,20 +213,21 @@ class TrainerClock:
 
     @property
     def _owed(self) -> int:
-        """Batches that the plain run would have used by now, and this one has not.
+        """Number of batches that the plain run has used more than this run.
 
-        Within an epoch only differences matter: what an epoch's end cuts off is owed to the next.
+        Within an epoch only differences matter; batches that do not fit in an epoch are skipped in
+        the next.
         """
         return self._first_batch + self._plain_batches() - self._batches.ready
 
     def _plain_batches(self) -> int:
-        """How many batches the plain run would have used after so many steps."""
+        """Number of batches that the plain run has used after as many steps."""
         window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
         epochs, rest = divmod(self.steps, math.ceil(batches / window))
         return epochs * int(batches) + min(rest * window, int(batches))
 
     def _skip_batches(self) -> None:
-        """Catch up with the plain run, but never over a validation or the end of the epoch."""
+        """Skip the batches of predicted steps, but no validation and no end of an epoch."""
         trainer, fit_loop = self._trainer, self._trainer.fit_loop
         window, progress = trainer.accumulate_grad_batches, fit_loop.epoch_loop.batch_progress
         at = progress.current.ready
@@ -232,7 +240,7 @@ class TrainerClock:
         fetcher = fit_loop._data_fetcher
         assert fetcher is not None
         if self.skip_data == "draw":
-            # A training step that takes the iterator itself has a fetcher that only hands it out.
+            # If training_step takes an iterator, the fetcher returns the iterator, not batches.
             batches_left = getattr(fetcher, "iterator_wrapper", fetcher)
             for _ in range(count):
                 next(batches_left)
@@ -245,13 +253,13 @@ class TrainerClock:
         progress.is_last_batch = fetcher.done
 
     def _settings(self) -> list[int | float]:
-        """What the length of a run depends on."""
+        """Settings that determine the length of a run."""
         trainer = self._trainer
         data = [trainer.num_training_batches, trainer.accumulate_grad_batches]
         return [*data, trainer.max_steps, self._epochs]
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run started and what was counted, as primitives."""
+        """Return the start of the run and all counts, as primitives."""
         return {
             "steps": self.steps,
             "length": self.length,
@@ -265,13 +273,13 @@ class TrainerClock:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Continue from a saved state; where the Trainer has gone on since, its counters win.
+        """Load a state of :meth:`state_dict`; if the Trainer has continued since, its counters win.
 
         Returns:
-            Whether the Trainer stands where the state was saved.
+            Whether the Trainer's counters are those of the state.
         """
         before, self._start = int(state["global_step"]), int(state["start"])
-        # What MissedCheckpoints has saved is told an earlier global step.
+        # A checkpoint saved by MissedCheckpoints has an earlier global step.
         stayed = state["batches"] == self._batches.ready and self.global_step <= before
         self.steps = int(state["steps"])
         if stayed:
@@ -283,23 +291,24 @@ class TrainerClock:
         settings = self._settings()
         if state["settings"][:2] == settings[:2]:
             self._first_batch = int(state["first_batch"])
-        elif math.isfinite(settings[0]):  # what was used of other epochs is no measure
+        elif math.isfinite(settings[0]):  # the saved count belongs to epochs of another length
             self._first_batch -= self._plain_batches()
         self._by_steps, self._by_epochs = self._ends()
         self.length = state["length"] if state["settings"] == settings else self._length()
         return stayed
 
     def _steps_of(self, updates: int, state: dict[str, Any]) -> int:
-        """Steps in which the Trainer has counted so many updates, in a run with this state."""
+        """Convert a number of the Trainer's updates to steps of a run with this state."""
         return updates
 
 
+@final
 class MissedCheckpoints(TrainerCallback):
-    """Runs after all other callbacks: catches up on the global steps that they wait for.
+    """Calls callbacks that wait for a global step which a full step of several ticks skipped.
 
-    A full step of several ticks may jump over a multiple of ``every_n_train_steps``, or over a step
-    at which a weight average is to be updated. Such a callback is told the global step that it
-    waits for, for the length of one call, and nothing else changes.
+    A full step of several ticks can skip a multiple of ``every_n_train_steps``, or a step at which
+    a weight average is updated. The callback that waits for it is called once with that global
+    step. This callback runs after all others.
 
     Args:
         clock: The Trainer's clock.
@@ -310,7 +319,7 @@ class MissedCheckpoints(TrainerCallback):
         self.jumped_from: int | None = None
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Let every callback see the last step that it waits for and this full step jumped over."""
+        """Call every callback with the last global step that it waits for and that was skipped."""
         before, self.jumped_from = self.jumped_from, None
         if before is None:
             return
@@ -327,12 +336,12 @@ class MissedCheckpoints(TrainerCallback):
 
     @staticmethod
     def _awaited(trainer: pl.Trainer, callback: Any, before: int, after: int) -> int | None:
-        """The last global step between these that a callback waits for; None without one."""
+        """Return the last global step between two that a callback waits for, or None."""
         if isinstance(callback, package_of(trainer).callbacks.ModelCheckpoint):
             every = getattr(callback, "_every_n_train_steps", 0)
             multiple = after // every * every if every > 0 else 0
             return multiple if before < multiple < after else None
-        # Only weight averages have this method; versions of Lightning differ in whether there are.
+        # Only callbacks that average weights have this method, in some versions of Lightning.
         due = getattr(callback, "should_update", None)
         if due is None or due(step_idx=after - 1):
             return None

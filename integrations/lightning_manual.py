@@ -1,9 +1,9 @@
-"""The Trainer's counters where ``training_step`` steps the optimizers and schedulers itself."""
+"""The Trainer's counters under manual optimization."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 
@@ -14,21 +14,22 @@ if TYPE_CHECKING:
     import lightning.pytorch as pl
 
 
+@final
 class ManualClock(TrainerClock):
-    """The clock under manual optimization: one ``training_step`` is one full step.
+    """The Trainer's clock under manual optimization: one ``training_step`` is one full step.
 
-    The Trainer's global step counts the update of every optimizer, so a full step of n updates that
-    ticks k times advances it by n k. A scheduler that the module steps within epochs is stepped as
-    often per step as the module does per full step; one that it steps at the end of epochs only is
-    left to the module, because epochs are shortened already.
+    The Trainer's global step counts the updates of all optimizers, so a full step of n updates and
+    k ticks advances it by n k. A scheduler that the module steps within epochs is stepped as often
+    per step as the module does per full step. A scheduler that it steps only at the end of epochs
+    is not changed, because epochs are shortened already.
 
-    Args are those of :class:`TrainerClock`.
+    The arguments are those of :class:`TrainerClock`.
     """
 
     _counter = "manual_optimization.optim_step_progress"
 
     def __init__(self, trainer: pl.Trainer, skip_data: SkipData, epochs: int | None) -> None:
-        # Every optimizer is taken to be stepped once per training step; `check` sees to that.
+        # This assumes one step of each optimizer per training step; `check` verifies it.
         self._updates = len(trainer.optimizers)
         super().__init__(trainer, skip_data, epochs)
         self._positions: list[int] = []
@@ -36,17 +37,20 @@ class ManualClock(TrainerClock):
         self._seen = trainer.global_step
 
     def open(self) -> None:
-        """Take note of where global step and schedulers stand before a full step."""
+        """Record global step and schedulers before a full step."""
         self._seen = self._trainer.global_step
         self._positions = [_position(c.scheduler) for c in self._trainer.lr_scheduler_configs]
 
     def check(self, full_steps: int) -> None:
-        """Check that a training step made the updates that the length counts on.
+        """Check that a training step made the updates that the run's length assumes.
 
-        The first one has to make some; later ones may pass over a batch.
+        The first one has to update; later ones may skip a batch.
+
+        Args:
+            full_steps: Number of full steps so far.
 
         Raises:
-            UnsupportedSetupError: If it did not.
+            UnsupportedSetupError: If it made another number of updates.
         """
         updates = self._trainer.global_step - self._seen
         by_steps = self._by_steps <= self._by_epochs
@@ -77,19 +81,19 @@ class ManualClock(TrainerClock):
             counts.within_epochs |= stepped > 0 and not self._trainer.is_last_batch
             if not counts.within_epochs:
                 continue
-            # As often per step as the module does per full step.
+            # The module's number of steps per full step, times the run's steps.
             due = counts.by_module * (steps - counts.origin) // counts.full_steps
             for _ in range(due - counts.in_all):
                 scheduler.step()
             counts.in_all = max(counts.in_all, due)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the run started and what was counted, as primitives."""
+        """Return the start of the run and all counts, as primitives."""
         counts = {str(k): asdict(c) for k, c in self._counts.items()}
         return {**super().state_dict(), "counts": counts}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Continue from a saved state; where the Trainer has gone on since, its counters win."""
+        """Load a state of :meth:`state_dict`; if the Trainer has gone on, its counters win."""
         same = super().load_state_dict(state)
         if same:
             self._counts = {int(k): _SchedulerCounts(**c) for k, c in state["counts"].items()}
@@ -101,6 +105,7 @@ class ManualClock(TrainerClock):
         return round(updates / per_step)
 
 
+@final
 @dataclass
 class _SchedulerCounts:
     origin: int
@@ -111,7 +116,7 @@ class _SchedulerCounts:
 
 
 def _position(scheduler: Any) -> int:
-    """How often a scheduler has been stepped; a chain only counts in its parts."""
+    """Number of steps of a scheduler; a chained scheduler has them in its parts."""
     if isinstance(scheduler, ChainedScheduler):
         return _position(scheduler._schedulers[0])
     return int(scheduler.last_epoch)

@@ -1,4 +1,4 @@
-"""The two packages that a Trainer may come from: ``lightning`` and ``pytorch_lightning``."""
+"""Supports both packages of the Trainer: ``lightning`` and ``pytorch_lightning``."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
 
 def package_of(trainer: Any) -> Any:
-    """The package that a Trainer's class comes from, as a module.
+    """Return the package that a Trainer's class comes from, as a module.
 
     Raises:
-        UnsupportedSetupError: If it comes from neither.
+        UnsupportedSetupError: If it comes from another package.
     """
     homes = [cls.__module__ for cls in type(trainer).__mro__]
     for name in PACKAGES:
@@ -29,11 +29,11 @@ def package_of(trainer: Any) -> Any:
 
 
 class _Anchor:
-    """Stands for ``object``, which python lets no class exchange for other bases."""
+    """A base class in place of ``object``, since Python cannot replace ``object`` as a base."""
 
 
 def follow_imports() -> bool:
-    """Give callbacks the bases of all packages that have been imported; True if one is new."""
+    """Set ``Callback`` of all imported packages as bases; return whether there is a new one."""
     modules: list[Any] = [sys.modules.get(f"{name}.callbacks") for name in PACKAGES]
     bases = (*(module.Callback for module in modules if hasattr(module, "Callback")), _Anchor)
     if bases == TrainerCallback.__bases__:
@@ -47,24 +47,25 @@ if TYPE_CHECKING:
 else:
 
     class TrainerCallback(_Anchor):
-        """A ``Callback`` of every Lightning package that has been imported, were it only just now.
+        """A ``Callback`` of every Lightning package that has been imported by now.
 
-        Trainers ask with ``isinstance`` for the ``Callback`` of their own package. No package is
-        imported for that: where both are installed, a callback may be made before either is used.
+        Trainers check with ``isinstance`` for the ``Callback`` of their own package. If both
+        packages are installed, none is imported here, and a callback can be made before the
+        Trainer's package is imported.
         """
 
         def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-            """Take the bases of what has been imported by now."""
+            """Make an instance after adding the bases of all imported packages."""
             follow_imports()
             return object.__new__(cls)
 
         @property
         def __class__(self) -> type:
-            # What isinstance() asks if type() has no such base. It passes over type() itself.
+            # isinstance() reads __class__ if type() does not have the base.
             return type("Callback", (type(self),), {}) if follow_imports() else type(self)
 
 
-# Where one package is installed it is imported, so that a command line knows its callbacks.
+# A single installed package is imported, so that LightningCLI knows its callbacks.
 if not any(name in sys.modules for name in PACKAGES):
     installed = [name for name in PACKAGES if find_spec(name.split(".")[0])]
     if not installed:

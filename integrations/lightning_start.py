@@ -1,4 +1,4 @@
-"""What is looked at before a Trainer begins: what it refuses, what it warns of, random states."""
+"""Checks and warnings before a Trainer starts, and the random states of a resumed run."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ if TYPE_CHECKING:
     import lightning.pytorch as pl
 
 KEY = "hybrid_predict"
-"""The callback's state in a checkpoint."""
+"""Key of the callback's state in a checkpoint."""
 
 
 def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
-    """Continue every rank's random generators, in the epoch's iterator as well."""
+    """Restore every rank's random generators, and the iterator of the epoch."""
     if len(states) == ranks.size():
         set_random_states(states[ranks.rank()])
     loop = trainer.fit_loop
     progress = loop.epoch_loop.batch_progress
     if loop.restarted_on_epoch_end or progress.is_last_batch or progress.current.ready == 0:
-        # The epoch's iterator was made, and drew its seeds, before the states were put back.
+        # The epoch's iterator drew its seeds before the states were restored; make a new one.
         assert loop._data_fetcher is not None
         iter(loop._data_fetcher)
 
 
 def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-    """Raise for set-ups that are not supported.
+    """Raise an error for set-ups that are not supported.
 
     Args:
         trainer: The Trainer.
-        pl_module: What it is to train.
+        pl_module: The module to train.
 
     Raises:
-        UnsupportedSetupError: If this is such a set-up.
+        UnsupportedSetupError: If the set-up is not supported.
     """
     known = package_of(trainer).strategies
     supported = (known.SingleDeviceStrategy, known.DDPStrategy, known.ModelParallelStrategy)
@@ -53,11 +53,11 @@ def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
 
 
 def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
-    """Warn where patience is counted in validations or epochs, and predicted steps leave some out.
+    """Warn if a callback counts patience in validations or epochs, of which there are fewer.
 
     Args:
-        trainer: The Trainer of a run that uses all batches, so that its epochs are fewer.
-        speedup: How many times fewer.
+        trainer: The Trainer of a run that uses all batches, and so has fewer epochs.
+        speedup: Factor by which there are fewer epochs.
     """
     stops = package_of(trainer).callbacks.EarlyStopping
     patient = [
@@ -66,8 +66,8 @@ def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
     ]
     if patient:
         package_of(trainer).utilities.rank_zero_warn(
-            f"HybridPredict: the patience of {' and '.join(patient)} counts validations or epochs, "
-            f"of which a run bounded by steps has about {speedup:g} times fewer than without "
-            f"predicted steps. Divide patience by {speedup:g}, or bound the run by max_epochs "
-            "alone: then no validation is left out."
+            f"HybridPredict: the patience of {' and '.join(patient)} counts validations or epochs. "
+            f"A run bounded by steps has about {speedup:g} times fewer of them with predicted "
+            f"steps. Divide patience by {speedup:g}, or bound the run by max_epochs alone, which "
+            "keeps all validations."
         )

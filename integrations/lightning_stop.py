@@ -1,11 +1,11 @@
-"""Ends a run that somebody has asked to end, with a checkpoint."""
+"""Stops a run on request, with a checkpoint."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 import torch.distributed as dist
@@ -20,23 +20,25 @@ if TYPE_CHECKING:
 logger = ranks.rank_zero_logger(__name__)
 
 _EVERY = 1.0
-"""Seconds between two looks at the request, about."""
+"""Seconds between two looks for a request, approximately."""
 
 _RAREST = 1000
-"""Full steps between them at most."""
+"""Largest number of full steps between two looks for a request."""
 
 
+@final
 class StopRequests(TrainerCallback):
-    """Runs after all other callbacks: between full steps, all weights are verified there.
+    """Checks between full steps, when all weights are verified, whether the run has to stop.
 
-    The first rank looks about once a second, and all ranks learn of it in the same full step,
-    through a group on the host, so that nobody waits for a device.
+    Rank 0 looks for a request about once a second. All ranks learn of it in the same full step,
+    over a process group on the host, so that no rank waits for a device. This callback runs after
+    all others.
 
     Args:
         engine: The run's engine.
-        asked: Tells on the first rank whether the run was asked to end.
-        saved: Called there with the checkpoint that was saved.
-        folder: Where the checkpoint belongs, None on the other ranks.
+        asked: Function that tells on rank 0 whether the run has to stop.
+        saved: Function that is called with the path of the saved checkpoint.
+        folder: Folder of the checkpoint on rank 0, None on other ranks.
     """
 
     def __init__(
@@ -52,13 +54,13 @@ class StopRequests(TrainerCallback):
         self._due: float = self._looked + 1
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """End the run if it was asked to, at full steps that are about a second apart."""
+        """Stop the run if this was requested; looks about once a second."""
         step = self._engine.clock.full_steps
         if self._engine.in_step or step < self._due or self._engine.done:
             return
         asked, wait = self._agreed(step)
         self._due = step + wait
-        # Before min_steps and min_epochs the Trainer would go on, past the checkpoint.
+        # Before min_steps and min_epochs the Trainer does not stop.
         if not asked or not getattr(trainer.fit_loop, "_can_stop_early", True):
             return
         name = f"stopped-step={trainer.global_step}.ckpt"
@@ -69,22 +71,25 @@ class StopRequests(TrainerCallback):
         try:
             trainer.save_checkpoint(path)
         except OSError:
-            if ranks.size() > 1:  # the others have saved their parts, or wait
+            if ranks.size() > 1:  # the other ranks have saved their shards, or wait
                 raise
-            text = "HybridPredict was asked to stop, cannot save %s, and goes on with the run."
+            text = "HybridPredict was asked to stop, but cannot save %s; the run continues."
             logger.warning(text, path, exc_info=True)
             return
         self._saved(path)
         trainer.should_stop = True
 
     def close(self) -> None:
-        """Let go of the group."""
+        """Destroy the process group."""
         group, self._group = self._group, None
         if group is not None and dist.is_initialized():
             dist.destroy_process_group(group)
 
     def _agreed(self, step: int) -> tuple[bool, int]:
-        """Whether the run is to end, and full steps until the next look, the same on all ranks."""
+        """Return whether to stop, and the number of full steps to the next look.
+
+        Both are equal on all ranks.
+        """
         now = monotonic()
         rate = (step - self._looked) / max(now - self._time, 1e-6)
         self._looked, self._time = step, now

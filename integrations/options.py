@@ -1,4 +1,4 @@
-"""The arguments of a callback, as a configuration."""
+"""Makes a configuration from the arguments of a callback."""
 
 from __future__ import annotations
 
@@ -13,16 +13,20 @@ from hybrid_predict.updates import make_update
 
 FIELDS = frozenset(f.name for f in fields(HybridConfig))
 _PATTERN = {"full_steps", "predict_steps"}
-"""What says the same as ``speedup``."""
+"""Fields that replace ``speedup``."""
 
 
 def configuration(
     config: HybridConfig | Mapping[str, Any] | None, given: Mapping[str, Any]
 ) -> HybridConfig:
-    """A configuration, its fields by name or None, overridden by the fields given.
+    """Return a configuration, with some fields overridden.
+
+    Args:
+        config: A configuration, its fields by name, or None for the defaults.
+        given: Fields that override it.
 
     Raises:
-        ConfigError: If a field is unknown or out of range.
+        ConfigError: If a field is unknown or invalid.
     """
     chosen = dict(config) if isinstance(config, Mapping) else dict(vars(config or HybridConfig()))
     check_names("config", sorted(chosen.keys() | given.keys()), FIELDS)

@@ -1,4 +1,4 @@
-"""Sends what is logged from a thread of its own, so that a slow server never holds up training."""
+"""Sends calls to a server from a thread, so that a slow server does not delay training."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from typing import final
 
 logger = logging.getLogger(__name__)
 
 
+@final
 class Outbox:
-    """Calls to a server, in order, each tried again until it succeeds or the outbox is closed.
+    """Queue of calls to a server, in order; each is repeated until it succeeds.
 
-    A server that is down, slow or full costs one warning: what waits is sent when it returns. At
-    most ``capacity`` calls wait; beyond that the oldest is dropped and counted.
+    If the server is down, slow or full, one warning is logged, and the calls wait. At most
+    ``capacity`` calls wait; further ones displace the oldest, which are counted as dropped.
 
     Args:
-        name: What the warnings call the server.
-        capacity: Calls that may wait, at least 1.
-        patience: Seconds between two attempts at most; the first wait is a sixtieth of it.
+        name: Name of the server in warnings.
+        capacity: Largest number of waiting calls, at least 1.
+        patience: Longest time in seconds between two attempts; the first wait is a sixtieth of it.
     """
 
     def __init__(self, name: str, capacity: int = 10_000, patience: float = 60.0) -> None:
@@ -36,7 +38,7 @@ class Outbox:
             return len(self._calls)
 
     def send(self, call: Callable[[], object]) -> None:
-        """Queue a call; returns at once."""
+        """Queue a call, and return at once."""
         with self._changed:
             if len(self._calls) >= self._capacity:
                 self._calls.popleft()
@@ -51,13 +53,13 @@ class Outbox:
             self._changed.notify_all()
 
     def close(self, timeout: float = 30.0) -> int:
-        """Send what waits, for so many seconds at most, and end the thread.
+        """Send what is queued, for at most ``timeout`` seconds, and end the thread.
 
         Args:
-            timeout: Seconds; a call that hangs in the server is left to end with the process.
+            timeout: Seconds to wait; a call that hangs in the server ends with the process.
 
         Returns:
-            How many calls were lost since the outbox was made.
+            Number of calls that were dropped since the outbox was made.
         """
         thread = self._thread
         deadline = monotonic() + timeout
@@ -71,9 +73,7 @@ class Outbox:
             thread.join(max(0.1, deadline - monotonic()))
             self._thread = None
         if self.dropped:
-            logger.warning(
-                "%s did not take %d calls before the end of the run.", self._name, self.dropped
-            )
+            logger.warning("%s: %d logging calls were lost.", self._name, self.dropped)
         return self.dropped
 
     def _work(self) -> None:
@@ -89,9 +89,7 @@ class Outbox:
             except Exception as error:
                 if not self._warned:
                     self._warned = True
-                    text = (
-                        "%s could not be reached (%r); training goes on, and what is logged waits."
-                    )
+                    text = "%s could not be reached (%r); training continues, and logs are queued."
                     logger.warning(text, self._name, error)
                 with self._changed:
                     self._changed.wait_for(lambda: self._closing, wait)
@@ -99,7 +97,7 @@ class Outbox:
                 continue
             wait = self._patience / 60
             with self._changed:
-                # It may have been dropped meanwhile because too many were waiting.
+                # A full queue may have dropped this call in the meantime.
                 if self._calls and self._calls[0] is call:
                     self._calls.popleft()
                 self._changed.notify_all()

@@ -1,4 +1,4 @@
-"""What a run tells while it trains: on the screen, to loggers, in its event log."""
+"""Reports on a run while it trains: on the screen, to loggers, and in its event log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger, percent
@@ -30,22 +30,23 @@ _PHASES = {
     Phase.WARMUP: "warm-up: updates are corrected, nothing is predicted yet",
     Phase.FULL: "the warm-up is over",
     Phase.PREDICT: "predicted steps begin",
-    Phase.COOLDOWN: "cooldown: the rest is left to the optimizer",
-    Phase.PLAIN: "plain training from here on",
+    Phase.COOLDOWN: "cooldown: the optimizer alone takes the remaining steps",
+    Phase.PLAIN: "plain training for the rest of the run",
 }
 
 
+@final
 class Reporter:
-    """Tells about one run, on the first rank only but for the progress bar.
+    """Reports on one run, on rank 0 only, except for the progress bar.
 
     Args:
         trainer: The run's Trainer.
-        engine: The run's engine, with what a resumed run goes on from.
-        log_dir: Where the event log is written: ``auto``, a folder, or None.
-        view: The live view, None for none.
+        engine: The run's engine, after a saved state was loaded.
+        log_dir: Folder of the event log: ``auto``, a path, or None.
+        view: The live view, or None.
 
     Attributes:
-        folder: The event log's folder, None if nothing is written.
+        folder: Folder of the event log, or None if none is written.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class Reporter:
         return self._engine.ledger
 
     def step(self, trainer: pl.Trainer, record: StepRecord) -> None:
-        """Take the record of a full step."""
+        """Report a full step from its record."""
         ledger = self._ledger
         if self._last is None:
             self._begin(trainer)
@@ -92,7 +93,7 @@ class Reporter:
             self._log_row()
 
     def _begin(self, trainer: pl.Trainer) -> None:
-        """Say what the run does: the first full step tells the kinds of parameters and the cost."""
+        """Report what the run does; after the first full step the kinds and the cost are known."""
         engine, share = self._engine, self._ledger.correction_share
         plan, cost = overview(engine), ""
         if share is not None:
@@ -105,16 +106,16 @@ class Reporter:
             self._log = EventLog(path, plan, engine.config.to_dict(), self._done, keep=keep)
 
     def asked_to_stop(self) -> bool:
-        """Whether somebody has asked this run to end."""
+        """Whether a user has requested that this run stops."""
         log = self._log
         return log is not None and log.path is not None and is_asked(log.path, log.started)
 
     def stopped(self, checkpoint: str) -> None:
-        """Take note of the checkpoint with which the run ends as asked."""
+        """Record the path of the checkpoint with which the run stops on request."""
         self._checkpoint = checkpoint
 
     def shown(self) -> dict[str, str]:
-        """What the progress bar shows: the share of steps saved, and skill once it is known."""
+        """Values for the progress bar: share of steps saved, and skill once it is known."""
         ledger = self._ledger
         shown = {"fewer": f"{ledger.saved_steps_fraction:.0%}"}
         return shown if ledger.skill is None else {**shown, "skill": f"{ledger.skill:.2f}"}
@@ -126,12 +127,12 @@ class Reporter:
         self._recorder.log_summary(self._engine.config, self._ledger, history)
 
     def close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
-        """Say how the run ended, and send what waits; nothing more is told.
+        """Report how the run ended, and send what is queued.
 
         Args:
             trainer: The run's Trainer.
             status: ``finished``, ``stopped`` or ``failed: ...``.
-            timeout: Seconds that servers have to take what waits.
+            timeout: Seconds to wait for servers.
         """
         if self._checkpoint is not None and status == "stopped":
             status = "stopped as asked"
@@ -141,7 +142,7 @@ class Reporter:
             if log.path is not None:
                 withdraw(log.path, log.started)
             self._show(last=True)
-        self.release()
+        self.detach()
         how = "" if status == "finished" else f" {status} after"
         self._say(trainer, f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
         if self._checkpoint is not None:
@@ -151,7 +152,7 @@ class Reporter:
         self._recorder.close(timeout)
 
     def _unpredicted(self) -> str:
-        """Why no predicted step was made where some were planned, as the last event says it."""
+        """Return why no planned predicted step was made, as the last such event says it."""
         ledger, planned = self._ledger, self._engine.clock.planned
         if not planned or ledger.predicted_steps or self._engine.config.shadow:
             return ""
@@ -159,17 +160,17 @@ class Reporter:
         found = [reason for reason in reasons if reason.startswith("no predicted steps")]
         return f"; {found[-1]}" if found else ""
 
-    def release(self) -> None:
-        """Leave the screen and the progress bar as they were; let go of the event log's file."""
+    def detach(self) -> None:
+        """Restore the screen and the progress bar, and close the event log."""
         if self._log is not None:
             self._log.close()
-        self._bar.release()
+        self._bar.detach()
         view, self._view = self._view, None
         if view is not None:
             view.stop()
 
     def _show(self, *, last: bool = False) -> None:
-        """Draw the live view; one that cannot be drawn ends, and everything else goes on."""
+        """Draw the live view; if this fails, training continues without it."""
         if self._view is None or self._log is None:
             return
         try:
@@ -194,19 +195,19 @@ class Reporter:
         logger.info("Full step %d: %s%s.", record.step, _PHASES[record.phase], known)
 
     def _log_row(self) -> None:
-        """Log the last full step, unless it has been."""
+        """Log the last full step, unless it was logged already."""
         if self._unlogged:
             self._unlogged = False
             self._recorder.log_row(self._ledger, self._position)
 
 
 def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
-    """Where the event log of a run belongs, None if nowhere.
+    """Return the folder for the event log of a run, or None.
 
     Args:
         trainer: The run's Trainer.
-        log_dir: A folder, None, or ``auto`` for the folder of the first logger that makes one for
-            each run, as those for TensorBoard and CSV files do.
+        log_dir: A folder, None, or ``auto`` for the folder of the first logger that makes one per
+            run, as those for TensorBoard and CSV files do.
     """
     if log_dir != "auto":
         return None if log_dir is None else Path(log_dir).expanduser()
@@ -217,12 +218,13 @@ def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
     return None
 
 
+@final
 class _Bar:
-    """Lets a progress bar show the saving last; none of the user's metrics gives way.
+    """Adds values to a progress bar, after the user's metrics.
 
     Args:
-        bar: The progress bar, None for none.
-        shown: What is added to its metrics.
+        bar: The progress bar, or None.
+        shown: Function that returns the added values.
     """
 
     def __init__(self, bar: Any, shown: Callable[[], dict[str, str]]) -> None:
@@ -238,8 +240,8 @@ class _Bar:
 
         bar.get_metrics = extended
 
-    def release(self) -> None:
-        """Give the bar its own metrics back."""
+    def detach(self) -> None:
+        """Restore the progress bar's own metrics."""
         bar, self._bar = self._bar, None
         if bar is None:
             return
@@ -250,16 +252,16 @@ class _Bar:
 
 
 def say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
-    """One line where Lightning writes its own, on the first rank.
+    """Print one line where Lightning prints its own, on rank 0.
 
     Args:
         trainer: The run's Trainer.
         text: The line.
-        live: Whether a progress bar may be under way, which has to make room.
+        live: Whether a progress bar may be on the screen, above which the line is printed.
     """
     package, bar = package_of(trainer), trainer.progress_bar_callback
     if bar is None or not trainer.is_global_zero:
         package.utilities.rank_zero_info(text)
     elif logging.getLogger(f"{package.__name__}.utilities.rank_zero").isEnabledFor(logging.INFO):
-        # Logging keeps the stream that was there first, past a live display, which erases the line.
+        # A logging handler may write to a stream that the progress bar overwrites.
         (bar.print if live else print)(text, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""A JSON schema of LightningCLI and audit files, with which an editor completes and checks them."""
+"""Generates a JSON schema of LightningCLI and audit files, for completion in editors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KNOWN: dict[str, Mapping[str, type]] = {"updates": UPDATES, "predictors": PREDI
 
 
 def schema() -> Schema:
-    """The schema: callbacks of a Trainer, and the section ``audit``; the rest is left open."""
+    """Return the schema of the Trainer's callbacks and of the section ``audit``."""
     own = ["HybridPredict", "hybrid_predict.HybridPredict"]
     listed = {"$ref": "#/$defs/callback"}
     callbacks = {
@@ -54,13 +54,13 @@ def schema() -> Schema:
 
 
 def _when(paths: list[str], arguments: Schema) -> Schema:
-    """What ``init_args`` have to be where ``class_path`` is one of these."""
+    """Restrict ``init_args`` if ``class_path`` is one of ``paths``."""
     is_one = {"properties": {"class_path": {"enum": paths}}, "required": ["class_path"]}
     return {"if": is_one, "then": {"properties": {"init_args": arguments}}}
 
 
 def _object(known: Mapping[str, type]) -> Schema:
-    """A registered name, or an object of whatever class."""
+    """Schema of a registered name, or of an object of any class."""
     described = {
         "type": "object",
         "properties": {"class_path": {"type": "string"}, "init_args": {"type": "object"}},
@@ -72,7 +72,7 @@ def _object(known: Mapping[str, type]) -> Schema:
 
 
 def _of_class(cls: type) -> Schema:
-    """The arguments of a class, with what its docstring says of them."""
+    """Schema of the arguments of a class, with descriptions from its docstring."""
     hints = get_type_hints(cls.__init__ if cls is HybridPredict else cls)
     said = _said(HybridConfig) | _said(cls)
     properties = {}
@@ -88,13 +88,13 @@ def _of_class(cls: type) -> Schema:
 
 
 def _said(cls: type) -> dict[str, str]:
-    """What a docstring says of each argument, in one line, without its markup."""
+    """Descriptions of the arguments in a docstring, on one line and without markup."""
     found = parse(getdoc(cls) or "").params
     return {p.arg_name: _MARKUP.sub("", " ".join((p.description or "").split())) for p in found}
 
 
 def _named(name: str, hint: Any) -> Schema:
-    """What an argument of this name may be."""
+    """Schema of an argument by its name, or else by its type."""
     if name in OBJECTS:
         by_kind = {kind: {"$ref": f"#/$defs/{name}"} for kind in KINDS}
         return {

@@ -20,8 +20,8 @@ from benchmarks.tasks.digits import CNN, augment, load_digits
 from benchmarks.tasks.lora import LORA, LowRankLinear, base_state, load_reference_text
 from benchmarks.tasks.photograph import INR, FourierFeatures, load_photograph, pixel_table
 from hybrid_predict import ConfigError
-from hybrid_predict.model.graph import Sighting
-from hybrid_predict.model.kinds import classify, outline, resolve
+from hybrid_predict.model.graph import GraphFindings
+from hybrid_predict.model.kinds import classify, matrix_index, resolve
 
 
 @pytest.fixture(params=TASKS, scope="module")
@@ -265,7 +265,11 @@ def test_names_and_shapes_say_what_the_graph_shows(name):
     """So that a peer, which knows names and shapes alone, has the same hidden matrices."""
     task = TASKS[name].tiny()
     model = task.model(0)
-    loss, seen, about = task.loss(model, next(task.batches(0))), Sighting(), outline(model)
+    loss, seen, about = (
+        task.loss(model, next(task.batches(0))),
+        GraphFindings(),
+        matrix_index(model),
+    )
     seen.add(loss, about)
     loss.backward()
     moved = {id(p) for p in model.parameters() if p.grad is not None}

@@ -192,10 +192,10 @@ BROKEN_UPDATES = [
     (Uphill(), "down the gradient"),
     (Long(), "unit length"),
     (Short(), "4 directions"),
-    (Careless(), "leave gradients"),
+    (Careless(), "does not change gradients"),
     (Undefined(), "finite directions"),
-    (Restless(), "moves nothing"),
-    (Meddling(), "no gradient has reached"),
+    (Restless(), "a length of 0"),
+    (Meddling(), "without a gradient"),
     (Dice(), "survives being saved"),
 ]
 

@@ -1,1 +1,1 @@
-"""What a run has done and saved: clock, ledger, operation counts, saved states."""
+"""Bookkeeping of a run: clock, ledger, operation counts and saved state."""

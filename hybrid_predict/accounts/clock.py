@@ -1,13 +1,13 @@
-"""The clock of a run: which of its N steps are planned as predicted steps, and how far it is."""
+"""The clock of a run: counts its steps and plans which of them are predicted."""
 
 from __future__ import annotations
 
 import math
 from enum import Enum
 from fractions import Fraction
-from typing import Any
+from typing import Any, final
 
-from hybrid_predict.accounts.saved import whole
+from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 
@@ -22,27 +22,29 @@ class Phase(str, Enum):
     PLAIN = "plain"
 
 
+@final
 class Clock:
     r"""Counts steps, and plans which of them are predicted.
 
-    A run of N steps with W of warm-up, C of cooldown and P = N - round(N / speedup) predicted steps
-    spreads these evenly over the M = N - W - C steps between: step W + i is predicted where
+    A run has N steps: W of warm-up, C of cooldown, and M = N - W - C between them. Its
+    P = N - round(N / speedup) predicted steps are spread evenly over the M: step W + i is predicted
+    if
 
     .. math:: \lfloor (i + 1) P / M \rfloor > \lfloor i P / M \rfloor .
 
-    Below speedup 2 at most every other step is predicted, so that no two are side by side; from 2
-    on at most 2 (speedup - 1) follow each full step on average. With ``full_steps`` F and
-    ``predict_steps`` P the pattern between warm-up and cooldown is F full steps, then P predicted.
+    Below a speedup of 2, at most every other step is predicted, so no two are neighbours. From 2
+    on, at most 2 (speedup - 1) of them follow each full step on average. With ``full_steps`` F and
+    ``predict_steps`` P, the pattern is F full steps, then P predicted steps.
 
-    A predicted step ticks once its verdict is read and it stands. One that is undone, or not made,
-    does not: a full step is taken in its place, and N stays.
+    A predicted step ticks the clock when its verdict is read and it stands. If it is undone, or
+    not made, a full step is taken instead, and N does not change.
 
     Args:
         config: The run's configuration, with ``total_steps`` set.
-        observed: Steps until skill can be known, which the warm-up lasts at least.
+        observed: Number of steps until skill can be known; the warm-up lasts at least as long.
 
     Raises:
-        ConfigError: If it is not.
+        ConfigError: If ``total_steps`` is not set.
     """
 
     def __init__(self, config: HybridConfig, observed: int = 0) -> None:
@@ -50,7 +52,7 @@ class Clock:
             expected, remedy = "the run's length in steps", "Set HybridConfig(total_steps=...)."
             raise ConfigError("total_steps", expected, None, remedy)
         self.total = config.total_steps
-        # The first full step gives a displacement, and the last one verifies.
+        # The first full step yields the first displacement, and the last one verifies.
         first = max(1, _steps(config.warmup_steps, self.total), observed)
         self.warmup = min(self.total, first)
         self.cooldown = min(self.total, max(1, _steps(config.cooldown_steps, self.total)))
@@ -61,7 +63,7 @@ class Clock:
         self.plain = not config.enabled
 
     def _plan(self, config: HybridConfig) -> tuple[int, int]:
-        """Predicted steps that are asked for, and those that fit."""
+        """Return how many predicted steps were asked for, and how many of them fit."""
         speedup = Fraction(config.compression).limit_denominator(1000)
         if speedup == 1 or not config.enabled:
             return 0, 0
@@ -76,13 +78,14 @@ class Clock:
 
     @property
     def shortfall(self) -> str:
-        """Why not all predicted steps that were asked for fit; empty if they do."""
+        """Message that tells why not all predicted steps fit; empty if all of them fit."""
         if self.planned == self.wanted:
             return ""
         return (
-            f"speedup: of {self.wanted} predicted steps only {self.planned} fit between a warm-up "
-            f"of {self.warmup} and a cooldown of {self.cooldown} of {self.total} steps. Train "
-            "longer, lower warmup_steps or cooldown_steps, or ask for less speedup."
+            f"speedup: only {self.planned} of {self.wanted} predicted steps fit between "
+            f"{self.warmup} warm-up steps and {self.cooldown} cooldown steps of a run of "
+            f"{self.total} steps. Train longer, lower warmup_steps or cooldown_steps, or lower "
+            "speedup."
         )
 
     @property
@@ -92,12 +95,12 @@ class Clock:
 
     @property
     def position(self) -> int:
-        """The coming step, from 0, if all predicted steps whose verdict is unread stand."""
+        """Index of the next step, from 0, if all predicted steps with an unread verdict stand."""
         return self.steps + self.unread
 
     @property
     def due(self) -> int:
-        """Predicted steps that are planned right before the coming full step."""
+        """Number of predicted steps that are planned right before the next full step."""
         if self.plain:
             return 0
         at = self.position
@@ -107,11 +110,11 @@ class Clock:
         return count
 
     def phase(self, predicted: int = 0, *, waiting: bool = False) -> Phase:
-        """The phase of the coming full step.
+        """Return the phase of the next full step.
 
         Args:
-            predicted: Predicted steps that were made before it.
-            waiting: Whether skill is needed and not known yet.
+            predicted: Number of predicted steps that were made right before it.
+            waiting: Whether predicted steps need skill that is not known yet.
         """
         if self.plain:
             return Phase.PLAIN
@@ -123,19 +126,19 @@ class Clock:
 
     @property
     def cooling(self) -> bool:
-        """Whether the coming full step belongs to the cooldown."""
+        """Whether the next full step belongs to the cooldown."""
         return self.position >= self.total - self.cooldown
 
     def predict(self, count: int) -> None:
-        """Note predicted steps that were made and whose verdict is unread."""
+        """Count predicted steps that were made; their verdict is unread."""
         self.unread += count
 
     def advance(self, standing: int = 0, undone: int = 0) -> int:
-        """Count one full step and the verdicts read in it.
+        """Count one full step and the verdicts that were read in it.
 
         Args:
-            standing: Predicted steps whose standing verdict was read.
-            undone: Predicted steps that were undone.
+            standing: Number of predicted steps that a verdict let stand.
+            undone: Number of predicted steps that were undone.
 
         Returns:
             The ticks: 1 + ``standing``.
@@ -147,15 +150,15 @@ class Clock:
 
     @property
     def closing(self) -> bool:
-        """Whether the full step under way is the last, should all unread predicted steps stand."""
+        """Whether this full step is the last one, if all unread predicted steps stand."""
         return self.position + 1 >= self.total
 
     def resume(self, steps: int, full_steps: int) -> None:
-        """Continue at a step that somebody else has counted; what was unread is forgotten."""
+        """Continue at a step that the caller has counted; unread verdicts are discarded."""
         self.steps, self.full_steps, self.unread = steps, full_steps, 0
 
     def fall_back(self) -> None:
-        """Leave the rest of the run to the user's own training."""
+        """Continue the rest of the run as plain training, without predicted or corrected steps."""
         self.plain = True
 
     def _is_predicted(self, step: int) -> bool:
@@ -171,23 +174,23 @@ class Clock:
         return at % (full + predicted) >= full
 
     def state_dict(self) -> dict[str, Any]:
-        """How far the run is, as integers and a boolean."""
+        """Return the counts as integers and a boolean."""
         names = ("total", "steps", "full_steps", "unread", "plain")
         return {name: getattr(self, name) for name in names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state.
+        """Load a state of :meth:`state_dict`.
 
         Raises:
-            CheckpointError: If a count cannot be one.
+            CheckpointError: If a count is not a valid integer.
         """
-        full_steps = whole("full_steps", state["full_steps"])
-        steps = whole("steps", state["steps"], full_steps)  # a full step ticks at least once
-        unread = whole("unread", state["unread"])
+        full_steps = check_count("full_steps", state["full_steps"])
+        steps = check_count("steps", state["steps"], full_steps)  # a full step ticks at least once
+        unread = check_count("unread", state["unread"])
         self.steps, self.full_steps, self.unread = steps, full_steps, unread
         self.plain = self.plain or bool(state["plain"])
 
 
 def _steps(length: int | float, total: int) -> int:
-    """Steps of a length given in steps or as a share of the run."""
+    """Convert a length in steps, or a share of the run, to steps."""
     return length if isinstance(length, int) else math.ceil(length * total)

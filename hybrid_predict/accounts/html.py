@@ -1,4 +1,4 @@
-"""Tables for notebooks."""
+"""HTML tables for notebooks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from html import escape
 
 
 def table(title: str, rows: Mapping[str, str]) -> str:
-    """An HTML table of names and values below a title; nothing but HTML, and safe for any text."""
+    """Return an HTML table of names and values with a caption; all text is escaped."""
     cell = '<{0} style="text-align:left">{1}</{0}>'
     lines = [
         f"<tr>{cell.format('th', escape(name))}{cell.format('td', escape(value))}</tr>"

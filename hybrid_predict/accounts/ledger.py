@@ -1,36 +1,38 @@
-"""What a run has cost and what it has saved, as counts that add up."""
+"""The ledger of a run: what it has cost and what it has saved."""
 
 from __future__ import annotations
 
 import json
 import math
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts.html import table
 from hybrid_predict.errors import ConfigError
 
 
+@final
 @dataclass
 class SavingsLedger:
-    """Counts of full and predicted steps, and the seconds and operations that they took.
+    """Counts full and predicted steps, and the seconds and operations that they took.
 
     Args:
         full_steps: Full steps done: forward + backward + update.
-        steps: Steps done; full steps and standing predicted steps.
+        steps: Steps done: full steps plus predicted steps that stand.
         corrected_steps: Full steps in which at least one update was corrected.
         predicted_steps: Predicted steps that stand.
         undone_steps: Predicted steps that were undone.
-        skill: Latest known skill over all kinds, None if it is not known.
+        skill: Latest skill over all kinds, or None if it is not known yet.
         skills: By kind: mean skill, its ``lower`` bound, fitted ``length`` in lengths of the drift,
             and number of ``windows``.
-        full_seconds: Host seconds in the user's part of full steps.
-        correct_seconds: Host seconds spent on measuring gradients and correcting updates.
-        predict_seconds: Host seconds spent on predicted steps and their verdicts.
-        flops_per_step: Floating point operations of one plain full step, None if not counted.
-        flops_per_correction: Those that correcting adds to a full step, None if not counted.
-        events: What happened that a user should know: ``reason``, the ``step`` (full step) at which
-            it first happened, and the ``count``.
+        full_seconds: Seconds on the host in the user's part of full steps.
+        correct_seconds: Seconds on the host for measuring gradients and correcting updates.
+        predict_seconds: Seconds on the host for predicted steps and their verdicts.
+        flops_per_step: Floating point operations of one plain full step, or None if not counted.
+        flops_per_correction: Floating point operations that correcting adds to a full step, or None
+            if not counted.
+        events: What a user should know: ``reason``, number of the full ``step`` at which it first
+            happened, and ``count``.
     """
 
     full_steps: int = 0
@@ -48,7 +50,7 @@ class SavingsLedger:
     events: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     def __str__(self) -> str:
-        """Steps, the saving as far as it was measured, skill and undone steps, in one line."""
+        """One line with steps, measured saving, skill and undone steps."""
         share = f", {percent(self.saved_steps_fraction)} fewer" if self.predicted_steps else ""
         parts = [
             f"{self.full_steps:,} full + {self.predicted_steps:,} predicted = {self.steps:,} steps"
@@ -69,12 +71,12 @@ class SavingsLedger:
 
     @property
     def plain_steps(self) -> int:
-        """Full steps whose update was left to the optimizer."""
+        """Full steps with the optimizer's own update."""
         return self.full_steps - self.corrected_steps
 
     @property
     def saved_steps_fraction(self) -> float:
-        """Share of the steps that no full step was paid for."""
+        """Share of the steps that were not full steps, in [0, 1)."""
         return 1.0 - self.full_steps / self.steps if self.steps else 0.0
 
     @property
@@ -89,26 +91,30 @@ class SavingsLedger:
 
     @property
     def estimated_seconds_saved(self) -> float:
-        """Full steps not taken at the mean price of one, less the seconds in the plug-in."""
+        """Seconds that the saved full steps would have taken, minus the seconds in the plug-in.
+
+        A saved full step counts the mean seconds of a full step. The result is negative if the
+        plug-in cost more than it saved.
+        """
         if not self.full_steps:
             return 0.0
         return self.plain_seconds - self.full_seconds - self.overhead_seconds
 
     @property
     def plain_seconds(self) -> float:
-        """What all steps would take as full steps, at the mean price of those that were taken."""
+        """Seconds that the run would take if every step were a full step of mean duration."""
         return self.full_seconds * self.steps / self.full_steps if self.full_steps else 0.0
 
     @property
     def estimated_flops_saved(self) -> float | None:
-        """Operations of full steps not taken, less those of corrections; None if not counted."""
+        """Operations of saved full steps, minus those of corrections; None if not counted."""
         if self.flops_per_step is None:
             return None
         spent = self.corrected_steps * (self.flops_per_correction or 0)
         return float(self.predicted_steps * self.flops_per_step - spent)
 
     def record(self, step: int, reason: str) -> bool:
-        """Note an event; True if this reason is new, so that it should be logged."""
+        """Record an event; return True if it is new, so that the caller logs it once."""
         for event in self.events:
             if event["reason"] == reason:
                 event["count"] += 1
@@ -117,20 +123,20 @@ class SavingsLedger:
         return True
 
     def load(self, data: dict[str, Any]) -> None:
-        """Continue from a :meth:`summary`."""
+        """Load a :meth:`summary` into this ledger."""
         loaded = self.from_dict(data)
         for f in fields(self):
             setattr(self, f.name, getattr(loaded, f.name))
 
     @property
     def correction_share(self) -> float | None:
-        """Operations that correcting adds, as a share of a full step's; None if not counted."""
+        """Operations that correcting adds per operation of a full step; None if not counted."""
         if not self.flops_per_step:
             return None
         return (self.flops_per_correction or 0) / self.flops_per_step
 
     def summary(self) -> dict[str, Any]:
-        """Counts and derived figures as plain data."""
+        """Return counts and derived figures as plain data."""
         derived = (
             "plain_steps",
             "saved_steps_fraction",
@@ -141,12 +147,12 @@ class SavingsLedger:
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
     def to_json(self) -> str:
-        """The ledger as a JSON document."""
+        """Return the ledger as a JSON document."""
         return json.dumps(self.summary(), indent=2)
 
     @classmethod
     def from_json(cls, text: str) -> SavingsLedger:
-        """Read a ledger back; derived figures are computed anew.
+        """Read a ledger from :meth:`to_json`; derived figures are computed again.
 
         Raises:
             ConfigError: If the text is not a ledger.
@@ -163,16 +169,16 @@ class SavingsLedger:
                 "text",
                 "a ledger written by to_json()",
                 text[:60],
-                f"Its reading failed with: {error!r}.",
+                f"Reading it failed with: {error!r}.",
             ) from error
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> SavingsLedger:
-        """Read a :meth:`summary` back; derived figures are computed anew.
+        """Read a ledger from :meth:`summary`; derived figures are computed again.
 
         Raises:
-            ConfigError: If a count is no number.
-            KeyError: If one is missing.
+            ConfigError: If a count is not a valid number.
+            KeyError: If a count is missing.
         """
         known = {f.name: data[f.name] for f in fields(cls)}
         for name, value in known.items():
@@ -184,14 +190,16 @@ class SavingsLedger:
                 raise ConfigError(name, f"a finite number, at least {least}", value)
         whole = isinstance(known["events"], list) and all(map(_is_event, known["events"]))
         if not whole:
-            raise ConfigError("events", "a list of reason, step and count", known["events"])
+            raise ConfigError(
+                "events", "a list of dicts with reason, step and count", known["events"]
+            )
         skills = known["skills"]
         if not isinstance(skills, dict) or not all(map(_is_skill, skills.values())):
             raise ConfigError("skills", "numbers by name for every kind", skills)
         return cls(**known)
 
     def _repr_html_(self) -> str:
-        """Counts, seconds, skill by kind and events as a table, in a notebook."""
+        """A table of counts, seconds, skill by kind and events, for notebooks."""
         rows = {
             "full steps": f"{self.full_steps:,}, {self.corrected_steps:,} corrected",
             "predicted steps": f"{self.predicted_steps:,} stand, {self.undone_steps:,} undone",
@@ -209,16 +217,16 @@ class SavingsLedger:
 
 
 _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
-"""Fields that are None where nothing is known."""
+"""Fields that may be None."""
 
 
 def percent(share: float) -> str:
-    """A share in whole percent."""
+    """Format a share as whole percent."""
     return f"{100 * share:.0f} %"
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them: ``0.42 s``, ``12 s``, ``4.5 min``, ``3.2 h``."""
+    """Format seconds for people: ``0.42 s``, ``12 s``, ``4.5 min``, ``3.2 h``."""
     if seconds < 120:
         return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes = seconds / 60

@@ -1,11 +1,11 @@
-"""Counts operations and memory traffic of single full steps."""
+"""Counts the floating point operations and the memory traffic of a full step."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor, nn
 
@@ -18,33 +18,35 @@ _RECURRENT = {
     "aten::_cudnn_rnn": 1,
     "aten::_cudnn_rnn_backward": 2,
 }
-"""Fused recurrent layers, for which torch has no formula, and how many passes each call makes."""
+"""Number of passes in each call of a fused recurrent layer; torch has no formula for these."""
 
 
+@final
 class OperationCounter:
-    """Counts what a plain full step takes, and what correcting it adds, once each.
+    """Counts the operations of one plain full step, and what correcting it adds.
 
-    Operations that torch does not know count zero.
+    Operations without a formula in torch count zero.
 
     Args:
-        ledger: Is told what was counted.
+        ledger: Receives the counts.
     """
 
     def __init__(self, ledger: SavingsLedger) -> None:
         self._ledger = ledger
         self._mode: Any = None
         self._total = self._added = 0
-        self._tried = self._failed = False
+        self._started = self._failed = False
 
     def start(self, model: nn.Module) -> None:
-        """Count the coming full step, if it is the first and all of it can be counted.
+        """Count the next full step, if it is the first one and all of it can be counted.
 
-        Compiled parts cannot, and with tensor parallelism every rank would count all. Torch's own
-        FlopCounterMode hooks modules as well, which breaks losses that differentiate inside the
-        forward pass, such as those of physics-informed nets. Of compiled functions outside the
-        model, operations that the compiler has merged count zero.
+        Models with compiled parts are not counted, and neither are models with tensor parallelism,
+        where every rank would count the full layers. In compiled functions outside the model,
+        operations that the compiler has fused count zero. Torch's own ``FlopCounterMode`` is not
+        used, because it also hooks modules; this breaks losses that differentiate inside the
+        forward pass, as in physics-informed networks.
         """
-        tried, self._tried = self._tried, True
+        tried, self._started = self._started, True
         if tried or self._ledger.flops_per_step is not None or shards.is_tensor_parallel(model):
             return
         if not _compiled(model):
@@ -57,7 +59,7 @@ class OperationCounter:
 
     @contextmanager
     def correcting(self) -> Iterator[None]:
-        """Around the work of corrected updates, which is counted apart."""
+        """Count the operations inside the block as those of corrected updates."""
         if self._mode is None:
             yield
             return
@@ -68,30 +70,34 @@ class OperationCounter:
             self._added += self._total - before
 
     def stop(self) -> bool:
-        """Stop counting; whether counting was under way."""
+        """Stop counting; return whether a full step was being counted."""
         mode, self._mode = self._mode, None
         if mode is not None:
             mode.__exit__(None, None, None)
         return mode is not None
 
     def reset(self) -> None:
-        """Forget a full step that is not finished; the next one is counted."""
+        """Discard the count of an unfinished full step, and count the next one."""
         if self.stop():
             self._total = self._added = 0
-            self._tried = False
+            self._started = False
 
-    def note(self) -> bool:
-        """Tell the ledger what has been counted so far, if anything has; every rank calls it."""
+    def report(self) -> bool:
+        """Write the operations counted so far to the ledger; every rank has to call it.
+
+        Returns:
+            Whether anything was counted.
+        """
         own = ranks.total(_FAILED if self._failed else self._total - self._added)
         if own > 0:
             self._ledger.flops_per_step = own
         return own > 0
 
     def end_step(self) -> bool:
-        """Note what was counted in the full step that ends; whether anything was."""
-        if not (self.stop() and self.note()):
+        """Write the counts of a finished full step to the ledger; return whether there were any."""
+        if not (self.stop() and self.report()):
             return False
-        # Ranks do this work alike, so nothing has to be reduced.
+        # Every rank does the same work, so nothing has to be reduced.
         self._ledger.flops_per_correction = self._added * ranks.size()
         return True
 
@@ -107,7 +113,7 @@ class OperationCounter:
                     self._total += count(*args, **kwargs, out_val=result)
                 elif (passes := _RECURRENT.get(operation._qualified_op_name)) is not None:
                     self._total += passes * _recurrent(args)
-            except Exception:  # whatever a foreign formula does in the user's forward pass
+            except Exception:  # a formula that fails must not end the user's forward pass
                 self._failed = True
 
         self._mode = _watching(see)
@@ -115,7 +121,7 @@ class OperationCounter:
 
 
 def _recurrent(args: Sequence[Any]) -> int:
-    """Operations of one pass through a recurrent layer: of its matrices, at every position."""
+    """Operations of the matrix products in one pass through a recurrent layer."""
     flat = [x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else [arg])]
     tensors = [x for x in flat if isinstance(x, Tensor)]
     positions = tensors[0].numel() // max(1, tensors[0].shape[-1])
@@ -123,14 +129,14 @@ def _recurrent(args: Sequence[Any]) -> int:
 
 
 def traffic(run: Callable[[], object]) -> dict[str, int]:
-    """Bytes that a function's operations read and write, were nothing kept in a cache between them.
+    """Count the bytes that a function's operations read and write, as if no cache kept any of them.
 
     Args:
-        run: Called once.
+        run: The function; it is called once.
 
     Returns:
-        ``products``, the bytes of matrix products, each operand counted once, and ``others``, those
-        of all other operations; views and allocations count nothing.
+        ``products``, the bytes of matrix products with each operand counted once, and ``others``,
+        the bytes of all other operations. Views and allocations count zero.
     """
     from torch.utils.flop_counter import flop_registry
 
@@ -146,16 +152,17 @@ def traffic(run: Callable[[], object]) -> dict[str, int]:
 
 
 def _watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
-    """A dispatch mode that shows every operation, its arguments and its result."""
+    """Return a dispatch mode that calls ``see`` with each operation, its arguments and result."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
+    @final
     class Mode(TorchDispatchMode):
         # Without it, operators such as torch.cond raise.
         supports_higher_order_operators = True
 
         @classmethod
         def ignore_compile_internals(cls) -> bool:
-            """Without it, torch.compile gives up whatever it would compile now, for good."""
+            """Let torch.compile work inside the mode; otherwise it never compiles the function."""
             return True
 
         def __torch_dispatch__(
@@ -169,7 +176,7 @@ def _watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
 
 
 def _compiled(model: nn.Module) -> bool:
-    """Whether the model has compiled parts, or the dispatch mode might keep something from it."""
+    """Whether the model has, or may have, compiled parts, whose operations are not all seen."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     for module in model.modules():
@@ -177,13 +184,13 @@ def _compiled(model: nn.Module) -> bool:
             return True
     if hasattr(TorchDispatchMode, "ignore_compile_internals"):
         return False
-    # What was compiled outside the model, or by Lightning, shows in nothing else.
+    # This is the only trace of functions that are compiled outside the model, or by Lightning.
     frames = sys.modules.get("torch._dynamo.eval_frame")
     return any(backend is not None for backend in getattr(frames, "cached_backends", {}).values())
 
 
 _FAILED = -(2**50)
-"""What a rank that could not count adds to the sum over the ranks: it becomes negative."""
+"""Count of a rank that failed to count; it makes the sum over the ranks negative."""
 
 _ONLY_WRITTEN = ("copy_", "_foreach_copy_", "zero_", "fill_")
 _UNMOVED = ("empty", "empty_like", "new_empty", "empty_strided", "_unsafe_view")
@@ -191,7 +198,7 @@ _SHAPED = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_full")
 
 
 def _moved(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Bytes that one operation reads and writes, by its schema."""
+    """Bytes that one operation reads and writes, from its schema."""
     name, schema = func._overloadpacket.__name__, func._schema
     given = list(zip(schema.arguments, args, strict=False))
     given += [(a, kwargs[a.name]) for a in schema.arguments if a.name in kwargs]
@@ -207,7 +214,7 @@ def _moved(func: Any, args: Any, kwargs: Any, result: Any) -> int:
 
 
 def _bytes(value: Any) -> int:
-    """Those of the tensors in an argument or a result, at most all that their storage has."""
+    """Bytes of all tensors in an argument or a result, at most the size of their storage."""
     if isinstance(value, Tensor):
         return min(value.numel() * value.element_size(), value.untyped_storage().nbytes())
     return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0

@@ -1,4 +1,4 @@
-"""The states of the random generators that a resumed run continues."""
+"""Saves and restores the states of the random number generators."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def random_states() -> dict[str, Any]:
-    """The states of python's, NumPy's and torch's generators, as primitives and tensors."""
+    """Return the states of the generators of Python, NumPy and torch, as primitives and tensors."""
     version, internal, gauss = random.getstate()
     numpy_state: Any = np.random.get_state(legacy=True)
     name, keys, position, has_gauss, cached = numpy_state
@@ -23,7 +23,7 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Continue the generators from :func:`random_states`."""
+    """Set the generators to states from :func:`random_states`."""
     version, internal, gauss = states["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]

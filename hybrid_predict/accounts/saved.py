@@ -1,4 +1,4 @@
-"""Saved states: copied when taken, checked before they are used."""
+"""Checks and copies saved states."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ENTRIES = {
 
 
 def check_state(state: Any) -> None:
-    """Check that something is the saved state of an engine of this version.
+    """Check that a value is the saved state of an engine of this version.
 
     Raises:
         CheckpointError: If it is not.
@@ -38,7 +38,7 @@ def check_state(state: Any) -> None:
     )
     if not known:
         raise CheckpointError(
-            "state: expected what HybridEngine.state_dict() gave. "
+            "state: expected a state from HybridEngine.state_dict(), got something else. "
             "Resume from a checkpoint that the plug-in has written."
         )
     if state["version"] != STATE_VERSION:
@@ -49,32 +49,37 @@ def check_state(state: Any) -> None:
 
 
 @contextmanager
-def all_or_nothing(put_back: Callable[[], None]) -> Iterator[None]:
-    """Let a state be loaded as a whole or not at all.
+def all_or_nothing(restore: Callable[[], None]) -> Iterator[None]:
+    """Load a state completely or not at all.
 
     Args:
-        put_back: Loads what there was before; called if the block fails.
+        restore: Loads the previous state; it is called if the block fails.
 
     Raises:
-        CheckpointError: Whatever goes wrong in the block.
+        CheckpointError: If the block raises any exception.
     """
     try:
         yield
     except BaseException as error:
-        put_back()
+        restore()
         if isinstance(error, CheckpointError) or not isinstance(error, Exception):
             raise
         raise CheckpointError(
-            f"state: expected a whole, unaltered state, got one whose reading failed with "
+            f"state: expected a complete, unaltered state, but reading it failed with "
             f"{error!r}. Resume from another checkpoint."
         ) from error
 
 
-def whole(name: str, value: Any, least: int = 0) -> int:
-    """A saved count.
+def check_count(name: str, value: Any, least: int = 0) -> int:
+    """Return a saved count after checking it.
+
+    Args:
+        name: Name of the count, for the message.
+        value: The saved value.
+        least: Smallest valid count.
 
     Raises:
-        CheckpointError: If it is no integer, or below ``least``.
+        CheckpointError: If the value is not an integer, or below ``least``.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise CheckpointError(
@@ -84,10 +89,10 @@ def whole(name: str, value: Any, least: int = 0) -> int:
     return value
 
 
-def detached(value: Any) -> Any:
-    """A copy of nested containers in which every tensor is new."""
+def cloned(value: Any) -> Any:
+    """Return a copy of nested containers in which every tensor is a detached clone."""
     if isinstance(value, Tensor):
         return value.detach().clone()
     if isinstance(value, dict):
-        return {k: detached(v) for k, v in value.items()}
-    return [detached(v) for v in value] if isinstance(value, (list, tuple)) else value
+        return {k: cloned(v) for k, v in value.items()}
+    return [cloned(v) for v in value] if isinstance(value, (list, tuple)) else value

@@ -1,4 +1,4 @@
-"""The engine: what happens before and after a full step, and the loop that owns one."""
+"""The engine around each full step of a training loop, and a trainer with a loop of its own."""
 
 from hybrid_predict.engine.engine import HybridEngine
 from hybrid_predict.engine.record import StepRecord

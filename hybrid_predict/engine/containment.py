@@ -1,13 +1,10 @@
-"""Keeps a failure of the plug-in's own parts from ending the user's training; lets go of it."""
+"""Keeps a failure inside the plug-in from ending the user's training."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from hybrid_predict.accounts.operations import OperationCounter
-from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import HybridPredictError
 from hybrid_predict.tensors import ranks
 
@@ -16,16 +13,17 @@ from hybrid_predict.tensors import ranks
 def contained(
     undo: Callable[[str], None], fall_back: Callable[[str, Exception], None]
 ) -> Iterator[None]:
-    """Run a part of the plug-in that must not end the user's training.
+    """Run code of the plug-in; if it fails, undo the predicted steps and fall back.
+
+    Errors of this package (wrong arguments) and exceptions such as ``KeyboardInterrupt`` are raised
+    again after the undo. With several ranks, every error is raised again, because the other ranks
+    cannot know that this rank has fallen back and would wait for it forever. The other ranks are
+    told; if another rank failed first, its failure is raised instead.
 
     Args:
-        undo: Puts weights and gradients back; called with the reason, whatever comes out of the
-            block.
-        fall_back: Leaves the rest of the run to plain training, with the reason and the error. It
-            is not called for errors of this package, which tell of wrong arguments, nor for what is
-            no error, such as Ctrl-C: those go on to the caller. So does every error where several
-            ranks train together: the others cannot know that this one has stopped, and would wait
-            for it. They are told, and where another rank was first its failure is raised instead.
+        undo: Undoes the predicted steps and puts the gradients back. It is called with the reason
+            on any exception.
+        fall_back: Continues the run as plain training. It is called with the reason and the error.
     """
     try:
         yield
@@ -38,13 +36,3 @@ def contained(
             ranks.fail_together(error)
             raise
         fall_back(reason, error)
-
-
-def let_go(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
-    """Leave a model to itself: no unverified predicted steps, and no hook any more."""
-    operations.stop()
-    for step in open_steps.values():
-        step.undo("the engine was detached")
-    open_steps.clear()
-    for handle in handles:
-        handle.remove()

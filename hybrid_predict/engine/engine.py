@@ -1,4 +1,4 @@
-"""The engine: predicted steps before a full step; verdict, correction and accounts after it."""
+"""The engine: predicted steps before a full step, verdict and correction inside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from time import perf_counter
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -17,14 +17,14 @@ from hybrid_predict.accounts.clock import Clock, Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.operations import OperationCounter
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine.containment import contained, let_go
-from hybrid_predict.engine.ownership import Uncopied, give_back, own
+from hybrid_predict.engine.attachment import Uncopied, claim, detach, unclaim
+from hybrid_predict.engine.containment import contained
 from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.engine.run import Run
 from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.forecast.forecaster import Forecaster
-from hybrid_predict.model.bystanders import Bystanders
+from hybrid_predict.model.buffers import BufferTracker
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks, shards
@@ -32,22 +32,23 @@ from hybrid_predict.tensors import ranks, shards
 logger = ranks.rank_zero_logger(__name__)
 
 
+@final
 class HybridEngine(Uncopied):
     """Corrects the updates of any torch training loop, and takes predicted steps between them.
 
-    Between ``after_step`` and the next ``before_step`` the weights are those that a full step has
-    verified. Leaving a loop early undoes predicted steps that are not: with :meth:`detach`, at the
-    end of a ``with`` block, or when the last reference to the engine goes away.
+    Between ``after_step`` and the next ``before_step``, all weights are verified by a full step. If
+    a loop ends early, predicted steps that are not verified are undone: by :meth:`detach`, at the
+    end of a ``with`` block, or when the engine is garbage-collected.
 
     Args:
-        model: The model that is trained.
-        optimizer: Its optimizer, several of them, or an :class:`OptimizerWrapper`.
+        model: The model to train.
+        optimizer: Its optimizer, a list of optimizers, or an :class:`OptimizerWrapper`.
         config: The configuration; ``total_steps`` is required.
 
     Raises:
-        ConfigError: If an argument is out of range.
-        UnsupportedSetupError: If optimizer, sharding or ranks are not supported, or another engine
-            has the same parameters.
+        ConfigError: If an argument is invalid.
+        UnsupportedSetupError: If an optimizer, the sharding or the process group is not supported,
+            or another engine trains the same parameters.
 
     Example:
         >>> import torch
@@ -88,28 +89,30 @@ class HybridEngine(Uncopied):
             logger.warning("%s", self.clock.shortfall)
         self._step: Step | None = None
         self._operations = OperationCounter(self.ledger)
-        self._bystanders = Bystanders(model)
+        self._buffers = BufferTracker(model)
         self._open: dict[str, Step] = {}
         self._handles: list[Any] = []
         if config.enabled:
             shapes = [tuple(p.shape) for p in parameters]
             ranks.check_same(self.mapper.names, shapes, self.config)
-            own(self, self.optimizer.parameters())
-            self._run.tell_left_out()
+            claim(self, self.optimizer.parameters())
+            self._run.log_left_out()
             if not self._forecaster.idle:
                 self._handles += optimizer.attach(weakref.ref(self))
-        self._release = weakref.finalize(self, let_go, self._open, self._handles, self._operations)
-        self._release.atexit = False
+        self._finalizer = weakref.finalize(
+            self, detach, self._open, self._handles, self._operations
+        )
+        self._finalizer.atexit = False
         self._attached = bool(self._handles)
 
     @property
     def clock(self) -> Clock:
-        """How far the run is, and which of its steps are planned as predicted steps."""
+        """The run's clock: its progress, and which of its steps are planned as predicted steps."""
         return self._run.clock
 
     @property
     def ledger(self) -> SavingsLedger:
-        """What the run has cost and saved."""
+        """The run's ledger: what it has cost and saved."""
         return self._run.ledger
 
     @property
@@ -118,40 +121,40 @@ class HybridEngine(Uncopied):
 
     @property
     def done(self) -> bool:
-        """Whether the run has reached ``total_steps``."""
+        """Whether the run has taken ``total_steps`` steps."""
         return self.clock.done
 
     @property
     def in_step(self) -> bool:
-        """Whether a full step is under way, between ``before_step`` and ``after_step``."""
+        """Whether a full step is open, between ``before_step`` and ``after_step``."""
         return self._step is not None
 
     @property
     def _watching(self) -> bool:
-        return self._attached and self._release.alive and not self.clock.plain
+        return self._attached and self._finalizer.alive and not self.clock.plain
 
     def before_step(self) -> None:
-        """Open a full step; take the predicted steps that are due right before it.
+        """Open a full step, and take the predicted steps that are due before it.
 
         Raises:
-            UsageError: If an optimizer has updated since the last ``before_step`` without an
-                ``after_step``.
+            UsageError: If an optimizer has updated since the last ``before_step``, and
+                ``after_step`` was not called.
         """
         started = perf_counter()
         self.abandon()
         self.clock.unread = self._run.verifier.unread
-        step = self._step = Step(self.clock.full_steps + 1, self.optimizer, self._bystanders)
+        step = self._step = Step(self.clock.full_steps + 1, self.optimizer, self._buffers)
         self._open["step"] = step
         if self._watching:
             with self._contained(step):
-                if self._forecaster.refresh():  # frozen, unfrozen or added
-                    own(self, self.optimizer.parameters())
-                    self._run.tell_left_out()
-                self._bystanders.watch()
+                if self._forecaster.refresh():  # parameters were frozen, unfrozen or added
+                    claim(self, self.optimizer.parameters())
+                    self._run.log_left_out()
+                self._buffers.watch()
                 self._predict(step)
-                step.limit(self._run.verifier.monitor)
+                step.set_limits(self._run.verifier.monitor)
                 self._run.kinds.open()
-        step.phase = self.clock.phase(step.predicted, waiting=self._forecaster.waiting)
+        step.phase = self.clock.phase(step.predicted, waiting=self._forecaster.awaits_skill)
         self.clock.predict(step.predicted)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
@@ -159,53 +162,56 @@ class HybridEngine(Uncopied):
             self._operations.start(self._model)
 
     def observe_loss(self, loss: Tensor | float) -> None:
-        """Tell the full step's loss before its update, so that the verdict can depend on it.
+        """Pass the loss before the optimizer updates, so that the verdict can depend on it.
 
-        Optimizers that are stepped with a closure tell it by themselves.
+        It is not needed for optimizers that are stepped with a closure.
 
         Args:
-            loss: The training loss; a tensor is only read where a verdict is due.
+            loss: The training loss, 0-dim tensor or number. A tensor is only read if a verdict is
+                due.
         """
         if self._step is not None:
             self._step.observe_loss(loss)
             self.observe_graph(loss)
 
     def observe_graph(self, loss: Tensor | float) -> None:
-        """Show a loss whose graph tells the kinds of parameters; it is walked in the first step.
+        """Pass a loss whose autograd graph shows the kinds of parameters, before the first update.
 
         Args:
-            loss: A loss with its autograd history, before its backward pass or after it.
+            loss: A loss with its autograd graph, before or after its backward pass.
         """
         if self._step is not None and self._watching:
             with self._contained(self._step):
                 self._run.kinds.observe(loss)
 
     def after_step(self, loss: Tensor | float | None = None) -> StepRecord:
-        """Close a full step: read verdicts, advance the clock, account.
+        """Close a full step: read verdicts, advance the clock and update the ledger.
 
         Args:
-            loss: The step's training loss; a tensor is not read before its turn.
+            loss: The training loss of the step, or None. A tensor is read ``lag`` full steps later.
 
         Returns:
-            The step's record; step the learning-rate scheduler ``record.ticks`` times.
+            The record of the step; call ``scheduler.step()`` ``record.ticks`` times.
 
         Raises:
-            UsageError: If there was no ``before_step``.
-            ConfigError: If ``loss`` is no number.
+            UsageError: If ``before_step`` was not called.
+            ConfigError: If ``loss`` is not a tensor, a number or None.
         """
         step, started = self._step, perf_counter()
         if step is None:
-            raise UsageError("after_step() needs a before_step() first, once per full step.")
+            raise UsageError(
+                "after_step() was called without before_step(). Call each once per full step."
+            )
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
         counted = self._operations.end_step()
         try:
             if self._watching:
                 with self._contained(step):
-                    step.settle(loss)
-                    self._forecaster.count(step.number, step.calls)
+                    step.close(loss)
+                    self._forecaster.count_updates(step.number, step.calls)
                     if counted:
-                        self._run.economise(step.number)
+                        self._run.apply_budget(step.number)
                     self._run.verifier.push(*step.packed(step.phase is Phase.WARMUP))
                     self._run.decide_kinds(step, loss)
         finally:
@@ -215,16 +221,16 @@ class HybridEngine(Uncopied):
             with self._contained(step):
                 self._judge(drain=self.clock.closing)
         record = self._run.advance(step)
-        step.account(self.ledger, started, perf_counter())
+        step.add_seconds(self.ledger, started, perf_counter())
         return record
 
     def detach(self) -> None:
-        """Undo predicted steps that are not verified, and remove every hook."""
+        """Undo predicted steps that are not verified, and remove all hooks."""
         step, self._step = self._step, None
         if step is not None:
-            self._run.lose(step)  # before letting go, which marks the step as undone
-        self._release()
-        give_back(self, self.optimizer.parameters())
+            self._run.count_left(step)  # before the finalizer, which marks the step as undone
+        self._finalizer()
+        unclaim(self, self.optimizer.parameters())
 
     def __enter__(self) -> HybridEngine:
         return self
@@ -234,7 +240,7 @@ class HybridEngine(Uncopied):
         ranks.fail_together(error)
 
     def abandon(self) -> None:
-        """Leave the full step under way, if any, before its update; its predicted steps are undone.
+        """Leave the open full step, if any, before its update, and undo its predicted steps.
 
         Raises:
             UsageError: If an optimizer has updated since ``before_step``.
@@ -242,30 +248,30 @@ class HybridEngine(Uncopied):
         step = self._step
         if step is None:
             return
-        if step.begun:
+        if step.has_updated:
             raise UsageError(
-                "A full step was left after its update, or before_step() came twice with an "
-                "update in between. Call after_step(loss) after every optimizer.step()."
+                "The optimizer has updated, but after_step() was not called. "
+                "Call after_step(loss) after every optimizer.step()."
             )
         reason = "a full step was left before its update"
         step.undo(reason)
         self._operations.reset()
         if self._watching:
-            self._forecaster.drop()
+            self._forecaster.discard_updates()
         self._step = None
         self._open.clear()
-        self._run.lose(step)
-        self._run.note(reason, logging.INFO, step.number)
+        self._run.count_left(step)
+        self._run.record_event(reason, logging.INFO, step.number)
 
     def open_update(self, index: int) -> None:
-        """Called by the hooks when optimizer ``index`` begins; drops a call of it that raised."""
+        """Handle the start of an update of optimizer ``index``; discard one of it that raised."""
         if self._step is not None and self._step.active == index:
-            self.optimizer.release(index)
+            self.optimizer.restore_gradients(index)
             self._step.reopen(index)
-            self._forecaster.drop()
+            self._forecaster.discard_updates()
 
     def before_update(self, index: int, loss: object) -> None:
-        """Called by the hooks when the gradients of optimizer ``index`` are final."""
+        """Handle the hook right before optimizer number ``index`` updates its parameters."""
         step, started = self._step, perf_counter()
         if step is None or not self._watching or step.active is not None:
             return
@@ -274,31 +280,31 @@ class HybridEngine(Uncopied):
             step.measure(index, self.mapper.by_id, loss)
             self._run.decide_kinds(step, loss, index)
             good = step.good(index)
-            if self._operations.counting and self._operations.note():
-                self._run.economise()  # before the first correction
+            if self._operations.counting and self._operations.report():
+                self._run.apply_budget()  # before the first correction
             if good is not False:
                 gate, options = self._forecaster.gate, self.optimizer.options(index)
                 correct = not (self.clock.cooling or (gate.closed and gate.weak))
-                for group in self._forecaster.owned(index):
-                    group.read(self.optimizer, options, good, correct=correct)
+                for group in self._forecaster.groups_of(index):
+                    group.before_update(self.optimizer, options, good, correct=correct)
         step.hook_seconds += perf_counter() - started
 
     def after_update(self, index: int) -> None:
-        """Called by the hooks when optimizer ``index`` has moved its parameters."""
+        """Handle the hook right after optimizer number ``index`` has updated its parameters."""
         step, started = self._step, perf_counter()
         watched = step is not None and self._watching and step.active == index
         if step is not None and watched:
-            step.updated(index)
-        self.optimizer.release(index)
+            step.count_update(index)
+        self.optimizer.restore_gradients(index)
         if step is None or not watched:
             return
         with self._contained(step), self._operations.correcting():
             good = step.good(index)
             options = self.optimizer.all_options()
-            bound = self._forecaster.bound(options)
-            for group in self._forecaster.owned(index):
-                step.corrected |= group.finish(options, good, bound)
-                step.windows += group.take()
+            bound = self._forecaster.length_bound(options)
+            for group in self._forecaster.groups_of(index):
+                step.corrected |= group.after_update(options, good, bound)
+                step.windows += group.pop_window()
             self.mapper.written()
             step.close_update(index)
             if step.number == 1:
@@ -315,83 +321,81 @@ class HybridEngine(Uncopied):
         if delta.names:
             step.predict(self.mapper, delta, owners, due, self._forecaster.carries)
         elif self._forecaster.gate.closed:
-            self._run.note(self._forecaster.gate.reason, logging.INFO, step.number)
+            self._run.record_event(self._forecaster.gate.reason, logging.INFO, step.number)
 
     def _judge(self, *, drain: bool) -> None:
-        """Apply the verdicts whose turn it is; fall back if the run does not do well."""
+        """Apply the verdicts that can be read, and fall back if the loss has risen for too long."""
         self._run.judge(drain=drain)
         if self._run.verifier.monitor.risen and not self.clock.plain:
             self._fall_back("the training loss stands above that of the warm-up")
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:
-            raise UsageError(f"{call} came inside a full step. Call after_step() first.")
+            raise UsageError(f"{call} was called inside a full step. Call after_step() first.")
 
     def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
-        """Follow other optimizers from the next full step on, with what is known of the tensors.
+        """Continue with other optimizers; what is known about the parameters is kept.
 
         Args:
-            optimizer: The new optimizer or optimizers of the same model.
+            optimizer: The new optimizer, or list of optimizers, of the same model.
 
         Raises:
-            UsageError: Inside a full step.
-            UnsupportedSetupError: If one of them is not supported.
+            UsageError: If a full step is open.
+            UnsupportedSetupError: If an optimizer is not supported.
         """
         self._between_steps("replace_optimizer()")
         self.optimizer = OptimizerWrapper(optimizer)
         self._run.verifier.resize(len(self.optimizer.optimizers))
         self._run.kinds.follow(self.optimizer)
-        if self._attached and self._release.alive:
+        if self._attached and self._finalizer.alive:
             for handle in self._handles:
                 handle.remove()
             self._forecaster.replace_optimizer(self.optimizer)
             self._handles[:] = self.optimizer.attach(weakref.ref(self))
-            self._run.note("the optimizer was replaced", logging.INFO)
+            self._run.record_event("the optimizer was replaced", logging.INFO)
 
     def _fall_back(self, reason: str, error: Exception | None = None) -> None:
-        """Leave the rest of the run to plain training, once what is under way has been judged."""
+        """Apply the verdicts that are measured, then continue the run as plain training."""
         self.clock.fall_back()
         with suppress(Exception) if error else nullcontext():
             self._run.judge(drain=True)
-        self._forecaster.forget()
+        self._forecaster.free()
         number = self.clock.full_steps + 1
         self.ledger.record(number, f"fell back to plain training: {reason}")
-        text = "Full step %d: %s; from here on plain training of all steps."
+        text = "Full step %d: %s; all further steps are plain training."
         logger.warning(text, number, reason, exc_info=error)
 
     def _contained(self, step: Step, coming: int | None = None) -> AbstractContextManager[None]:
-        """Whatever fails in the block undoes the predicted steps, and ends the plug-in's part."""
+        """Undo the predicted steps and fall back on a failure, right before update ``coming``."""
 
         def undo(reason: str) -> None:
             step.undo(reason, coming)
-            self._forecaster.drop()
+            self._forecaster.discard_updates()
 
         return contained(undo, self._fall_back)
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the future depends on, as primitives and new tensors.
-
-        Inside a full step it leaves out the predicted steps that are not verified.
-        """
-        return {**self._run.state_dict(), "bystanders": self._bystanders.state_dict()}
+        """Return the state to resume from, without predicted steps that are not verified."""
+        return {**self._run.state_dict(), "bystanders": self._buffers.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
-        """Continue a saved run, bit for bit with the same model, optimizer and configuration.
+        """Load a state of :meth:`state_dict`.
 
-        With others, what does not fit is dropped and logged.
+        With the same model, optimizer and configuration the run continues bit for bit. Otherwise,
+        parts that do not fit are dropped and logged.
 
         Args:
-            state: What :meth:`state_dict` gave.
-            steps: How many steps the run has done, where somebody else counts them; if that is not
-                what the state says, the run went on without the plug-in: the count wins, and what
-                was known of the weights' movement is dropped.
+            state: The state.
+            steps: Steps that the run has taken, if the caller counts them. If the state has another
+                number, the run has continued without the plug-in: ``steps`` counts, and what was
+                known about the movement of the weights is dropped.
 
         Raises:
             CheckpointError: If the state belongs to another model or version, or is damaged.
-            UsageError: Inside a full step.
+            UsageError: If a full step is open.
         """
         self._between_steps("load_state_dict()")
         self._run.load_state_dict(state, steps)
-        self._bystanders.load_state_dict(state["bystanders"])
-        if not self._watching:  # nothing will be measured, so nothing else would read them
+        self._buffers.load_state_dict(state["bystanders"])
+        if not self._watching:  # no later step would read these verdicts
             self._run.judge(drain=True)

@@ -1,9 +1,9 @@
-"""What an engine is about to do: what it corrects, predicts and leaves alone, and its plan."""
+"""The overview of a run: what an engine will correct, predict and leave alone."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.accounts.ledger import percent
 from hybrid_predict.config import KINDS
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from hybrid_predict.engine.engine import HybridEngine
 
 MOST_SPEEDUP, SHORT_RUN = 3.0, 100
-"""Beyond this speedup, and below so many steps, the user is told that it will hardly work."""
+"""A higher speedup, or a shorter run, gets a warning."""
 
 _NAMES = {
     "hidden": ("hidden matrix", "hidden matrices"),
@@ -22,16 +22,17 @@ _NAMES = {
 }
 
 
+@final
 @dataclass(frozen=True)
 class Part:
     """Trained parameters of one kind that are treated alike.
 
     Args:
-        kind: Their kind.
+        kind: Kind of the parameters.
         corrected: Whether their updates are corrected.
         predicted: Whether predicted steps move them.
-        tensors: How many there are.
-        weights: Their entries together.
+        tensors: Number of parameter tensors.
+        weights: Number of their entries.
     """
 
     kind: str
@@ -45,18 +46,19 @@ class Part:
         return f"{self.tensors:,} {one if self.tensors == 1 else many}"
 
 
+@final
 @dataclass(frozen=True)
 class Overview:
-    """What a run will do, as far as it is known before its first step.
+    """The plan of a run, as far as it is known before the first step.
 
     Args:
         parts: The trained parameters, by kind and treatment.
-        left_out: Why parameters of a kind that was asked for are left to the optimizer.
-        steps: The run's length.
-        predicted: Predicted steps that are planned.
-        warmup: Steps of the warm-up.
-        cooldown: Steps of the cooldown.
-        held_bytes: Memory that the plug-in keeps between full steps.
+        left_out: Reasons for leaving parameters to the optimizer.
+        steps: Length of the run in steps.
+        predicted: Number of planned predicted steps.
+        warmup: Number of warm-up steps.
+        cooldown: Number of cooldown steps.
+        held_bytes: Memory in bytes that the plug-in keeps between full steps.
     """
 
     parts: tuple[Part, ...]
@@ -68,8 +70,8 @@ class Overview:
     held_bytes: int
 
     def __str__(self) -> str:
-        """One line for people."""
-        said = []
+        """The overview in one line."""
+        lines = []
         for does, corrected, predicted in (
             ("corrects and predicts", True, True),
             ("corrects", True, False),
@@ -77,23 +79,23 @@ class Overview:
         ):
             chosen = self._chosen(corrected, predicted)
             if chosen:
-                said.append(f"{does} {_listed(chosen)} ({_share(chosen, self.parts)})")
+                lines.append(f"{does} {_listed(chosen)} ({_share(chosen, self.parts)})")
         rest = self._chosen(False, False)
         if rest:
             why = f" ({'; '.join(self.left_out)})" if self.left_out else ""
-            said.append(f"leaves {_listed(rest)} to the optimizer{why}")
-        said.append(self.plan)
-        said.append(f"memory {self.memory}")
-        return "; ".join(said)
+            lines.append(f"leaves {_listed(rest)} to the optimizer{why}")
+        lines.append(self.plan)
+        lines.append(f"memory {self.memory}")
+        return "; ".join(lines)
 
     @property
     def memory(self) -> str:
-        """What the plug-in keeps between full steps."""
+        """Memory that the plug-in keeps between full steps, with its unit."""
         return size(self.held_bytes)
 
     @property
     def plan(self) -> str:
-        """Full and predicted steps that are planned."""
+        """The planned numbers of full and predicted steps, in words."""
         if not self.predicted:
             return f"plan: {self.steps:,} full steps, none predicted"
         full = self.steps - self.predicted
@@ -103,12 +105,12 @@ class Overview:
         return [p for p in self.parts if (p.corrected, p.predicted) == (corrected, predicted)]
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as plain data."""
+        """Return the overview as plain data."""
         return asdict(self)
 
 
 def overview(engine: HybridEngine) -> Overview:
-    """What an engine will do."""
+    """Return the overview of an engine's run."""
     mapper, clock, forecaster = engine.mapper, engine.clock, engine._run.forecaster
     plans = {name: group.plan for group in forecaster.groups for name in group.names}
     counts: dict[tuple[str, bool, bool], list[int]] = {}
@@ -137,25 +139,25 @@ def overview(engine: HybridEngine) -> Overview:
 
 
 def cautions(engine: HybridEngine) -> list[str]:
-    """What a user should know before the run, in sentences: too much asked for, too short a run."""
+    """Return warnings about the run, as sentences: speedup too high, run too short."""
     asked, clock = engine.config.compression, engine.clock
-    said = []
+    lines = []
     if asked > MOST_SPEEDUP:
-        said.append(
+        lines.append(
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "Forecasts hold for a step or two; start with speedup=1.5."
         )
     if asked > 1 and clock.total < SHORT_RUN and engine._run.forecaster.gated:
-        said.append(
+        lines.append(
             f"A run of {clock.total} steps is too short to gain much: the first {clock.warmup} "
             f"steps only learn whether forecasts have skill. Runs of some hundred steps and more "
             "can gain."
         )
-    return said
+    return lines
 
 
 def size(number: float) -> str:
-    """Bytes as people say them: ``640 kB``, ``1.2 MB``, ``14 GB``."""
+    """Format bytes for people: ``640 kB``, ``1.2 MB``, ``14 GB``."""
     for unit in ("bytes", "kB", "MB", "GB"):
         if number < 1000 or unit == "GB":
             break
@@ -168,12 +170,12 @@ def _listed(parts: list[Part]) -> str:
 
 
 def _share(chosen: list[Part], everything: tuple[Part, ...]) -> str:
-    mine, total = (sum(part.weights for part in some) for some in (chosen, everything))
-    return f"{percent(mine / total)} of {_count(total)} weights"
+    part, total = (sum(part.weights for part in some) for some in (chosen, everything))
+    return f"{percent(part / total)} of {_count(total)} weights"
 
 
 def _count(number: float) -> str:
-    """A number of weights: ``812``, ``1.9 k``, ``0.19 M``."""
+    """Format a number of weights: ``812``, ``1.9 k``, ``0.19 M``."""
     for unit in ("", " k", " M", " G"):
         if number < 1000 or unit == " G":
             break

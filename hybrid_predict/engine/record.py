@@ -1,8 +1,9 @@
-"""What the engine tells about one full step."""
+"""The record of one full step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import final
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.html import table
@@ -10,24 +11,28 @@ from hybrid_predict.model.gradients import GradientInfo
 from hybrid_predict.verify.judge import Verdict
 
 
+@final
 @dataclass(frozen=True)
 class StepRecord:
-    """One full step, as :meth:`HybridEngine.after_step` reports it.
+    """What happened in one full step, as returned by :meth:`HybridEngine.after_step`.
 
-    Measurements are read ``lag`` full steps late (0 on the CPU), so ``loss``, ``verdict`` and
-    ``gradients`` are those of full step ``read_step``.
+    Measurements are read ``lag`` full steps late (0 on the CPU): ``loss``, ``verdict`` and
+    ``gradients`` belong to full step ``read_step``.
 
     Args:
         step: Number of this full step, from 1.
-        phase: The phase it ran in; ``predict`` if predicted steps came right before it.
-        ticks: Steps that the run advanced: 1, and one more for each predicted step whose standing
-            verdict was read in this call. Step the learning-rate scheduler as often.
-        predicted: Predicted steps taken right before this full step.
-        read_step: The full step that the measurements are about; None if none was read.
-        verdict: What that full step decided about the predicted steps before it, None without any.
-        skill: Latest known skill over all kinds, None if it is not known.
-        loss: Training loss of ``read_step``, None if unknown.
-        gradients: Its gradients as floats by parameter name, None if they were not measured.
+        phase: Its phase; ``predict`` if predicted steps came right before it.
+        ticks: Number of steps that the run advanced: 1, plus the predicted steps whose verdict was
+            read in this call and let them stand. Call ``scheduler.step()`` as often.
+        predicted: Number of predicted steps taken right before this full step.
+        read_step: Number of the full step that the measurements belong to, or None if none was
+            read.
+        verdict: Verdict of full step ``read_step`` on the predicted steps before it, or None if
+            there were none.
+        skill: Latest skill over all kinds, or None if it is not known yet.
+        loss: Training loss of ``read_step``, or None if it is unknown.
+        gradients: Norms and alignments of ``read_step`` by parameter name, as floats, or None if
+            they were not measured.
     """
 
     step: int
@@ -41,7 +46,7 @@ class StepRecord:
     gradients: GradientInfo | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        """The step in one line, what is not known left out."""
+        """The step in one line; unknown values are left out."""
         parts = [f"full step {self.step} ({self.phase.value})"]
         if self.predicted:
             parts.append(f"{self.predicted} predicted before it")
@@ -55,7 +60,7 @@ class StepRecord:
         return ", ".join(parts)
 
     def _repr_html_(self) -> str:
-        """The step as a table, what is not known left out, in a notebook."""
+        """A table of the step, for notebooks; unknown values are left out."""
         known = {
             "phase": self.phase.value,
             "ticks": self.ticks,

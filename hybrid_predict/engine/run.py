@@ -1,9 +1,9 @@
-"""What a run knows between two full steps, and how it is saved and continued."""
+"""The state of a run between full steps, and how it is saved and resumed."""
 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts import saved
 from hybrid_predict.accounts.clock import Clock
@@ -26,21 +26,22 @@ from hybrid_predict.verify.verifier import Verifier
 logger = ranks.rank_zero_logger(__name__)
 
 SMALLEST_STEP = 1e8
-"""Operations that a full step counts for at least where corrections get their budget.
+"""Smallest number of operations of a full step in the budget of corrections.
 
-Full steps of small models take their time around torch's calls, not in their products.
+In small models, most of a full step's time is spent on calling torch, not on operations.
 """
 
 PATIENCE = 32
-"""Full steps in which graphs are walked for optimizers that have not updated yet."""
+"""Number of full steps in which graphs are walked for optimizers that have not updated."""
 
 
+@final
 class Run:
-    """The state of a run: its clock, its ledger, the tensors that it follows, and its verdicts.
+    """The state of a run: clock, ledger, forecaster, and verdicts that are not read yet.
 
     Args:
         mapper: The model's parameters.
-        optimizer: Who updates them.
+        optimizer: The optimizers that update them.
         config: The configuration, with ``total_steps`` and ``lag`` set.
     """
 
@@ -50,42 +51,48 @@ class Run:
         self.ledger = SavingsLedger()
         self.forecaster = Forecaster(mapper, optimizer, config)
         self.kinds = KindDecision(mapper, optimizer)
-        self.clock = Clock(config, self._observed(config))
+        self.clock = Clock(config, self._steps_until_skill(config))
         self.verifier = Verifier(len(optimizer.optimizers), config.lag or 0)
         self._mapper, self._config, self._lag = mapper, config, config.lag
         self._read: list[tuple[Measurement, Judgement]] = []
 
-    def _observed(self, config: HybridConfig) -> int:
-        """Full steps until skill can be known: the first displacement and the first windows."""
+    def _steps_until_skill(self, config: HybridConfig) -> int:
+        """Number of full steps until skill can be known; 0 if predicted steps need none."""
         if not self.forecaster.gated:
             return 0
-        return 1 + FIRST * self.forecaster.longest + (config.lag or 0)
+        return 1 + FIRST * self.forecaster.longest_window + (config.lag or 0)
 
-    def note(self, reason: str, level: int, step: int | None = None) -> None:
-        """Record an event of a full step, the coming one if None, and log it the first time."""
+    def record_event(self, reason: str, level: int, step: int | None = None) -> None:
+        """Record an event in the ledger, and log it if it is new.
+
+        Args:
+            reason: What happened.
+            level: Logging level.
+            step: Number of the full step; None for the next one.
+        """
         step = self.clock.full_steps + 1 if step is None else step
         if self.ledger.record(step, reason):
             logger.log(level, "Full step %d: %s.", step, reason)
 
-    def tell_left_out(self) -> None:
-        """Tell the user what is left to the optimizer, and whether nothing can be predicted."""
+    def log_left_out(self) -> None:
+        """Log which parameters are left to the optimizer, and whether none can be predicted."""
         for reason in sorted(self.forecaster.left_out):
-            self.note(reason, logging.WARNING)
+            self.record_event(reason, logging.WARNING)
         if self.clock.planned and not self.forecaster.predicts:
             reason = "there is nothing to predict: no trained parameter is of a kind in predictors"
-            self.note(reason, logging.WARNING)
+            self.record_event(reason, logging.WARNING)
 
-    def economise(self, step: int | None = None) -> None:
-        """Keep correcting within its budget, as far as a full step's operations are counted.
+    def apply_budget(self, step: int | None = None) -> None:
+        """Limit the operations of corrections to ``max_overhead``, once a full step was counted.
 
         Args:
-            step: Number of the full step, to tell the user as well; None tells nothing.
+            step: Number of the full step at which to log the result; None to log nothing.
         """
         ledger, limit = self.ledger, self._config.max_overhead
         if not ledger.flops_per_step:
             return
         budget = limit * max(ledger.flops_per_step / ranks.size(), SMALLEST_STEP)
-        operations, block = self.forecaster.economise(budget), self.forecaster.block
+        operations, block = self.forecaster.apply_budget(budget), self.forecaster.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
         if step is None:
@@ -93,46 +100,50 @@ class Run:
         if block is not None:
             rows = "rows one by one" if block == 1 else f"{block} rows at a time"
             reason = f"corrected updates treat {rows}, which max_overhead={limit:g} allows"
-            self.note(reason, logging.INFO, step)
+            self.record_event(reason, logging.INFO, step)
         if operations > budget:
             share = percent(ledger.correction_share or 0.0)
             reason = f"corrected updates take {share} of a full step's operations, more than"
-            self.note(f"{reason} max_overhead={limit:g} allows", logging.WARNING, step)
+            self.record_event(f"{reason} max_overhead={limit:g} allows", logging.WARNING, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
-        """Decide the kinds of the parameters of an optimizer that updates for the first time.
+        """Decide the kinds of an optimizer's parameters before its first update.
 
         Args:
-            step: The full step under way.
-            loss: Its loss, of which the graph is seen if it has one.
-            index: The optimizer that is about to update; None when the step ends, where kinds that
-                no graph has shown become those of names and shapes.
+            step: The open full step.
+            loss: Its loss; the graph is used if it has one.
+            index: Number of the optimizer that is about to update. None at the end of the step,
+                when kinds that no graph has shown are decided by names and shapes.
         """
         late, kinds = index is None, self.kinds
         kinds.observe(loss)
         due = sorted(kinds.pending & (set(step.calls) if index is None else {index}))
         for owner in due:
-            changed, unseen = kinds.decide(owner, step.moved, late=late)
+            changed, unseen = kinds.decide(owner, step.with_gradient, late=late)
             if changed:
                 self.forecaster.regroup(owner)
-                self.tell_left_out()
+                self.log_left_out()
             if unseen:
                 reason = "the loss's graph does not tell heads from hidden matrices in"
                 text = f"{reason} {listed(unseen)}: decided by names and shapes"
-                self.note(text, logging.INFO, step.number)
+                self.record_event(text, logging.INFO, step.number)
         if late and kinds.pending and step.number >= PATIENCE:
             reason = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
-            self.note(reason, logging.INFO, step.number)
+            self.record_event(reason, logging.INFO, step.number)
             kinds.pending.clear()
-        if not kinds.pending and not kinds.told:
-            kinds.told = True
+        if not kinds.pending and not kinds.logged:
+            kinds.logged = True
             logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
 
     def judge(self, *, drain: bool = False) -> None:
-        """Read the full steps whose turn it is, and apply the judgement on each."""
+        """Read the measurements that are due, and apply their judgements.
+
+        Args:
+            drain: Whether to read all measurements, however recent.
+        """
         for measured, judgement in self.verifier.read(drain=drain):
             self._read.append((measured, judgement))
-            self.verifier.learn(measured, judgement)
+            self.verifier.update_baselines(measured, judgement)
             if measured.windows:
                 self.forecaster.score(measured.windows)
                 skills = self.forecaster.skills.items()
@@ -140,13 +151,13 @@ class Run:
             if judgement.alarm:
                 undone = judgement.verdict is Verdict.UNDONE
                 happened = "predicted steps were undone" if undone else "predicted steps pause"
-                self.note(f"{happened}: {judgement.alarm}", logging.INFO, measured.step)
+                self.record_event(f"{happened}: {judgement.alarm}", logging.INFO, measured.step)
         if self.verifier.monitor.exhausted:
             reason = f"no more predicted steps: they were paused {MOST_PAUSES} times before"
-            self.note(reason, logging.WARNING)
+            self.record_event(reason, logging.WARNING)
 
     def advance(self, step: Step) -> StepRecord:
-        """Advance clock and ledger by the verdicts that were read, and tell about the last."""
+        """Advance clock and ledger by the verdicts that were read, and return the step's record."""
         read, self._read = self._read, []
         counts = dict.fromkeys(Verdict, 0)
         for measured, judgement in read:
@@ -175,16 +186,16 @@ class Run:
             step.number, step.phase, ticks, step.predicted, skill=ledger.skill, **known
         )
 
-    def lose(self, step: Step) -> None:
-        """Account for predicted steps whose full step was left: undone, unless verified by then."""
+    def count_left(self, step: Step) -> None:
+        """Count the predicted steps of an abandoned full step: undone, unless they are verified."""
         self.clock.unread = self.verifier.unread
         self.ledger.undone_steps += 0 if step.stands else step.predicted
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
-        """Everything that the future depends on, as primitives and new tensors.
+        """Return the state to resume from, as primitives and new tensors.
 
         Args:
-            whole: Whether sharded tensors are gathered, or saved as this rank's shards.
+            whole: Whether sharded tensors are gathered, or saved as local shards.
         """
         kinds, undecided = self.kinds.state_dict()
         state = {
@@ -199,14 +210,14 @@ class Run:
             "tensors": self.forecaster.state_dict(whole=whole),
             "verdicts": self.verifier.state_dict(),
         }
-        return saved.detached(state)
+        return saved.cloned(state)
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
-        """Continue from a saved state as a whole, or not at all; what does not fit is dropped.
+        """Load a state of :meth:`state_dict` completely or, on an error, not at all.
 
         Args:
-            state: What :meth:`state_dict` gave.
-            steps: Steps done, where somebody else counts them; None for those of the state.
+            state: The state.
+            steps: Number of steps taken, if the caller counts them; None for that of the state.
 
         Raises:
             CheckpointError: If the state belongs to another model or version, or is damaged.
@@ -223,15 +234,15 @@ class Run:
             self._load(state, steps)
 
     def _resume(self, steps: int) -> None:
-        """Continue where somebody else has counted the steps; those done since were full steps."""
+        """Continue at a number of steps counted by the caller; steps since then were full steps."""
         ledger, reason = self.ledger, "the run went on without the plug-in before"
         if steps < self.clock.steps:
             ledger.load(SavingsLedger().summary())
             reason = "the run starts before the saved state, which was dropped"
         self.clock.resume(steps, steps - ledger.predicted_steps)
         ledger.steps, ledger.full_steps = steps, self.clock.full_steps
-        self.verifier.forget()
-        self.note(reason, logging.WARNING)
+        self.verifier.discard()
+        self.record_event(reason, logging.WARNING)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
         before = self._mapper.kinds
@@ -240,24 +251,24 @@ class Run:
             self.forecaster.regroup()
         self.clock.load_state_dict(state["clock"])
         self.ledger.load(state["ledger"])
-        if state["ranks"] != ranks.size():  # operations were counted over the ranks of then
+        if state["ranks"] != ranks.size():  # operations were counted over another number of ranks
             self.ledger.flops_per_step = self.ledger.flops_per_correction = None
-        self.economise()
+        self.apply_budget()
         if steps is not None and steps != self.clock.steps:
             self._resume(steps)
             return
         dropped = [] if self.clock.plain else self.forecaster.load_state_dict(state["tensors"])
-        self.economise()  # now that it is known how often each optimizer updates
+        self.apply_budget()  # again, with the loaded number of updates per optimizer
         if not self.verifier.load_state_dict(state["verdicts"]):
             dropped.append("loss and gradient norms")
             self.clock.unread = 0
         for part in dropped:
             reason = f"what was saved of {part} does not fit this run and was dropped"
-            self.note(reason, logging.WARNING)
+            self.record_event(reason, logging.WARNING)
         changes = {
             "run's length": (state["clock"]["total"], self.clock.total, logging.INFO),
             "number of ranks": (state["ranks"], ranks.size(), logging.WARNING),
         }
         for what, (before, now, level) in changes.items():
             if before != now:
-                self.note(f"the {what} changed from {before} to {now}", level)
+                self.record_event(f"the {what} changed from {before} to {now}", level)

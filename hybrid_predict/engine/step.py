@@ -1,18 +1,18 @@
-"""The full step under way: what was moved before it, what was measured, and how to undo it."""
+"""The open full step: its predicted steps, its measurements, and their undo."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.model.bystanders import Bystanders
+from hybrid_predict.model.buffers import BufferTracker
 from hybrid_predict.model.deltas import Movement, WeightDelta
 from hybrid_predict.model.gradients import dense_gradient
 from hybrid_predict.model.optimizer import OptimizerWrapper
@@ -23,23 +23,24 @@ from hybrid_predict.verify.measurement import as_scalar, pack
 from hybrid_predict.verify.monitor import Monitor
 
 NO_UPDATE = "no update followed the predicted steps"
-"""Why predicted steps are undone where the optimizer, or a gradient scaler, skipped its update."""
+"""Reason for undoing predicted steps if the optimizer, or a gradient scaler, skipped the update."""
 
 
+@final
 class Step:
     """One full step and the predicted steps right before it, as one transaction.
 
     It is opened before the forward pass, judged when the gradients of each optimizer are final, and
-    closed after the updates. Until it is closed, :meth:`undo` leaves no trace of the predicted
-    steps in weights and buffers.
+    closed after the updates. Until it is closed, :meth:`undo` removes every trace of the predicted
+    steps from weights and buffers.
 
     Args:
-        number: Of the full step, from 1.
-        optimizer: Who updates.
-        bystanders: What else a full step changes.
+        number: Number of the full step, from 1.
+        optimizer: The optimizers.
+        buffers: Tracks the buffers and frozen parameters that change in a full step.
     """
 
-    def __init__(self, number: int, optimizer: OptimizerWrapper, bystanders: Bystanders) -> None:
+    def __init__(self, number: int, optimizer: OptimizerWrapper, buffers: BufferTracker) -> None:
         self.number = number
         self.phase = Phase.PLAIN
         self.predicted = 0
@@ -48,9 +49,9 @@ class Step:
         self.corrected = False
         self.calls: Counter[int] = Counter()
         self.active: int | None = None
-        self._met = False
+        self._has_gradients = False
         self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
-        self._optimizer, self._bystanders = optimizer, bystanders
+        self._optimizer, self._buffers = optimizer, buffers
         self._movement: Movement | None = None
         self._owners: list[int] = []
         self._limits: list[float] = []
@@ -71,43 +72,43 @@ class Step:
         count: int,
         carries: dict[str, Tensor],
     ) -> None:
-        """Take ``count`` predicted steps.
+        """Take ``count`` predicted steps at once.
 
         Args:
-            mapper: Moves the weights.
-            delta: The movement of one of them.
-            owners: Number of the optimizer of each of its tensors.
-            count: At least 1.
-            carries: What rounding has left out of the weights, by name.
+            mapper: The model's parameters.
+            delta: The movement of one predicted step.
+            owners: Number of the optimizer of each tensor in ``delta``.
+            count: Number of predicted steps, at least 1.
+            carries: Kahan compensation of half-precision weights, by name.
         """
-        self._bystanders.keep()
+        self._buffers.copy()
         self.predicted, self._owners = count, list(owners)
         self._movement = mapper.movement(delta.scaled(count) if count > 1 else delta, carries)
-        self._movement.make()
+        self._movement.apply()
 
     def observe_loss(self, loss: object) -> None:
-        """Take the loss, if it is known before the update."""
+        """Store the loss, if it is known before the update."""
         self._loss = self._loss if loss is None else as_scalar(loss)
 
-    def limit(self, monitor: Monitor) -> None:
-        """Fix the limits above which this step cannot stand."""
+    def set_limits(self, monitor: Monitor) -> None:
+        """Set the limits of loss and gradient norms above which predicted steps are undone."""
         norms = [monitor.norm_limit(k) for k in range(len(self._optimizer.optimizers))]
         self._limits = [monitor.loss_limit, *norms]
 
     @property
-    def moved(self) -> set[int]:
-        """Parameters by ``id`` that have had a gradient."""
+    def with_gradient(self) -> set[int]:
+        """Parameters that have had a gradient, by ``id``."""
         return {id(p) for p in self._measured}
 
     @property
-    def begun(self) -> bool:
+    def has_updated(self) -> bool:
         """Whether an optimizer has updated."""
         return bool(self.calls)
 
     @property
     def stands(self) -> bool:
         """Whether updates have verified all predicted steps, which then stay."""
-        seen = self.begun and not self._unseen()
+        seen = self.has_updated and not self._unverified()
         return seen and not self.held and all(map(bool, self._flags))
 
     def reopen(self, index: int) -> None:
@@ -126,97 +127,104 @@ class Step:
     def measure(self, index: int, names: dict[int, str], loss: object) -> None:
         """Measure the gradients of one optimizer, and judge the predicted steps by them.
 
-        Where the optimizer is fused the judgement stays on the device; elsewhere one flag is read,
-        and gradients are withheld if the predicted steps cannot stand.
+        With a fused optimizer the verdict stays on the device. Otherwise one flag is read, and the
+        update is held back if the predicted steps do not stand.
 
         Args:
-            index: Which optimizer.
-            names: Names of its parameters by ``id``.
-            loss: What the step's closure returned, None without one.
+            index: Number of the optimizer.
+            names: Names of the parameters by ``id``.
+            loss: Result of the step's closure, or None.
         """
         held = [p for p in self._optimizer.parameters(index) if p.grad is not None]
         gradients = [dense_gradient(p) for p in held]
         scale = getattr(self._optimizer.optimizers[index], "grad_scale", None)
         norms = _norms(gradients, scale)
         self.observe_loss(loss)
-        self._met = bool(held)
+        self._has_gradients = bool(held)
         if self.calls[index]:
             return
         for p, norm in zip(held, norms, strict=True):
             name = names.get(id(p), f"unnamed.{len(self._norms)}")
-            if name in self._norms:  # two optimizers have it
+            if name in self._norms:  # two optimizers share the parameter
                 continue
             self._norms[name] = norm
             self._norm_owners.append(index)
             self._measured.append(p)
-        theirs = getattr(self._optimizer.optimizers[index], "found_inf", None)
-        if theirs is not None:  # a gradient scaler lets a fused optimizer skip its update itself
-            self._good[index] = (theirs == 0).reshape(())
+        existing = getattr(self._optimizer.optimizers[index], "found_inf", None)
+        if existing is not None:  # with a gradient scaler, a fused optimizer skips the update
+            self._good[index] = (existing == 0).reshape(())
         if self._movement is not None:
             pairs = {names.get(id(p), ""): g for p, g in zip(held, gradients, strict=True)}
             lengths = self._project(index, pairs, scale)
             self._decide(index, held, norms, lengths)
 
     def good(self, index: int) -> Tensor | bool:
-        """Whether the coming or last update of an optimizer happens; no device is waited for."""
+        """Whether an optimizer's next or last update happens; does not wait for the device."""
         good = self._good.get(index, True)
         return bool(good) if isinstance(good, Tensor) and good.device.type == "cpu" else good
 
-    def updated(self, index: int) -> None:
-        """Right after an update of one optimizer: if it had gradients, it counts from here on."""
-        if self._met:
+    def count_update(self, index: int) -> None:
+        """Count an update of one optimizer, if it had gradients."""
+        if self._has_gradients:
             self.calls[index] += 1
         self.active = None
 
     def close_update(self, index: int) -> None:
-        """After an update of one optimizer: undo its part of the predicted steps if need be."""
+        """After an update, undo its part of the predicted steps if they do not stand."""
         good = self._good.get(index, True)
         if self._movement is not None and self.calls[index] == 1:
             if good is not True:
                 members = [k for k, owner in enumerate(self._owners) if owner == index]
                 self._movement.undo(good, members)
-                self._bystanders.restore(good)
+                self._buffers.undo_changes(good)
             if isinstance(good, Tensor):
                 self._flags.append(good)
-        self._good.pop(index, None)  # further updates in this full step are ordinary ones
+        self._good.pop(index, None)  # only the first update of a full step verifies
 
-    def settle(self, loss: Tensor | float | None) -> None:
-        """Close the step: what no update has verified goes back.
+    def close(self, loss: Tensor | float | None) -> None:
+        """Close the step, and undo predicted movement that no update has verified.
 
         Args:
-            loss: Its loss as the loop reports it, None if unknown.
+            loss: The loss that the loop reports, or None if it is unknown.
         """
         self.observe_loss(loss)
-        if self._movement is not None and (unseen := self._unseen()):
+        if self._movement is not None and (unseen := self._unverified()):
             self.held = self.held or NO_UPDATE
-            self._withdraw(self._movement, unseen)
+            self._undo_members(self._movement, unseen)
         self._movement = None
-        self._bystanders.drop()
+        self._buffers.free()
 
     def undo(self, reason: str, coming: int | None = None) -> None:
-        """Leave no trace of the predicted steps, however far the full step has come.
+        """Undo the predicted steps at any point of the full step.
 
         Args:
-            reason: Why; it is the reason of the verdict.
-            coming: Number of the optimizer that is about to update, if one is.
+            reason: Reason for the verdict.
+            coming: Number of the optimizer that is about to update, or None.
         """
         for index in range(len(self._optimizer.optimizers)):
-            self._optimizer.release(index)
+            self._optimizer.restore_gradients(index)
         movement = self._movement
         if movement is not None:
             self.held = reason
             for index in [k for k in self._good if self.calls[k]]:
                 self.close_update(index)
             if coming is not None and not self.calls[coming]:
-                # Its gradients were taken at weights that are given up now.
-                self._optimizer.withhold(coming)
-            self._withdraw(movement, self._unseen())
-        # An undo that is interrupted is called again, and finds everything that it needs.
+                # Its gradients belong to the predicted weights, which are being undone.
+                self._optimizer.hold_back(coming)
+            self._undo_members(movement, self._unverified())
+        # Last, so that an interrupted undo can be repeated.
         self.active = self._movement = None
-        self._bystanders.drop()
+        self._buffers.free()
 
     def packed(self, warmup: bool) -> tuple[dict[str, Any], Tensor]:
-        """Everything measured, for :func:`hybrid_predict.verify.measurement.unpack`."""
+        """Pack all measurements for :func:`hybrid_predict.verify.measurement.unpack`.
+
+        Args:
+            warmup: Whether the step belongs to the warm-up.
+
+        Returns:
+            A tag of primitives, and a flat tensor of numbers.
+        """
         about = {
             "step": self.number,
             "predicted": self.predicted,
@@ -231,32 +239,38 @@ class Step:
             norms=self._norms,
             owners=self._norm_owners,
             products=self._products,
-            roots=shards.roots(self._measured),
+            roots=shards.norm_factors(self._measured),
             windows=self.windows,
         )
         self.reported = True
         return values
 
-    def account(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
-        """Note the host seconds of the step: the user's part, what was corrected, the rest."""
+    def add_seconds(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
+        """Add the host seconds of the step to the ledger: user code, corrections, and predictions.
+
+        Args:
+            ledger: The ledger.
+            closed_at: Time at which the loop closed the step.
+            ended_at: Time at which the plug-in was done with it.
+        """
         in_hooks, around = self.hook_seconds, self.predict_seconds + ended_at - closed_at
         ledger.full_seconds += max(0.0, closed_at - self.opened_at - in_hooks)
         ledger.correct_seconds += max(0.0, in_hooks)
         ledger.predict_seconds += max(0.0, around)
 
-    def _unseen(self) -> list[int]:
-        """Positions in the movement of what no update has verified."""
+    def _unverified(self) -> list[int]:
+        """Positions in the movement of tensors whose optimizer has not updated."""
         return [k for k, owner in enumerate(self._owners) if not self.calls[owner]]
 
-    def _withdraw(self, movement: Movement, members: list[int]) -> None:
+    def _undo_members(self, movement: Movement, members: list[int]) -> None:
         if members:
-            movement.withdraw(members)
-            self._bystanders.restore(False)
+            movement.undo_after_writes(members)
+            self._buffers.undo_changes(False)
 
     def _project(
         self, index: int, gradients: dict[str, Tensor], scale: Tensor | None
     ) -> list[Tensor]:
-        """Lengths of the movement of one optimizer's tensors, and its products with gradients."""
+        """Return lengths of one optimizer's movement, and store its products with the gradients."""
         assert self._movement is not None
         delta = self._movement.delta
         columns = zip(delta.names, delta.directions, delta.factors, self._owners, strict=True)
@@ -281,9 +295,9 @@ class Step:
         self, index: int, held: list[Tensor], norms: list[Tensor], lengths: list[Tensor]
     ) -> None:
         sharded = any(map(shards.is_sharded, self._optimizer.parameters(index)))
-        total, fine = _agreed(held, norms, lengths, sharded)
+        total, finite = _agreed(held, norms, lengths, sharded)
         limit = self._limits[1 + index]
-        good = fine & total.isfinite() & (total <= limit)
+        good = finite & total.isfinite() & (total <= limit)
         if self._loss is not None and ranks.size() == 1:
             good = good & _within(self._loss, self._limits[0])
         if self._optimizer.holds_on_device(index):
@@ -293,22 +307,22 @@ class Step:
             self._good[index] = False
             known = None if self._loss is None else float(self._loss)
             self.held = cause(float(total), limit, known, self._limits[0])
-            self._optimizer.withhold(index)
+            self._optimizer.hold_back(index)
 
 
 def _norms(gradients: Sequence[Tensor], scale: Tensor | None) -> list[Tensor]:
-    """Euclidean norm of every gradient's local shard, 0-dim."""
+    """Return the Euclidean norm of every gradient's local shard, 0-dim."""
     if not gradients:
         return []
     flat = [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
-    # Half precision must not bound the norm: 16-bit floats end at 65504.
+    # The norm may exceed the range of 16-bit floats, which ends at 65504.
     half = any(map(is_half, flat)) and not any(g.dtype == torch.float64 for g in flat)
     norms = list(torch._foreach_norm(flat, 2, torch.float32 if half else None))
     return norms if scale is None else [n / scale.to(n.device) for n in norms]
 
 
 def _within(loss: Tensor | float, limit: float) -> Tensor | bool:
-    """Whether a loss is finite and at most the limit; a number is not sent to the device."""
+    """Whether a loss is finite and at most the limit; a number is not copied to the device."""
     if isinstance(loss, Tensor):
         return loss.isfinite() & (loss <= limit)
     return math.isfinite(loss) and loss <= limit
@@ -317,13 +331,13 @@ def _within(loss: Tensor | float, limit: float) -> Tensor | bool:
 def _agreed(
     held: Sequence[Tensor], norms: Sequence[Tensor], lengths: Sequence[Tensor], sharded: bool
 ) -> tuple[Tensor, Tensor]:
-    """The norm over all gradients, and whether all lengths are finite; the same on all ranks."""
+    """Return the norm of all gradients, and whether all lengths are finite, equal on all ranks."""
     found = [*norms, *lengths] or [torch.zeros(())]
     flat = torch.stack([x.to(found[0].device, torch.float32) for x in found])
     own, moved = flat[: len(norms)], flat[len(norms) :]
     spoiled = (~moved.isfinite()).sum()
-    if sharded:  # Gradients of whole parameters are the same on all ranks already.
-        roots = shards.roots(held)
+    if sharded:  # gradients of full parameters are equal on all ranks already
+        roots = shards.norm_factors(held)
         parts = own if roots is None else torch.stack(torch._foreach_mul(list(own), roots))
         own, spoiled = ranks.combine(parts, spoiled[None])
     return torch.linalg.vector_norm(own), (spoiled == 0).reshape(())

@@ -1,11 +1,11 @@
-"""Trains any model that can do forward and backward, in a loop that the package owns."""
+"""A training loop of the package's own, for any model with a forward and a backward pass."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from hybrid_predict.tensors import ranks
 
 
 class TrainableModel(ABC):
-    """A model as forward and backward; subclasses are final."""
+    """Interface of a model that :class:`HybridTrainer` can train."""
 
     @property
     @abstractmethod
@@ -31,27 +31,28 @@ class TrainableModel(ABC):
 
     @abstractmethod
     def forward(self, batch: Any) -> Tensor:
-        """The loss of a batch, 0-dim, with its autograd history."""
+        """Return the loss of a batch, a 0-dim tensor with its autograd graph."""
 
     @abstractmethod
     def backward(self, loss: Tensor) -> GradientInfo:
-        """Add the gradient of a loss to the parameters' ``grad``.
+        """Accumulate the gradient of a loss into the parameters' ``grad``.
 
         Returns:
-            Loss, norms by parameter name and total norm of the gradients now in ``grad``, as 0-dim
-            tensors on the device, without alignments.
+            Loss, gradient norm per parameter name, and total gradient norm, as 0-dim tensors on the
+            device; ``alignments`` is empty.
         """
 
 
+@final
 class TorchModel(TrainableModel):
     """A torch module with a loss function.
 
     Args:
         module: The network.
-        loss_fn: ``loss_fn(module, batch)`` gives a 0-dim loss tensor.
+        loss_fn: Function ``loss_fn(module, batch)`` that returns a 0-dim loss tensor.
 
     Raises:
-        ConfigError: If an argument has a wrong type.
+        ConfigError: If an argument has the wrong type.
     """
 
     def __init__(self, module: nn.Module, loss_fn: Callable[[nn.Module, Any], Tensor]) -> None:
@@ -68,11 +69,11 @@ class TorchModel(TrainableModel):
         return self._module
 
     def forward(self, batch: Any) -> Tensor:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         return self._loss_fn(self._module, batch)
 
     def backward(self, loss: Tensor) -> GradientInfo:
-        """Back-propagate."""
+        """Back-propagate the loss, and measure the gradients."""
         loss.backward()
         named = [(n, p) for n, p in self._module.named_parameters() if p.grad is not None]
         norms = {n: torch.linalg.vector_norm(dense_gradient(p).float()) for n, p in named}
@@ -80,30 +81,32 @@ class TorchModel(TrainableModel):
         return GradientInfo(loss.detach(), torch.linalg.vector_norm(torch.stack(known)), norms)
 
 
+@final
 @dataclass(frozen=True)
 class StepResult:
-    """What one :meth:`HybridTrainer.step` did.
+    """Result of one :meth:`HybridTrainer.step`.
 
     Args:
         loss: Training loss of the batch, a detached 0-dim tensor on the model's device.
-        record: The full step that was taken, and the predicted steps before it.
+        record: Record of the full step, and of the predicted steps before it.
     """
 
     loss: Tensor
     record: StepRecord
 
 
+@final
 class HybridTrainer:
     """Trains a :class:`TrainableModel`, one batch per :meth:`step`.
 
     Args:
         model: The model.
-        optimizer: Its optimizer, wrapped.
+        optimizer: Its wrapped optimizer.
         config: The configuration; ``total_steps`` is required.
-        scheduler: Learning-rate scheduler, stepped as often as the clock ticks.
+        scheduler: Learning-rate scheduler; it is stepped once per tick.
 
     Raises:
-        ConfigError: If an argument is out of range.
+        ConfigError: If an argument is invalid.
     """
 
     def __init__(
@@ -126,19 +129,22 @@ class HybridTrainer:
 
     @property
     def done(self) -> bool:
-        """Whether the run has reached its length."""
+        """Whether the run has taken ``total_steps`` steps."""
         return self.engine.done
 
     @property
     def ledger(self) -> SavingsLedger:
-        """What the run has cost and saved."""
+        """The run's ledger: what it has cost and saved."""
         return self.engine.ledger
 
     def step(self, batch: Any) -> StepResult:
-        """Train on one batch: predicted steps that are due, forward, backward, update, verdict.
+        """Take the predicted steps that are due and one full step on a batch.
 
         Args:
-            batch: Whatever the model's ``forward`` takes.
+            batch: The argument of the model's ``forward``.
+
+        Returns:
+            Loss and record of the full step.
         """
         engine = self.engine
         engine.before_step()
@@ -161,7 +167,7 @@ class HybridTrainer:
         return StepResult(loss.detach(), record)
 
     def fit(self, batches: Iterable[Any]) -> SavingsLedger:
-        """Train on batches until the run is done or they end.
+        """Train until the run is done, or there are no more batches.
 
         Args:
             batches: One batch per full step.

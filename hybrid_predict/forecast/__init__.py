@@ -1,1 +1,1 @@
-"""Forecasts of how weights will move: predictors, and the tensors that they follow."""
+"""Forecasts of the weights' movement: predictors, their skill, and groups of tensors."""

@@ -1,17 +1,18 @@
-"""All tensors that are corrected or predicted, in groups that follow the model as it changes."""
+"""All tensors that are corrected or predicted, in groups that follow changes of the model."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.forecast.gate import Gate, decide
-from hybrid_predict.forecast.group import Plan, TensorGroup
+from hybrid_predict.forecast.gate import Gate, make_gate
+from hybrid_predict.forecast.group import TensorGroup
+from hybrid_predict.forecast.plan import Plan
 from hybrid_predict.forecast.predictors import AbstractPredictor, make_predictor
 from hybrid_predict.forecast.skill import Skill
 from hybrid_predict.forecast.window import Reading, reading
@@ -24,29 +25,31 @@ from hybrid_predict.updates import AbstractUpdate, make_update
 RELATIVE = "matrices are left to an optimizer whose updates grow with the weights"
 UNKNOWN = "matrices are left to an optimizer whose weight decay could not be found out"
 SHARED = "parameters that share memory with others are left to the optimizer"
-"""Why tensors are not corrected, as the ledger counts it."""
+"""Events of the ledger: why tensors are not corrected."""
 
 BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
-"""Rows of a matrix that are treated together, from all of them to one."""
+"""Possible numbers of matrix rows that are treated together, from all (None) to one."""
 
-FORGIVEN = 64
-"""Full steps after which an optimizer that passed over one is predicted again."""
+ABSENT_STEPS = 64
+"""Number of full steps for which an optimizer that did not update is not predicted."""
 
 
+@final
 class Forecaster:
-    """Groups the trained tensors by kind and optimizer, and forecasts them together.
+    """Groups the trained tensors by kind and optimizer, and forecasts their movement.
 
     Args:
         mapper: The model's parameters.
-        optimizer: Who updates them.
-        config: What is corrected and predicted, by kind.
+        optimizer: The optimizers that update them.
+        config: The configuration; it names updates and predictors by kind.
 
     Attributes:
-        left_out: Why tensors are left to the optimizer, for the ledger.
+        left_out: Reasons for leaving tensors to the optimizer, as events for the ledger.
         skills: Skill of the forecasts by kind.
-        skill: That over all kinds.
-        block: Most rows of a matrix that are treated together, None for all.
-        gate: Which groups may be predicted, as of the last change of groups, budget or skill.
+        skill: Skill over all kinds.
+        block: Largest number of matrix rows that a corrected update treats together, or None for
+            all.
+        gate: Which groups may be predicted; it follows changes of groups, budget and skill.
     """
 
     def __init__(
@@ -76,49 +79,49 @@ class Forecaster:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing can ever be corrected or predicted."""
+        """Whether the configuration corrects and predicts nothing."""
         return not self._updates and not self._predictors
 
     @property
     def predicts(self) -> bool:
-        """Whether any of the tensors there are can be predicted."""
+        """Whether at least one tensor has a predictor."""
         return bool(self._predicted)
 
     @property
     def _predicted(self) -> list[TensorGroup]:
         return [group for group in self.groups if group.plan.predictor is not None]
 
-    def count(self, step: int, calls: Counter[int]) -> None:
+    def count_updates(self, step: int, calls: Counter[int]) -> None:
         """Note how often each optimizer updated in a full step.
 
-        One that passes over a full step in which others update is not predicted for some time,
-        since nothing might verify it.
+        An optimizer that did not update, while others did, is not predicted for the next 64 full
+        steps, because its predicted steps might not be verified.
 
         Args:
             step: Number of the full step.
-            calls: Updates by number of the optimizer.
+            calls: Number of updates by number of the optimizer.
         """
         if not calls:
             return
         for index in range(len(self._optimizer.optimizers)):
             if not calls[index]:
                 self._absent[index] = step
-            elif step - self._absent.get(index, -FORGIVEN) >= FORGIVEN:
+            elif step - self._absent.get(index, -ABSENT_STEPS) >= ABSENT_STEPS:
                 self._absent.pop(index, None)
         self._calls = calls
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
-        """Follow the tensors of other optimizers from now on."""
+        """Group the tensors of other optimizers from now on."""
         self._optimizer, self._layout = optimizer, ()
         self._calls.clear()
         self._absent.clear()
         self.refresh()
 
     def refresh(self) -> bool:
-        """Follow parameters that were frozen, unfrozen, added or given other memory.
+        """Regroup if parameters were frozen, unfrozen, added or moved to other memory.
 
         Returns:
-            Whether anything has changed. What is known of tensors that stay in place is kept.
+            Whether anything has changed. What is known about unchanged tensors is kept.
         """
         layout = () if self.idle else self._optimizer.layout()
         if layout == self._layout:
@@ -129,9 +132,12 @@ class Forecaster:
         return True
 
     def regroup(self, index: int | None = None) -> None:
-        """Group the tensors of one optimizer anew, or all, as their kinds are now.
+        """Group the tensors of one optimizer, or of all, by their current kinds.
 
-        What is known of tensors that stay of their kind is kept.
+        What is known about tensors whose kind is unchanged is kept.
+
+        Args:
+            index: Number of the optimizer, or None for all.
         """
         if self.idle:
             return
@@ -154,17 +160,17 @@ class Forecaster:
         places = {name: k for k, name in enumerate(self._mapper.names)}
         self.groups.sort(key=lambda group: places.get(group.names[0], 0))  # as after a resume
         if self._budget is not None:
-            self.economise(self._budget)
-        self._decide()
+            self.apply_budget(self._budget)
+        self._update_gate()
 
-    def economise(self, budget: float) -> int:
-        """Correct with as many rows treated together as a budget of operations allows.
+    def apply_budget(self, budget: float) -> int:
+        """Choose the largest block of rows with which corrections stay within a budget.
 
         Args:
-            budget: Operations of this rank that correcting may add to a full step.
+            budget: Number of operations that correcting may add to a full step on this rank.
 
         Returns:
-            The operations that it takes.
+            The number of operations that correcting adds.
         """
         self._budget = budget
         for self.block in BLOCKS:
@@ -173,12 +179,12 @@ class Forecaster:
             if operations <= budget:
                 break
         for group in self.groups:
-            group.economise(self.block)
-        self._decide()
+            group.set_block(self.block)
+        self._update_gate()
         return operations
 
-    def _decide(self) -> None:
-        self.gate = decide(self.groups, self.skills, self.block)
+    def _update_gate(self) -> None:
+        self.gate = make_gate(self.groups, self.skills, self.block)
 
     def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
         columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,
@@ -213,12 +219,12 @@ class Forecaster:
             members.append(p)
         return list(parts.values())
 
-    def owned(self, index: int) -> list[TensorGroup]:
-        """The groups of one optimizer."""
+    def groups_of(self, index: int) -> list[TensorGroup]:
+        """Return the groups of one optimizer."""
         return [group for group in self.groups if group.plan.owner == index]
 
-    def bound(self, options: Mapping[int, Options]) -> float | None:
-        """1 where matrices that are corrected have different learning rates, else None."""
+    def length_bound(self, options: Mapping[int, Options]) -> float | None:
+        """Return 1.0 if corrected matrices have different learning rates, else None."""
         rates = {
             options[id(p)].rate
             for group in self.groups
@@ -229,23 +235,23 @@ class Forecaster:
         return 1.0 if len(rates) > 1 else None
 
     def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[int]]:
-        """The movement of one predicted step, of all groups together.
+        """Forecast the movement of one predicted step, for all groups together.
 
         Args:
-            options: How every parameter is updated, by ``id``.
+            options: How each parameter is updated, by ``id``.
 
         Returns:
-            The movement, and for each of its tensors the number of the optimizer.
+            The movement, and for each of its tensors the number of its optimizer.
 
         Raises:
-            PredictorError: If a predictor gives one of another form than its parameters have.
+            PredictorError: If a predictor returns a forecast of the wrong form.
         """
         parts: list[WeightDelta] = []
         owners: list[int] = []
         for group in self.groups:
             absent = group.plan.owner in self._absent
             times = 0 if absent else self._calls[group.plan.owner]
-            may = group.names not in self.gate.barred
+            may = group.names not in self.gate.blocked
             delta = group.forecast(options) if times and may else None
             if delta is not None:
                 parts.append(delta if times == 1 else delta.scaled(times))
@@ -258,27 +264,27 @@ class Forecaster:
 
     @property
     def gated(self) -> bool:
-        """Whether every forecast there is needs skill."""
+        """Whether there are forecasts, and all of them need skill."""
         predictors = [group.plan.predictor for group in self._predicted]
         return bool(predictors) and all(p is not None and p.gated for p in predictors)
 
     @property
-    def waiting(self) -> bool:
-        """Whether no predicted step can be made before skill is known."""
+    def awaits_skill(self) -> bool:
+        """Whether predicted steps need skill, and no skill is known yet."""
         return self.gated and not any(skill.known for skill in self.skills.values())
 
     @property
-    def longest(self) -> int:
-        """Displacements in the longest window."""
+    def longest_window(self) -> int:
+        """Number of displacements in the longest window."""
         return max((group.window_length for group in self.groups), default=0)
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are kept between two full steps."""
+        """Memory in bytes that is kept between full steps."""
         return sum(group.held_bytes for group in self.groups)
 
     def score(self, readings: Sequence[Reading]) -> None:
-        """Learn how good forecasts were from windows that were closed together."""
+        """Update skill and predictors from windows that were closed together."""
         groups = {group.names: group for group in self.groups}
         for found in readings:
             if found.names in groups:
@@ -289,34 +295,38 @@ class Forecaster:
         kept = {names: found for names, found in self._latest.items() if names in groups}
         self._latest = {**kept, **{found.names: found for found in readings}}
         self.skill.add(self._latest.values())
-        self._decide()
+        self._update_gate()
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:
-        """Check the form of the forecasts of one optimizer's groups, before any is needed.
+        """Check the form of one optimizer's forecasts before the first predicted step.
 
         Raises:
-            PredictorError: If a predictor gives one of another form than its parameters have.
+            PredictorError: If a predictor returns a forecast of the wrong form.
         """
-        for group in self.owned(index):
+        for group in self.groups_of(index):
             group.forecast(options)
 
     @property
     def carries(self) -> dict[str, Tensor]:
-        """What rounding has left out of weights in half precision, by name."""
+        """Kahan compensation of the half-precision weights, by parameter name."""
         return {n: c for g in self.groups if g.carry for n, c in zip(g.names, g.carry, strict=True)}
 
-    def drop(self) -> None:
-        """Forget updates that were not finished."""
+    def discard_updates(self) -> None:
+        """Discard updates that were not finished."""
         for group in self.groups:
-            group.drop()
+            group.discard_update()
 
-    def forget(self) -> None:
-        """Give all memory back, for the rest of the run."""
+    def free(self) -> None:
+        """Free all memory for the rest of the run."""
         self.groups, self._updates, self._predictors = [], {}, {}
-        self._decide()
+        self._update_gate()
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
-        """What every group remembers, see :meth:`TensorGroup.state_dict`, and who updated last."""
+        """Return the state of all groups, and which optimizers updated last.
+
+        Args:
+            whole: Whether sharded tensors are gathered, see :meth:`TensorGroup.state_dict`.
+        """
         return {
             "groups": [group.state_dict(whole=whole) for group in self.groups],
             "calls": [[k, n] for k, n in self._calls.items()],
@@ -327,19 +337,19 @@ class Forecaster:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
-        """Continue from a saved state.
+        """Load a state of :meth:`state_dict`.
 
         Returns:
-            Kinds whose saved history does not fit and was dropped.
+            Kinds whose saved state does not fit and was dropped.
 
         Raises:
-            CheckpointError: If a group's arrays are damaged, or another rank's.
+            CheckpointError: If the arrays of a group are damaged, or belong to another rank.
         """
         saved = state["groups"]
         if any(part is None for part in saved):
             raise CheckpointError(
-                "state: expected what rank 0 got from state_dict(), got another rank's. Where "
-                "parameters are sharded, save that of rank 0 and load it on every rank."
+                "state: expected the state_dict() of rank 0, got that of another rank. With "
+                "sharded parameters, save the state of rank 0 and load it on every rank."
             )
         by_key = {(repr(part["key"]), tuple(part["names"])): part for part in saved}
         dropped = []
@@ -355,5 +365,5 @@ class Forecaster:
         self.skills = {kind: Skill.from_state(s) for kind, s in state["skills"].items()}
         latest = [reading(tag, values) for tag, values in state["latest"]]
         self._latest = {found.names: found for found in latest}
-        self._decide()
+        self._update_gate()
         return dropped

@@ -1,10 +1,11 @@
-"""Which predicted steps may be made: where forecasts have skill, and corrections are not weak."""
+"""The gate: decides which groups may be predicted, by skill and by the cost of corrections."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import final
 
 from torch import Tensor
 
@@ -13,58 +14,61 @@ from hybrid_predict.forecast.skill import Skill
 from hybrid_predict.tensors.base import as_matrix
 
 NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
-"""Why planned predicted steps are not made, as the ledger counts it."""
+"""Event of the ledger: planned predicted steps are not made for lack of skill."""
 
-TOO_DEAR = (
+TOO_EXPENSIVE = (
     "no predicted steps where they were planned: max_overhead leaves corrected updates too weak to "
     "make up for them; larger batches or a larger max_overhead help"
 )
-"""Why planned predicted steps are not made where a budget of operations is small."""
+"""Event of the ledger: planned predicted steps are not made because the budget is too small."""
 
 LEAST_PART = 8
-"""Corrected updates treat at least one in so many rows of a matrix together, or are weak: with
-fewer, two thirds of the full steps end worse than all of them (decision 19)."""
+"""A correction is weak if its block has less than one in this many rows of a matrix: two thirds of
+the full steps with weak corrections end worse than all full steps (decision 19)."""
 
 
+@final
 @dataclass(frozen=True)
 class Gate:
-    """What may not be predicted for the time being.
+    """Result of the gate: which groups must not be predicted at the moment.
 
     Args:
-        barred: Names of the tensors of each group that is not predicted.
-        closed: Whether no group is predicted though some could be.
+        blocked: Parameter names of each group that must not be predicted.
+        closed: Whether every group that has a predictor is blocked.
         weak: Whether most matrices have weak corrections.
     """
 
-    barred: frozenset[tuple[str, ...]] = frozenset()
+    blocked: frozenset[tuple[str, ...]] = frozenset()
     closed: bool = False
     weak: bool = False
 
     @property
     def reason(self) -> str:
-        """Why it is closed."""
-        return TOO_DEAR if self.weak else NO_SKILL
+        """Reason for the closed gate, as an event for the ledger."""
+        return TOO_EXPENSIVE if self.weak else NO_SKILL
 
 
-def decide(groups: Sequence[TensorGroup], skills: Mapping[str, Skill], block: int | None) -> Gate:
-    """Find the groups whose forecasts lack skill, or corrections that make up for their errors.
+def make_gate(
+    groups: Sequence[TensorGroup], skills: Mapping[str, Skill], block: int | None
+) -> Gate:
+    """Block groups whose forecasts lack skill, and all gated groups if corrections are weak.
 
-    Where most of the weights that need skill lack it, none of them is predicted: a predicted step
-    of the others alone would take a full step's place and move little.
+    If most of the weights that need skill lack it, all gated groups are blocked. Otherwise a
+    predicted step would replace a full step and move only few weights.
 
     Args:
-        groups: All that is corrected or predicted.
+        groups: All groups that are corrected or predicted.
         skills: Skill by kind.
-        block: Rows of a matrix that corrected updates treat together, None for all.
+        block: Number of matrix rows that corrected updates treat together, or None for all.
     """
     weak = _weak([p for g in groups if g.plan.update for p in g.parameters], block or math.inf)
     predicted = [g for g in groups if g.plan.predictor is not None]
     gated = [g for g in predicted if g.plan.predictor and g.plan.predictor.gated]
-    able = [g for g in gated if (skill := skills.get(g.plan.kind)) is not None and skill.enough]
-    if weak or 2 * _numel(able) < _numel(gated):
-        able = []
-    barred = frozenset(g.names for g in gated if g not in able)
-    return Gate(barred, bool(predicted) and len(barred) == len(predicted), weak)
+    skilled = [g for g in gated if (skill := skills.get(g.plan.kind)) is not None and skill.enough]
+    if weak or 2 * _numel(skilled) < _numel(gated):
+        skilled = []
+    blocked = frozenset(g.names for g in gated if g not in skilled)
+    return Gate(blocked, bool(predicted) and len(blocked) == len(predicted), weak)
 
 
 def _weak(corrected: Sequence[Tensor], block: float) -> bool:

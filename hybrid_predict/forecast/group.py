@@ -1,22 +1,22 @@
-"""The tensors of one kind and optimizer that are corrected, predicted, or both."""
+"""Tensors of one kind and one optimizer that are corrected, predicted, or both."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError, PredictorError
-from hybrid_predict.forecast.masks import masks, unspoiled
-from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.forecast.masks import optimizer_only, usable_gradients
+from hybrid_predict.forecast.plan import Plan
 from hybrid_predict.forecast.predictors.contract import check_delta, check_form
 from hybrid_predict.forecast.window import Reading, Window, window_length
 from hybrid_predict.model.deltas import WeightDelta, write_rounded
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
-from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, ranks, shards, wide
+from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, ranks, shards, upcast
 from hybrid_predict.tensors.torch import per_rate
 from hybrid_predict.updates import AbstractUpdate
 
@@ -24,49 +24,30 @@ AVERAGE = 0.95
 """Decay of averaged gradients where no update asks for another."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What happens to a group of tensors.
-
-    Args:
-        kind: Their kind.
-        owner: Number of their optimizer.
-        update: How their updates are corrected, None if they are not.
-        predictor: What forecasts them, None if nothing does.
-    """
-
-    kind: str
-    owner: int
-    update: AbstractUpdate | None
-    predictor: AbstractPredictor | None
-
-    def key(self) -> list[Any]:
-        """What a saved group has to have in common with one that continues it."""
-        return [self.kind, self.owner, repr(self.update), repr(self.predictor)]
-
-
+@final
 @dataclass
-class _Open:
-    """What is known between the reading of gradients and the end of the update."""
+class _PendingUpdate:
+    """What is stored between the hooks before and after an update."""
 
     members: list[int]
     before: list[Tensor]
-    fine: Tensor | None
+    usable: Tensor | None
     directions: list[Tensor] = field(default_factory=list)
 
 
+@final
 class TensorGroup:
-    """Follows tensors through full steps: averages gradients, corrects updates, learns the drift.
+    """Corrects and forecasts a group of tensors: averages gradients, learns displacements.
 
-    Memory beside the model: the averaged gradients and what update and predictor keep, all the
-    time; copies of the weights, and the directions of corrected updates, while an update is made.
+    Memory between full steps: the averaged gradients, and the state of update and predictor. Memory
+    during an update: a copy of the weights, and the corrected directions.
 
     Args:
-        plan: What happens to them.
-        names: Their names, K of them.
-        parameters: They themselves.
-        history: How averages are stored.
-        momentum: How much of its past their optimizer keeps, in [0, 1).
+        plan: How the tensors are treated.
+        names: Names of the K parameters.
+        parameters: The K parameters.
+        history: Type in which averages are stored.
+        momentum: Momentum coefficient of the optimizer, in [0, 1).
     """
 
     def __init__(
@@ -89,10 +70,10 @@ class TensorGroup:
         self.update_state = update.init(values, backend) if update else None
         self.history_state = predictor.init(names, values, backend) if predictor else None
         self._window = Window(window_length(momentum), values) if predictor else None
-        self._open: _Open | None = None
-        self._closed: Tensor | None = None
+        self._pending: _PendingUpdate | None = None
+        self._closed_window: Tensor | None = None
 
-    def read(
+    def before_update(
         self,
         optimizer: OptimizerWrapper,
         options: Mapping[int, Options],
@@ -100,13 +81,13 @@ class TensorGroup:
         *,
         correct: bool,
     ) -> None:
-        """Take the gradients in, right before the update.
+        """Average the gradients and compute the corrected directions, right before the update.
 
         Args:
-            optimizer: Whose gradients they are.
-            options: How it updates each parameter, by ``id``.
-            good: Whether the update will happen; where it will not, the averages stay.
-            correct: Whether the update is to be corrected.
+            optimizer: The optimizers.
+            options: How each parameter is updated, by ``id``.
+            good: Whether the update will happen; if not, the averages do not change.
+            correct: Whether to correct the update.
         """
         members = [k for k, p in enumerate(self.parameters) if p.grad is not None]
         if not members:
@@ -121,7 +102,7 @@ class TensorGroup:
         update = self.plan.update if correct else None
         angles = backend.angles(gradients, average) if update else None
         norms, cosines = angles or (backend.norms(gradients), None)
-        gradients, fine = unspoiled(gradients, average, norms, good)
+        gradients, usable = usable_gradients(gradients, average, norms, good)
         decay = self.plan.update.decay if self.plan.update else AVERAGE
         average = backend.average(average, gradients, decay)
         directions: list[Tensor] = []
@@ -132,43 +113,46 @@ class TensorGroup:
             self._check_directions(update, directions, members)
         for k, value in zip(members, average, strict=True):
             self.average[k] = value
-        self._open = _Open(members, [v.clone() for v in values], fine, directions)
+        self._pending = _PendingUpdate(members, [v.clone() for v in values], usable, directions)
 
-    def finish(
+    def after_update(
         self,
         options: Mapping[int, Options],
         good: Tensor | bool,
         bound: float | None,
     ) -> bool:
-        """Correct the update that has just been made, and learn from the displacement.
+        """Correct the update that was just made, and learn its displacement.
 
         Args:
-            options: How it updates each parameter, by ``id``.
-            good: Whether the update did happen.
-            bound: How much longer than the optimizer's own a corrected update is at most, beside
-                the update's own bound; None for no other.
+            options: How each parameter is updated, by ``id``.
+            good: Whether the update has happened.
+            bound: Largest length of a corrected update in lengths of the optimizer's update,
+                besides the bound of the update itself; None for no further bound.
 
         Returns:
-            Whether anything was corrected.
+            Whether any update was corrected.
         """
-        seen, self._open = self._open, None
-        if seen is None or good is False:
+        pending, self._pending = self._pending, None
+        if pending is None or good is False:
             return False
         with torch.no_grad():
-            still = masks(self.average, seen.members, seen.fine, good)
-            if seen.directions:
-                self._correct(options, bound, seen, still)
+            masks = optimizer_only(self.average, pending.members, pending.usable, good)
+            if pending.directions:
+                self._correct(options, bound, pending, masks)
             if self.plan.predictor is not None:
-                self._learn(options, seen, still)
-        return bool(seen.directions)
+                self._learn(options, pending, masks)
+        return bool(pending.directions)
 
-    def drop(self) -> None:
-        """Forget an update that was not finished."""
-        self._open = self._closed = None
+    def discard_update(self) -> None:
+        """Discard an update that was not finished."""
+        self._pending = self._closed_window = None
 
-    def take(self) -> list[tuple[list[Any], Tensor]]:
-        """Tag and numbers of a window that has just been closed, for :func:`reading`; or none."""
-        closed, self._closed = self._closed, None
+    def pop_window(self) -> list[tuple[list[Any], Tensor]]:
+        """Return tag and numbers of the window that was just closed, as a list of one pair or none.
+
+        The pair can be read with :func:`hybrid_predict.forecast.window.reading`.
+        """
+        closed, self._closed_window = self._closed_window, None
         if closed is None or self._window is None:
             return []
         fitted = len(self._directions())
@@ -176,29 +160,29 @@ class TensorGroup:
         return [(tag, closed)]
 
     def operations(self, block: int | None) -> int:
-        """Operations of a full step's directions with so many rows treated together."""
+        """Return the operations of the directions in a full step, with ``block`` rows at a time."""
         update, values = self.plan.update, self._values()
         backend = self._backend(range(len(values)))
         return update.operations(values, backend, block) if update else 0
 
-    def economise(self, block: int | None) -> None:
-        """Treat so many rows of a matrix together from now on; None for all."""
+    def set_block(self, block: int | None) -> None:
+        """Treat at most ``block`` rows of a matrix together from now on; None for all."""
         if self.update_state is not None:
             self.update_state.block = block
 
     def fit(self, reading: Reading) -> None:
-        """Let the predictor learn from a window of these tensors."""
+        """Fit the predictor to a window of these tensors."""
         if self.plan.predictor is not None and self.history_state is not None:
             self.plan.predictor.fit(self.history_state, reading)
 
     @property
     def window_length(self) -> int:
-        """Displacements in a window; 0 where nothing is predicted."""
+        """Number of displacements in a window; 0 without a predictor."""
         return self._window.length if self._window is not None else 0
 
     @property
     def held_bytes(self) -> int:
-        """Bytes that are kept between two full steps."""
+        """Memory in bytes that is kept between full steps."""
         kept = sum(x.nbytes for arrays in self._arrays().values() for x in arrays)
         return kept + (self._window.held_bytes if self._window is not None else 0)
 
@@ -207,10 +191,10 @@ class TensorGroup:
         return predictor.directions(state) if predictor and state else []
 
     def forecast(self, options: Mapping[int, Options]) -> WeightDelta | None:
-        """The movement of one predicted step; None before there is a displacement.
+        """Forecast the movement of one predicted step; None before the first displacement.
 
         Raises:
-            PredictorError: If the predictor gives one of another form than its parameters have.
+            PredictorError: If the predictor returns a forecast of the wrong form.
         """
         predictor, state = self.plan.predictor, self.history_state
         if predictor is None or state is None or not state.count:
@@ -221,38 +205,38 @@ class TensorGroup:
         self,
         options: Mapping[int, Options],
         bound: float | None,
-        seen: _Open,
-        still: Sequence[Tensor | None],
+        pending: _PendingUpdate,
+        masks: Sequence[Tensor | None],
     ) -> None:
         update, state = self.plan.update, self.update_state
         assert update is not None and state is not None
-        members, backend = seen.members, self._backend(seen.members)
+        members, backend = pending.members, self._backend(pending.members)
         chosen = [self.parameters[k] for k in members]
         values = [shards.local(p) for p in chosen]
-        before = [seen.before[k] for k in members]
+        before = [pending.before[k] for k in members]
         kept = [1.0 - options[id(p)].shrink for p in chosen]
         own = backend.distances(values, before, kept)
-        known = own.isfinite() & TorchBackend().norms(seen.directions).isfinite()
+        known = own.isfinite() & TorchBackend().norms(pending.directions).isfinite()
         own = torch.where(known, own, 0.0)
         lengths = update.lengths(state, members, own)
         bounds = [b for b in (update.bound, bound) if b is not None]
         if bounds:
             lengths = torch.minimum(lengths, min(bounds) * own)
         share, plain = update.share, TorchBackend()
-        pairs = zip(seen.directions, values, strict=True)
-        new = [d.to(torch.promote_types(d.dtype, wide(v).dtype)) for d, v in pairs]
+        pairs = zip(pending.directions, values, strict=True)
+        new = [d.to(torch.promote_types(d.dtype, upcast(v).dtype)) for d, v in pairs]
         torch._foreach_mul_(new, list((share * lengths).unbind()))
         plain.add_scaled(new, before, [share * rest for rest in kept])
         if share < 1.0:
             plain.add_scaled(new, values, [1.0 - share] * len(new))
-        # An update that is not finite, or none at all, has no direction to stand in for.
+        # If the optimizer's update is zero or not finite, there is nothing to correct.
         lost = (own == 0).unbind() if own.device.type != "cpu" or not bool(own.all()) else None
         for row, k in enumerate(members):
-            mask = still[k]
+            mask = masks[k]
             if lost is not None:
                 mask = lost[row] if mask is None else mask | lost[row]
             if mask is not None:
-                value = wide(values[row]).to(new[row].dtype)
+                value = upcast(values[row]).to(new[row].dtype)
                 new[row] = torch.where(mask, value, new[row])
         self._write(members, values, new)
 
@@ -267,20 +251,23 @@ class TensorGroup:
                 value.copy_(wanted)
 
     def _learn(
-        self, options: Mapping[int, Options], seen: _Open, still: Sequence[Tensor | None]
+        self,
+        options: Mapping[int, Options],
+        pending: _PendingUpdate,
+        masks: Sequence[Tensor | None],
     ) -> None:
         predictor, state, window = self.plan.predictor, self.history_state, self._window
         assert predictor is not None and state is not None and window is not None
         rates = [options[id(p)].rate for p in self.parameters]
         if not any(isinstance(rate, Tensor) or rate > 0 for rate in rates):
             return
-        moved = per_rate([wide(x) for x in seen.before], self._values(), rates)
-        for x, mask in zip(moved, still, strict=True):
-            # What a gradient that is not finite has moved is no drift: it would stay in it.
+        moved = per_rate([upcast(x) for x in pending.before], self._values(), rates)
+        for x, mask in zip(moved, masks, strict=True):
+            # A displacement by a gradient that is not finite would stay in the drift.
             if mask is not None:
                 x.masked_fill_(mask, 0.0)
         if window.add(moved):
-            self._closed = window.close(shards.roots(self.parameters))
+            self._closed_window = window.close(shards.norm_factors(self.parameters))
         predictor.observe(state, moved, self._backend(range(len(moved))))
         if window.idle:
             window.open(self._forecast([1.0] * len(moved)), predictor.directions(state))
@@ -311,30 +298,31 @@ class TensorGroup:
         return TorchBackend(self._history)
 
     def inherit(self, other: TensorGroup) -> None:
-        """Take over what another group knows of tensors that are in this one now."""
+        """Copy the state of tensors that were in another group with the same plan."""
         if other.plan != self.plan:
             return
         places = {name: k for k, name in enumerate(other.names)}
         pairs = [(k, places[name]) for k, name in enumerate(self.names) if name in places]
-        theirs = other._arrays()
+        others = other._arrays()
         for name, arrays in self._arrays().items():
-            for k, source in pairs if theirs[name] else ():
-                if arrays and arrays[k].shape == theirs[name][source].shape:
-                    arrays[k].copy_(theirs[name][source])
+            for k, source in pairs if others[name] else ():
+                if arrays and arrays[k].shape == others[name][source].shape:
+                    arrays[k].copy_(others[name][source])
         if self.update_state is not None and other.update_state is not None:
             self.update_state.numbers = dict(other.update_state.numbers)
         if self.history_state is not None and other.history_state is not None:
             self.history_state.count = other.history_state.count
             known = other.history_state.numbers
-            mine = {n: list(known[n]) for n in self.names if n in known}
-            self.history_state.numbers.update(mine)
+            shared = {n: list(known[n]) for n in self.names if n in known}
+            self.history_state.numbers.update(shared)
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
-        """Everything that is remembered.
+        """Return the state of the group.
 
         Args:
-            whole: Where parameters are sharded, gather whole tensors on the host of the first rank;
-                every rank has to call it, and the others get None. Else this rank's parts.
+            whole: If parameters are sharded, whether to gather full tensors on the host of rank 0.
+                Every rank has to call it then, and all other ranks get None. Otherwise each rank
+                gets its local shards.
         """
         update, history = self.update_state, self.history_state
         fitted = dict(history.numbers) if history else {}
@@ -346,26 +334,26 @@ class TensorGroup:
             "fitted": {name: list(numbers) for name, numbers in fitted.items()},
             **self._arrays(),
         }
-        # Samples of shards are every rank's own.
+        # The samples of local shards differ between ranks.
         sharded = whole and any(map(shards.is_sharded, self.parameters))
         window = self._window.state_dict() if self._window else None
         windows = ranks.gather(window) if sharded else [window]
-        collected = shards.collected(state, self.parameters) if whole else state
+        collected = shards.gather_state(state, self.parameters) if whole else state
         return None if collected is None else {**collected, "windows": windows}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Continue from what :meth:`state_dict` gave, whole tensors or this rank's parts.
+        """Load a state of :meth:`state_dict`, gathered or local.
 
         Raises:
             CheckpointError: If an array is missing or has another shape.
         """
-        state = shards.spread(saved, self.parameters)
+        state = shards.shard_state(saved, self.parameters)
         for name, arrays in self._arrays().items():
             found = state.get(name)
             shapes = [tuple(a.shape) for a in arrays]
             if not isinstance(found, list) or [tuple(a.shape) for a in found] != shapes:
                 raise CheckpointError(
-                    f"state: expected {name} of shapes {shapes[:3]}..., got another. "
+                    f"state: expected {name} of shapes {shapes[:3]}..., got other shapes. "
                     "Resume from another checkpoint."
                 )
             for target, source in zip(arrays, found, strict=True):
@@ -380,7 +368,7 @@ class TensorGroup:
             self._window.load_state_dict(self._own_window(saved["windows"]))
 
     def _own_window(self, windows: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
-        """This rank's window; an empty one where tensors are split in another way than before."""
+        """This rank's window, or an empty one if the tensors are sharded differently now."""
         assert self._window is not None
         count = len(windows)
         found = windows[ranks.rank() if count == ranks.size() else 0] if count else None

@@ -1,28 +1,29 @@
-"""Skill: what share of the movement that followed the forecasts have explained."""
+"""Skill: the share of the following movement that the forecasts explain."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading
 
 FIRST = 2
-"""Windows that a first estimate needs."""
+"""Number of windows for the first estimate."""
 
 MEMORY = 16
-"""Windows after which the running means begin to forget."""
+"""Number of windows over which the running means average."""
 
 RESOLUTION = 0.02
-"""Standard deviation of skill and of fitted length between windows, at least."""
+"""Smallest standard deviation of skill and of fitted length between windows."""
 
 SHORTEST = 0.25
-"""Least lower bound of the fitted length for predicted steps, in lengths of the drift."""
+"""Smallest lower bound of the fitted length for predicted steps, in lengths of the drift."""
 
 
+@final
 @dataclass
 class Skill:
     r"""Running mean of the skill of forecasts, with an interval.
@@ -32,18 +33,18 @@ class Skill:
         \text{lower} = \bar s - \frac{2}{\sqrt n} \max \bigl(\sigma_s, .02, 1.5 \sqrt 3 \,
         \bar v\bigr)
 
-    over the tensors k of a window, with D the displacements of its full steps, summed and divided
-    by the learning rate. :math:`\sigma_s` is the deviation of s between n windows, which two
-    windows do not tell, and v the variance of c that forecasts have whose signs are a matter of
-    chance: of such forecasts s has the deviation :math:`\sqrt 3 v`.
+    over the tensors k of a window, with D the sum of the displacements of its full steps, divided
+    by the learning rate. :math:`\sigma_s` is the standard deviation of s over n windows. With few
+    windows it is not reliable, so the bound also uses v, the variance of c for forecasts with
+    random signs: for these, s has the standard deviation :math:`\sqrt 3 v`.
 
     Args:
-        windows: How many windows were read.
+        windows: Number of windows.
         mean: Mean skill, in [-1, 1].
-        square: Mean squared deviation from it.
+        square: Mean squared deviation from the mean skill.
         chance: Mean of v.
         length: Mean fitted length, in lengths of the drift.
-        spread: Mean squared deviation from it.
+        spread: Mean squared deviation from the mean fitted length.
     """
 
     windows: int = 0
@@ -54,10 +55,10 @@ class Skill:
     spread: float = 0.0
 
     def add(self, readings: Iterable[Reading]) -> None:
-        """Take the readings of one window, of all tensors that count together.
+        """Add the readings of one window, over all tensors that are pooled.
 
-        One in which nothing moved, that forecasts nothing, or whose numbers are beyond 32 bits, is
-        passed over.
+        A window without any movement, without a forecast, or with numbers beyond 32 bits, is
+        skipped.
         """
         each = list(readings)
         parts = [one.pooled() for one in each]
@@ -80,34 +81,34 @@ class Skill:
 
     @property
     def known(self) -> bool:
-        """Whether there were enough windows."""
+        """Whether there were enough windows for an estimate."""
         return self.windows >= FIRST
 
     @property
     def lower(self) -> float:
-        """Lower bound of the mean."""
+        """Lower bound of the mean skill; -1 if skill is not known yet."""
         if not self.known:
             return -1.0
         return self.mean - self._error(self.square, 1.5 * math.sqrt(3.0) * self.chance)
 
     @property
     def shortest(self) -> float:
-        """Lower bound of the mean fitted length."""
+        """Lower bound of the mean fitted length, in lengths of the drift; -1 if not known."""
         return self.length - self._error(self.spread) if self.known else -1.0
 
     def _error(self, square: float, least: float = 0.0) -> float:
-        """Two standard errors of a running mean, from the mean squared deviation from it."""
+        """Two standard errors of a running mean, from the mean squared deviation."""
         count = min(self.windows, MEMORY)
         between = math.sqrt(square * count / (count - 1))
         return 2.0 * max(between, RESOLUTION, least) / math.sqrt(count)
 
     @property
     def enough(self) -> bool:
-        """Whether predicted steps may be made."""
+        """Whether skill and fitted length are high enough for predicted steps."""
         return self.lower > 0.0 and self.shortest >= SHORTEST
 
     def summary(self) -> dict[str, float | int]:
-        """Mean, its lower bound, fitted length and number of windows."""
+        """Return mean, lower bound, fitted length and number of windows."""
         return {
             "mean": self.mean,
             "lower": self.lower,
@@ -116,15 +117,15 @@ class Skill:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """All numbers."""
+        """Return all numbers."""
         return asdict(self)
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Skill:
-        """Continue from a saved state.
+        """Make a skill from :meth:`state_dict`.
 
         Raises:
-            CheckpointError: If a number is missing or cannot be one.
+            CheckpointError: If a number is missing or not finite.
         """
         found = cls(**{f.name: state[f.name] for f in fields(cls)})
         if found.windows < 0 or not all(math.isfinite(x) for x in vars(found).values()):

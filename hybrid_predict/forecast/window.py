@@ -1,35 +1,35 @@
-"""A window of full steps: what a forecast said of it, and how the weights then moved."""
+"""A window of full steps: compares a forecast with the displacements that follow it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybrid_predict.accounts.saved import whole
+from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.model.deltas import WeightDelta
 
 SAMPLE = 65_536
-"""Entries of a tensor that are compared, at most; the same ones all through a run."""
+"""Largest number of entries of a tensor that are compared; they stay the same during a run."""
 
 SHORTEST = 20
-"""Displacements in a window, at least."""
+"""Smallest number of displacements in a window."""
 
 DRIFT = 0.95
-"""Decay of the drift that a forecast's length is compared with."""
+"""Decay of the drift that is the unit of a forecast's length."""
 
 _MOVED, _FORECAST, _FITTED = range(3)
 
 
 def window_length(momentum: float) -> int:
-    r"""K, how many displacements a window sums up.
+    r"""Return K, the number of displacements in a window.
 
     .. math:: K = \max (20, \lceil 2 / (1 - \beta_1) \rceil)
 
@@ -39,19 +39,20 @@ def window_length(momentum: float) -> int:
     return max(SHORTEST, math.ceil(2 / (1 - momentum) - 1e-9))
 
 
+@final
 @dataclass(frozen=True)
 class Reading:
-    r"""Inner products over one closed window, per tensor.
+    r"""Inner products measured over one closed window, per tensor.
 
     Args:
         kind: Kind of the tensors.
         owner: Number of their optimizer.
-        names: Their names, T of them.
-        steps: Displacements in the window.
+        names: Names of the T tensors.
+        steps: Number of displacements in the window.
         gram: Inner products of summed displacement, forecast and fitted directions, in this order,
             shape (T, 2 + J, 2 + J), per unit of the learning rate.
-        chance: Variance of the product of forecast and displacement if the signs of its entries
-            were a matter of chance, shape (T,).
+        chance: Variance of the product of forecast and displacement for random signs of its
+            entries, shape (T,).
         drift: Squared lengths of the drift, shape (T,).
     """
 
@@ -65,23 +66,23 @@ class Reading:
 
     @property
     def directions(self) -> NDArray[np.float64]:
-        """Gram matrix of the fitted directions, shape (T, J, J)."""
+        """Gram matrices of the fitted directions, shape (T, J, J)."""
         return self.gram[:, _FITTED:, _FITTED:]
 
     @property
     def targets(self) -> NDArray[np.float64]:
-        """Products of the fitted directions and the mean displacement, shape (T, J)."""
+        """Inner products of the fitted directions with the mean displacement, shape (T, J)."""
         return self.gram[:, _MOVED, _FITTED:] / self.steps
 
     def packed(self) -> tuple[list[Any], list[float]]:
-        """What :func:`reading` makes it from again."""
+        """Return the tag and the numbers from which :func:`reading` makes an equal reading."""
         fitted, rows = self.gram.shape[1] - _FITTED, self.gram.reshape(len(self.names), -1)
         rows = np.concatenate([rows, self.chance[:, None], self.drift[:, None]], 1)
         tag = [self.kind, self.owner, list(self.names), self.steps, fitted]
         return tag, rows.flatten().tolist()
 
     def pooled(self) -> tuple[float, float, float, float]:
-        """Over all tensors: product of forecast and displacement, their squares, and chance."""
+        """Sum over all tensors: product of forecast and displacement, both squares, and chance."""
         total = self.gram.sum(0)
         moved, forecast = total[_MOVED, _MOVED], total[_FORECAST, _FORECAST]
         found = total[_MOVED, _FORECAST], moved, forecast, self.chance.sum()
@@ -90,7 +91,7 @@ class Reading:
 
     @property
     def length(self) -> float:
-        r"""Length that least squares gives one predicted step, in lengths of the drift.
+        r"""Length of one predicted step fitted by least squares, in lengths of the drift.
 
         .. math:: \frac{\langle \hat\Delta, D \rangle}{K \, \|\hat\Delta\| \, \|\bar d\|}
         """
@@ -100,14 +101,14 @@ class Reading:
 
 
 def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
-    """What :meth:`Window.close` has measured, on the host.
+    """Make a reading from the numbers that :meth:`Window.close` measured.
 
     Args:
-        tag: Kind, owner, names, displacements and number J of fitted directions.
+        tag: Kind, owner, names, number of displacements and number J of fitted directions.
         values: The flat numbers.
 
     Raises:
-        CheckpointError: If the numbers do not go with the tag.
+        CheckpointError: If the numbers do not fit the tag.
     """
     kind, owner, names, steps, fitted = tag
     size = _FITTED + fitted
@@ -123,17 +124,18 @@ def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
     return Reading(kind, owner, tuple(names), steps, gram, rows[:, -2], rows[:, -1])
 
 
+@final
 class Window:
     """Compares forecasts with the displacements that follow, on a fixed sample of entries.
 
-    One window is open at a time: a forecast is frozen, the next ``length`` displacements are summed
-    up, and their inner products are handed over. Nothing waits for the device. Memory: for each
-    tensor 3 + J arrays of at most ``SAMPLE`` 32-bit numbers: drift, displacement, forecast and the
-    J directions that are fitted.
+    One window is open at a time: it stores a forecast, sums the next ``length`` displacements, and
+    measures their inner products. The host does not wait for the device. Memory per tensor: 3 + J
+    arrays of at most ``SAMPLE`` 32-bit numbers, for drift, displacement, forecast and the J fitted
+    directions.
 
     Args:
-        length: Displacements in a window.
-        values: The tensors, K of them; this rank's shards.
+        length: Number of displacements in a window.
+        values: The K tensors, as local shards.
     """
 
     def __init__(self, length: int, values: Sequence[Tensor]) -> None:
@@ -153,11 +155,11 @@ class Window:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of drift, displacement and forecast."""
+        """Memory of drift, displacement and forecast, in bytes."""
         return 3 * sum(x.nbytes for x in self._drift)
 
     def open(self, delta: WeightDelta, directions: Sequence[Sequence[Tensor]]) -> None:
-        """Freeze a forecast per unit of the learning rate, and the directions that are fitted."""
+        """Open a window: store a forecast and the fitted directions per unit of learning rate."""
         pairs = zip(self._sampled(delta.directions), delta.factors, strict=True)
         forecast = [factor * direction for direction, factor in pairs]
         fitted = [[x.clone() for x in self._sampled(each)] for each in directions]
@@ -180,10 +182,14 @@ class Window:
         return self.count >= self.length
 
     def close(self, roots: Sequence[float] | None) -> Tensor:
-        """The products of the full window, which :func:`reading` reads, as a flat 32-bit tensor.
+        """Close a full window and return its inner products, for :func:`reading`.
 
         Args:
-            roots: What makes every rank's part count once, see ``shards.roots``.
+            roots: Factors from ``shards.norm_factors``, with which every element counts once over
+                the ranks.
+
+        Returns:
+            A flat 32-bit tensor.
         """
         rows, device = [], self._moved[0].device
         columns = zip(self._shares, roots or [1.0] * len(self._shares), self._squares,
@@ -203,7 +209,7 @@ class Window:
         return [(x if at is None else x[at]).float() for x, at in pairs]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything sampled, of this rank."""
+        """Return the samples of this rank."""
         return {
             "length": self.length,
             "seen": self._seen,
@@ -221,7 +227,7 @@ class Window:
         return all([x.shape for x in found] == shapes for found in lists)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state.
+        """Load a state of :meth:`state_dict`.
 
         Raises:
             CheckpointError: If an array is missing or has another shape.
@@ -236,8 +242,11 @@ class Window:
         def own(found: Sequence[Tensor]) -> list[Tensor]:
             return [x.to(d, torch.float32).clone() for x, d in zip(found, device, strict=True)]
 
-        self.length = whole("length", state["length"], 1)
-        self._seen, self.count = whole("seen", state["seen"]), whole("count", state["count"])
+        self.length = check_count("length", state["length"], 1)
+        self._seen, self.count = (
+            check_count("seen", state["seen"]),
+            check_count("count", state["count"]),
+        )
         self._drift, self._frozen = own(state["drift"]), [own(x) for x in state["frozen"]]
         is_open = bool(state["frozen"])
         self._moved = own(state["moved"]) if is_open else []
@@ -245,7 +254,7 @@ class Window:
 
 
 def _places(value: Tensor) -> Tensor | None:
-    """Positions of the sampled entries; None for all. The user's generators are not drawn from."""
+    """Positions of the sampled entries, None for all; no user's random generator is used."""
     if value.numel() <= SAMPLE:
         return None
     generator = torch.Generator().manual_seed(value.numel())

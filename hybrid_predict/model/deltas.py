@@ -1,25 +1,27 @@
-"""A movement of named weights: as a forecast, and as something that was done and can be undone."""
+"""Movements of named weights: a forecast as a value, and a movement in place with its undo."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors import TorchBackend, is_half, wide
+from hybrid_predict.tensors import TorchBackend, is_half, upcast
 
 
+@final
 @dataclass(frozen=True)
 class WeightDelta:
-    r"""A movement of weights, kept as directions and factors so that scaling it is free.
+    r"""A movement of weights, stored as directions and factors, so that scaling costs nothing.
 
     .. math:: \hat\Delta_k = f_k \, d_k
 
     Args:
-        names: Hierarchical parameter names, K of them, such as ``"encoder.0.weight"``.
+        names: Names of the K parameters, such as ``"encoder.0.weight"``.
         directions: Tensors d_k, shaped like the parameters, in units of the parameters.
         factors: f_k, dimensionless: numbers, or 0-dim tensors on the parameters' device.
     """
@@ -37,26 +39,27 @@ class WeightDelta:
             )
 
     def scaled(self, factor: float) -> WeightDelta:
-        """The same movement, ``factor`` times as long."""
+        """Return the same movement, ``factor`` times as long."""
         return WeightDelta(self.names, self.directions, tuple(factor * f for f in self.factors))
 
     def tensors(self) -> dict[str, Tensor]:
-        """The movement of every parameter, as new tensors by name."""
+        """Return the movement of each parameter as a new tensor, by name."""
         triples = zip(self.names, self.directions, self.factors, strict=True)
-        return {name: factor * wide(direction) for name, direction, factor in triples}
+        return {name: factor * upcast(direction) for name, direction, factor in triples}
 
 
+@final
 class Movement:
-    """A movement of weights in place by a :class:`WeightDelta`, with the copies that undo it.
+    """Moves weights in place by a :class:`WeightDelta`, and undoes the movement.
 
-    Nothing moves before :meth:`make`, so that a failure on the way can be undone.
+    The weights are copied on construction and moved by :meth:`apply`, so that a failure in between
+    can be undone.
 
     Args:
-        delta: By what they are moved.
-        values: The weights, one per name; this rank's shards.
+        delta: The movement.
+        values: The weights, one local shard per name.
         written: Called after every write.
-        carries: What rounding has left out of the weights so far, by name; 32-bit, only for weights
-            in half precision. Updated in place.
+        carries: Kahan compensation of half-precision weights by name, in 32 bits; updated in place.
     """
 
     def __init__(
@@ -76,9 +79,9 @@ class Movement:
         self._before = [v.clone() for v in values]
         self._carries_before = [None if c is None else c.clone() for c in self._carries]
         self._versions: list[int] | None = None
-        self._wanted: dict[int, Tensor] = {}
+        self._undone: dict[int, Tensor] = {}
 
-    def make(self) -> None:
+    def apply(self) -> None:
         """Move the weights."""
         delta = self.delta
         with torch.no_grad():
@@ -86,9 +89,9 @@ class Movement:
             plain: list[tuple[Tensor, Tensor, float]] = []
             for value, direction, factor, carry in columns:
                 if carry is not None:
-                    write_rounded(value, value.float() + factor * wide(direction), carry)
+                    write_rounded(value, value.float() + factor * upcast(direction), carry)
                 elif isinstance(factor, Tensor) or is_half(value):
-                    value.add_((factor * wide(direction)).to(value.dtype))
+                    value.add_((factor * upcast(direction)).to(value.dtype))
                 else:
                     plain.append((value, direction, factor))
             TorchBackend().add_scaled(*map(list, zip(*plain, strict=True))) if plain else None
@@ -96,49 +99,49 @@ class Movement:
         self._versions = [v._version for v in self._values]
 
     def undo(self, good: Tensor | bool = False, members: Sequence[int] | None = None) -> None:
-        """Put the weights back where ``good`` is false, bit for bit.
+        """Undo the movement bit for bit if ``good`` is false.
 
         Args:
-            good: A bool, or a 0-dim bool tensor; no device is waited for.
-            members: Which of them, as positions in the delta; None for all.
+            good: A bool, or a 0-dim bool tensor, which the host does not read.
+            members: Positions in the delta of the weights to undo; None for all.
         """
         with torch.no_grad():
             for k in range(len(self._values)) if members is None else members:
-                restore_unless(good, self._values[k], self._before[k])
+                copy_unless(good, self._values[k], self._before[k])
                 carry, before = self._carries[k], self._carries_before[k]
                 if carry is not None and before is not None:
-                    restore_unless(good, carry, before)
+                    copy_unless(good, carry, before)
         self._written()
 
-    def withdraw(self, members: Sequence[int]) -> None:
-        """Take these weights' movement back: bit for bit, or out of what others wrote since.
+    def undo_after_writes(self, members: Sequence[int]) -> None:
+        """Undo the movement of weights that other code may have written to since.
 
-        Who has written is told by version counters. Called again, after an interruption, it
-        finishes what it began.
+        A weight without a later write is restored bit for bit; otherwise the movement is
+        subtracted. Version counters tell which. An interrupted call can be repeated.
 
         Args:
-            members: Positions in the delta.
+            members: Positions in the delta of the weights to undo.
         """
         for k in members:
-            if k not in self._wanted:
-                self._wanted[k] = self._without(k)
-        exact = [k for k in members if self._wanted[k] is self._before[k]]
+            if k not in self._undone:
+                self._undone[k] = self._value_without(k)
+        exact = [k for k in members if self._undone[k] is self._before[k]]
         self.undo(False, exact)
         with torch.no_grad():
             for k in set(members) - set(exact):
-                self._values[k].copy_(self._wanted[k])
+                self._values[k].copy_(self._undone[k])
         self._written()
 
-    def _without(self, k: int) -> Tensor:
+    def _value_without(self, k: int) -> Tensor:
         value = self._values[k]
         if self._versions is None or value._version == self._versions[k]:
             return self._before[k]
-        step = self.delta.factors[k] * wide(self.delta.directions[k])
+        step = self.delta.factors[k] * upcast(self.delta.directions[k])
         return value - step.to(value.dtype)
 
 
-def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
-    """Target := kept where ``good`` is false; no device is waited for."""
+def copy_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
+    """Copy ``kept`` to ``target`` if ``good`` is false, without waiting for the device."""
     if isinstance(good, Tensor) and good.device.type != "cpu":
         target.copy_(torch.where(good.to(target.device), target, kept))
     elif not good:
@@ -146,17 +149,17 @@ def restore_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
 
 
 def write_rounded(value: Tensor, wanted: Tensor, carry: Tensor) -> None:
-    r"""Write 32-bit weights into half precision, and carry what rounding leaves out.
+    r"""Write 32-bit weights to half precision, and compensate the rounding error in later writes.
 
     .. math:: \theta' = R(w + c), \qquad c \leftarrow w + c - \theta'
 
-    with R the rounding. A single movement is often shorter than half the spacing of 16-bit floats
-    and would be rounded away every time.
+    with R the rounding. A movement is often shorter than half the spacing of 16-bit floats; without
+    compensation every such movement would be lost.
 
     Args:
         value: The weights, 16-bit.
-        wanted: w, what they should be; overwritten.
-        carry: c, 32-bit, updated in place.
+        wanted: w, the new values in 32 bits; overwritten.
+        carry: c, the rounding error in 32 bits, updated in place.
 
     References:
         Compensated summation: Kahan (1965), https://doi.org/10.1145/363707.363723

@@ -1,27 +1,29 @@
-"""What the gradients say: norms, and angles with a forecast."""
+"""Measurements of gradients: norms, and alignments with a forecast."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import final
 
 from torch import Tensor
 
 from hybrid_predict.tensors import shards
 
 
+@final
 @dataclass(frozen=True)
 class GradientInfo:
     r"""Loss and gradients of one full step, by parameter name.
 
     Args:
-        loss: Training loss where the gradient was taken; nan if unknown.
-        total_norm: Euclidean norm over all parameters, as the optimizer applies them.
-        norms: Euclidean norm per parameter that a gradient has reached.
-        alignments: :math:`-\langle g, \hat\Delta \rangle / (\|g\| \|\hat\Delta\|)` per parameter
-            that predicted steps moved right before; positive where the movement went downhill.
+        loss: Training loss; nan if it is unknown.
+        total_norm: Euclidean norm of all gradients together, as the optimizer applies them.
+        norms: Euclidean norm of each gradient.
+        alignments: :math:`-\langle g, \hat\Delta \rangle / (\|g\| \|\hat\Delta\|)` of each
+            parameter that predicted steps moved right before; positive if they moved downhill.
 
-    All values are floats, or 0-dim tensors on the device where they have not been read yet.
+    All values are floats, or 0-dim tensors on the device if they have not been read yet.
     """
 
     loss: float | Tensor
@@ -31,6 +33,6 @@ class GradientInfo:
 
 
 def dense_gradient(parameter: Tensor) -> Tensor:
-    """This rank's shard of a parameter's gradient, dense, without autograd history."""
+    """Return the local shard of a parameter's gradient, dense and detached."""
     gradient = shards.local_gradient(parameter)
     return gradient.coalesce().to_dense() if gradient.is_sparse else gradient

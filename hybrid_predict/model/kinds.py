@@ -1,4 +1,4 @@
-"""Kinds of parameters: which are hidden matrices, embeddings, the head, or vectors."""
+"""Classifies parameters as hidden matrices, embeddings, heads or vectors."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.model.graph import Outline, Sighting
+from hybrid_predict.model.graph import GraphFindings, MatrixIndex
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})
@@ -19,30 +19,32 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 
 def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[int, str]:
-    """The kind of every parameter of a model, by ``id``, from module types, names and shapes.
+    """Classify every parameter of a model by module types, names and shapes.
 
-    It is what is known before the first full step; :func:`resolve` replaces it by what the graph
-    of a loss shows, where it shows anything.
+    This is used before the first full step; after it, :func:`resolve` uses the graph of the loss.
 
-    Weights of two or more dimensions are ``hidden`` matrices, convolutions, attention projections
-    and low-rank adapters included, except embedding tables, learned positions and the head.
+    ``hidden`` matrices are weights of two or more dimensions, including convolutions, attention
+    projections and low-rank adapters, but not embedding tables, learned positions and the head.
 
-    The head of a network is one matrix: a linear layer that maps back onto an embedding's
-    vocabulary, or else the last matrix of the network. It is sought among the trained matrices, and
-    among frozen ones only behind the last trained one: where the network goes on frozen, what is
-    trained are inner matrices or adapters, and none of them is the head. A child of the model that
-    is frozen as a whole belongs to the network if it holds a single matrix (a frozen head), or if
-    its first matrix takes the last trained one's outputs, flattened or not (a frozen head of
-    several layers); otherwise it is a network of its own, such as a teacher.
+    The head of a network is one matrix: a linear layer that maps back to the vocabulary of an
+    embedding, or otherwise the last matrix. Trained matrices are candidates; frozen matrices are
+    candidates only after the last trained one. In a network that continues with frozen layers, the
+    trained matrices are inner matrices or adapters, and none of them is the head. A child module
+    that is frozen completely belongs to the network if it has a single matrix (a frozen head), or
+    if its first matrix takes the outputs of the last trained matrix, flattened or not (a frozen
+    head of several layers). Otherwise it is a separate network, such as a teacher.
 
-    Modules beside the one that ends in the head end in heads too, if they are of its class, take
-    the inputs that it takes, and give outputs that it could not take: a policy and a value. Where
-    every optimizer trains children of its own, next to each other and of several matrices, each
-    has a network with a head of its own: a generator and a discriminator.
+    Sibling modules of the module that ends in the head also end in a head if they have the same
+    class, take the same inputs, and do not feed each other: a policy and a value. If every
+    optimizer trains its own neighbouring children with several matrices each, every optimizer has a
+    network with its own head: a generator and a discriminator.
 
     Args:
         model: The model.
-        owners: Number of the optimizer by ``id`` of the parameter; None for a single one.
+        owners: Number of the optimizer by ``id`` of the parameter; None for a single optimizer.
+
+    Returns:
+        Kind by ``id`` of the parameter.
     """
     kinds, matrices = _listed(model)
     for network in [] if _tied_head(model) else _networks(model, matrices, owners or {}):
@@ -52,8 +54,13 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
     return kinds
 
 
-def outline(model: nn.Module, owners: Mapping[int, int] | None = None) -> Outline:
-    """What has to be known of a model to find its matrices in a graph; args as of classify."""
+def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> MatrixIndex:
+    """List the parameters of a model, as needed to find its matrices in a graph.
+
+    Args:
+        model: The model.
+        owners: Number of the optimizer by ``id`` of the parameter; None for a single optimizer.
+    """
     _, matrices = _listed(model)
     networks = _networks(model, matrices, owners or {})
     trained = {id(p): p for p in model.parameters() if p.requires_grad}
@@ -62,7 +69,7 @@ def outline(model: nn.Module, owners: Mapping[int, int] | None = None) -> Outlin
         for name, p in model.named_parameters()
         if not p.requires_grad and "weight" in name.rpartition(".")[2] and p.dim() > 1
     ]
-    return Outline(
+    return MatrixIndex(
         {key: p for key, p in trained.items() if p.dim() > 1},
         frozenset(key for key, p in trained.items() if p.dim() < 2),
         [frozenset(m.key for m in network) for network in networks],
@@ -73,39 +80,39 @@ def outline(model: nn.Module, owners: Mapping[int, int] | None = None) -> Outlin
 def resolve(
     model: nn.Module,
     known: Mapping[int, str],
-    seen: Sighting,
-    outline: Outline,
-    moved: Collection[int],
+    seen: GraphFindings,
+    index: MatrixIndex,
+    with_gradient: Collection[int],
 ) -> tuple[dict[int, str], list[int]]:
-    """The kinds of parameters by what graphs have shown of them.
+    """Classify parameters by what the graphs of losses have shown.
 
-    A head is a matrix with a product whose outcome reaches the loss without a product with another
-    matrix in between; it stays one if it is used inside too, as where a prediction is fed back. A
-    table in which rows are looked up is an embedding, whatever else it is used for. The single
-    matrix of a network stays what it is, and so does what no graph shows. Of matrices that no
-    gradient has reached, those are heads that stand beside one.
+    A head is a matrix whose product reaches the loss without a product with another matrix in
+    between. It stays a head if it is also used inside, as in a model that feeds its prediction
+    back. A table in which rows are looked up is an embedding, whatever else it is used for. Kinds
+    do not change for the only matrix of a network, and for matrices that no graph shows. A matrix
+    without a gradient is a head if it is the sibling of one.
 
     Args:
         model: The model.
-        known: Kinds by ``id`` so far, of the parameters that are asked for.
+        known: Present kinds of the parameters to classify, by ``id``.
         seen: What graphs have shown.
-        outline: What :func:`outline` gave for the model.
-        moved: Parameters by ``id`` that have a gradient.
+        index: Result of :func:`matrix_index` for the model.
+        with_gradient: Parameters that have a gradient, by ``id``.
 
     Returns:
-        Their kinds, and the matrices of which the graph has not shown the place.
+        Kinds by ``id``, and the ``id`` of matrices whose place the graph did not show.
     """
     matrices = {m.key: m for m in _listed(model)[1]}
-    alone = {key for network in outline.networks if len(network) < 2 for key in network}
+    alone = {key for network in index.networks if len(network) < 2 for key in network}
     heads = (seen.heads & matrices.keys()) - alone
-    for network in outline.networks:
+    for network in index.networks:
         members = [matrices[key] for key in matrices if key in network]
         for head in [m for m in members if m.key in heads]:
             beside = {m.key for m in _beside(model, members, head)}
-            heads |= beside - seen.reached - set(moved)
+            heads |= beside - seen.reached - set(with_gradient)
     kinds, unseen = dict(known), []
     for key, kind in known.items():
-        p = outline.matrices.get(key)
+        p = index.matrices.get(key)
         if p is None or kind == "embedding" or key in alone:
             continue
         inner = "hidden" if sum(size > 1 for size in p.shape) > 1 else "vector"
@@ -113,7 +120,7 @@ def resolve(
             kinds[key] = "embedding"
         elif key in heads:
             kinds[key] = "head"
-        elif key in seen.inside or key not in seen.reached | set(moved):
+        elif key in seen.inside or key not in seen.reached | set(with_gradient):
             kinds[key] = inner
         elif kind != "vector":
             unseen.append(key)
@@ -121,7 +128,7 @@ def resolve(
 
 
 def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
-    """Kinds as if there were no heads, and the matrices in order."""
+    """Return kinds as if there were no head, and the matrices in order."""
     kinds: dict[int, str] = {}
     matrices: list[_Matrix] = []
     for module_name, module in model.named_modules():
@@ -145,11 +152,12 @@ def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
 
 
 def _named_embedding(name: str) -> bool:
-    """Whether a word of a name, between underscores, dots and capitals, says embedding."""
+    """Whether a word of a name, split at underscores, dots and capitals, means embedding."""
     words = [word.lower() for word in _WORD.findall(name)]
     return any(w in _EMBEDDING_WORDS or w.startswith(("embed", "position")) for w in words)
 
 
+@final
 @dataclass(frozen=True)
 class _Matrix:
     key: int
@@ -159,18 +167,18 @@ class _Matrix:
 
     @property
     def child(self) -> str:
-        """Name of the model's child that holds it."""
+        """Name of the model's child module that has the matrix."""
         return self.module.split(".")[0]
 
     def takes_outputs_of(self, other: _Matrix) -> bool:
-        """Whether it may follow directly; behind convolutions the outputs may be flattened."""
+        """Whether it can follow another matrix directly; conv outputs may be flattened."""
         inputs, outputs = math.prod(self.shape[1:]), other.shape[0]
         flattened = len(other.shape) > 2 and outputs > 0 and inputs % outputs == 0
         return flattened or inputs == outputs
 
 
 def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
-    """The head; None if the network has a single matrix or none is trained."""
+    """Return the head, or None if the network has a single matrix or none is trained."""
     positions = [k for k, m in enumerate(matrices) if m.trained]
     if not positions:
         return None
@@ -187,7 +195,7 @@ def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
     vocabularies: set[Any] = {
         (m.num_embeddings, m.embedding_dim) for m in model.modules() if _is(m, _EMBEDDINGS)
     }
-    # Inner matrices may happen to have a vocabulary's shape; a head comes after them.
+    # Inner matrices can have the shape of a vocabulary by chance; the head comes last.
     matching = [
         m for m in (*before, *behind) if m.shape in vocabularies and (m.trained or m in behind)
     ]
@@ -197,7 +205,7 @@ def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
 def _networks(
     model: nn.Module, matrices: Sequence[_Matrix], owners: Mapping[int, int]
 ) -> list[list[_Matrix]]:
-    """The matrices of every network that an optimizer of its own trains; of all if it is one."""
+    """Return the matrices of each network that has its own optimizer, or all as one network."""
     owned: dict[str, set[int]] = {}
     for name, p in model.named_parameters():
         if id(p) in owners:
@@ -206,14 +214,14 @@ def _networks(
     order = [min(those) for those in owned.values()]
     runs = [k for i, k in enumerate(order) if i == 0 or order[i - 1] != k]
     parts = [[m for m in matrices if owned.get(m.child, {k}) == {k}] for k in runs]
-    # One optimizer for matrices and one for the rest, or for the last layer, train one network.
+    # Optimizers that share children, or train single layers, train one network together.
     shared = any(len(those) > 1 for those in owned.values()) or len(set(runs)) < len(runs)
     small = any(sum(m.child in owned for m in part) < 2 for part in parts)
     return [list(matrices)] if shared or small or len(parts) < 2 else parts
 
 
 def _beside(model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix) -> Iterator[_Matrix]:
-    """The heads of modules on both sides of the one that ends in the head, at every level."""
+    """Yield the heads of modules next to the one that ends in the head, at every level."""
     path = head.module.split(".") if head.module else []
     modules = dict(model.named_modules(remove_duplicate=False))
     for depth in range(len(path)):
@@ -237,7 +245,7 @@ def _beside(model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix) -> Ite
 
 
 def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """The hidden matrices, and the other parameters, of those that want a gradient."""
+    """Return the trained hidden matrices, and the other trained parameters."""
     kinds = classify(model)
     wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
     hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
@@ -245,7 +253,7 @@ def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _frozen_children(model: nn.Module) -> set[str]:
-    """Names of the model's children in which nothing is trained."""
+    """Names of the model's children without trained parameters."""
     return {
         name
         for name, child in model.named_children()
@@ -254,13 +262,13 @@ def _frozen_children(model: nn.Module) -> set[str]:
 
 
 def _class(module: nn.Module) -> type | str:
-    """The class of a module; its name where torch.jit has made another of it."""
+    """Return the class of a module, or its original name after ``torch.jit.script``."""
     scripted = isinstance(module, torch.jit.ScriptModule)
     return str(module.original_name) if scripted else type(module)
 
 
 def _is(module: nn.Module, classes: Sequence[type]) -> bool:
-    """Whether a module is of one of these classes, also after torch.jit.script."""
+    """Whether a module has one of these classes, also after ``torch.jit.script``."""
     return isinstance(module, tuple(classes)) or _class(module) in [c.__name__ for c in classes]
 
 

@@ -1,11 +1,11 @@
-"""One or several torch optimizers, unchanged, with their updates made visible."""
+"""Wraps torch optimizers: shows each update, and can hold one back."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
@@ -22,29 +22,30 @@ from hybrid_predict.model.scratch import (
     weight_decay,
     wraps_another,
 )
-from hybrid_predict.tensors import shards, wide
+from hybrid_predict.tensors import shards, upcast
 
 _REFUSED = {
     "LBFGS": "it runs the model several times inside one step",
     "ScheduleFree": "it keeps a second set of weights",
     "Lookahead": "it keeps a second set of weights",
-    "ZeroRedundancyOptimizer": "every rank updates other parameters and then overwrites the rest",
+    "ZeroRedundancyOptimizer": "each rank updates its own parameters and overwrites the others",
     "SAM": "it moves the weights itself between two backward passes",
 }
 
 _MOST_RULES = 256
-"""Update rules that are kept: an optimizer that is not understood may need one for every step."""
+"""Number of update rules to keep; an unknown optimizer may need a new one in every step."""
 
 
+@final
 @dataclass(frozen=True)
 class Options:
     """How a parameter is updated.
 
     Args:
-        rate: Its learning rate: a number, or a tensor where reading it would wait for a device.
-        shrink: Fraction that decoupled weight decay takes off the weights in one update.
-        coupled: Multiple of the weights that is added to the gradient instead.
-        sign: -1 if the optimizer goes up its gradients.
+        rate: Learning rate: a number, or a tensor if reading it would wait for the device.
+        shrink: Fraction of the weights that decoupled weight decay removes in one update.
+        coupled: Multiple of the weights that coupled weight decay adds to the gradient.
+        sign: -1 if the optimizer maximizes, else 1.
     """
 
     rate: float | Tensor
@@ -54,30 +55,31 @@ class Options:
 
 
 class UpdateListener(Protocol):
-    """What an :class:`OptimizerWrapper` calls around every update of its optimizers."""
+    """Receives a call before and after each update of a wrapped optimizer."""
 
     def open_update(self, index: int) -> None:
         """An update begins; a closure has not been called yet."""
 
     def before_update(self, index: int, loss: object) -> None:
-        """The gradients are final; ``loss`` is what the step's closure returned, if it had one."""
+        """Called when the gradients are final; ``loss`` is the result of a closure, or None."""
 
     def after_update(self, index: int) -> None:
-        """The parameters have been updated."""
+        """Called when the parameters have been updated."""
 
 
+@final
 class OptimizerWrapper:
-    """Makes the updates of torch optimizers visible, and holds back single ones.
+    """Shows the updates of torch optimizers, and holds back single updates.
 
     Args:
-        optimizers: One torch optimizer or several; they stay the user's own and are not modified.
+        optimizers: One torch optimizer or several; they are not modified.
 
     Raises:
-        ConfigError: If there is no torch optimizer among them.
-        UnsupportedSetupError: If an optimizer keeps a second copy of the weights, or runs the model
+        ConfigError: If an element is not a torch optimizer.
+        UnsupportedSetupError: If an optimizer keeps a second copy of the weights or runs the model
             several times in one step (LBFGS, Schedule-Free, Lookahead, SAM,
-            ZeroRedundancyOptimizer, and any whose state shows it), wraps another optimizer, or has
-            a parameter group without a learning rate.
+            ZeroRedundancyOptimizer, or detected by its state), wraps another optimizer, or has a
+            parameter group without a learning rate.
     """
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
@@ -88,7 +90,7 @@ class OptimizerWrapper:
             )
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._rules: dict[tuple[Any, ...], UpdateRule] = {}
-        self._withheld: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
+        self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._flags: dict[int, Tensor | None] = {}
         for optimizer in several:
             for cls in type(optimizer).__mro__:
@@ -96,26 +98,26 @@ class OptimizerWrapper:
                     if refused in cls.__name__:
                         raise refusal(optimizer, reason)
             if wraps_another(optimizer):
-                reason = "its updates are those of another optimizer that it wraps"
-                remedy = "give the engine the inner optimizer, and step as before"
+                reason = "it wraps another optimizer"
+                remedy = "pass the inner optimizer to the engine, and step the outer one as before"
                 raise refusal(optimizer, reason, remedy)
             if any(group.get("lr") is None for group in optimizer.param_groups):
                 raise UnsupportedSetupError(
                     "optimizer",
                     "a learning rate 'lr' in every parameter group",
                     type(optimizer).__name__,
-                    "Make it with a number for lr; some optimizers then need an option that keeps "
-                    "them from choosing their own.",
+                    "Set lr to a number; some optimizers also need an option that turns off their "
+                    "own choice of the learning rate.",
                 )
 
     def parameters(self, index: int | None = None) -> list[Tensor]:
-        """The parameters of one optimizer, or of all, each once, in the order of the groups."""
+        """Return the parameters of one optimizer, or of all, without duplicates, in order."""
         chosen = self.optimizers if index is None else (self.optimizers[index],)
         unique = {id(p): p for o in chosen for group in o.param_groups for p in group["params"]}
         return list(unique.values())
 
     def layout(self) -> tuple[Any, ...]:
-        """What changes when parameters are added, frozen, unfrozen, or given other memory."""
+        """Return a value that changes if parameters are added, frozen, unfrozen or moved."""
         return tuple(
             (id(p), p.requires_grad, shards.local(p).untyped_storage().data_ptr())
             for o in self.optimizers
@@ -124,20 +126,20 @@ class OptimizerWrapper:
         )
 
     def momentum(self, index: int) -> float:
-        """How much of its past one optimizer keeps: ``betas[0]`` or ``momentum``, else 0.
+        """Return the momentum of an optimizer: ``betas[0]`` or ``momentum``, else 0.
 
-        Where a scheduler cycles it, the most that it will be.
+        If a scheduler cycles the momentum, its largest value is returned.
         """
         group = self.optimizers[index].param_groups[0]
         found = (group.get("betas") or [group.get("momentum", 0.0)])[0]
         return min(max(float(found), float(group.get("max_momentum", 0.0)), 0.0), 0.999)
 
     def owners(self) -> dict[int, int]:
-        """The number of the optimizer that each parameter belongs to, by ``id``."""
+        """Return the number of the optimizer of each parameter, by ``id``."""
         return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
 
     def options(self, index: int) -> dict[int, Options]:
-        """How one optimizer updates each of its parameters now, by ``id`` of the parameter."""
+        """Return how an optimizer updates each of its parameters at the moment, by ``id``."""
         found = {}
         for group in self.optimizers[index].param_groups:
             rule, rate = self.rule(index, group), rate_of(group)
@@ -147,13 +149,14 @@ class OptimizerWrapper:
         return found
 
     def rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
-        """How an optimizer updates the parameters of one of its groups, besides their gradients.
+        """Return how an optimizer updates a parameter group, besides following the gradient.
 
-        Found by updates of a scratch parameter, once for each choice of flags; where decay is in
-        proportion to the group's weight decay, a schedule of that needs no more.
+        The rule is found by updating a scratch parameter, once for each combination of flags. If
+        decay is proportional to the group's weight decay, a schedule of the weight decay needs no
+        new search.
 
         Raises:
-            UnsupportedSetupError: If it keeps a second copy of the weights.
+            UnsupportedSetupError: If the optimizer keeps a second copy of the weights.
         """
         optimizer, decay = self.optimizers[index], weight_decay(group)
         key = (index, settings(group))
@@ -161,7 +164,8 @@ class OptimizerWrapper:
         if found is None:
             found = find_rule(optimizer, group)
             if found.returns:
-                raise refusal(optimizer, "it keeps a second copy of the weights and returns to it")
+                reason = "it keeps a second copy of the weights and moves the weights back to it"
+                raise refusal(optimizer, reason)
             while len(self._rules) >= _MOST_RULES:
                 del self._rules[next(iter(self._rules))]
             lasting = found.basis or not decay or not found.known
@@ -169,26 +173,27 @@ class OptimizerWrapper:
         return found.at(decay)
 
     def gradient(self, index: int, p: Tensor, options: Options) -> Tensor:
-        """The gradient that an update goes down, coupled weight decay included, dense.
+        """Return the gradient that an update follows, dense, with coupled weight decay.
 
-        A gradient scaler leaves the unscaling to fused optimizers; this does it too.
+        Gradients for fused optimizers are unscaled here, since the gradient scaler leaves that to
+        them.
         """
         gradient = dense_gradient(p)
         scale = getattr(self.optimizers[index], "grad_scale", None)
         if scale is not None:
-            gradient = wide(gradient) / scale.to(gradient.device)
+            gradient = upcast(gradient) / scale.to(gradient.device)
         if options.sign < 0:
             gradient = -gradient
         if options.coupled:
             own = shards.local(p).reshape(gradient.shape)
-            gradient = wide(gradient).add(own, alpha=options.coupled)
+            gradient = upcast(gradient).add(own, alpha=options.coupled)
         return gradient
 
     def holds_on_device(self, index: int) -> bool:
-        """Whether the coming update can be held back without asking the device.
+        """Whether the next update can be held back without reading the device.
 
-        Fused optimizers can, once they have the state of every parameter that is updated: what they
-        would make of it in an update that is held back is undefined.
+        Fused optimizers can, if all parameters to be updated have a state already: an optimizer
+        that is held back would leave a new state undefined.
         """
         optimizer = self.optimizers[index]
         if not type(optimizer).__module__.startswith("torch.optim"):
@@ -199,15 +204,17 @@ class OptimizerWrapper:
         return all(group.get("fused") for group in optimizer.param_groups)
 
     def hold_on_device(self, index: int, good: Tensor) -> None:
-        """Let a fused optimizer skip its coming update where ``good`` is false."""
+        """Make a fused optimizer skip its next update if ``good`` is false."""
         optimizer: Any = self.optimizers[index]
-        theirs = getattr(optimizer, "found_inf", None)
+        existing = getattr(optimizer, "found_inf", None)
         found = (~good).to(torch.float32)
-        self._flags[index] = theirs
-        optimizer.found_inf = found if theirs is None else torch.maximum(found, theirs.to(found))
+        self._flags[index] = existing
+        optimizer.found_inf = (
+            found if existing is None else torch.maximum(found, existing.to(found))
+        )
 
-    def withhold(self, index: int) -> None:
-        """Take the gradients away, so that the coming update finds nothing to do."""
+    def hold_back(self, index: int) -> None:
+        """Remove the gradients of an optimizer, so that its next update does nothing."""
         optimizer = self.optimizers[index]
         held = [(p, p.grad) for p in self.parameters(index) if p.grad is not None]
         # Some optimizers count their steps in the group.
@@ -217,24 +224,24 @@ class OptimizerWrapper:
         ]
         for p, _ in held:
             p.grad = None
-        self._withheld[index] = held, counts
+        self._held_back[index] = held, counts
 
-    def release(self, index: int) -> bool:
-        """Give back what was withheld or flagged, if anything.
+    def restore_gradients(self, index: int) -> bool:
+        """Restore the gradients and flags that were changed to hold back an update.
 
         Returns:
-            Whether gradients had been withheld.
+            Whether gradients had been removed.
         """
         optimizer: Any = self.optimizers[index]
         if index in self._flags:
-            theirs = self._flags.pop(index)
-            if theirs is not None:
-                optimizer.found_inf = theirs
+            existing = self._flags.pop(index)
+            if existing is not None:
+                optimizer.found_inf = existing
             elif hasattr(optimizer, "found_inf"):
                 del optimizer.found_inf
-        if index not in self._withheld:
+        if index not in self._held_back:
             return False
-        held, counts = self._withheld.pop(index)
+        held, counts = self._held_back.pop(index)
         for p, gradient in held:
             if p.grad is None:  # after an update that raised, there may be a newer one
                 p.grad = gradient
@@ -243,10 +250,10 @@ class OptimizerWrapper:
         return True
 
     def check_state(self, index: int) -> None:
-        """Check after an update that no second copy of the weights is kept.
+        """Check after an update that the optimizer keeps no second copy of the weights.
 
         Raises:
-            UnsupportedSetupError: If the state of a parameter shows one.
+            UnsupportedSetupError: If the state of a parameter has one.
         """
         optimizer = self.optimizers[index]
         for p in self.parameters(index):
@@ -261,10 +268,11 @@ class OptimizerWrapper:
         return {key: own for k in indices for key, own in self.options(k).items()}
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
-        """Call the listener around every update, until the handles are removed.
+        """Call a listener before and after every update, until the handles are removed.
 
         Args:
-            listener: Gives the listener, or None once it no longer exists; a weak reference does.
+            listener: Function that returns the listener, or None if it no longer exists, such as a
+                weak reference.
         """
         handles = []
         for index, optimizer in enumerate(self.optimizers):
@@ -278,7 +286,7 @@ def refusal(
     reason: str,
     remedy: str = "use SGD, Adam, AdamW or another plain optimizer",
 ) -> UnsupportedSetupError:
-    """The error for an optimizer that cannot be used."""
+    """Return the error for an unsupported optimizer."""
     return UnsupportedSetupError(
         "optimizer",
         "an optimizer with one set of weights and one pass per step",
@@ -288,27 +296,27 @@ def refusal(
 
 
 def rate_of(group: Mapping[str, Any]) -> float | Tensor:
-    """A group's learning rate: a number, or a tensor where reading it would wait for a device."""
+    """Return a group's learning rate: a number, or a tensor if reading it would wait."""
     rate = group["lr"]
     return rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
 
 
 def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., Any]:
     def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        heard = None if _inside_own_step(optimizer) else listener()
-        if heard is None:
+        receiver = None if _is_nested_step(optimizer) else listener()
+        if receiver is None:
             return None
         heard.open_update(index)
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
         if not callable(closure):
-            heard.before_update(index, None)
+            receiver.before_update(index, None)
             return None
 
         # A closure runs forward and backward inside the step, so gradients are final only after it.
         def observed() -> Any:
             loss = closure()
-            heard.before_update(index, loss)
+            receiver.before_update(index, loss)
             return loss
 
         if named:
@@ -320,22 +328,22 @@ def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Call
 
 def _post_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., None]:
     def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        heard = None if _inside_own_step(optimizer) else listener()
-        if heard is not None:
-            heard.after_update(index)
+        receiver = None if _is_nested_step(optimizer) else listener()
+        if receiver is not None:
+            receiver.after_update(index)
 
     return hook
 
 
 _HOOKED: Any = Optimizer.profile_hook_step(Optimizer.step)
-"""What torch makes of every class's ``step``, so that it calls hooks."""
+"""The function with which torch wraps every ``step``, so that it calls the hooks."""
 
 
-def _inside_own_step(optimizer: Optimizer) -> bool:
-    """Whether a hook was called by a step inside another of the same optimizer.
+def _is_nested_step(optimizer: Optimizer) -> bool:
+    """Whether a hook was called from a step inside another step of the same optimizer.
 
-    A subclass calls the step of its base, which calls all hooks again if the base class was ever
-    used by itself.
+    The step of a subclass calls the step of its base class, which calls all hooks again if the base
+    class was ever instantiated itself.
     """
     found, frame = 0, sys._getframe(1)
     while frame is not None and found < 2:

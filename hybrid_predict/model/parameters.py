@@ -1,9 +1,10 @@
-"""The model's parameters by name: classified, visited, transformed, moved."""
+"""The parameters of a model by name: their kinds, and reading, replacing and moving them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -11,28 +12,30 @@ from torch.nn.parameter import is_lazy
 
 from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupError
 from hybrid_predict.model.deltas import Movement, WeightDelta
-from hybrid_predict.model.graph import Outline, Sighting
-from hybrid_predict.model.kinds import classify, outline, resolve
+from hybrid_predict.model.graph import GraphFindings, MatrixIndex
+from hybrid_predict.model.kinds import classify, matrix_index, resolve
 from hybrid_predict.tensors import shards
 
 
+@final
 class ParameterMapper:
-    """Names and kinds of the parameters that are trained, and what maps onto them.
+    """Lists the trained parameters with names and kinds, and moves them.
 
-    Each parameter is listed once, tied ones included. Of a sharded parameter everything here is
-    this rank's shard.
+    Each parameter is listed once, also if it is tied. For sharded parameters, all tensors are local
+    shards.
 
     Args:
-        model: The model that the parameters belong to; its modules give names and kinds.
-        parameters: The parameters that the optimizers update; None for all of the model.
-        overrides: Glob pattern over names to kind; the first match wins over the classification.
-        owners: Number of the optimizer by ``id`` of the parameter, where there are several.
+        model: The model; its modules determine names and kinds.
+        parameters: The parameters that the optimizers update; None for all parameters of the model.
+        overrides: Glob pattern over names to kind; the first pattern that matches wins over the
+            classification.
+        owners: Number of the optimizer by ``id`` of the parameter, if there are several.
 
     Raises:
-        ConfigError: If the model is none, no parameter can be trained, or an override matches
-            nothing.
-        UnsupportedSetupError: If parameters are sharded in a way that is not supported, or a lazy
-            module has not seen its first input yet.
+        ConfigError: If ``model`` is not a module, no parameter is trained, or an override matches
+            no parameter.
+        UnsupportedSetupError: If the sharding is not supported, or a lazy module is not
+            initialised.
     """
 
     def __init__(
@@ -43,9 +46,9 @@ class ParameterMapper:
         owners: Mapping[int, int] | None = None,
     ) -> None:
         _check_initialised(model)
-        shards.refuse(model)
+        shards.check_supported(model)
         self._model, self._overrides = model, dict(overrides or {})
-        # What FSDP2 keeps in full would hide the parameters that the optimizers hold.
+        # While FSDP2 keeps full parameters, the optimizers' shards are not the model's parameters.
         self.written = shards.Resharder(model)
         self.written()
         self._kinds: dict[int, str] = {}
@@ -56,7 +59,7 @@ class ParameterMapper:
         _check_overrides(self.names, self._overrides)
 
     def follow(self, parameters: Iterable[Tensor], owners: Mapping[int, int] | None = None) -> None:
-        """List the parameters anew, as they are now; those known before keep their kinds."""
+        """List the parameters again; known parameters keep their kinds."""
         known = {id(p): name for name, p in self._model.named_parameters()}
         unique = list({id(p): p for p in parameters}.values())
         self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
@@ -65,49 +68,53 @@ class ParameterMapper:
         for p in unique:
             found = kinds.get(id(p), "hidden" if p.dim() > 1 else "vector")
             self._kinds[id(p)] = before.get(id(p)) or found
-        # Not earlier, and no kind is kept for longer: what is freed leaves its id to others.
+        # Set together with the kinds: the id of a freed parameter can be used by a new one.
         self.parameters = unique
         self._override()
         self._index = {name: k for k, name in enumerate(self.names)}
         self.by_id = {id(p): name for name, p in zip(self.names, unique, strict=True)}
 
-    def outline(self, owners: Mapping[int, int]) -> Outline:
-        """What has to be known of the model to find its matrices in a graph."""
-        return outline(self._model, owners)
+    def matrix_index(self, owners: Mapping[int, int]) -> MatrixIndex:
+        """List the parameters, as needed to find matrices in a graph."""
+        return matrix_index(self._model, owners)
 
     def gathered(self) -> dict[int, int]:
-        """What stands for a parameter in a graph, by ``id``: the whole for its shard."""
-        return shards.gathered(self._model)
+        """Map the ``id`` of each full parameter in a graph to the ``id`` of its shard."""
+        return shards.unsharded_ids(self._model)
 
     def resolve(
-        self, keys: Collection[int], seen: Sighting, outline: Outline, moved: Collection[int]
+        self,
+        keys: Collection[int],
+        seen: GraphFindings,
+        index: MatrixIndex,
+        with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:
-        """Kinds of some parameters by what graphs have shown; nothing changes yet.
+        """Classify some parameters by what graphs have shown; no kind is changed yet.
 
         Args:
             keys: The parameters, by ``id``.
             seen: What graphs have shown.
-            outline: What :meth:`outline` gave before the graphs were made.
-            moved: Parameters by ``id`` that have a gradient.
+            index: Result of :meth:`matrix_index` before the graphs were made.
+            with_gradient: Parameters that have a gradient, by ``id``.
 
         Returns:
-            Kinds by name, and the names of those that no graph has shown the place of.
+            Kinds by name, and the names of matrices whose place no graph has shown.
         """
         known = {key: kind for key, kind in self._kinds.items() if key in keys}
-        kinds, unseen = resolve(self._model, known, seen, outline, moved)
+        kinds, unseen = resolve(self._model, known, seen, index, with_gradient)
         return {self.by_id[key]: kind for key, kind in kinds.items()}, [
             self.by_id[key] for key in unseen
         ]
 
     @property
     def found(self) -> dict[str, str]:
-        """The kinds by name as they were found, without overrides."""
+        """Kinds by name as they were classified, without overrides."""
         return {
             name: self._kinds[id(p)] for name, p in zip(self.names, self.parameters, strict=True)
         }
 
     def assign(self, kinds: Mapping[str, str]) -> None:
-        """Give parameters other kinds, by name; overrides still win."""
+        """Change the kinds of parameters by name; overrides still win."""
         for name in self._index.keys() & kinds.keys():
             self._kinds[id(self.parameters[self._index[name]])] = kinds[name]
         self._override()
@@ -117,10 +124,13 @@ class ParameterMapper:
         self.kinds = tuple(_override(n, self._kinds[id(p)], self._overrides) for n, p in columns)
 
     def visit(self, fn: Callable[[str, Tensor], object]) -> None:
-        """Call ``fn(name, tensor)`` for every parameter; the tensors are to be read only.
+        """Call ``fn(name, tensor)`` for every parameter; ``fn`` must not write to the tensor.
+
+        Args:
+            fn: Function of a name and a local shard.
 
         Raises:
-            ContractError: If ``fn`` has written to one.
+            ContractError: If ``fn`` has written to a tensor.
         """
         for name, p in zip(self.names, self.parameters, strict=True):
             value = shards.local(p)
@@ -131,13 +141,13 @@ class ParameterMapper:
                 raise ContractError("fn", f"a function that only reads {name}", "a write to it")
 
     def map(self, fn: Callable[[str, Tensor], Tensor]) -> None:
-        """Replace every parameter's values by ``fn(name, tensor)``, all of them or none.
+        """Replace every parameter's values by ``fn(name, tensor)``; on an error none is replaced.
 
         Args:
-            fn: Gives the new values, shaped like the tensor, which it must not write to.
+            fn: Function that returns the new values, in the tensor's shape; it gets a copy.
 
         Raises:
-            ConfigError: If a result is no tensor of the parameter's shape; no weight has moved.
+            ConfigError: If a result is not a tensor of the parameter's shape; no weight is changed.
         """
         values = [shards.local(p) for p in self.parameters]
         with torch.no_grad():
@@ -157,26 +167,25 @@ class ParameterMapper:
         """Move the parameters in place.
 
         Args:
-            delta: By what, each name at most once.
+            delta: The movement, with each name at most once.
             carries: See :class:`~hybrid_predict.model.deltas.Movement`.
 
         Returns:
-            What undoes it.
+            The movement, which can be undone.
 
         Raises:
-            ConfigError: If the delta names an unknown parameter or has a wrong shape; no weight has
-                moved then.
+            ConfigError: If the delta has an unknown name or a wrong shape; no weight is moved.
         """
         movement = self.movement(delta, carries)
         try:
-            movement.make()
+            movement.apply()
         except BaseException:
             movement.undo()
             raise
         return movement
 
     def movement(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
-        """What :meth:`apply` makes, with no weight moved yet."""
+        """Return the movement for :meth:`apply`, before it moves a weight."""
         return Movement(delta, self._targets(delta), self.written, carries)
 
     def _targets(self, delta: WeightDelta) -> list[Tensor]:
@@ -210,7 +219,7 @@ class ParameterMapper:
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
-    """Positions of the tensors whose memory another one uses too."""
+    """Return the positions of tensors that share memory with another tensor in the list."""
     spans = []
     for k, x in enumerate(tensors):
         if x.numel():

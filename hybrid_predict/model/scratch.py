@@ -1,4 +1,4 @@
-"""How an optimizer updates: found by letting it update a scratch parameter, never the user's."""
+"""Finds out how an optimizer updates, by letting a copy of it update a scratch parameter."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections import OrderedDict, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -17,29 +17,30 @@ from torch.optim import Optimizer
 _WEIGHTS = ((1.0, -2.0), (3.0, 0.5))
 _GRADIENT = ((0.3, 0.2), (-0.1, 0.4))
 _RATE = 0.01
-"""Learning rate of scratch updates: at the user's own, decay might drown in rounding."""
+"""Learning rate of scratch updates; with the user's own, rounding might hide the decay."""
 
 _PATIENCE = 16
-"""Updates within which an optimizer that keeps a second copy of the weights returns to it."""
+"""Number of updates in which an optimizer with a second copy of the weights returns to it."""
 
 _SECOND_COPIES = ("slow", "lookahead", "master", "shadow")
-"""Parts of the names under which optimizers keep a second copy of the weights."""
+"""Words in the names of states that hold a second copy of the weights."""
 
 
+@final
 @dataclass(frozen=True)
 class UpdateRule:
-    r"""What an optimizer does to a parameter besides going down its gradient.
+    """How an optimizer updates a parameter, besides following its gradient.
 
     Args:
-        decay: Fraction that decoupled weight decay takes off the weights in one update, per unit of
-            learning rate if ``by_rate``.
-        by_rate: Whether ``decay`` is in proportion to the learning rate.
-        coupled: Multiple of the weights that is added to the gradient instead.
-        relative: Whether updates are as long as a share of the weights.
-        returns: Whether weights that somebody else has moved are moved back, because a second copy
-            of them is kept.
-        known: Whether the above could be found out.
-        basis: The weight decay that ``decay`` and ``coupled`` are in proportion to, 0 if to none.
+        decay: Fraction of the weights that decoupled weight decay removes in one update, per unit
+            of learning rate if ``by_rate``.
+        by_rate: Whether ``decay`` is proportional to the learning rate.
+        coupled: Multiple of the weights that coupled weight decay adds to the gradient.
+        relative: Whether the length of an update is proportional to that of the weights.
+        returns: Whether the optimizer moves weights back that other code has moved, because it
+            keeps a second copy of them.
+        known: Whether decay and coupled decay could be found.
+        basis: Weight decay to which ``decay`` and ``coupled`` are proportional, or 0.
     """
 
     decay: float = 0.0
@@ -51,27 +52,28 @@ class UpdateRule:
     basis: float = 0.0
 
     def at(self, decay: float) -> UpdateRule:
-        """The rule at another weight decay, the same one if it is not in proportion."""
+        """Return the rule for another weight decay."""
         if not self.basis or decay == self.basis:
             return self
         ratio = decay / self.basis
         return replace(self, decay=ratio * self.decay, coupled=ratio * self.coupled, basis=decay)
 
     def fraction(self, rate: float | Tensor) -> float | Tensor:
-        """What one update takes off the weights at a learning rate, as a fraction."""
+        """Return the fraction of the weights that decoupled decay removes at a learning rate."""
         return self.decay * rate if self.by_rate and self.decay else self.decay
 
 
 def weight_decay(group: Mapping[str, Any]) -> float:
-    """A group's weight decay, 0 if it has none that is a number."""
+    """Return a group's weight decay, or 0 if it has none."""
     value = group.get("weight_decay")
     return float(value) if isinstance(value, (int, float)) else 0.0
 
 
 def settings(group: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The options of a group that decide on its rule: flags, words, and numbers about decay.
+    """Return the options of a group that determine its rule.
 
-    Of its weight decay, whether there is any.
+    These are flags, strings, and numbers about decay. Of the weight decay, only whether it is zero
+    counts.
     """
     found: list[tuple[str, Any]] = [("weight_decay", weight_decay(group) != 0.0)]
     for name in sorted(group):
@@ -83,7 +85,7 @@ def settings(group: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def wraps_another(optimizer: Optimizer) -> bool:
-    """Whether an optimizer holds another one, which copies of it would share and thus update."""
+    """Whether an optimizer holds another optimizer, which copies of it would share and update."""
     held = list(vars(optimizer).values())
     held += [v for x in held if isinstance(x, (list, tuple)) for v in x]
     held += [v for x in held if isinstance(x, dict) for v in x.values()]
@@ -94,27 +96,26 @@ def wraps_another(optimizer: Optimizer) -> bool:
 
 
 def find_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
-    r"""The rule of one parameter group, from updates of a scratch parameter of four entries.
+    """Find the rule of a parameter group by updating a scratch parameter of four entries.
 
-    With a gradient of zero, decoupled decay takes the same fraction off every weight, in one update
-    as in the next. Decay that is added to the gradient does what a gradient of
-    ``weight_decay`` times the weights does without decay. Updates are relative if they grow with
-    the weights while the gradient stays the same. Weights that are moved by hand between two
-    updates stay where they are, unless the optimizer keeps a second copy of them.
+    With a zero gradient, decoupled decay removes the same fraction of every weight in each update.
+    Coupled decay has the same effect as a gradient of ``weight_decay`` times the weights. Updates
+    are relative if they grow with the weights although the gradient stays the same. Weights that
+    are moved between two updates stay moved, unless the optimizer keeps a second copy of them.
 
     Args:
-        optimizer: Any torch optimizer; it is left alone, its state too.
-        group: One of its groups.
+        optimizer: Any torch optimizer; it and its state are not changed.
+        group: One of its parameter groups.
     """
     try:
         with _quiet():
             return _probe(_Scratch(optimizer, group))
-    except Exception:  # whatever a foreign optimizer does with four scratch numbers
+    except Exception:  # the optimizer may require other parameters than a scratch one
         return UpdateRule(known=False)
 
 
 def _probe(scratch: _Scratch) -> UpdateRule:
-    # In 64 bits, so that rounding does not look like decay.
+    # 64 bits, because rounding in 32 bits can look like decay.
     weights = torch.tensor(_WEIGHTS, dtype=torch.float64)
     without = {name: 0.0 for name in scratch.options if "weight_decay" in name}
     gradient = torch.tensor(_GRADIENT, dtype=torch.float64)
@@ -152,7 +153,7 @@ def _alike(moves: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 def _returns(
     scratch: _Scratch, weights: Tensor, gradient: Tensor, without: Mapping[str, Any]
 ) -> bool:
-    """Whether a movement by hand after the first update is mostly gone some updates later."""
+    """Whether most of a manual movement after the first update is gone some updates later."""
     nudge = 0.1 * torch.ones_like(weights)
     ends = []
     for moved in (0.0 * nudge, nudge):
@@ -162,25 +163,27 @@ def _returns(
     return not bool(kept > 0.7)
 
 
+@final
 class _Scratch:
-    """Copies of an optimizer that update a scratch parameter in place of the user's.
+    """Copies of an optimizer that update a scratch parameter.
 
     Args:
         optimizer: The optimizer.
-        group: One of its groups, whose options the copies have.
+        group: The parameter group whose options the copies use.
     """
 
     def __init__(self, optimizer: Optimizer, group: Mapping[str, Any]) -> None:
         self._optimizer = optimizer
-        # Fused kernels and captured graphs do the same, but not for every tensor.
+        # The plain implementation gives the same updates, and works on every tensor.
         plain = {name: False for name in ("fused", "capturable", "foreach") if name in group}
         self.options = {k: _detached(v) for k, v in group.items() if k != "params"} | plain
         self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
 
     def moves(self, weights: Tensor, gradient: Tensor, **options: Any) -> list[Tensor]:
-        """Two updates from the same weights with the same gradient, shape (2, 2) each.
+        """Return two updates from the same weights with the same gradient, shape (2, 2) each.
 
-        The very first one is passed over: some optimizers only set their state up in it.
+        The first update of all is left out, since some optimizers only initialise their state in
+        it.
         """
         copied, p = self._copy(weights, options)
         found = []
@@ -194,7 +197,7 @@ class _Scratch:
     def follow(
         self, weights: Tensor, gradients: Sequence[Tensor], moved: Tensor, **options: Any
     ) -> Tensor:
-        """Where updates with these gradients end; a movement by hand follows the first."""
+        """Return the weights after some updates; ``moved`` is added after the first one."""
         copied, p = self._copy(weights, options)
         for k, gradient in enumerate(gradients):
             self._update(copied, p, gradient)
@@ -219,10 +222,10 @@ class _Scratch:
 
 
 def second_copy(state: Mapping[str, Any], weights: Tensor) -> str:
-    """The name of the state that holds a second copy of the weights, empty if none seems to.
+    """Return the name of the state that holds a second copy of the weights, or "".
 
     Args:
-        state: An optimizer's state of one parameter.
+        state: The optimizer's state of one parameter.
         weights: The parameter after an update.
     """
     for name, value in state.items():
@@ -235,7 +238,7 @@ def second_copy(state: Mapping[str, Any], weights: Tensor) -> str:
 
 
 def _copied(optimizer: Optimizer) -> Any:
-    """An optimizer of the same class with the same attributes, without groups, state and hooks."""
+    """Copy an optimizer with its attributes, but without groups, state and hooks."""
     scratch = object.__new__(type(optimizer))
     own: dict[str, Any] = {}
     for name, value in vars(optimizer).items():
@@ -248,11 +251,11 @@ def _copied(optimizer: Optimizer) -> Any:
 
 
 def _detached(value: Any) -> Any:
-    """A copy of plain data, small tensors and generators; anything else is shared."""
+    """Copy plain data, small tensors and generators; other objects are shared."""
     if isinstance(value, Tensor):
         return value.detach().clone() if value.numel() < 64 else value
     if isinstance(value, torch.Generator):
-        # Drawing from the user's own would change the run.
+        # A draw from the user's generator would change the run.
         return torch.Generator(value.device).set_state(value.get_state())
     if isinstance(value, dict):
         return type(value)() if isinstance(value, defaultdict) else {
@@ -265,7 +268,7 @@ def _detached(value: Any) -> Any:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Neither warnings nor random numbers of the scratch update reach the user's run."""
+    """Keep warnings and random numbers of the scratch updates from the user's run."""
     import warnings
 
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):

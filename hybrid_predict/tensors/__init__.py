@@ -1,9 +1,9 @@
-"""Array kernels, one file per array library."""
+"""Array kernels for forecasts and corrections, and sharded tensors over several ranks."""
 
 from hybrid_predict.tensors.base import AbstractBackend
 from hybrid_predict.tensors.numpy import NumpyBackend
 from hybrid_predict.tensors.sharded import ShardedBackend
-from hybrid_predict.tensors.torch import TorchBackend, is_half, wide
+from hybrid_predict.tensors.torch import TorchBackend, is_half, upcast
 
 BACKENDS: dict[str, type[AbstractBackend]] = {"torch": TorchBackend, "numpy": NumpyBackend}
 """Every registered backend by name; tests run over all of them."""
@@ -15,5 +15,5 @@ __all__ = [
     "ShardedBackend",
     "TorchBackend",
     "is_half",
-    "wide",
+    "upcast",
 ]

@@ -1,4 +1,4 @@
-"""The array kernels that forecasting needs, whatever library holds the arrays."""
+"""The interface of array kernels, one implementation per array library."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from hybrid_predict.config import HISTORY_DTYPES
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors.polynomials import parts
+from hybrid_predict.tensors.polynomials import split_rows
 
 Array = TypeVar("Array")
 
@@ -18,11 +18,10 @@ ROW_MEMORY = 0.95
 
 
 def check_history(decay: float, backend: AbstractBackend[Any]) -> None:
-    r"""Check that an average of the backend's type can follow what it averages.
+    r"""Check that the backend's type can store an average of this decay.
 
-    An increment :math:`(1 - \gamma)(g - m)` below half the spacing of bfloat16 is rounded away, so
-    an entry stops within :math:`2^{-8} / (1 - \gamma)` of a value that does not change: 8 % at
-    0.95.
+    In bfloat16, an increment :math:`(1 - \gamma)(g - m)` below half the spacing is rounded away, so
+    an entry stops within :math:`2^{-8} / (1 - \gamma)` of a constant value: 8 % at 0.95.
 
     Raises:
         ConfigError: If ``decay`` is above 0.95 and averages are kept in bfloat16.
@@ -30,30 +29,34 @@ def check_history(decay: float, backend: AbstractBackend[Any]) -> None:
     if backend.history == "bfloat16" and decay > 0.95:
         raise ConfigError(
             "history_dtype",
-            "'float32' with averages whose decay is above 0.95",
+            "'float32' for averages with a decay above 0.95",
             backend.history,
-            "Lower the decay, or keep averages in 32 bits.",
+            "Lower the decay, or store averages in 32 bits.",
         )
 
 
 def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
-    """Rows and columns of what an array is read as: the first dimension, or one, and the rest."""
+    """Return rows and columns of an array that is read as a matrix.
+
+    Rows are the first dimension, columns the product of the others; an array of fewer than two
+    dimensions has one row.
+    """
     if len(shape) > 1:
         return shape[0], math.prod(shape[1:])
     return 1, math.prod(shape)
 
 
 class AbstractBackend(ABC, Generic[Array]):
-    """Kernels over lists of arrays, one array per parameter tensor.
+    """Kernels over lists of arrays, one array per parameter.
 
-    Every method returns its result; a backend whose arrays are mutable may also have written it
-    into the first argument, so callers keep the returned list and forget the argument.
+    Every method returns its result. A backend with mutable arrays may write the result into the
+    first argument, so callers use the returned list instead of the argument.
 
     Args:
-        history: How histories are stored, out of ``config.HISTORY_DTYPES``.
+        history: Type in which averages are stored, one of ``config.HISTORY_DTYPES``.
 
     Raises:
-        ConfigError: If it is none of them.
+        ConfigError: If ``history`` is another type.
     """
 
     name: str
@@ -66,60 +69,60 @@ class AbstractBackend(ABC, Generic[Array]):
 
     @abstractmethod
     def zeros(self, like: Sequence[Array], history: str | None = None) -> list[Array]:
-        """Zeros of the same shapes, stored as ``history`` (the backend's own if None).
+        """Return zeros of the same shapes, stored as ``history`` (None for the backend's own type).
 
-        As float32, 64-bit inputs are kept in 64 bits.
+        With float32, arrays like 64-bit inputs have 64 bits.
         """
 
     @abstractmethod
     def constants(self, values: Sequence[float], like: Sequence[Array]) -> Array:
-        """A 32-bit array of these K numbers, shape (K,), beside the arrays ``like``."""
+        """Return a 32-bit array of K numbers, shape (K,), on the device of the arrays ``like``."""
 
     def matrices(self, like: Sequence[Array]) -> list[tuple[int, int]]:
-        """Rows and columns of what every whole array is read as, see :func:`as_matrix`."""
+        """Return rows and columns of each full array, see :func:`as_matrix`."""
         return [as_matrix(x.shape) for x in like]  # type: ignore[attr-defined]
 
     @abstractmethod
     def zero_rows(self, like: Sequence[Array]) -> list[Array]:
-        """An empty second moment of every row of each full array, shape (rows,), 32-bit."""
+        """Return zero second moments for the rows of each full array, shape (rows,), 32-bit."""
 
     @abstractmethod
     def copy(self, target: Sequence[Array], source: Sequence[Array]) -> list[Array]:
-        """Target := source, element by element."""
+        """Copy ``source`` to ``target``, element by element."""
 
     @abstractmethod
     def add_scaled(
         self, target: Sequence[Array], other: Sequence[Array], factors: Sequence[Any]
     ) -> list[Array]:
-        """Target[k] := target[k] + factors[k] * other[k], for numbers or 0-dim arrays."""
+        """Compute target[k] := target[k] + factors[k] * other[k], for numbers or 0-dim arrays."""
 
     @abstractmethod
     def average(self, mean: Sequence[Array], value: Sequence[Array], decay: float) -> list[Array]:
-        """Mean := decay * mean + (1 - decay) * value.
+        """Update a running average: mean := decay * mean + (1 - decay) * value.
 
-        Computed in at least 32 bits and rounded to the nearest number of the mean's type.
+        It is computed in at least 32 bits and rounded to the nearest number of the mean's type.
         """
 
     @abstractmethod
     def norms(self, arrays: Sequence[Array]) -> Array:
-        """Frobenius norm of each array, shape (K,), at least 32-bit."""
+        """Return the Frobenius norm of each array, shape (K,), at least 32-bit."""
 
     @abstractmethod
     def distances(
         self, left: Sequence[Array], right: Sequence[Array], factors: Sequence[Any]
     ) -> Array:
-        """Frobenius norm of each left[k] - factors[k] * right[k], shape (K,), at least 32-bit."""
+        """Return the norm of each left[k] - factors[k] * right[k], shape (K,), at least 32-bit."""
 
     @abstractmethod
     def dots(self, left: Sequence[Array], right: Sequence[Array]) -> Array:
-        """Inner product of each pair of arrays, shape (K,), at least 32-bit."""
+        """Return the inner product of each pair of arrays, shape (K,), at least 32-bit."""
 
     @abstractmethod
     def angles(self, left: Sequence[Array], right: Sequence[Array]) -> tuple[Array, Array]:
-        """Frobenius norms of the left arrays, and cosines of their angles with the right ones.
+        """Return norms of the left arrays, and cosines of their angles with the right ones.
 
         Returns:
-            Both of shape (K,), at least 32-bit; a cosine is 0 where either array is zero.
+            Both of shape (K,), at least 32-bit; a cosine is 0 if either array is zero.
         """
 
     @abstractmethod
@@ -132,46 +135,46 @@ class AbstractBackend(ABC, Generic[Array]):
         rows: Sequence[Array] | None = None,
         block: int | None = None,
     ) -> tuple[list[Array], Sequence[Array] | None]:
-        r"""New arrays :math:`-P / \|P\|`, from the orthogonal factor O of the average M.
+        r"""Return new arrays :math:`-P / \|P\|`, from the orthogonal factor O of the average M.
 
         .. math:: M = \gamma_k \, \text{mean}_k + (1 - \gamma_k) \, \text{value}_k, \qquad
             r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
             P_{ij} = O_{ij} / \sqrt{r_i}
 
-        Arrays of more than two dimensions are read as matrices of shape (first, rest). O comes from
-        the polynomials of ``tensors.polynomials``, so singular values that are not far below the
-        largest end near one (between 0.7 and 1.3), not exactly at one. Where M is zero the result
-        is, and where it has fewer than two dimensions P is M itself.
+        Arrays of more than two dimensions are read as matrices of shape (first, rest). O is
+        computed with the polynomials of ``tensors.polynomials``: singular values that are not far
+        below the largest become about one (0.7 to 1.3), not exactly one. If M is zero, the result
+        is zero; if it has fewer than two dimensions, P is M.
 
         Args:
             mean: K averages.
-            value: What is averaged in once more, shaped like them.
+            value: K newest values, shaped like the averages.
             decays: :math:`\gamma`, K numbers, dimensionless.
-            iterations: Polynomials, from 1 to 5.
-            rows: r of each array, shape (rows,), with :math:`\rho` = ``ROW_MEMORY``; without it P
-                is O.
-            block: Most rows of the shorter side that are made orthogonal to each other; of more, O
-                is put together from parts. None for all, 1 for rows of equal length alone.
+            iterations: Number of polynomials, from 1 to 5.
+            rows: r of each array, shape (rows,), with :math:`\rho` = ``ROW_MEMORY``; None to use O
+                in place of P.
+            block: Largest number of rows of the shorter side that are made orthogonal to each
+                other; a longer side is split. None for all, 1 for rows of unit length only.
 
         Returns:
             The arrays, of at least 32 bits, and the new r.
         """
 
     def flatten_operations(self, like: Sequence[Array], iterations: int, block: int | None) -> int:
-        """Operations of the matrix products in :meth:`flatten_spectrum`, of whole arrays.
+        """Return the operations of the products in :meth:`flatten_spectrum`, for full arrays.
 
         Args:
             like: K arrays.
-            iterations: Polynomials, from 1 to 5.
-            block: Most rows of the shorter side that are treated together; None for all.
+            iterations: Number of polynomials, from 1 to 5.
+            block: Largest number of rows that are treated together; None for all.
         """
         total = 0
         for x, (height, width) in zip(like, self.matrices(like), strict=True):
-            count, short = parts(min(height, width), block)
+            count, short = split_rows(min(height, width), block)
             if x.ndim > 1 and short > 1:  # type: ignore[attr-defined]
                 total += count * self._operations(x, short, max(height, width), iterations)
         return total
 
     def _operations(self, like: Array, short: int, long: int, iterations: int) -> int:
-        """Those of one part: a Gram matrix, its square, and a product with the part per step."""
+        """Operations of one block: per polynomial a Gram matrix, its square, and a product."""
         return iterations * (4 * short**2 * long + 2 * short**3)

@@ -1,22 +1,22 @@
-r"""Odd polynomials that send every singular value towards one.
+r"""Odd polynomials that move every singular value towards one.
 
 .. math:: X_0 = M / (1.01 \, \|M M^\top\|_F^{1/2}), \qquad
     X_{k+1} = a_k X_k + b_k (X_k X_k^\top) X_k + c_k (X_k X_k^\top)^2 X_k
 
-Singular values of :math:`X_0` are at most one, and the largest is not far below it. The k-th
-polynomial has the least largest error :math:`|1 - p(\sigma)|` over the interval that the ones
-before it leave of :math:`[\ell, 1]` (Amsel et al., The Polar Express, 2025,
+The singular values of :math:`X_0` are at most one, and the largest is not far below one. The k-th
+polynomial minimises the largest error :math:`|1 - p(\sigma)|` over the interval to which the
+polynomials before it map :math:`[\ell, 1]` (Amsel et al., The Polar Express, 2025,
 https://arxiv.org/abs/2505.16932); a linear program finds its coefficients. The quintic iteration
-itself is that of Muon (Jordan et al., 2024).
+comes from Muon (Jordan et al., 2024).
 """
 
 from __future__ import annotations
 
 CUSHION = 1.01
-"""No rounding may lift a singular value above one, where polynomials grow without bound."""
+"""Keeps singular values below one despite rounding; above one the polynomials diverge."""
 
 LEAST = {1: 0.2, 2: 0.05, 3: 0.01, 4: 0.003, 5: 0.001}
-r""":math:`\ell` by the number of polynomials; smaller singular values end below the others."""
+r""":math:`\ell` by the number of polynomials; smaller singular values stay below the others."""
 
 POLYNOMIALS: dict[int, tuple[tuple[float, float, float], ...]] = {
     1: ((4.2388, -8.7001, 5.6813),),
@@ -36,15 +36,15 @@ POLYNOMIALS: dict[int, tuple[tuple[float, float, float], ...]] = {
         (2.2737, -1.6447, 0.4162),
     ),
 }
-"""Coefficients a, b, c of every step, by the number of steps."""
+"""Coefficients a, b, c of each polynomial, by the number of polynomials."""
 
 
-def parts(rows: int, block: int | None) -> tuple[int, int]:
-    """How many parts of how many rows at most ``rows`` rows are treated in.
+def split_rows(rows: int, block: int | None) -> tuple[int, int]:
+    """Split rows into blocks of nearly equal size; return the number of blocks and their size.
 
     Args:
-        rows: Rows of the shorter side of a matrix, at least 1.
-        block: Most rows that are treated together; None for all.
+        rows: Number of rows on the shorter side of a matrix, at least 1.
+        block: Largest number of rows that are treated together; None for all.
     """
     if block is None or block >= rows:
         return 1, rows

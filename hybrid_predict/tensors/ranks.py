@@ -1,4 +1,4 @@
-"""The processes that train one model together: how many, what they agree on, who failed."""
+"""The ranks that train one model together: number, reductions, agreement and failures."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _FAILURE = "hybrid_predict/failure"
 
 
 def size() -> int:
-    """How many processes train together: those of the default process group, over all nodes."""
+    """Return the number of ranks in the default process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this process among them, from 0."""
+    """Return the number of this rank, from 0."""
     return dist.get_rank() if size() > 1 else 0
 
 
 def rank_zero_logger(name: str) -> logging.Logger:
-    """The logger of a module, silent on every rank but the first."""
+    """Return the logger of a module, silent on all ranks but rank 0."""
     logger = logging.getLogger(name)
     logger.addFilter(_on_rank_zero)
     return logger
@@ -38,15 +38,16 @@ def _on_rank_zero(record: logging.LogRecord) -> bool:
 
 
 def combine(norms: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    r"""What the ranks have measured together, the same on all of them, in one all-reduce.
+    r"""Combine norms and sums over the ranks, in one all-reduce; the host does not wait.
 
     .. math:: n = \Bigl(\sum_r n_r^2\Bigr)^{1/2}, \qquad s = \sum_r s_r
 
-    The host does not wait for it on a device that works asynchronously.
-
     Args:
-        norms: This rank's part of some norms, shape (N,).
-        sums: Its part of some sums, shape (M,).
+        norms: This rank's norms, shape (N,).
+        sums: This rank's sums, shape (M,).
+
+    Returns:
+        Norms and sums over all ranks, equal on every rank.
     """
     if size() == 1:
         return norms, sums
@@ -57,12 +58,12 @@ def combine(norms: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def total(count: int) -> int:
-    """The sum of a count over the ranks; waits for the device."""
+    """Sum a count over the ranks; waits for the device."""
     return count if size() == 1 else int(_all_reduced(torch.tensor([count])).item())
 
 
 def gather(value: Any) -> list[Any]:
-    """What every rank has, by rank; every rank has to call it."""
+    """Return the values of all ranks, ordered by rank; every rank has to call it."""
     values: list[Any] = [value] * size()
     if size() > 1:
         dist.all_gather_object(values, value)
@@ -70,16 +71,17 @@ def gather(value: Any) -> list[Any]:
 
 
 def fail_together(error: BaseException | None) -> None:
-    """Tell the other ranks why this one is about to stop, unless one of them has stopped before.
+    """Tell the other ranks why this rank fails, unless another rank has failed before.
 
-    The word is left in the store that the group was made with, as no rank can reduce any more. The
-    others meet it when a collective of theirs fails: with gloo as soon as this process has ended.
+    The message is left in the store of the process group, because collectives no longer work. The
+    other ranks read it when one of their collectives fails; with gloo this happens as soon as this
+    process has ended.
 
     Args:
-        error: What this rank fails with; None if it does not fail.
+        error: The exception of this rank, or None if it does not fail.
 
     Raises:
-        RankError: If another rank was first, naming that rank and its failure.
+        RankError: If another rank failed first; it names that rank and its error.
     """
     if error is None or size() == 1 or isinstance(error, RankError):
         return
@@ -88,26 +90,26 @@ def fail_together(error: BaseException | None) -> None:
         store = dist.distributed_c10d._get_default_store()
         first = store.compare_set(_FAILURE, "", own).decode()
     except RuntimeError:
-        raise RankError(None, "the loss of the group's store, which ended with it") from error
+        raise RankError(None, "the loss of the process group's store") from error
     if first != own:
         number, cause = first.split(" ", 1)
         raise RankError(int(number), cause) from error
 
 
 def summary(error: BaseException) -> str:
-    """An error's type and the first line of its text."""
+    """Return the type of an error and the first line of its message."""
     text = str(error).strip().splitlines()
     return type(error).__name__ + (f": {text[0]}" if text else "")
 
 
 def check_same(*described: Any) -> None:
-    """Check that every rank is about to train the same parameters in the same way.
+    """Check that every rank trains the same parameters with the same configuration.
 
     Args:
-        described: What has to be the same, as objects whose ``repr`` tells it.
+        described: Values that must be equal on all ranks, compared by ``repr``.
 
     Raises:
-        UnsupportedSetupError: On every rank alike, if one differs.
+        UnsupportedSetupError: On every rank, if the values differ.
     """
     if size() == 1:
         return
@@ -120,13 +122,13 @@ def check_same(*described: Any) -> None:
             "process group",
             "the same parameters and configuration on every rank",
             f"{size()} ranks that differ",
-            "Use data parallelism, in which every rank trains the whole model; "
-            "pipeline parallelism and independent models in one group cannot be forecast.",
+            "Use data parallelism. Pipeline parallelism, and independent models in one process "
+            "group, are not supported.",
         )
 
 
 def _all_reduced(values: Tensor, operation: Any = None) -> Tensor:
-    """In place where the group's backend can reduce on the tensor's device."""
+    """Reduce over the ranks, on the GPU if the process group cannot reduce on the CPU."""
     device = values.device
     if device.type == "cpu" and dist.get_backend() == "nccl":
         values = values.cuda()

@@ -1,4 +1,4 @@
-"""Kernels on torch tensors: in place, one fused call per list where torch has one."""
+"""The torch backend: in-place kernels, one fused call per list where torch has one."""
 
 from __future__ import annotations
 
@@ -11,51 +11,51 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend, as_matrix
-from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, parts
+from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, split_rows
 
 _TINY = torch.finfo(torch.float32).tiny
 
 _SQUARED = (1e-20, 1e20)
-"""Lengths of Gram matrices whose squares and products 32 bits can hold."""
+"""Range of lengths of a Gram matrix in which its squares and products fit in 32 bits."""
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def is_half(tensor: Tensor) -> bool:
-    """Whether a tensor has 16-bit entries."""
+    """Whether a tensor has a 16-bit type."""
     return tensor.dtype in _HALF
 
 
-def wide(tensor: Tensor) -> Tensor:
-    """The tensor itself, or its 16-bit entries in 32 bits."""
+def upcast(tensor: Tensor) -> Tensor:
+    """Convert a 16-bit tensor to 32 bits; other tensors are returned as is."""
     return tensor.float() if is_half(tensor) else tensor
 
 
 class TorchBackend(AbstractBackend[Tensor]):
-    """In-place kernels; nothing here waits for the device."""
+    """In-place kernels on torch tensors; the host never waits for the device."""
 
     name = "torch"
 
     def zeros(self, like: Sequence[Tensor], history: str | None = None) -> list[Tensor]:
-        """Zeros of the same shapes."""
+        """Return zeros of the same shapes."""
         if (history or self.history) == "bfloat16":
             return [torch.zeros_like(x, dtype=torch.bfloat16) for x in like]
         return [torch.zeros_like(x, dtype=torch.float32 if is_half(x) else x.dtype) for x in like]
 
     def constants(self, values: Sequence[float], like: Sequence[Tensor]) -> Tensor:
-        """A tensor of these numbers on the device of the first array."""
+        """Return a tensor of these numbers on the device of the first array."""
         device = like[0].device if like else None
         if len(set(values)) == 1:
             return torch.full((len(values),), values[0], dtype=torch.float32, device=device)
         return torch.tensor(list(values), dtype=torch.float32, device=device)
 
     def zero_rows(self, like: Sequence[Tensor]) -> list[Tensor]:
-        """An empty second moment per row."""
+        """Return zero second moments, one per row."""
         shaped = zip(like, self.matrices(like), strict=True)
         return [torch.zeros(m, dtype=torch.float32, device=x.device) for x, (m, _) in shaped]
 
     def copy(self, target: Sequence[Tensor], source: Sequence[Tensor]) -> list[Tensor]:
-        """Target := source, element by element."""
+        """Copy ``source`` to ``target``, element by element."""
         if target:
             torch._foreach_copy_(list(target), list(source))
         return list(target)
@@ -63,17 +63,17 @@ class TorchBackend(AbstractBackend[Tensor]):
     def add_scaled(
         self, target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[Any]
     ) -> list[Tensor]:
-        """Target[k] := target[k] + factors[k] * other[k]."""
+        """Compute target[k] := target[k] + factors[k] * other[k]."""
         if not target:
             return []
-        # A product of half precision would be rounded before it is added.
+        # In half precision the product would be rounded before the addition.
         fused = not is_half(target[0]) and not any(isinstance(f, Tensor) for f in factors)
         if fused and all(f == factors[0] for f in factors):
             torch._foreach_add_(list(target), list(other), alpha=factors[0])
             return list(target)
         for x, y, factor in zip(target, other, factors, strict=True):
             if isinstance(factor, Tensor):
-                x.add_(wide(y) * factor)
+                x.add_(upcast(y) * factor)
             else:
                 x.add_(y, alpha=factor)
         return list(target)
@@ -81,35 +81,35 @@ class TorchBackend(AbstractBackend[Tensor]):
     def average(
         self, mean: Sequence[Tensor], value: Sequence[Tensor], decay: float
     ) -> list[Tensor]:
-        """Mean := decay * mean + (1 - decay) * value; see the base."""
+        """Update a running average; see the base class."""
         if mean and all(m.dtype == v.dtype for m, v in zip(mean, value, strict=True)):
             torch._foreach_lerp_(list(mean), list(value), 1.0 - decay)
         else:
             for m, v in zip(mean, value, strict=True):
-                m.copy_(blended(m, v, 1.0 - decay, None if is_half(m) else m))
+                m.copy_(lerp(m, v, 1.0 - decay, None if is_half(m) else m))
         return list(mean)
 
     def norms(self, arrays: Sequence[Tensor]) -> Tensor:
-        """Frobenius norm of each tensor, shape (K,), at least 32-bit."""
+        """Return the Frobenius norm of each tensor, shape (K,), at least 32-bit."""
         if not arrays:
             return torch.zeros(0)
-        # Half precision must not bound the result: 16-bit floats end at 65504.
+        # The norm may exceed the range of 16-bit floats, which ends at 65504.
         dtype = None if any(x.dtype == torch.float64 for x in arrays) else torch.float32
         return torch.stack([n.float() for n in torch._foreach_norm(list(arrays), 2, dtype)])
 
     def distances(
         self, left: Sequence[Tensor], right: Sequence[Tensor], factors: Sequence[Any]
     ) -> Tensor:
-        """Frobenius norm of each left[k] - factors[k] * right[k], shape (K,), at least 32-bit."""
+        """Return the norm of each left[k] - factors[k] * right[k], shape (K,), at least 32-bit."""
         if not left:
             return torch.zeros(0)
-        # One temporary at a time: a list of them would be as large as the weights.
+        # One temporary at a time: all of them together would be as large as the weights.
         rows = zip(left, right, factors, strict=True)
         norms = [torch.linalg.vector_norm(minus(x, y, factor)).float() for x, y, factor in rows]
         return torch.stack(norms)
 
     def dots(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
-        """Inner product of each pair of tensors, shape (K,), at least 32-bit."""
+        """Return the inner product of each pair of tensors, shape (K,), at least 32-bit."""
         if not left:
             return torch.zeros(0)
         pairs = zip(left, right, strict=True)
@@ -118,7 +118,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         )
 
     def angles(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """Norms of the left sides, and cosines of the angles with the right ones, shape (K,)."""
+        """Return norms of the left tensors, and cosines with the right ones, shape (K,)."""
         norms = self.norms([*left, *right])
         return norms[: len(left)], cosines(norms, self.dots(left, right))
 
@@ -131,11 +131,11 @@ class TorchBackend(AbstractBackend[Tensor]):
         rows: Sequence[Tensor] | None = None,
         block: int | None = None,
     ) -> tuple[list[Tensor], Sequence[Tensor] | None]:
-        """New arrays -P / |P|, from the orthogonal factor; see the base.
+        """Return new arrays -P / |P|, from the orthogonal factor; see the base class.
 
-        Those of one shape are parts of one stack.
+        Matrices of one shape are stacked and treated together.
         """
-        shapes, shares = [as_matrix(x.shape) for x in mean], shares_of(decays)
+        shapes, shares = [as_matrix(x.shape) for x in mean], complements(decays)
         groups: dict[tuple[int, int, bool, torch.device], list[int]] = defaultdict(list)
         for k, x in enumerate(mean):
             groups[(*shapes[k], x.dim() > 1, x.device)].append(k)
@@ -143,33 +143,33 @@ class TorchBackend(AbstractBackend[Tensor]):
         for (height, width, flattens, device), members in groups.items():
             stack = torch.empty(len(members), height, width, dtype=torch.float32, device=device)
             for x, k in zip(stack, members, strict=True):
-                blended(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
+                lerp(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
             if flattens:
                 stack = _orthogonal(stack, iterations, block)
             moments = [rows[k] for k in members] if flattens and rows is not None else None
-            stack = _downhill(stack, moments)
+            stack = _negated_unit(stack, moments)
             for x, k in zip(stack, members, strict=True):
                 flat[k] = x.view(mean[k].shape).to(torch.promote_types(mean[k].dtype, x.dtype))
         return flat, rows
 
     def _operations(self, like: Tensor, short: int, long: int, iterations: int) -> int:
-        """Those of one part, by the cheaper way of the two."""
-        if _by_gram(like.is_cuda, short, long):
+        """Operations of one block, in the cheaper one of two ways."""
+        if _uses_gram(like.is_cuda, short, long):
             return 4 * short**2 * long + (8 * iterations - 6) * short**3
         return super()._operations(like, short, long, iterations)
 
 
 def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
-    """The difference left - factor * right in at least 32 bits, as a new tensor."""
+    """Return left - factor * right in at least 32 bits, as a new tensor."""
     if isinstance(factor, Tensor):
-        return wide(left) - factor * wide(right)
-    return torch.sub(wide(left), wide(right), alpha=factor)
+        return upcast(left) - factor * upcast(right)
+    return torch.sub(upcast(left), upcast(right), alpha=factor)
 
 
 def per_rate(
     before: list[Tensor], after: Sequence[Tensor], rates: Sequence[float | Tensor]
 ) -> list[Tensor]:
-    """Displacements (after - before) / rate in place of ``before``; 0 where the rate is 0."""
+    """Return displacements (after - before) / rate, written to ``before``; 0 for a rate of 0."""
     torch._foreach_sub_(before, list(after))
     numbers = [rate for rate in rates if not isinstance(rate, Tensor)]
     if len(numbers) == len(before):
@@ -181,17 +181,15 @@ def per_rate(
     return before
 
 
-def shares_of(decays: Sequence[float] | Tensor) -> Sequence[float] | Sequence[Tensor]:
-    """1 - decay of each array, in one operation."""
+def complements(decays: Sequence[float] | Tensor) -> Sequence[float] | Sequence[Tensor]:
+    """Return 1 - decay for each array, in one operation."""
     if isinstance(decays, Tensor):
         return (1.0 - decays).unbind()
     return [1.0 - decay for decay in decays]
 
 
-def blended(
-    mean: Tensor, value: Tensor, share: float | Tensor, out: Tensor | None = None
-) -> Tensor:
-    """(1 - share) * mean + share * value in at least 32 bits, for a number or 0-dim tensor."""
+def lerp(mean: Tensor, value: Tensor, share: float | Tensor, out: Tensor | None = None) -> Tensor:
+    """Return (1 - share) * mean + share * value in at least 32 bits, as a tensor."""
     if mean.dtype == value.dtype == (torch.float32 if out is None else out.dtype):
         return torch.lerp(mean, value, share, out=out)
     kept = torch.promote_types(mean.dtype, torch.float32)
@@ -201,7 +199,7 @@ def blended(
 
 
 def cosines(norms: Tensor, products: Tensor) -> Tensor:
-    """Cosines of K angles, from the norms of all left and all right sides and from K products."""
+    """Return K cosines, from the norms of all left and then all right arrays, and K products."""
     left, right = norms.view(2, -1)
     return (products / (left * right).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
 
@@ -210,10 +208,11 @@ def _lengths(stack: Tensor) -> Tensor:
     return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
 
 
-def _downhill(stack: Tensor, moments: Sequence[Tensor] | None) -> Tensor:
-    """Minus K matrices, with length one.
+def _negated_unit(stack: Tensor, moments: Sequence[Tensor] | None) -> Tensor:
+    """Negate K matrices and scale them to length one.
 
-    Their rows are divided by the roots of their second moments before, which move on, if there are.
+    If there are second moments of their rows, update these and divide the rows by their roots
+    first.
     """
     if moments is None:
         return stack.mul_(-1.0 / _lengths(stack)).contiguous()
@@ -226,42 +225,42 @@ def _downhill(stack: Tensor, moments: Sequence[Tensor] | None) -> Tensor:
 
 
 def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tensor:
-    """The orthogonal factor of every matrix of a 32-bit stack."""
+    """Return the orthogonal factor of every matrix of a 32-bit stack."""
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
     matrices, short, long = x.shape
-    count, size = parts(short, block)
+    count, size = split_rows(short, block)
     if count > 1:
         x = F.pad(x, (0, 0, 0, count * size - short)).reshape(-1, size, long)
-    x = _rows(x) if size == 1 else _polar(x, iterations)
+    x = _normalised_rows(x) if size == 1 else _polar(x, iterations)
     if count > 1:
         x = x.reshape(matrices, -1, long)[:, :short]
     return (x.mT if tall else x).float()
 
 
-def _rows(x: Tensor) -> Tensor:
-    """Every row with length one."""
+def _normalised_rows(x: Tensor) -> Tensor:
+    """Scale every row to length one."""
     x = x / x.abs().amax(-1, keepdim=True).clamp_min(_TINY)
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_TINY)
 
 
-def _by_gram(on_cuda: bool, short: int, long: int) -> bool:
-    """Whether polynomials are found on the small side alone, and multiplied with X at the end.
+def _uses_gram(on_cuda: bool, short: int, long: int) -> bool:
+    """Whether to evaluate the polynomials on the Gram matrix and multiply it with X at the end.
 
-    For k polynomials, m rows and n columns this takes (8 k - 6) m³ + 4 m² n operations, where one
-    after the other take 2 k m³ + 4 k m² n. Eigenvalues are squares, so the half precision that
-    makes accelerators fast is not enough.
+    For k polynomials, m rows and n columns, this takes (8 k - 6) m³ + 4 m² n operations; one
+    polynomial of X after the other takes 2 k m³ + 4 k m² n. The eigenvalues of the Gram matrix are
+    squares, which need more than the 16 bits that make accelerators fast.
     """
     return not on_cuda and 2 * long > 3 * short
 
 
 def _polar(x: Tensor, iterations: int) -> Tensor:
-    """The orthogonal factor of every wide matrix of a stack."""
+    """Return the orthogonal factor of every wide matrix of a stack."""
     x, gram, lengths = _with_gram(x)
     inverse = 1.0 / (CUSHION * lengths.sqrt())
     gram = gram * inverse.square()
     polynomials = POLYNOMIALS[iterations]
-    if _by_gram(x.is_cuda, *x.shape[-2:]):
+    if _uses_gram(x.is_cuda, *x.shape[-2:]):
         return torch.bmm(_polynomial(gram, polynomials).mul_(inverse), x)
     x = x * inverse
     for k, (a, b, c) in enumerate(polynomials):
@@ -271,9 +270,9 @@ def _polar(x: Tensor, iterations: int) -> Tensor:
 
 
 def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """A stack, its Gram matrices and their lengths, scaled where squares would leave 32 bits.
+    """Return a stack, its Gram matrices and their norms, scaled if squares would leave 32 bits.
 
-    A CPU is asked whether they do; a device is not waited for.
+    Only on the CPU, where reading does not wait, it is tested whether they would.
     """
     if x.device.type == "cpu":
         gram = torch.bmm(x, x.mT)
@@ -288,7 +287,7 @@ def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
-    """What X is multiplied with, as a polynomial of X Xᵀ."""
+    """Return the polynomial of X Xᵀ that X is multiplied with."""
     factor = None
     for k, (a, b, c) in enumerate(polynomials):
         step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)

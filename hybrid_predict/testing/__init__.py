@@ -1,7 +1,7 @@
-"""Checks for third parties: whether a predictor, update or array library keeps its contract.
+"""Checks for third parties: does a predictor, update or backend keep its contract?
 
-They need neither pytest nor data, take well below a second, and raise a
-:class:`~hybrid_predict.errors.ContractError` that says which promise is broken.
+They need neither pytest nor data, and take less than a second, except for :func:`check_placebos`. A
+failed check raises a :class:`~hybrid_predict.errors.ContractError` that names the broken promise.
 """
 
 from hybrid_predict.testing.backends import BackendUnderTest, check_backend

@@ -1,10 +1,10 @@
-"""The contract of a backend: every kernel agrees with the NumPy reference."""
+"""Checks of a backend: every kernel has to agree with the NumPy reference."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -35,7 +35,7 @@ KERNELS: dict[str, Callable[[Any, Any, Any, list[float]], Any]] = {
     "zeros, float32": lambda b, x, y, f: b.copy(b.zeros(x, "float32"), y),
     "zeros, bfloat16": lambda b, x, y, f: b.average(b.zeros(x, "bfloat16"), y, 0.75),
 }
-"""Every kernel by name, as a function of backend, two lists of arrays, and factors."""
+"""All kernels by name, as functions of a backend, two lists of arrays, and factors."""
 
 RESOLUTION = {"bfloat16": 2.0**-7, "float32": 2e-6, "float64": 2e-6}
 """Relative accuracy per dtype; 64-bit inputs are reduced in 32 bits where that is documented."""
@@ -43,14 +43,15 @@ RESOLUTION = {"bfloat16": 2.0**-7, "float32": 2e-6, "float64": 2e-6}
 SHAPES: tuple[Shapes, ...] = ((), ((),), ((4, 3), (5,), (3, 2, 2, 2), ()), ((1, 6), (6, 1)))
 
 
+@final
 @dataclass(frozen=True)
 class BackendUnderTest:
-    """A backend with its conversions from and to NumPy.
+    """A backend, with its conversions from and to NumPy.
 
     Args:
         backend: The backend.
-        load: Makes one of its arrays from a NumPy array and the name of a dtype.
-        dump: The inverse.
+        load: Function that converts a NumPy array to the backend, given the name of a dtype.
+        dump: The inverse of ``load``.
         dtypes: Names of the dtypes to check, out of `RESOLUTION`.
 
     Raises:
@@ -92,7 +93,7 @@ NUMPY_NARROW = replace(NUMPY, backend=NumpyBackend("bfloat16"))
 def _flattened(
     backend: AbstractBackend[Any], x: Any, y: Any, rows: Any, block: int | None = None
 ) -> list[Any]:
-    """Two flattenings one after the other, and the second moments of rows that they leave."""
+    """Flatten twice; return the results, and the second moments of rows if there are any."""
     decays, found = 0.7 + 0.2 * backend.angles(x, y)[1], []
     for source in (y, x):
         flat, rows = backend.flatten_spectrum(source, y, decays, 3, rows, block)
@@ -107,8 +108,8 @@ def check_backend(case: BackendUnderTest) -> None:
         case: The backend and its conversions.
 
     Raises:
-        ContractError: If one does not.
-        ConfigError: If it is no :class:`BackendUnderTest`.
+        ContractError: If a kernel disagrees.
+        ConfigError: If ``case`` is no :class:`BackendUnderTest`.
 
     Example:
         >>> from hybrid_predict.testing.backends import TORCH
@@ -128,23 +129,23 @@ def check_kernel(
 
     Args:
         case: The backend and its conversions.
-        kernel: One of `KERNELS`.
-        dtype: One of the case's.
-        shapes: Those of the arrays.
-        seed: Decides their values.
+        kernel: Name of the kernel in `KERNELS`.
+        dtype: One of the dtypes of ``case``.
+        shapes: Shapes of the arrays.
+        seed: Seed of the random values.
 
     Raises:
-        ContractError: If it disagrees with the reference.
+        ContractError: If the kernel disagrees with the reference.
     """
     generator = np.random.default_rng(seed)
     flat = kernel.startswith("flatten_spectrum")
     sides = [[generator.normal(size=shape) for shape in shapes] for _ in range(2)]
     if flat:
-        # Directions near rank deficiency amplify rounding without bound; add the identity's.
+        # A multiple of the identity, because near rank deficiency rounding errors are unbounded.
         sides = [[x + 3 * np.eye(*x.shape) if x.ndim == 2 else x for x in s] for s in sides]
     left, right = ([case.load(x, dtype) for x in side] for side in sides)
     factors = [float(f) for f in generator.normal(size=len(shapes))]
-    # The reference starts from what the dtype can represent, so only arithmetic is compared.
+    # The reference gets the rounded inputs, so that only arithmetic is compared.
     exact = [[case.dump(x).astype(np.float64) for x in side] for side in (left, right)]
     found = KERNELS[kernel](case.backend, left, right, factors)
     reference = NumpyBackend(case.backend.history)

@@ -1,10 +1,10 @@
-"""Placebo forecasts, as long as real ones and worth nothing, and the check that they are caught."""
+"""Placebo forecasts without information, and a check that they gain no skill."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
@@ -14,16 +14,16 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.forecast.predictors import AbstractPredictor, MomentumPredictor, PredictorState
 from hybrid_predict.model.deltas import WeightDelta
-from hybrid_predict.tensors import AbstractBackend, wide
+from hybrid_predict.tensors import AbstractBackend, upcast
 from hybrid_predict.testing.arguments import expect
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Redirected(AbstractPredictor):
-    """A predictor that forecasts as far as another would, but elsewhere. Torch tensors only.
+    """A predictor with the lengths of another one, but other directions. Torch tensors only.
 
     Args:
-        inner: Gives the lengths and keeps the history.
+        inner: The predictor that determines the lengths and has the history.
         gated: Whether predicted steps need skill.
     """
 
@@ -33,7 +33,7 @@ class _Redirected(AbstractPredictor):
     def init(
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
-        """An empty history of ``inner``."""
+        """Return an empty history of ``inner``."""
         return self.inner.init(names, like, backend)
 
     def observe(
@@ -43,20 +43,21 @@ class _Redirected(AbstractPredictor):
         self.inner.observe(state, displacement, backend)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class RandomForecast(_Redirected):
-    r"""Forecast as far as another predictor, each tensor in a random direction.
+    r"""Forecasts with the length of another predictor, in a random direction per tensor.
 
     .. math:: \hat d = \|d\| \, \frac{r}{\|r\|}, \qquad r \sim \mathcal N(0, I)
 
-    The direction is held for ``hold`` displacements. It follows from the seed and the number of
-    displacements alone, so that forecasts are pure and a resumed run makes the same ones.
+    A direction lasts for ``hold`` displacements. It depends only on the seed and on the number of
+    displacements, so a resumed run makes the same forecasts.
 
     Args:
-        inner: Gives the lengths and keeps the history.
+        inner: The predictor that determines the lengths and has the history.
         gated: Whether predicted steps need skill.
-        seed: Of the random directions, at least 0.
-        hold: Displacements between two directions, at least 1.
+        seed: Seed of the random directions, at least 0.
+        hold: Number of displacements for which a direction lasts, at least 1.
 
     Raises:
         ConfigError: If ``seed`` or ``hold`` is out of range.
@@ -72,7 +73,7 @@ class RandomForecast(_Redirected):
                 raise ConfigError(name, f"an integer, at least {least}", value)
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """The forecast of ``inner``, turned at random."""
+        """Return the forecast of ``inner`` in a random direction."""
         delta = self.inner.forecast(state, rates)
         entropy = [self.seed, state.count // self.hold]
         mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
@@ -84,49 +85,52 @@ class RandomForecast(_Redirected):
         return WeightDelta(delta.names, turned, delta.factors)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class NegatedForecast(_Redirected):
-    r"""Forecast the opposite of another predictor, :math:`-d` in place of d.
+    r"""Forecasts the opposite of another predictor, :math:`-d` instead of d.
 
     Args:
-        inner: Gives the forecasts and keeps the history.
+        inner: The predictor that makes the forecasts and has the history.
         gated: Whether predicted steps need skill.
     """
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """The forecast of ``inner``, backwards."""
+        """Return the negated forecast of ``inner``."""
         return self.inner.forecast(state, rates).scaled(-1.0)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class ShuffledForecast(_Redirected):
-    r"""Forecast each tensor what another predictor forecasts of the next one, at its own length.
+    r"""Forecasts each tensor's length with the direction of the next tensor.
 
     .. math:: \hat d_k = \|d_k\| \, \frac{R(d_{k+1})}{\|R(d_{k+1})\|}
 
-    with R reading the entries of one tensor as those of another, from the middle on.
+    with R the entries of a tensor, from its middle on, in the shape of another tensor.
 
     Args:
-        inner: Gives the forecasts and keeps the history.
+        inner: The predictor that makes the forecasts and has the history.
         gated: Whether predicted steps need skill.
     """
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """The forecast of ``inner``, each tensor's for another one."""
+        """Return the forecast of ``inner`` with each tensor's direction taken from the next one."""
         delta = self.inner.forecast(state, rates)
         own = delta.directions
         moved = tuple(_read_as(d, own[(k + 1) % len(own)]) for k, d in enumerate(own))
         return WeightDelta(delta.names, moved, delta.factors)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class StaleForecast(_Redirected):
-    """Forecast for ever what another predictor forecast early on.
+    """Forecasts what another predictor forecast early in the run.
 
     Args:
-        inner: Gives the forecasts and keeps the history.
+        inner: The predictor that makes the forecasts and has the history.
         gated: Whether predicted steps need skill.
-        until: Displacements that it is shown, at least 1.
+        until: Number of displacements that ``inner`` observes, at least 1.
     """
 
     until: int = 20
@@ -134,14 +138,14 @@ class StaleForecast(_Redirected):
     def observe(
         self, state: PredictorState, displacement: Sequence[Any], backend: AbstractBackend[Any]
     ) -> None:
-        """Add one of the first displacements to the history of ``inner``."""
+        """Add a displacement to the history of ``inner``, if it is one of the first."""
         if state.count < self.until:
             super().observe(state, displacement, backend)
         else:
             state.count += 1
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """The forecast of ``inner`` after its last displacement."""
+        """Return the forecast of ``inner`` after its last displacement."""
         return self.inner.forecast(state, rates)
 
 
@@ -150,7 +154,7 @@ PLACEBOS: dict[str, type[_Redirected]] = {
     "negated": NegatedForecast,
     "shuffled": ShuffledForecast,
 }
-"""Forecasts that explain nothing of what follows, by name."""
+"""Placebos by name; their forecasts explain nothing of the following movement."""
 
 
 FEWEST = 100
@@ -158,19 +162,19 @@ FEWEST = 100
 
 
 def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
-    """Check that the gate lets a predictor's forecasts pass for their direction alone.
+    """Check that skill depends on the direction of a predictor's forecasts.
 
-    A small network is trained on noisy targets, once with each placebo, gated and not. Takes a few
-    seconds. The random generators of the caller are left as they are.
+    A small network is trained on noisy targets with each placebo, gated and not. This takes a few
+    seconds. The caller's random generators are not changed.
 
     Args:
-        predictor: Gives the lengths of the placebos.
-        steps: Steps of each training, at least 100: skill needs several windows of 20.
+        predictor: The predictor; placebos have its lengths.
+        steps: Number of steps of each training, at least 100: skill needs several windows of 20.
 
     Raises:
         ConfigError: If an argument is of another kind, or there are too few steps.
-        ContractError: If a gated placebo makes a predicted step, the skill of one has a lower bound
-            above 0, or stale forecasts score as well as fresh ones.
+        ContractError: If a gated placebo makes a predicted step, the lower bound of a placebo's
+            skill exceeds 0, or stale forecasts have as much skill as fresh ones.
 
     Example:
         >>> from hybrid_predict import MomentumPredictor
@@ -195,16 +199,17 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
         raise ContractError(name, "more skill than stale forecasts have", skills)
 
 
+@final
 class _Fresh(_Redirected):
-    """The forecasts of ``inner``."""
+    """Returns the forecasts of ``inner`` unchanged."""
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
         return self.inner.forecast(state, rates)
 
 
 def _trained(predictor: AbstractPredictor, steps: int) -> tuple[int, float, float]:
-    """Predicted steps, last skill, and its highest lower bound in a training on noisy targets."""
-    # The engine imports what this package checks.
+    """Train on noisy targets; return predicted steps, last skill, and its highest lower bound."""
+    # Imported late, because the engine needs seconds to import.
     from hybrid_predict.engine import HybridEngine
 
     with torch.random.fork_rng(devices=[]):
@@ -231,8 +236,8 @@ def _trained(predictor: AbstractPredictor, steps: int) -> tuple[int, float, floa
 
 
 def _read_as(direction: Tensor, other: Tensor) -> Tensor:
-    """The entries of another tensor in this one's shape and length."""
-    entries = wide(other).flatten().roll(other.numel() // 2)
+    """Return the entries of another tensor in the shape and length of ``direction``."""
+    entries = upcast(other).flatten().roll(other.numel() // 2)
     copies = -(-direction.numel() // max(1, entries.numel()))
     taken = entries.repeat(copies)[: direction.numel()].reshape(direction.shape)
     return _as_long(taken.to(direction.dtype), direction)
@@ -243,7 +248,7 @@ def _turned(direction: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _as_long(direction: Tensor, wanted: Tensor) -> Tensor:
-    """A direction, scaled in place to the length of another."""
+    """Scale a direction in place to the length of another."""
     tiny = torch.finfo(direction.dtype).tiny
     length = torch.linalg.vector_norm(wanted)
     return direction.mul_(length / torch.linalg.vector_norm(direction).clamp_min(tiny))

@@ -1,10 +1,10 @@
-"""The contract of a predictor: form, purity, rates, and a history that can be saved."""
+"""Checks of a predictor: form, purity, learning rates, and a history that can be saved."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +26,9 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }
 
 
+@final
 class History:
-    """A predictor with its state, fed with NumPy arrays and read as NumPy arrays.
+    """A predictor with its state, with NumPy arrays as input and output.
 
     Args:
         predictor: The predictor.
@@ -46,22 +47,22 @@ class History:
         self.state = predictor.init(tuple(shapes), self._like, case.backend)
 
     def load(self, array: NDFloat | float) -> Any:
-        """One array of the backend, in 64 bits."""
+        """Convert an array to the backend, in 64 bits."""
         return self.case.load(np.asarray(array), "float64")
 
     def observe(self, arrays: Sequence[NDFloat]) -> None:
-        """Show the predictor a displacement per unit of learning rate."""
+        """Observe a displacement per unit of the learning rate."""
         self.predictor.observe(self.state, [self.load(x) for x in arrays], self.case.backend)
 
     def delta(self, rates: float | Sequence[Any] = 1.0) -> WeightDelta:
-        """Its forecast, with one rate for all or one each, checked for its form."""
+        """Return the forecast after checking its form; ``rates`` is one number or one each."""
         each = [rates] * len(self.state.names) if isinstance(rates, float) else list(rates)
         delta = self.predictor.forecast(self.state, each)
         check_delta(self.predictor, delta, self.state.names, self._like)
         return delta
 
     def forecast(self, rates: float | Sequence[Any] = 1.0) -> list[NDFloat]:
-        """The same as NumPy arrays."""
+        """Return the forecast as NumPy arrays."""
         delta = self.delta(rates)
         pairs = zip(delta.directions, delta.factors, strict=True)
         return [float(factor) * self.case.dump(direction) for direction, factor in pairs]
@@ -70,7 +71,7 @@ class History:
 def steps(
     seed: int = 0, count: int = 4, shapes: Mapping[str, tuple[int, ...]] = SHAPES
 ) -> list[list[NDFloat]]:
-    """Random displacements, one list of arrays per full step."""
+    """Return random displacements, one list of arrays per full step."""
     generator = np.random.default_rng(seed)
     return [[np.asarray(generator.normal(size=s)) for s in shapes.values()] for _ in range(count)]
 
@@ -103,20 +104,20 @@ def check_predictor(predictor: AbstractPredictor, case: BackendUnderTest = TORCH
 
 
 def immutable(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """Hyperparameters are a value; history lives in the state."""
+    """The predictor is a frozen dataclass of hyperparameters; its history is in the state."""
     parameters = getattr(type(predictor), "__dataclass_params__", None)
     if not dataclasses.is_dataclass(predictor) or parameters is None or not parameters.frozen:
         raise ContractError(type(predictor).__name__, "a frozen dataclass")
 
 
 def zero_at_first(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """Before any observation the forecast is zero."""
+    """The forecast is zero before the first displacement."""
     if any(np.any(x) for x in History(predictor, case).forecast(3.0)):
         raise ContractError(type(predictor).__name__, "a forecast of zero before any step")
 
 
 def counted(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """The history knows how many displacements it has seen."""
+    """The history counts its displacements."""
     history = History(predictor, case)
     for arrays in steps():
         history.observe(arrays)
@@ -139,7 +140,7 @@ def pure(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
 
 
 def still_at_rate_zero(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """A tensor whose learning rate is 0 stays, whatever the others do."""
+    """A tensor with learning rate 0 is not moved, whatever the others' rates are."""
     history = History(predictor, case)
     for arrays in steps():
         history.observe(arrays)
@@ -152,7 +153,7 @@ def still_at_rate_zero(predictor: AbstractPredictor, case: BackendUnderTest) -> 
 
 
 def round_trip(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """A history of arrays shaped like the parameters, which goes on as the original once loaded."""
+    """The history has arrays shaped like the parameters, and continues alike after being saved."""
     name = type(predictor).__name__
     original, restored = History(predictor, case), History(predictor, case)
     for arrays in steps():

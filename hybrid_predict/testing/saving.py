@@ -1,4 +1,4 @@
-"""State as a checkpoint would keep it."""
+"""Saves and loads a state in the way a checkpoint does."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 
 import torch
 
-from hybrid_predict.accounts.saved import detached
+from hybrid_predict.accounts.saved import cloned
 from hybrid_predict.errors import ContractError
 from hybrid_predict.tensors import TorchBackend
 from hybrid_predict.testing.backends import BackendUnderTest
 
 
 def saved_and_loaded(name: str, state: Any, case: BackendUnderTest) -> Any:
-    """A copy of a state, for torch's arrays by way of a file that ``torch.load`` reads safely.
+    """Return a copy of a state; torch tensors go through ``torch.save`` and ``torch.load``.
 
     Args:
-        name: Whose state it is, for the message.
+        name: Name of the class that has the state, for the message.
         state: Nested containers of arrays and primitives.
         case: The backend of its arrays.
 
     Raises:
-        ContractError: If it holds anything but tensors and primitives.
+        ContractError: If it has anything but tensors and primitives.
     """
     if not isinstance(case.backend, TorchBackend):
         return _copied(state)
     buffer = io.BytesIO()
-    torch.save(detached(state), buffer)
+    torch.save(cloned(state), buffer)
     buffer.seek(0)
     try:
         return torch.load(buffer, weights_only=True)

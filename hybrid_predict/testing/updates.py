@@ -1,10 +1,10 @@
-"""The contract of a corrected update: form, direction, lengths, and a state that can be saved."""
+"""Checks of a corrected update: form, directions, lengths, and a state that can be saved."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -21,14 +21,15 @@ SHAPES: dict[str, tuple[int, ...]] = {
     "wide": (3, 5),
     "convolution": (4, 2, 3, 3),
 }
-"""Shapes of hidden matrices, which is what updates are made for."""
+"""Shapes of hidden matrices, the kind of parameters that updates are made for."""
 
 _ROUNDING = {"float32": 1e-4, "bfloat16": 1e-2}
-"""How far a unit length may be off, by the type that averages are stored in."""
+"""Tolerance of a unit length, by the type in which averages are stored."""
 
 
+@final
 class Correction:
-    """An update with its state and averaged gradients, in NumPy arrays.
+    """An update with its state and averaged gradients, with NumPy arrays as input and output.
 
     Args:
         update: The update.
@@ -42,18 +43,21 @@ class Correction:
         self.average = case.backend.zeros(like)
 
     def load(self, array: NDFloat) -> Any:
-        """One array of the backend, in 32 bits."""
+        """Convert an array to the backend, in 32 bits."""
         return self.case.load(np.asarray(array), "float32")
 
     def step(self, gradients: Sequence[NDFloat], members: Sequence[int] | None = None) -> Any:
-        """Directions after one more gradient.
+        """Return the directions after one more gradient.
 
         Args:
-            gradients: One for each of the tensors.
-            members: Positions of those that a gradient has reached; None for all.
+            gradients: One gradient per tensor.
+            members: Positions of the tensors that have a gradient; None for all.
 
         Returns:
-            The directions of these as arrays of the backend, after checking their number.
+            The directions of these tensors as arrays of the backend.
+
+        Raises:
+            ContractError: If their number is wrong, or gradients or averages were changed.
         """
         backend = self.case.backend
         chosen = range(len(SHAPES)) if members is None else members
@@ -69,15 +73,15 @@ class Correction:
         if len(found) != len(new):
             raise ContractError(name, f"{len(new)} directions", len(found))
         if not all(map(same, kept, [[self.case.dump(x) for x in xs] for xs in (average, new)])):
-            raise ContractError(name, "directions that leave gradients and averages alone")
+            raise ContractError(name, "a direction() that does not change gradients and averages")
         return found
 
     def directions(self, gradients: Sequence[NDFloat]) -> list[NDFloat]:
-        """Those of all tensors as NumPy arrays."""
+        """Return the directions of all tensors as NumPy arrays."""
         return [self.case.dump(x) for x in self.step(gradients)]
 
     def lengths(self, own: Sequence[float], members: Sequence[int] | None = None) -> NDFloat:
-        """Lengths where the optimizer's own updates have these."""
+        """Return the lengths if the optimizer's own updates have the lengths ``own``."""
         chosen = list(range(len(SHAPES)) if members is None else members)
         found = self.update.lengths(self.state, chosen, self.load(np.asarray(own)))
         return np.asarray(self.case.dump(found))
@@ -105,7 +109,7 @@ def check_update(update: AbstractUpdate, case: BackendUnderTest = TORCH) -> None
 
 
 def plain_value(update: AbstractUpdate, case: BackendUnderTest) -> None:
-    """Hyperparameters are a value: share and decay in [0, 1], a bound of at least 1 or none."""
+    """The update is a frozen dataclass: share and decay in [0, 1], bound at least 1 or None."""
     name = type(update).__name__
     parameters = getattr(type(update), "__dataclass_params__", None)
     if not dataclasses.is_dataclass(update) or parameters is None or not parameters.frozen:
@@ -117,7 +121,7 @@ def plain_value(update: AbstractUpdate, case: BackendUnderTest) -> None:
 
 
 def downhill(update: AbstractUpdate, case: BackendUnderTest) -> None:
-    """Directions have unit length and the tensors' shapes, and go down the first gradient."""
+    """Directions have unit length and the tensors' shapes, and the first goes downhill."""
     name, correction = type(update).__name__, Correction(update, case)
     for number, gradients in enumerate(steps(shapes=SHAPES)):
         found = correction.directions(gradients)
@@ -132,14 +136,14 @@ def downhill(update: AbstractUpdate, case: BackendUnderTest) -> None:
 
 
 def finite_at_zero(update: AbstractUpdate, case: BackendUnderTest) -> None:
-    """Without any gradient, directions are zero or at least finite."""
+    """Directions are finite if all gradients are zero."""
     zeros = [np.zeros(shape) for shape in SHAPES.values()]
     if not all(np.all(np.isfinite(x)) for x in Correction(update, case).directions(zeros)):
         raise ContractError(type(update).__name__, "finite directions where gradients are zero")
 
 
 def still_where_the_optimizer_is(update: AbstractUpdate, case: BackendUnderTest) -> None:
-    """Lengths are finite and not negative, and 0 where the optimizer's own are."""
+    """Lengths are finite and at least 0, and 0 where the optimizer's own length is 0."""
     name, correction = type(update).__name__, Correction(update, case)
     for own in ([0.0] * len(SHAPES), [1.0] * len(SHAPES), [0.0, 1e-6, 2.0, 0.0]):
         correction.step(steps(count=1, shapes=SHAPES)[0])
@@ -149,11 +153,11 @@ def still_where_the_optimizer_is(update: AbstractUpdate, case: BackendUnderTest)
         if not (np.all(np.isfinite(found)) and np.all(found >= 0)):
             raise ContractError(name, "finite lengths of at least 0", found.tolist())
         if np.any(found[np.asarray(own) == 0]):
-            raise ContractError(name, "no length where the optimizer moves nothing")
+            raise ContractError(name, "a length of 0 if the optimizer's update has length 0")
 
 
 def absent_members_keep_their_state(update: AbstractUpdate, case: BackendUnderTest) -> None:
-    """A tensor that no gradient has reached takes no part, and its arrays stay."""
+    """The state of a tensor without a gradient does not change."""
     name, correction = type(update).__name__, Correction(update, case)
     gradients = steps(shapes=SHAPES)
     correction.step(gradients[0])
@@ -165,11 +169,11 @@ def absent_members_keep_their_state(update: AbstractUpdate, case: BackendUnderTe
     if found.shape != (3,):
         raise ContractError(name, "one length for each member", found.shape)
     if not same(before, [case.dump(values[1]) for values in arrays.values()]):
-        raise ContractError(name, "a state that stays where no gradient has reached")
+        raise ContractError(name, "an unchanged state for a tensor without a gradient")
 
 
 def survives_saving(update: AbstractUpdate, case: BackendUnderTest) -> None:
-    """Arrays and numbers of the state are all there is to continue from."""
+    """Arrays and numbers of the state are sufficient to continue."""
     name = type(update).__name__
     original, restored = Correction(update, case), Correction(update, case)
     for gradients in steps(shapes=SHAPES):
@@ -180,9 +184,9 @@ def survives_saving(update: AbstractUpdate, case: BackendUnderTest) -> None:
     restored.state.arrays, restored.state.numbers = loaded["arrays"], loaded["numbers"]
     restored.average = loaded["average"]
     for gradients in steps(seed=1, shapes=SHAPES):
-        ours, theirs = original.directions(gradients), restored.directions(gradients)
+        first, second = original.directions(gradients), restored.directions(gradients)
         own = [0.5] * len(SHAPES)
-        if not (same(ours, theirs) and same([original.lengths(own)], [restored.lengths(own)])):
+        if not (same(first, second) and same([original.lengths(own)], [restored.lengths(own)])):
             raise ContractError(name, "a state that survives being saved")
 
 

@@ -1,4 +1,4 @@
-"""Corrected updates, one class per file; :data:`UPDATES` is the one place that lists them."""
+"""The corrected updates, one class per file; :data:`UPDATES` lists all of them by name."""
 
 from typing import Any
 
@@ -11,10 +11,10 @@ UPDATES: dict[str, type[AbstractUpdate]] = {"spectral": SpectralUpdate}
 
 
 def make_update(choice: Any) -> AbstractUpdate:
-    """An update from its registered name, or the object itself.
+    """Return an update by its registered name; an update object is returned as is.
 
     Raises:
-        ConfigError: If it is neither.
+        ConfigError: If ``choice`` is neither.
     """
     if isinstance(choice, AbstractUpdate):
         return choice

@@ -1,28 +1,28 @@
-"""What a corrected update is: a direction and a length in place of the optimizer's own."""
+"""The interface of a corrected update: a direction and a length."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.tensors import AbstractBackend
 
 
+@final
 @dataclass
 class UpdateState:
-    """What an update remembers of one group of tensors, besides their averaged gradients.
+    """The state of a corrected update for one group of tensors, besides the averaged gradients.
 
     Args:
         arrays: Lists of arrays by name, one array per tensor.
-        numbers: 0-dim arrays by name, the same on all ranks.
-        shapes: Rows and columns of what every full tensor is read as.
-        stretch: What follows from the shapes alone, one factor per tensor, shape (K,).
-        parts: The same for those members that were asked for before, so that no list of positions
-            is sent to a device in every step.
-        block: Most rows of a matrix that are treated together, where a budget of operations asks
-            for parts; None for all.
+        numbers: 0-dim arrays by name, equal on all ranks.
+        shapes: Rows and columns of each full tensor, read as a matrix.
+        stretch: Factor per tensor that depends on the shapes alone, shape (K,).
+        parts: ``stretch`` of groups of members that were used before, so that no index is copied to
+            the device in every step.
+        block: Largest number of matrix rows that are treated together; None for all.
     """
 
     arrays: dict[str, list[Any]] = field(default_factory=dict)
@@ -34,28 +34,29 @@ class UpdateState:
 
 
 class AbstractUpdate(ABC):
-    r"""A better direction for the optimizer's update u, taken by a share of it.
+    r"""Replaces a share of the optimizer's update u by a step in a better direction.
 
     .. math:: \theta \leftarrow \theta - d\,\theta + (1 - \kappa)\,u + \kappa\,c, \qquad
         c = \min(\ell, B \|u\|) \, D
 
-    with d the fraction of decoupled weight decay, which u leaves out, D a direction of unit length
-    and :math:`\ell` its length. Subclasses are final, frozen dataclasses; all memory is in the
-    averaged gradients, which the caller keeps, and in the :class:`UpdateState`.
+    with d the fraction that decoupled weight decay removes (u is the update without it), D a
+    direction of unit length, and :math:`\ell` its length. Subclasses are frozen dataclasses, and
+    should be final. All memory is in the averaged gradients, which the caller stores, and in the
+    :class:`UpdateState`.
     """
 
     share: float
-    r""":math:`\kappa` in [0, 1]; 0 leaves the optimizer's update."""
+    r""":math:`\kappa` in [0, 1]; 0 keeps the optimizer's update."""
 
     bound: float | None
-    """B, how much longer than u a corrected update is at most; None for no bound."""
+    """B, the largest length of a corrected update in lengths of u; None for no bound."""
 
     decay: float
     """Decay of the averaged gradients, in [0, 1)."""
 
     @abstractmethod
     def init(self, like: Sequence[Any], backend: AbstractBackend[Any]) -> UpdateState:
-        """The state of tensors shaped like ``like`` before their first full step."""
+        """Return the state of tensors shaped like ``like`` before the first full step."""
 
     @abstractmethod
     def direction(
@@ -67,24 +68,24 @@ class AbstractUpdate(ABC):
         cosines: Any,
         backend: AbstractBackend[Any],
     ) -> list[Any]:
-        """The directions D, downhill and of unit Euclidean length, as new arrays.
+        """Return the directions D: new arrays of unit Euclidean length that go downhill.
 
         Args:
-            state: Moves on.
-            members: Positions in the group of the K tensors that a gradient has reached.
-            average: Their averaged gradients, the newest included, shape of the tensors.
-            gradients: The newest ones, which may not be written to.
-            cosines: Of each newest gradient with the average before it, shape (K,).
+            state: The state, changed in place.
+            members: Positions of the K tensors that have a gradient.
+            average: Averaged gradients of these tensors, including the newest gradient.
+            gradients: The newest gradients; they must not be written to.
+            cosines: Cosine of each newest gradient with its average before, shape (K,).
             backend: Kernels for these arrays.
         """
 
     @abstractmethod
     def lengths(self, state: UpdateState, members: Sequence[int], own: Any) -> Any:
-        r"""The lengths :math:`\ell`, before the bound.
+        r"""Return the lengths :math:`\ell`, before the bound.
 
         Args:
-            state: Moves on.
-            members: Positions in the group of the K tensors that a gradient has reached.
+            state: The state, changed in place.
+            members: Positions of the K tensors that have a gradient.
             own: Euclidean lengths of the optimizer's updates of these tensors, shape (K,).
 
         Returns:
@@ -94,12 +95,12 @@ class AbstractUpdate(ABC):
     def operations(
         self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None
     ) -> int:
-        """Operations of :meth:`direction`, of whole tensors; 0 where nobody counts them.
+        """Return the operations of :meth:`direction` for full tensors; 0 if not counted.
 
         Args:
             like: Tensors, as in :meth:`init`.
             backend: Kernels for these arrays.
-            block: Most rows of a matrix that are treated together; None for all. An update that
-                knows no parts takes the same operations with any.
+            block: Largest number of matrix rows that are treated together; None for all. An update
+                without blocks ignores it.
         """
         return 0

@@ -1,4 +1,4 @@
-"""The averaged gradient with its spectrum flattened and its rows levelled."""
+"""The spectral update: the averaged gradient with equal singular values and levelled rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TINY = 1e-30
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralUpdate(AbstractUpdate):
-    r"""Move alike along all singular directions of the averaged gradient.
+    r"""Moves equally far along all singular directions of the averaged gradient.
 
     .. math::
         \nu_t = \nu \, (1 + \cos(g, m)), \qquad m \leftarrow \gamma m + (1 - \gamma) g, \qquad
@@ -30,36 +30,35 @@ class SpectralUpdate(AbstractUpdate):
         b = \min \bigl(M, \max (1, \eta / \hat\eta)\bigr)
 
     with g the gradient and u the optimizer's update. An element-wise optimizer moves mostly along a
-    few large singular directions; the small, persistent ones are where the loss still falls. Where
-    successive gradients turn back, as in full-batch training at the edge of stability, the newest
-    one is mostly oscillation, and :math:`\nu_t` is small.
+    few large singular directions, although the loss also falls along the small, persistent ones. If
+    successive gradients point in opposite directions, as in full-batch training at the edge of
+    stability, the newest gradient is mostly oscillation, and :math:`\nu_t` is small.
 
-    The factor b makes corrected updates as long as those of a Muon of learning rate :math:`\eta`,
-    where the optimizer's are at their longest. These are so far those of a Muon of rate
+    The factor b makes the longest corrected updates as long as those of Muon with learning rate
+    :math:`\eta`. The longest updates of the optimizer so far are those of Muon with the rate
 
     .. math:: \hat\eta = \max_t \Bigl( \sum_k \|u_{tk}\|_F^2 \Big/ \sum_k \min (m_k, n_k)
         \Bigr)^{1/2},
 
     over the tensors of one optimizer. Convolutions are read as matrices of shape (output channels,
-    rest). The memory :math:`\rho` of row moments is ``tensors.base.ROW_MEMORY``.
+    rest). The decay :math:`\rho` of row moments is ``tensors.base.ROW_MEMORY``.
 
     Args:
-        share: :math:`\kappa` in [0, 1], by which c stands in place of u.
-        bound: B, at least 1; None for no bound. Where matrices have different learning rates it is
-            1 at most.
+        share: :math:`\kappa` in [0, 1], the share of u that c replaces.
+        bound: B, at least 1; None for no bound. If matrices have different learning rates, 1 is
+            used.
         decay: :math:`\gamma` in [0, 1), dimensionless.
-        newest: :math:`\nu` in [0, 1], the share of the newest gradient in what is flattened; with
-            ``damped`` where it is orthogonal to the average, and at most ½.
-        damped: Whether that share follows the angle of gradient and average; it is constant
-            otherwise.
-        level_rows: Whether rows are levelled; P is O otherwise.
-        stretch: S, how much further than others tall matrices are moved at most, at least 1.
+        newest: :math:`\nu` in [0, 1], the share of the newest gradient. With ``damped`` it is the
+            share for a gradient orthogonal to the average, and at most ½.
+        damped: Whether the share of the newest gradient depends on its angle with the average.
+        level_rows: Whether to level the rows; otherwise P is O.
+        stretch: S, the largest factor for tall matrices, at least 1.
         muon_rate: :math:`\eta`, above 0, dimensionless.
-        magnify: M, how much longer updates are made at most to reach it, at least 1.
-        iterations: Polynomials that make the factor orthogonal, from 1 to 5.
+        magnify: M, the largest factor with which updates are lengthened, at least 1.
+        iterations: Number of polynomials for the orthogonal factor, from 1 to 5.
 
     Raises:
-        ConfigError: If an argument is out of range.
+        ConfigError: If an argument is invalid.
 
     References:
         Orthogonalised momentum, and its rate: Jordan et al., Muon (2024),
@@ -106,7 +105,7 @@ class SpectralUpdate(AbstractUpdate):
             raise ConfigError("iterations", "an integer from 1 to 5", self.iterations)
 
     def init(self, like: Sequence[Any], backend: AbstractBackend[Any]) -> UpdateState:
-        """Row moments and the longest update of zero."""
+        """Return a state with zero row moments."""
         check_history(self.decay, backend)
         rows = backend.zero_rows(like)
         arrays = {"rows": rows} if self.level_rows else {}
@@ -125,7 +124,7 @@ class SpectralUpdate(AbstractUpdate):
         cosines: Any,
         backend: AbstractBackend[Any],
     ) -> list[Any]:
-        """The negated, levelled orthogonal factor of average and newest gradient."""
+        """Return the negated, levelled orthogonal factor of average and newest gradient."""
         keep = 1.0 - self.newest * (1.0 + cosines) if self.damped else [1.0 - self.newest] * len(
             members
         )  # fmt: skip
@@ -140,11 +139,11 @@ class SpectralUpdate(AbstractUpdate):
     def operations(
         self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None
     ) -> int:
-        """Those of the matrix products."""
+        """Return the operations of the matrix products."""
         return backend.flatten_operations(like, self.iterations, block)
 
     def lengths(self, state: UpdateState, members: Sequence[int], own: Any) -> Any:
-        """The optimizer's lengths, stretched for tall matrices and to the rate of a usual Muon."""
+        """Stretch the optimizer's lengths for tall matrices, and to those of a usual Muon."""
         unit = math.sqrt(sum(min(state.shapes[k]) for k in members))
         longest = ((own * own).sum() ** 0.5).clip(min=state.numbers["longest"])
         state.numbers["longest"] = longest

@@ -1,1 +1,1 @@
-"""Whether predicted steps may stand: what is measured, and the judgement on it."""
+"""Verification of predicted steps: measurements, the judge, and running baselines."""

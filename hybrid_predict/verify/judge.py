@@ -1,28 +1,30 @@
-"""The judge: turns the measurement of a full step into a judgement, and changes nothing."""
+"""The judge: decides from a measurement whether predicted steps stand; it changes nothing."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from enum import Enum
+from typing import final
 
 from hybrid_predict.verify.measurement import Measurement
 
 
 class Verdict(str, Enum):
-    """What the verifying step decided about the predicted steps right before it."""
+    """The decision of a verifying step about the predicted steps right before it."""
 
     STANDS = "stands"
     UNDONE = "undone"
 
 
+@final
 @dataclass(frozen=True)
 class Judgement:
-    """What follows from one measurement.
+    """The result of judging one measurement.
 
     Args:
-        verdict: On the predicted steps before it, None without any.
-        alarm: Why predicted steps are to pause; empty if they are not.
+        verdict: Verdict on the predicted steps, or None if there were none.
+        alarm: Reason for pausing predicted steps; empty if there is none.
     """
 
     verdict: Verdict | None
@@ -30,14 +32,14 @@ class Judgement:
 
 
 def judge(measured: Measurement) -> Judgement:
-    """The judgement on one full step.
+    """Judge one full step.
 
-    Predicted steps are undone where the verifying step's gradients, or its loss where it was known
-    before the update, are not finite or beyond the limits. A loss that is only known afterwards
-    undoes nothing, but predicted steps pause.
+    Predicted steps are undone if the verifying step's gradients, or its loss known before the
+    update, are not finite or exceed the limits. A loss that is only known after the update undoes
+    nothing, but pauses predicted steps.
 
     Args:
-        measured: The numbers of the full step.
+        measured: The measurement of the full step.
     """
     if not measured.predicted:
         return Judgement(None)
@@ -49,13 +51,13 @@ def judge(measured: Measurement) -> Judgement:
 
 
 def cause(norm: float, limit: float, loss: float | None, loss_limit: float) -> str:
-    """Why a verifying step could not stand.
+    """Return why a verifying step undid the predicted steps.
 
     Args:
         norm: Its gradient norm.
-        limit: Above which that norm is no longer good.
-        loss: Its loss where it was known before the update, else None.
-        loss_limit: Above which that loss is no longer good.
+        limit: Largest acceptable gradient norm.
+        loss: Its loss if it was known before the update, else None.
+        loss_limit: Largest acceptable loss.
     """
     if not math.isfinite(norm):
         return "the gradient of a verifying step was not finite"
@@ -77,7 +79,7 @@ def _loss(measured: Measurement) -> float | None:
 
 
 def _cause(measured: Measurement) -> str:
-    """The same for a judgement that stayed on the device; the worst optimizer counts."""
+    """Return the cause of a verdict that was made on the device; the worst optimizer counts."""
     pairs = zip(measured.norms, measured.limits[1:], strict=True)
     finite = [pair for pair in pairs if math.isfinite(pair[0])]
     norm, limit = max(finite, key=lambda pair: pair[0] / pair[1], default=(0.0, math.inf))

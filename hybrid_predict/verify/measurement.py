@@ -1,16 +1,16 @@
-"""What is measured in one full step: packed on the device, read on the host some steps later."""
+"""What is measured in a full step: packed on the device, unpacked on the host."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.accounts.saved import whole
+from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.model.gradients import GradientInfo
@@ -19,21 +19,22 @@ from hybrid_predict.tensors import ranks
 _TINY = torch.finfo(torch.float32).tiny
 
 
+@final
 @dataclass(frozen=True)
 class Measurement:
-    """The numbers of one full step.
+    """Everything that was measured in one full step.
 
     Args:
         step: Number of the full step, from 1.
-        predicted: Predicted steps right before it.
+        predicted: Number of predicted steps right before it.
         warmup: Whether it belongs to the warm-up.
-        limits: Loss, then gradient norm per optimizer, above which it could not stand.
-        held: Why its update was held back before its numbers were read; empty if it was not.
-        good: Whether its gradients and the loss known before its update were within the limits.
-        loss_known: Whether its loss was.
-        info: Its loss and gradients.
-        norms: Gradient norm per optimizer; nan where none was measured.
-        windows: How forecasts compare with the displacements since, where windows were closed.
+        limits: Largest acceptable loss, then largest acceptable gradient norm per optimizer.
+        held: Reason for holding back the update before the numbers were read; empty if it was not.
+        good: Whether the gradients, and the loss known before the update, were within the limits.
+        loss_known: Whether the loss is known.
+        info: Loss and gradients.
+        norms: Gradient norm per optimizer; nan if none was measured.
+        windows: Readings of the windows that were closed.
     """
 
     step: int
@@ -59,23 +60,22 @@ def pack(
     roots: Sequence[float] | None,
     windows: Sequence[tuple[list[Any], Tensor]] = (),
 ) -> tuple[dict[str, Any], Tensor]:
-    """One flat tensor of everything measured on the device, and a tag that says what it holds.
-
-    With several ranks it is what they have measured together, in one all-reduce.
+    """Pack everything measured on the device into one flat tensor, with a single all-reduce.
 
     Args:
         about: ``step``, ``predicted``, ``warmup``, ``limits`` and ``held`` of the
             :class:`Measurement`, as primitives.
         good: One 0-dim bool per optimizer that was judged.
-        loss: The training loss, None if unknown.
-        norms: Gradient norm of every parameter's local shard, by name, 0-dim.
-        owners: Number of the optimizer of each of them.
-        products: Norm of the forecast and its inner product with the gradient, by name, 0-dim.
-        roots: What makes every rank's norms count once, one per norm; None for a single rank.
-        windows: Tag and flat numbers of each window that was closed, this rank's share.
+        loss: The training loss, or None if it is unknown.
+        norms: Gradient norm of each parameter's local shard, 0-dim, by name.
+        owners: Number of the optimizer of each of these parameters.
+        products: Norm of the forecast, and its inner product with the gradient, 0-dim, by name.
+        roots: One factor per norm, with which every element counts once over the ranks; None for a
+            single rank.
+        windows: Tag and flat numbers of each closed window, of this rank.
 
     Returns:
-        The tag, of primitives, and the flat 32-bit tensor.
+        A tag of primitives that describes the tensor, and the flat 32-bit tensor.
     """
     names = {"norms": list(norms), "owners": list(owners), "products": list(products)}
     sizes = [[tag, numbers.numel()] for tag, numbers in windows]
@@ -97,10 +97,10 @@ def pack(
 
 
 def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
-    """The inverse of :func:`pack`, on the host.
+    """Make a measurement from the tag and the numbers of :func:`pack`, on the host.
 
     Raises:
-        CheckpointError: If the numbers do not go with the tag.
+        CheckpointError: If the numbers do not fit the tag.
     """
     names, moved = list(tag["norms"]), list(tag["products"])
     count, pairs = len(names), len(moved)
@@ -130,7 +130,7 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
     info = GradientInfo(loss, _length(norms), by_name, alignments)
     return Measurement(
         step=tag["step"],
-        predicted=whole("predicted", tag["predicted"]),
+        predicted=check_count("predicted", tag["predicted"]),
         warmup=tag["warmup"],
         limits=tuple(tag["limits"]),
         held=tag["held"],
@@ -143,7 +143,7 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
 
 
 def as_scalar(loss: object) -> Tensor | float | None:
-    """A loss without its autograd history: a tensor's mean, a number, or None."""
+    """Detach a loss: the mean of a tensor, a number, or None."""
     if isinstance(loss, Tensor):
         mean: Any = loss.detach().float().mean()
         return mean.full_tensor() if hasattr(mean, "full_tensor") else mean
@@ -151,7 +151,7 @@ def as_scalar(loss: object) -> Tensor | float | None:
 
 
 def _length(norms: Sequence[float]) -> float:
-    """The norm of all from those of the parts; nan if one is not finite or there is none."""
+    """Norm of a vector from the norms of its parts; nan if one is not finite or there are none."""
     known = norms and all(math.isfinite(n) for n in norms)
     return math.sqrt(math.fsum(n * n for n in norms)) if known else math.nan
 
@@ -159,7 +159,7 @@ def _length(norms: Sequence[float]) -> float:
 def _scaled(
     values: Sequence[Tensor], factors: Sequence[float], device: torch.device | None
 ) -> Tensor:
-    """Products of 0-dim tensors and numbers, shape (K,), without a copy from the host."""
+    """Multiply 0-dim tensors by numbers, shape (K,), without a copy from the host."""
     if not values:
         return torch.zeros(0, device=device)
     own = [_scalar(value, device) for value in values]
@@ -167,7 +167,7 @@ def _scaled(
 
 
 def _scalar(value: Tensor | float | bool, device: torch.device | None) -> Tensor:
-    """A 0-dim 32-bit tensor on a device; only foreign tensors are copied."""
+    """Convert a value to a 0-dim 32-bit tensor on a device; tensors in this form are not copied."""
     if isinstance(value, Tensor):
         if value.dim() == 0 and value.dtype == torch.float32 and value.device == device:
             return value if not value.requires_grad else value.detach()

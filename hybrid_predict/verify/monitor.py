@@ -1,33 +1,34 @@
-"""Running baselines of loss and gradient norms, and the limits that follow from them."""
+"""Running baselines of loss and gradient norms, and the limits derived from them."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, final
 
-from hybrid_predict.accounts.saved import whole
+from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import CheckpointError
 
 PAUSE = 16
-"""Full steps that predicted steps pause after the first alarm; twice as many after each further."""
+"""Number of full steps in the pause after the first alarm; each further pause is twice as long."""
 
 MOST_PAUSES = 3
-"""The alarm after so many pauses ends predicted steps for good."""
+"""Number of pauses; the next alarm ends predicted steps for the rest of the run."""
 
 CALM = 500
-"""Full steps without alarm after which earlier ones are forgotten."""
+"""Number of full steps without an alarm after which the number of pauses returns to 0."""
 
 RISE, PATIENCE = 0.2, 32
-"""A mean loss a fifth above that of the warm-up for so many full steps ends the plug-in's part."""
+"""If the mean loss is a fifth above that of the warm-up for this many full steps, fall back."""
 
 
+@final
 class Baseline:
-    """Running mean and deviation of one number; outliers count no further than ``REACH``.
+    """Running mean and deviation of a number; outliers are clipped at ``REACH`` deviations.
 
     Args:
-        rough: Deviation that is assumed at least, as a share of the mean's magnitude.
-        least: Deviation that is assumed at least, so that one reading like the others does not
-            make all further ones outliers.
+        rough: Smallest deviation as a share of the mean's magnitude.
+        least: Smallest deviation, so that equal readings do not turn every other one into an
+            outlier.
     """
 
     REACH, DECAY, LEAST = 6.0, 0.95, 8
@@ -38,21 +39,21 @@ class Baseline:
 
     @property
     def known(self) -> bool:
-        """Whether there were enough readings to judge by."""
+        """Whether there were enough readings for a limit."""
         return self._count >= self.LEAST
 
     @property
     def deviation(self) -> float:
-        """The running standard deviation, never quite zero."""
+        """The running standard deviation, above 0."""
         return max(math.sqrt(self._square), self._rough * abs(self.mean), self._least)
 
     def clipped(self, value: float) -> float:
-        """The value as far as it counts."""
+        """Clip a value to the range that the baseline accepts."""
         reach = self.REACH * self.deviation if self.known else math.inf
         return min(self.mean + reach, max(self.mean - reach, value))
 
     def add(self, value: float) -> None:
-        """Take one reading; one that is not finite is passed over."""
+        """Add a reading; one that is not finite is skipped."""
         if not math.isfinite(value):
             return
         off = self.clipped(value) - self.mean if self._count else 0.0
@@ -62,11 +63,11 @@ class Baseline:
         self._count += 1
 
     def state_dict(self) -> list[float]:
-        """Mean, square and count."""
+        """Return mean, mean square and count."""
         return [self.mean, self._square, self._count]
 
     def load_state_dict(self, state: list[float]) -> None:
-        """Continue from a saved state."""
+        """Load a state of :meth:`state_dict`."""
         mean, square, count = state
         if not (math.isfinite(mean) and math.isfinite(square) and square >= 0 and count >= 0):
             raise CheckpointError(
@@ -75,16 +76,17 @@ class Baseline:
         self.mean, self._square, self._count = float(mean), float(square), int(count)
 
 
+@final
 class Monitor:
     r"""Keeps baselines of a run's loss and gradient norms, and counts alarms.
 
-    A verifying step is undone where its loss exceeds
-    :math:`\mu + \max(12 \sigma, 3 |\mu|)`, with the running mean :math:`\mu` and deviation
-    :math:`\sigma` of the loss, or where the logarithm of an optimizer's gradient norm exceeds its
-    mean by :math:`\max(8 \sigma, \log 100)`.
+    Predicted steps are undone if the loss of the verifying step exceeds
+    :math:`\mu + \max(12 \sigma, 3 |\mu|)`, with running mean :math:`\mu` and standard deviation
+    :math:`\sigma`, or if the logarithm of an optimizer's gradient norm exceeds its running mean by
+    :math:`\max(8 \sigma, \log 100)`.
 
     Args:
-        optimizers: How many there are.
+        optimizers: Number of optimizers.
     """
 
     def __init__(self, optimizers: int) -> None:
@@ -96,13 +98,13 @@ class Monitor:
 
     @property
     def loss_limit(self) -> float:
-        """The loss above which a verifying step is undone; infinite before it is known."""
+        """Loss above which predicted steps are undone; infinite before the baseline is known."""
         if not self.loss.known:
             return math.inf
         return self.loss.mean + max(12 * self.loss.deviation, 3 * abs(self.loss.mean))
 
     def norm_limit(self, index: int) -> float:
-        """The gradient norm of one optimizer above which a verifying step is undone."""
+        """Gradient norm of an optimizer above which predicted steps are undone."""
         norm = self.norms[index]
         if not norm.known:
             return math.inf
@@ -110,38 +112,38 @@ class Monitor:
 
     @property
     def exhausted(self) -> bool:
-        """Whether alarms came back after too many pauses."""
+        """Whether alarms have come back after too many pauses."""
         return self.counts["pauses"] > MOST_PAUSES
 
     @property
     def risen(self) -> bool:
-        """Whether the loss has stood above that of the warm-up for too long."""
+        """Whether the loss has exceeded that of the warm-up for too long."""
         return self.counts["above"] >= PATIENCE
 
     def pausing(self, step: int) -> bool:
-        """Whether no predicted steps are to be made before full step number ``step``."""
+        """Whether predicted steps are paused before full step number ``step``."""
         return self.exhausted or step <= self.counts["until"]
 
     def alarm(self, step: int) -> None:
-        """Pause predicted steps after full step number ``step``, longer each time."""
+        """Pause predicted steps after full step number ``step``, for longer each time."""
         self.counts["calm"] = 0
         if step > self.counts["until"]:
             self.counts["until"] = step + PAUSE * 2 ** min(self.counts["pauses"], 20)
             self.counts["pauses"] += 1
 
     def add(self, loss: float, norms: list[float], *, warmup: bool) -> None:
-        """Take the numbers of one full step without an alarm.
+        """Add the numbers of a full step without an alarm.
 
         Args:
-            loss: Its loss; nan if unknown.
-            norms: Its gradient norms, one per optimizer; nan where none was measured.
+            loss: Its loss; nan if it is unknown.
+            norms: Its gradient norms, one per optimizer; nan if none was measured.
             warmup: Whether it belongs to the warm-up.
         """
         self.counts["calm"] += 1
         if self.counts["calm"] >= CALM and not self.exhausted:
             self.counts["pauses"] = self.counts["calm"] = 0
         for baseline, norm in zip(self.norms, norms, strict=True):
-            if 0.0 < norm < math.inf:  # a loss that is switched off has no gradient at all
+            if 0.0 < norm < math.inf:  # the norm is 0 while a loss is switched off
                 baseline.add(math.log(norm))
         if not math.isfinite(loss):
             return
@@ -154,7 +156,7 @@ class Monitor:
         self.loss.add(loss)
 
     def state_dict(self) -> dict[str, Any]:
-        """Baselines, levels and counts, as numbers."""
+        """Return baselines, levels and counts as numbers."""
         return {
             "loss": self.loss.state_dict(),
             "norms": [n.state_dict() for n in self.norms],
@@ -164,10 +166,10 @@ class Monitor:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state.
+        """Load a state of :meth:`state_dict`.
 
         Raises:
-            CheckpointError: If a number is missing or cannot be one.
+            CheckpointError: If a number is missing or invalid.
         """
         if len(state["norms"]) != len(self.norms):
             raise CheckpointError(
@@ -183,4 +185,4 @@ class Monitor:
                 f"state: expected finite levels, got {levels!r}. Resume from another checkpoint."
             )
         self.start, self.mean = levels
-        self.counts = {name: whole(name, state["counts"][name]) for name in self.counts}
+        self.counts = {name: check_count(name, state["counts"][name]) for name in self.counts}

@@ -1,50 +1,54 @@
-"""The measurements under way, and the judgements on those whose turn it is."""
+"""The verifier: keeps measurements until they are read, and has them judged."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor
 
+from hybrid_predict.verify.delayed_queue import DelayedQueue
 from hybrid_predict.verify.judge import Judgement, judge
-from hybrid_predict.verify.late import LateReader
 from hybrid_predict.verify.measurement import Measurement, unpack
 from hybrid_predict.verify.monitor import Monitor
 
 
+@final
 class Verifier:
-    """Reads measurements late, has them judged, and keeps the baselines that they are judged by.
+    """Reads measurements ``lag`` steps late, and judges them by running baselines.
 
     Args:
-        optimizers: How many there are.
-        lag: Full steps between a measurement and its reading.
+        optimizers: Number of optimizers.
+        lag: Number of full steps between a measurement and its reading.
     """
 
     def __init__(self, optimizers: int, lag: int) -> None:
         self.monitor = Monitor(optimizers)
-        self._reader = LateReader(lag)
+        self._queue = DelayedQueue(lag)
 
     @property
     def unread(self) -> int:
-        """Predicted steps whose verdict is measured but not read yet."""
-        return sum(tag["predicted"] for tag in self._reader.tags)
+        """Number of predicted steps whose verdict is measured but not read yet."""
+        return sum(tag["predicted"] for tag in self._queue.tags)
 
     def push(self, tag: dict[str, Any], values: Tensor) -> None:
-        """Take what one full step has measured."""
-        self._reader.push(tag, values)
+        """Add the measurement of a full step."""
+        self._queue.push(tag, values)
 
     def read(self, *, drain: bool) -> Iterator[tuple[Measurement, Judgement]]:
-        """The full steps whose turn it is, with ``drain`` all of them, and the judgement on each.
+        """Yield the measurements that can be read, and their judgements.
 
-        The caller applies it, and then lets the baselines :meth:`learn` from it.
+        The caller applies each judgement and then calls :meth:`update_baselines`.
+
+        Args:
+            drain: Whether to read all measurements, however recent.
         """
-        while (item := self._reader.pop(drain)) is not None:
+        while (item := self._queue.pop(drain)) is not None:
             measured = unpack(*item)
             yield measured, judge(measured)
 
-    def learn(self, measured: Measurement, judgement: Judgement) -> None:
-        """Let the baselines follow a full step, or predicted steps pause after an alarm."""
+    def update_baselines(self, measured: Measurement, judgement: Judgement) -> None:
+        """Add a full step to the baselines, or pause predicted steps if there is an alarm."""
         if judgement.alarm:
             self.monitor.alarm(measured.step)
         else:
@@ -52,26 +56,26 @@ class Verifier:
             self.monitor.add(loss, norms, warmup=measured.warmup)
 
     def resize(self, optimizers: int) -> None:
-        """Follow another number of optimizers, with new baselines if it is another."""
+        """Set the number of optimizers; if it changes, the baselines start again."""
         if optimizers != len(self.monitor.norms):
             self.monitor = Monitor(optimizers)
 
-    def forget(self) -> None:
-        """Drop the measurements under way."""
-        self._reader.load_state_dict([])
+    def discard(self) -> None:
+        """Discard all measurements that are not read yet."""
+        self._queue.load_state_dict([])
 
     def state_dict(self) -> dict[str, Any]:
-        """Baselines, and the measurements under way."""
-        return {"monitor": self.monitor.state_dict(), "queue": self._reader.state_dict()}
+        """Return the baselines, and the measurements that are not read yet."""
+        return {"monitor": self.monitor.state_dict(), "queue": self._queue.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Continue from a saved state.
+        """Load a state of :meth:`state_dict`.
 
         Returns:
-            Whether it fits; one of another number of optimizers does not, and nothing is loaded.
+            Whether it was loaded. A state with another number of optimizers is not.
 
         Raises:
-            CheckpointError: If a number is missing or cannot be one.
+            CheckpointError: If a number is missing or invalid.
         """
         if len(state["monitor"]["norms"]) != len(self.monitor.norms):
             return False
@@ -79,5 +83,5 @@ class Verifier:
         for tag, values in queue:
             unpack(tag, values)
         self.monitor.load_state_dict(state["monitor"])
-        self._reader.load_state_dict(queue)
+        self._queue.load_state_dict(queue)
         return True

@@ -127,7 +127,7 @@ def test_as_many_steps_are_planned_as_the_configuration_asks_for(changes, planne
 def test_what_does_not_fit_is_told_with_the_remedy(changes):
     clock = Clock(config(warmup_steps=30, cooldown_steps=30, **changes))
     assert clock.planned < clock.wanted
-    assert f"of {clock.wanted} predicted steps only {clock.planned} fit" in clock.shortfall
+    assert f"only {clock.planned} of {clock.wanted} predicted steps fit" in clock.shortfall
     assert "lower warmup_steps" in clock.shortfall
     assert plan(clock).count("P") == clock.planned
 

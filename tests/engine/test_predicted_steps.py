@@ -208,7 +208,7 @@ def test_ticks_come_when_verdicts_are_read_and_add_up(lag):
 def test_what_does_not_fit_is_warned_of(caplog):
     Counted(30, speedup=1.9, warmup_steps=10, cooldown_steps=10)
     (message,) = [r.getMessage() for r in caplog.records if "fit" in r.getMessage()]
-    assert "of 14 predicted steps only 5 fit" in message
+    assert "only 5 of 14 predicted steps fit" in message
 
 
 def test_a_model_without_kinds_to_predict_takes_all_full_steps_and_says_so(caplog):

@@ -74,7 +74,7 @@ def copy_does_not_fit(method):
 
         def full(*_):
             # Half of the weights have moved when memory ends.
-            for p in list(bench.model.parameters())[:2] if method == "make" else ():
+            for p in list(bench.model.parameters())[:2] if method == "apply" else ():
                 p.data.add_(1.0)
             raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -275,7 +275,7 @@ PREDICTORS = [
     ),
     Fault(PARTS, "out of memory in the copy that makes predicted steps undoable, or while they "
           "move the weights", f"{FALLS_BACK} Weights are as they were before.",
-          each(copy_does_not_fit("__init__"), copy_does_not_fit("make"))),
+          each(copy_does_not_fit("__init__"), copy_does_not_fit("apply"))),
     Fault(PARTS, "forecasts of a wrong shape, on a wrong device, of other parameters, or none at "
           "all", FORM,
           each(wrong_form(directions(lambda d: d.reshape(-1, 1)), "shape"),

@@ -117,7 +117,7 @@ def test_a_verifying_step_reads_one_flag_more_than_another():
 @pytest.mark.parametrize("optimizer", FUSED)
 def test_a_fused_optimizer_is_held_back_by_a_flag(optimizer, spoiler, lag, monkeypatch):
     monkeypatch.setitem(OPTIMIZERS, "fused", FUSED[optimizer])
-    monkeypatch.setattr(OptimizerWrapper, "withhold", None)
+    monkeypatch.setattr(OptimizerWrapper, "hold_back", None)
     bench = Bench(make_config(lag=lag), "conv", "fused")
     bench.train(5)
     before = bench.trace()

@@ -85,7 +85,7 @@ def test_tensors_of_one_kind_count_together_whoever_updates_them():
 def show(forecaster, **skills):
     """Make it believe that its forecasts have these skills by kind."""
     forecaster.skills.update(skills)
-    forecaster._decide()
+    forecaster._update_gate()
 
 
 def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resumes_them():

@@ -69,7 +69,7 @@ def test_what_fails_in_telling_does_not_end_the_training(caplog: pytest.LogCaptu
     plugin, bar = Ungated(), Bar()
     fit([plugin, bar], max_steps=30, enable_progress_bar=True)
     assert plugin.ledger.steps == 30
-    assert caplog.text.count("tells no more of this run") == 1
+    assert caplog.text.count("stops reporting on this run") == 1
     assert "get_metrics" not in vars(bar)
 
 

@@ -4,13 +4,13 @@ import pytest
 import torch
 
 from graph_cases import CASES
-from hybrid_predict.model.graph import Sighting
-from hybrid_predict.model.kinds import classify, outline, resolve
+from hybrid_predict.model.graph import GraphFindings
+from hybrid_predict.model.kinds import classify, matrix_index, resolve
 
 
 def resolved(model, losses, owners=None, after=True):
     """Kinds of the trained matrices by name, and what was not seen."""
-    found, about = Sighting(), outline(model, owners)
+    found, about = GraphFindings(), matrix_index(model, owners)
     for loss in losses if isinstance(losses, list) else [losses]:
         loss.backward() if after else None
         found.add(loss, about)

@@ -166,7 +166,7 @@ def test_a_movement_that_is_withdrawn_keeps_what_others_wrote_since(net):
     movement = mapper.apply(delta_for(model))
     with torch.no_grad():
         model[0].weight.add_(3.0)
-    movement.withdraw([0, 1, 2, 3])
+    movement.undo_after_writes([0, 1, 2, 3])
     now = weights(model)
     torch.testing.assert_close(now.pop("0.weight"), base.pop("0.weight") + 3.0)
     assert same_bits(now, base)

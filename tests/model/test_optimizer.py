@@ -104,7 +104,7 @@ def test_an_optimizer_that_wraps_another_is_refused_and_nothing_is_updated(name)
     inner = torch.optim.AdamW(layer.parameters(), lr=0.1)
     layer(torch.ones(1, 2)).sum().backward()
     wrapping, before = WRAPPERS[name](inner), layer.weight.detach().clone()
-    with pytest.raises(UnsupportedSetupError, match="give the engine the inner optimizer"):
+    with pytest.raises(UnsupportedSetupError, match="pass the inner optimizer to the engine"):
         OptimizerWrapper(wrapping).options(0)
     assert torch.equal(layer.weight, before)
     assert not inner.state
@@ -123,7 +123,7 @@ def test_an_optimizer_without_a_learning_rate_is_refused(options):
         def step(self, closure=None):
             pass
 
-    with pytest.raises(UnsupportedSetupError, match=r"expected a learning rate 'lr'.*a number for"):
+    with pytest.raises(UnsupportedSetupError, match=r"expected a learning rate 'lr'.*Set lr to"):
         OptimizerWrapper(Without(nn.Linear(2, 2).parameters(), options))
 
 
@@ -266,13 +266,13 @@ def test_a_withheld_update_leaves_no_trace_and_gradients_come_back(optimizer):
     bench.loss().backward()
     before = copy.deepcopy([bench.optimizer.state_dict(), bench.model.state_dict()])
     gradients = [p.grad for p in bench.model.parameters()]
-    wrapper.withhold(0)
+    wrapper.hold_back(0)
     bench.optimizer.step()
-    assert wrapper.release(0)
+    assert wrapper.restore_gradients(0)
     assert same_bits([bench.optimizer.state_dict(), dict(bench.model.state_dict())],
                      [before[0], dict(before[1])])  # fmt: skip
     assert all(p.grad is g for p, g in zip(bench.model.parameters(), gradients, strict=True))
-    assert not wrapper.release(0)
+    assert not wrapper.restore_gradients(0)
     bench.optimizer.step()
     assert not same_bits(bench.optimizer.state_dict(), before[0])
 
@@ -291,7 +291,7 @@ def test_a_fused_update_is_held_back_on_the_device(good, theirs):
         optimizer.found_inf = torch.tensor(theirs)
     wrapper.hold_on_device(0, torch.tensor(good))
     optimizer.step()
-    wrapper.release(0)
+    wrapper.restore_gradients(0)
     assert torch.equal(layer.weight, before) is not (good and not theirs)
     assert getattr(optimizer, "found_inf", None) == theirs
 

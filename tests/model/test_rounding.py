@@ -58,7 +58,7 @@ def test_a_movement_that_is_undone_leaves_the_carry_as_it_was(how):
         mapper.apply(movement(length), carries)
     before = copy.deepcopy([carries, weights(layer)])
     made = mapper.apply(movement(float("nan")), carries)
-    made.withdraw([0]) if how == "withdrawn" else made.undo(
+    made.undo_after_writes([0]) if how == "withdrawn" else made.undo(
         torch.tensor(False) if how == "device" else False
     )
     assert same_bits([carries, weights(layer)], before)

@@ -220,8 +220,8 @@ class EngineMachine(RuleBasedStateMachine):
     def no_copy_stays_open(self):
         assert self.engine._step is None
         assert not self.engine._open
-        assert self.engine._bystanders._kept is None
-        assert all(group._open is None for group in self.engine._forecaster.groups)
+        assert self.engine._buffers._copies is None
+        assert all(group._pending is None for group in self.engine._forecaster.groups)
         assert all(p.grad is None for p in self.bench.model.parameters())
 
     @invariant()

@@ -84,7 +84,9 @@ def run(
     own = ("seconds", "overhead")
     ledger = callback.ledger.summary()
     return {
-        "weights": {n: shards.whole(shards.local(p), p).clone() for n, p in net.named_parameters()},
+        "weights": {
+            n: shards.full_tensor(shards.local(p), p).clone() for n, p in net.named_parameters()
+        },
         "ledger": {k: v for k, v in ledger.items() if not any(word in k for word in own)},
         "records": callback.records,
         "step": trainer.global_step,

@@ -131,7 +131,7 @@ class Loop:
     def weights(self) -> dict[str, Tensor]:
         """The live parameters, whole."""
         named = shards.unwrapped(self.model).named_parameters()
-        return {n: shards.whole(shards.local(p), p).clone() for n, p in named}
+        return {n: shards.full_tensor(shards.local(p), p).clone() for n, p in named}
 
     def state(self) -> dict[str, Tensor]:
         """This rank's part of weights and optimizer state."""
@@ -151,7 +151,7 @@ class Loop:
                 if own == str(k) and entry == "step":
                     self.optimizer.state[p]["step"] = value.clone()
                 elif own == str(k) and entry:
-                    self.optimizer.state[p][entry] = shards.like(value.clone(), p)
+                    self.optimizer.state[p][entry] = shards.as_dtensor(value.clone(), p)
                 elif own == str(k):
                     shards.local(p).copy_(value)
 
@@ -238,7 +238,9 @@ def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dic
                 "dots": backend.dots(grads, parts),
                 "cosines": turn,
                 "rows": rows,
-                "flat": [shards.whole(x, p).clone() for x, p in zip(flat, parameters, strict=True)],
+                "flat": [
+                    shards.full_tensor(x, p).clone() for x, p in zip(flat, parameters, strict=True)
+                ],
             }
         return found
 

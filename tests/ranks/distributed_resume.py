@@ -79,7 +79,7 @@ def other(folder: Path, saved: dict[str, Any], wrap: Callable[[Net], Any]) -> di
     loop = Loop(wrap, make_config())
     with torch.no_grad():
         for name, p in loop.model.named_parameters():
-            shards.local(p).copy_(shards.own(saved["whole"][name], p))
+            shards.local(p).copy_(shards.local_shard(saved["whole"][name], p))
     with Log() as log:
         loop.engine.load_state_dict(saved["engine"])
         again = loop.engine.state_dict()["tensors"]["groups"]

@@ -196,7 +196,7 @@ def test_every_rank_continues_its_own_part_of_the_carry_of_rounding(results: Res
     assert not same_bits(carries[0][0], carries[1][0])
 
 
-@pytest.mark.parametrize(("which", "words"), [(0, "save that of rank 0"), (1, "unaltered")])
+@pytest.mark.parametrize(("which", "words"), [(0, "save the state of rank 0"), (1, "unaltered")])
 def test_a_state_that_is_refused_changes_nothing_on_any_rank(
     results: Results, which: int, words: str
 ) -> None:

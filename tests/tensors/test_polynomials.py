@@ -7,7 +7,7 @@ from scipy.optimize import linprog
 from torch.utils.flop_counter import FlopCounterMode
 
 from hybrid_predict.tensors import TorchBackend
-from hybrid_predict.tensors.polynomials import LEAST, POLYNOMIALS, parts
+from hybrid_predict.tensors.polynomials import LEAST, POLYNOMIALS, split_rows
 
 
 def best(least, most):
@@ -46,7 +46,7 @@ def test_singular_values_that_are_not_small_end_between_0_7_and_1_3(count):
     [(10, None, (1, 10)), (10, 16, (1, 10)), (10, 4, (3, 4)), (10, 1, (10, 1)), (1, 1, (1, 1))],
 )
 def test_rows_are_treated_in_equal_parts(rows, block, found):
-    assert parts(rows, block) == found
+    assert split_rows(rows, block) == found
 
 
 @pytest.mark.parametrize("block", [None, 16, 5, 1])

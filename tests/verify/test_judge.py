@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hybrid_predict import CheckpointError, GradientInfo, Verdict
+from hybrid_predict.verify.delayed_queue import DelayedQueue
 from hybrid_predict.verify.judge import judge
-from hybrid_predict.verify.late import LateReader
 from hybrid_predict.verify.measurement import Measurement, as_scalar, pack, unpack
 
 NAN, INF = math.nan, math.inf
@@ -128,12 +128,12 @@ def test_the_verdict_follows_from_the_numbers(changes, verdict, words):
 
 @given(lag=st.integers(0, 6), count=st.integers(0, 20))
 def test_measurements_are_read_a_fixed_number_of_steps_later(lag, count):
-    reader, read = LateReader(lag), []
+    reader, read = DelayedQueue(lag), []
     for k in range(count):
         reader.push(k, torch.tensor([float(k)]))
         read.append(reader.pop())
     assert read == [None if k < lag else (k - lag, [float(k - lag)]) for k in range(count)]
-    fresh = LateReader(lag)
+    fresh = DelayedQueue(lag)
     fresh.load_state_dict(reader.state_dict())
     assert fresh.tags == list(range(max(0, count - lag), count))
     drained = [fresh.pop(drain=True) for _ in range(lag + 1)]

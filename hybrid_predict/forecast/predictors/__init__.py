@@ -1,4 +1,4 @@
-"""Predictors, one class per file; :data:`PREDICTORS` is the one place that lists them."""
+"""The predictors, one class per file; :data:`PREDICTORS` lists all of them by name."""
 
 from typing import Any
 
@@ -15,10 +15,10 @@ PREDICTORS: dict[str, type[AbstractPredictor]] = {
 
 
 def make_predictor(choice: Any) -> AbstractPredictor:
-    """A predictor from its registered name, or the object itself.
+    """Return a predictor by its registered name; a predictor object is returned as is.
 
     Raises:
-        ConfigError: If it is neither.
+        ConfigError: If ``choice`` is neither.
     """
     if isinstance(choice, AbstractPredictor):
         return choice

@@ -1,11 +1,11 @@
-"""What a predictor is: hyperparameters in a frozen object, history in a separate state."""
+"""The interface of a predictor: hyperparameters in a frozen object, history in a state."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import AbstractBackend
@@ -14,15 +14,16 @@ if TYPE_CHECKING:
     from hybrid_predict.forecast.window import Reading
 
 
+@final
 @dataclass
 class PredictorState:
-    """The history of one group of tensors.
+    """The history of a group of tensors.
 
     Args:
         names: Names of the K parameters.
-        arrays: Lists of arrays by name, each one array per parameter, shaped like it.
-        count: Displacements observed so far.
-        numbers: What a predictor that learns has fitted, numbers by parameter name.
+        arrays: Lists of K arrays by name, each shaped like its parameter.
+        count: Number of displacements observed so far.
+        numbers: Numbers that the predictor has fitted, by parameter name.
     """
 
     names: tuple[str, ...]
@@ -34,18 +35,18 @@ class PredictorState:
 class AbstractPredictor(ABC):
     """Forecasts the movement of the weights from the displacements seen so far.
 
-    Subclasses are final, frozen dataclasses of hyperparameters; all history lives in the
+    Subclasses are frozen dataclasses of hyperparameters, and should be final; the history is in the
     :class:`PredictorState` that :meth:`init` makes.
     """
 
     gated: bool = True
-    """Whether predicted steps need skill; only benchmarks switch that off."""
+    """Whether predicted steps need skill; only benchmarks set it to False."""
 
     @abstractmethod
     def init(
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
-        """An empty history for the parameters ``like``, named ``names``."""
+        """Return an empty history for the parameters ``like``, named ``names``."""
 
     @abstractmethod
     def observe(
@@ -65,9 +66,7 @@ class AbstractPredictor(ABC):
 
     @abstractmethod
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """The movement that one predicted step makes.
-
-        Pure: it neither changes the history nor copies it.
+        """Forecast the movement of one predicted step; neither changes nor copies the history.
 
         Args:
             state: The history.
@@ -75,17 +74,17 @@ class AbstractPredictor(ABC):
         """
 
     def directions(self, state: PredictorState) -> list[list[Any]]:
-        """Directions whose lengths are fitted, J lists of one array per parameter; none by default.
+        """Return J lists of K directions whose lengths are to be fitted; none by default.
 
-        They are per unit of the learning rate, and may be the history's own arrays.
+        They are per unit of the learning rate, and may be arrays of the history itself.
         """
         return []
 
     def fit(self, state: PredictorState, reading: Reading) -> None:  # noqa: B027
-        """Learn from one closed window; nothing by default.
+        """Learn from a closed window; does nothing by default.
 
         Args:
             state: The history, changed in place.
-            reading: How the :meth:`directions` of the window's start compare with the displacements
-                that followed.
+            reading: Inner products of the :meth:`directions` at the start of the window with the
+                displacements that followed.
         """

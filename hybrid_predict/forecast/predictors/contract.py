@@ -1,4 +1,4 @@
-"""The form that every forecast and direction has to have, whoever wrote the class."""
+"""Checks the form of forecasts and directions from any class."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from hybrid_predict.model.deltas import WeightDelta
 
 
 def check_delta(predictor: object, delta: Any, names: Sequence[str], like: Sequence[Any]) -> None:
-    """Check the form of a forecast, not its numbers: nothing here waits for a device.
+    """Check the form of a forecast; its numbers are not read, so the host does not wait.
 
     Args:
-        predictor: What made it, for the message.
+        predictor: The predictor that made it, for the message.
         delta: The forecast.
-        names: Names of its K parameters.
+        names: Names of the K parameters.
         like: K arrays of the parameters' shapes, on their devices.
 
     Raises:
-        PredictorError: If it is no `WeightDelta`, or one of other names, shapes or devices.
+        PredictorError: If it is not a `WeightDelta`, or has other names, shapes or devices.
     """
     subject = f"{type(predictor).__name__}.forecast"
     if not isinstance(delta, WeightDelta):
@@ -40,13 +40,13 @@ def check_form(subject: str, name: str, direction: Any, wanted: Any) -> None:
     """Check that a direction has the form of its parameter.
 
     Args:
-        subject: What gave it, for the message.
-        name: Of the parameter.
+        subject: Class and method that made it, for the message.
+        name: Name of the parameter.
         direction: The direction.
         wanted: An array of the parameter's shape, on its device.
 
     Raises:
-        PredictorError: If it is no tensor where one is needed, or has another shape or device.
+        PredictorError: If it is not a tensor although it should be, or has another shape or device.
     """
     if isinstance(wanted, Tensor) and not isinstance(direction, Tensor):
         raise PredictorError(subject, f"a tensor for {name}", type(direction).__name__)

@@ -1,11 +1,11 @@
-"""Forecast along directions whose lengths are fitted to how the weights then moved."""
+"""A predictor along the drift, with a length that is fitted to the following displacements."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,10 @@ from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.tensors.base import check_history
 
 START = 0.5
-"""Coefficient of the first drift before the first window is read."""
+"""Coefficient of the first drift before any window was fitted."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class FittedPredictor(AbstractPredictor):
     r"""Forecast a combination of drifts, fitted by least squares to the next full steps.
@@ -30,20 +31,22 @@ class FittedPredictor(AbstractPredictor):
         \Bigl\| \tfrac1K D_w - \sum_j \lambda_j d_{wj} \Bigr\|^2 + \rho \,
         \| \lambda - \bar\lambda \|_G^2
 
-    with :math:`d_j` drifts of several decays, and the last displacement if asked for;
-    :math:`D_w` the displacements of window w, summed, on a fixed sample of entries. Each tensor has
-    coefficients of its own, drawn by the ridge towards :math:`\bar\lambda`, those of all tensors
-    together. They are shortened where the forecast would be longer than the first drift.
+    with :math:`d_j` the drifts of several decays, and the last displacement if ``last`` is set;
+    :math:`D_w` the sum of the displacements in window w, on a fixed sample of entries. Each tensor
+    has its own coefficients; the ridge draws them towards :math:`\bar\lambda`, the coefficients
+    fitted to all tensors together. They are scaled down if the forecast would be longer than the
+    first drift.
 
     Args:
-        decays: Decays of the drifts, in [0, 1), one buffer each.
-        last: Whether the last displacement is one more direction, with a buffer of its own.
-        ridge: :math:`\rho`, at least 0: 0 fits every tensor alone, a large one all alike.
-        memory: :math:`\phi` in [0, 1], how much of a window's weight stays with each further one.
+        decays: Decays of the drifts, in [0, 1); each needs one buffer.
+        last: Whether the last displacement is another direction; it needs one buffer.
+        ridge: :math:`\rho`, at least 0. 0 fits each tensor separately; a large value fits all
+            tensors alike.
+        memory: :math:`\phi` in [0, 1], the factor on a window's weight with each later window.
         gated: Whether predicted steps need skill.
 
     Raises:
-        ConfigError: If an argument is out of range.
+        ConfigError: If an argument is invalid.
 
     References:
         Least squares with forgetting: Ljung, System Identification (1999), chapter 11.
@@ -74,7 +77,7 @@ class FittedPredictor(AbstractPredictor):
     def init(
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
-        """Drifts of zero."""
+        """Return a history with zero drifts."""
         check_history(max(self.decays), backend)
         arrays = {name: backend.zeros(like) for name in self._directions}
         return PredictorState(tuple(names), arrays)
@@ -95,11 +98,11 @@ class FittedPredictor(AbstractPredictor):
             arrays["last"] = backend.copy(arrays["last"], displacement)
 
     def directions(self, state: PredictorState) -> list[list[Any]]:
-        """The drifts, and the last displacement if it is asked for."""
+        """Return the drifts, and the last displacement if ``last`` is set."""
         return [state.arrays[name] for name in self._directions]
 
     def fit(self, state: PredictorState, reading: Reading) -> None:
-        """Fit the coefficients anew, with one more window; none that is not finite."""
+        """Fit the coefficients with one more window; skip a window with non-finite numbers."""
         if not (np.isfinite(reading.directions).all() and np.isfinite(reading.targets).all()):
             return
         count = len(self._directions)
@@ -115,7 +118,7 @@ class FittedPredictor(AbstractPredictor):
             state.numbers[name][:count] = found.tolist()
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """The fitted combination of the directions, times rate."""
+        """Combine the directions with the fitted coefficients, times the learning rate."""
         count, basis = len(self._directions), self.directions(state)
         own = [_split(state.numbers.get(name), count)[0] for name in state.names]
         if count == 1:
@@ -130,14 +133,14 @@ class FittedPredictor(AbstractPredictor):
 
 
 def _split(numbers: Sequence[float] | None, count: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """A tensor's J coefficients, and its J Gram rows with the targets as last column."""
+    """Split saved numbers into J coefficients, and J rows of Gram matrix and target."""
     if numbers is None:
         return np.array([START] + [0.0] * (count - 1)), np.zeros((count, count + 1))
     return np.array(numbers[:count]), np.array(numbers[count:]).reshape(count, count + 1)
 
 
 def _solve(sums: Any, centre: NDArray[Any], ridge: float) -> NDArray[Any]:
-    """Least squares drawn towards a centre, in units of the directions' lengths."""
+    """Solve least squares with a ridge towards ``centre``, in units of the directions' lengths."""
     gram, target = sums[:, :-1], sums[:, -1]
     weights = ridge * np.diag(np.diag(gram))
     wanted: NDArray[Any] = target + weights @ centre
@@ -146,12 +149,12 @@ def _solve(sums: Any, centre: NDArray[Any], ridge: float) -> NDArray[Any]:
 
 
 def _shortened(coefficients: NDArray[Any], sums: NDArray[Any]) -> NDArray[Any]:
-    """The coefficients, scaled so that the forecast is no longer than the first direction."""
+    """Scale the coefficients so that the forecast is at most as long as the first direction."""
     gram = sums[:, :-1]
     square, limit = float(coefficients @ gram @ coefficients), float(gram[0, 0])
     return coefficients * math.sqrt(limit / square) if square > limit else coefficients
 
 
 def _in_32_bits(array: Any) -> Any:
-    """Arrays in half precision as 32-bit ones; others as they are."""
+    """Convert bfloat16 arrays to 32 bits; others are returned as is."""
     return array.float() if str(getattr(array, "dtype", "")) == "torch.bfloat16" else array

@@ -1,11 +1,11 @@
-"""Forecast along the drift: the running average of displacements."""
+"""A predictor along the drift, the running average of displacements."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors.base import AbstractPredictor, PredictorState
@@ -14,6 +14,7 @@ from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.tensors.base import check_history
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class MomentumPredictor(AbstractPredictor):
     r"""Forecast a fixed multiple of the drift.
@@ -31,7 +32,7 @@ class MomentumPredictor(AbstractPredictor):
         gated: Whether predicted steps need skill.
 
     Raises:
-        ConfigError: If an argument is out of range.
+        ConfigError: If an argument is invalid.
 
     References:
         EMA-Nesterov (2026), https://arxiv.org/abs/2605.25395
@@ -52,7 +53,7 @@ class MomentumPredictor(AbstractPredictor):
     def init(
         self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
     ) -> PredictorState:
-        """A drift of zero."""
+        """Return a history with zero drift."""
         check_history(self.decay, backend)
         return PredictorState(tuple(names), {"drift": backend.zeros(like)})
 
@@ -68,6 +69,6 @@ class MomentumPredictor(AbstractPredictor):
         state.arrays["drift"] = backend.average(state.arrays["drift"], displacement, decay)
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """The drift, times coefficient and rate."""
+        """Multiply the drift by coefficient and learning rate."""
         factors = tuple(self.coefficient * rate for rate in rates)
         return WeightDelta(state.names, tuple(state.arrays["drift"]), factors)

@@ -1,34 +1,35 @@
-"""Buffers and frozen parameters that a step changes although no optimizer does."""
+"""Tracks buffers and frozen parameters that change in a full step without an optimizer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.model.deltas import restore_unless
+from hybrid_predict.model.deltas import copy_unless
 from hybrid_predict.tensors import shards
 
 _SMALL = 4096
-"""Entries up to which a buffer is always copied: cheaper than finding out."""
+"""Number of entries up to which a buffer is always copied, since a comparison costs more."""
 
 _SAMPLE = 64
-"""Entries by which larger ones are watched."""
+"""Number of entries of a larger tensor that are compared."""
 
 Slot = tuple[int, str]
-"""Where a tensor is held: ``id`` of the module, name in it."""
+"""Place of a tensor: ``id`` of the module, and name in the module."""
 
 
-class Bystanders:
-    """Copies what a full step changes besides its parameters, and puts it back.
+@final
+class BufferTracker:
+    """Copies the buffers and frozen parameters that a full step may change, and undoes the changes.
 
-    Small buffers are always copied. Larger ones, and frozen parameters such as those of a teacher,
-    are copied once they were seen to change: by another object in their place, by their version
-    counter, or by a few entries that are compared now and then, since ``.data`` and the kernels of
-    norm layers write behind that counter's back. Those that appear later on are copied until so
-    much is known of them.
+    Small buffers are always copied. Larger buffers, and frozen parameters such as those of a
+    teacher, are copied once they were seen to change. A change shows if another tensor takes their
+    place, in their version counter, or in a sample of entries. The sample is needed because
+    ``.data`` and the kernels of norm layers write without a new version. A tensor that appears
+    during training is copied until its sample was compared.
 
     Args:
         model: The model.
@@ -36,18 +37,18 @@ class Bystanders:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._looks = 0
+        self._steps_seen = 0
         self._changing: set[Slot] = set()
         self._new: set[Slot] = set()
         self._seen: dict[Slot, tuple[int, int]] = {}
         self._samples: dict[Slot, Tensor] = {}
         self._differs: dict[Slot, Tensor] = {}
-        self._kept: dict[Slot, tuple[nn.Module, Tensor, Tensor]] | None = None
+        self._copies: dict[Slot, tuple[nn.Module, Tensor, Tensor]] | None = None
         self._slots: set[Slot] = set()
         self._empty: set[Slot] = set()
 
     def _tensors(self) -> Iterator[tuple[Slot, nn.Module, Tensor, bool]]:
-        """Slot, module, tensor, and whether it is a buffer."""
+        """Yield place, module, tensor, and whether the tensor is a buffer."""
         known: set[int] = set()
         for module in self._model.modules():
             norm = isinstance(module, nn.modules.batchnorm._NormBase)
@@ -58,25 +59,25 @@ class Bystanders:
                         self._changing.add((id(module), name))
                     yield (id(module), name), module, buffer, True
             for name, p in module._parameters.items():
-                # What FSDP2 gathers of a trained shard wants a gradient too, and is freed again.
+                # The full parameters of FSDP2 require a gradient, so they are not frozen.
                 frozen = p is not None and not p.requires_grad
                 if p is not None and frozen and id(p) not in known:
                     known.add(id(p))
                     yield (id(module), name), module, p, False
 
     def watch(self) -> None:
-        """Call before every full step: notes what has changed, more and more rarely."""
-        self._looks += 1
-        if self._looks & (self._looks - 1):
+        """Look for changed tensors before a full step, less often the longer the run lasts."""
+        self._steps_seen += 1
+        if self._steps_seen & (self._steps_seen - 1):
             return
-        # Read on the host only now, when the device has long answered.
+        # The device has computed these long ago, so reading them does not wait.
         self._changing |= {slot for slot, differs in self._differs.items() if bool(differs)}
         self._new -= self._differs.keys()
         self._differs.clear()
         for slot, _, tensor, is_buffer in self._tensors():
-            self._look(slot, tensor, is_buffer)
+            self._compare(slot, tensor, is_buffer)
 
-    def _look(self, slot: Slot, tensor: Tensor, is_buffer: bool) -> None:
+    def _compare(self, slot: Slot, tensor: Tensor, is_buffer: bool) -> None:
         if self._replaced(slot, tensor) or (is_buffer and tensor.numel() <= _SMALL):
             self._samples.pop(slot, None)
             return
@@ -92,16 +93,16 @@ class Bystanders:
             self._changing |= {slot} if bool(differs) else set()
 
     def _replaced(self, slot: Slot, tensor: Tensor) -> bool:
-        """Whether a slot is known to change, by the object that it holds and that one's version."""
+        """Whether a tensor is known to change: it was replaced, or has another version."""
         version = (id(tensor), tensor._version)
         if self._seen.setdefault(slot, version) != version:
             self._changing.add(slot)
         self._seen[slot] = version
         return slot in self._changing
 
-    def keep(self) -> None:
-        """Copy what may change in the coming full step."""
-        self._kept, self._slots = {}, set()
+    def copy(self) -> None:
+        """Copy the tensors that may change in the next full step."""
+        self._copies, self._slots = {}, set()
         named = ((m, name, b) for m in self._model.modules() for name, b in m._buffers.items())
         self._empty = {(id(m), name) for m, name, buffer in named if buffer is None}
         for slot, module, tensor, is_buffer in self._tensors():
@@ -111,44 +112,44 @@ class Bystanders:
             if not small and slot not in self._seen:
                 self._new.add(slot)
             if not small and slot in self._new:
-                self._look(slot, tensor, is_buffer)
+                self._compare(slot, tensor, is_buffer)
             if small or slot in self._new or self._replaced(slot, tensor):
-                self._kept[slot] = module, tensor, tensor.detach().clone()
+                self._copies[slot] = module, tensor, tensor.detach().clone()
 
-    def drop(self) -> None:
-        """Give the copies back."""
-        self._kept = None
+    def free(self) -> None:
+        """Free the copies."""
+        self._copies = None
 
     def state_dict(self) -> list[str]:
-        """Names of what is known to change."""
+        """Return the names of the tensors that are known to change."""
         names = {id(module): name for name, module in self._model.named_modules()}
         return sorted(f"{names[m]}:{name}" for m, name in self._changing if m in names)
 
     def load_state_dict(self, state: list[str]) -> None:
-        """Continue with what was known; names of nothing in this model are passed over."""
+        """Load a state of :meth:`state_dict`; names that this model does not have are skipped."""
         modules = dict(self._model.named_modules())
         pairs = [str(entry).rpartition(":") for entry in state]
         self._changing |= {(id(modules[m]), name) for m, _, name in pairs if m in modules}
 
     @property
     def restructured(self) -> bool:
-        """Whether a buffer has been registered, removed, replaced or resized since ``keep``."""
-        if self._kept is None:
+        """Whether a buffer was registered, removed, replaced or resized since ``copy``."""
+        if self._copies is None:
             return False
         now = {slot: t for slot, _, t, is_buffer in self._tensors() if is_buffer}
         if now.keys() != self._slots:
             return True
-        pairs = ((now.get(slot, t), t, c) for slot, (_, t, c) in self._kept.items())
+        pairs = ((now.get(slot, t), t, c) for slot, (_, t, c) in self._copies.items())
         return any(found is not t or _shapes(t) != _shapes(copy) for found, t, copy in pairs)
 
-    def restore(self, good: Tensor | bool = False) -> None:
-        """Put everything back where ``good`` is false.
+    def undo_changes(self, good: Tensor | bool = False) -> None:
+        """Put all copied tensors back if ``good`` is false.
 
         Args:
-            good: A bool, or a 0-dim bool tensor; it is read by the host only where buffers were
-                registered, removed, replaced or resized.
+            good: A bool, or a 0-dim bool tensor. The host only reads it if buffers were registered,
+                removed, replaced or resized.
         """
-        if self._kept is None:
+        if self._copies is None:
             return
         if isinstance(good, Tensor) and self.restructured:
             good = bool(good)
@@ -156,21 +157,21 @@ class Bystanders:
             return
         with torch.no_grad():
             if good is False:
-                self._restore_structure()
-            for _, tensor, copy in self._kept.values():
+                self._undo_structure()
+            for _, tensor, copy in self._copies.values():
                 for target, kept in zip(_parts(tensor), _parts(copy), strict=True):
-                    restore_unless(good, target, kept)
+                    copy_unless(good, target, kept)
 
-    def _restore_structure(self) -> None:
-        """The same buffers in the same places, of the same sizes."""
-        assert self._kept is not None
+    def _undo_structure(self) -> None:
+        """Put the same buffers, with the same sizes, in the same places."""
+        assert self._copies is not None
         for slot, module, _, is_buffer in list(self._tensors()):
             if slot in self._empty:
                 module._buffers[slot[1]] = None
             elif is_buffer and slot not in self._slots:
                 del module._buffers[slot[1]]
                 module._non_persistent_buffers_set.discard(slot[1])
-        for (_, name), (module, tensor, copy) in self._kept.items():
+        for (_, name), (module, tensor, copy) in self._copies.items():
             if name in module._parameters:
                 continue
             module._buffers[name] = tensor
@@ -179,7 +180,7 @@ class Bystanders:
 
 
 def _parts(tensor: Any) -> list[Tensor]:
-    """The dense tensors that hold what this rank has of one, sparse or not, none if unknown."""
+    """Dense tensors that store this rank's part of a tensor; none for unknown layouts."""
     own = shards.local(tensor.detach())
     if own.layout is torch.strided:
         return [own]

@@ -1,21 +1,22 @@
-"""A queue between device and host, so that the device never waits."""
+"""A queue of tensors from device to host that are read later, so that the host does not wait."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 
-class LateReader:
-    """What is pushed is read ``lag`` pushes later.
+@final
+class DelayedQueue:
+    """Returns each tensor ``lag`` pushes after it was pushed.
 
     Args:
-        lag: How many pushes later a measurement is read; 0 reads it at once, which on an
-            accelerator waits for the device.
+        lag: Number of pushes before a tensor is read. With 0 it is read at once, which waits for
+            the device.
     """
 
     def __init__(self, lag: int) -> None:
@@ -23,7 +24,7 @@ class LateReader:
         self._queue: deque[tuple[Any, Tensor, Any]] = deque()
 
     def push(self, tag: Any, values: Tensor) -> None:
-        """Start copying a flat tensor of numbers to the host, with a tag to read it back by."""
+        """Start copying a flat tensor to the host, with a tag that describes it."""
         event = None
         if values.is_cuda:
             host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
@@ -35,13 +36,14 @@ class LateReader:
 
     @property
     def tags(self) -> list[Any]:
-        """The tags of the measurements still under way, oldest first."""
+        """Tags of the tensors in the queue, oldest first."""
         return [tag for tag, _, _ in self._queue]
 
     def pop(self, drain: bool = False) -> tuple[Any, list[float]] | None:
-        """The measurement pushed ``lag`` pushes ago, or None before there is one.
+        """Return the tag and numbers pushed ``lag`` pushes ago, or None if there are none yet.
 
-        With ``drain`` the oldest measurement, however recent.
+        Args:
+            drain: Whether to return the oldest tensor however recent it is.
         """
         if len(self._queue) <= (0 if drain else self.lag):
             return None
@@ -51,12 +53,12 @@ class LateReader:
         return tag, values.tolist()
 
     def state_dict(self) -> list[tuple[Any, list[float]]]:
-        """The measurements still under way, read now."""
+        """Return tags and numbers of all tensors in the queue; waits for the device."""
         for _, _, event in self._queue:
             if event is not None:
                 event.synchronize()
         return [(tag, values.tolist()) for tag, values, _ in self._queue]
 
     def load_state_dict(self, state: Sequence[tuple[Any, list[float]]]) -> None:
-        """Continue with the measurements of :meth:`state_dict`."""
+        """Load a state of :meth:`state_dict`."""
         self._queue = deque((tag, torch.tensor(values), None) for tag, values in state)
