@@ -16,7 +16,7 @@ from benchmarks.__main__ import main
 from benchmarks.arms import ARMS, PLAIN, RUNNABLE
 from benchmarks.memory import Memory
 from benchmarks.plan import SUITES, Plan, select
-from benchmarks.run import Store, run_plan
+from benchmarks.run import run_plan, stored
 from benchmarks.tasks import TASKS
 from benchmarks.tasks.base import linear_schedule
 from benchmarks.train import train
@@ -159,7 +159,7 @@ def test_batch_norm_statistics_are_those_of_the_weights_that_count():
 def test_run_plan_resumes_and_gives_paired_results(tmp_path, monkeypatch):
     plan = Plan(select(SUITES["smoke"], tasks=["inr"], arms=["hybrid"], seeds=1))
     seen = []
-    done = run_plan(plan, Store(tmp_path), 2, lambda row, number: seen.append(number))
+    done = run_plan(plan, stored(tmp_path), 2, lambda row, number: seen.append(number))
     assert seen == list(range(1, len(plan) + 1))
     assert {cell.arm for cell in done} == {*PLAIN, "hybrid"}
     assert done[next(c for c in done if c.arm == "short")]["loss"] == pytest.approx(
@@ -170,7 +170,7 @@ def test_run_plan_resumes_and_gives_paired_results(tmp_path, monkeypatch):
         raise AssertionError("a finished run was trained again")
 
     monkeypatch.setattr(running, "train", forbidden)
-    assert run_plan(plan, Store(tmp_path)) == done
+    assert run_plan(plan, stored(tmp_path)) == done
 
 
 def test_step_cost_measures_every_way():

@@ -198,12 +198,14 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_json(value: Any, path: Path) -> Path:
-    """Write plain data of finite numbers, complete or not at all.
+    """Write plain data, complete or not at all; numbers that JSON cannot hold become None.
 
     Raises:
         ConfigError: If the system refuses; a file that was there before is still there.
     """
     draft = path.with_name(path.name + ".part")
     with writing(path):
-        draft.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        draft.write_text(
+            json.dumps(finite(value), indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
         return draft.replace(path)

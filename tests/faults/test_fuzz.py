@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main as bench
-from benchmarks.run import Store
+from benchmarks.run import stored
 from cases import MODELS, OPTIMIZERS
 from faulty import replaced
 from hybrid_predict import (
@@ -201,7 +201,7 @@ def test_result_folders_load_or_are_refused(text, tmp_path):
     with pytest.raises(ConfigError):
         RunStore(tmp_path, {"a": 1}).load()
     with contextlib.suppress(ConfigError):
-        assert Store(tmp_path).done == {}
+        assert stored(tmp_path).done == {}
 
 
 @pytest.fixture(scope="module")
