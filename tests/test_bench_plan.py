@@ -284,13 +284,13 @@ def test_store_keeps_rows_and_survives_a_torn_line(tmp_path, caplog):
     cells = plan.ready({})
     store = stored(tmp_path)
     for cell in cells[:2]:
-        store.add(cell, invented(cell))
+        store.add(invented(cell))
     path = tmp_path / "runs.jsonl"
     path.write_text(path.read_text() + '{"task": "inr", "sett')
     again = stored(tmp_path)
     assert set(again.done) == set(cells[:2])
     assert "line 3" in caplog.text
-    again.add(cells[2], invented(cells[2]))
+    again.add(invented(cells[2]))
     assert set(stored(tmp_path).done) == set(cells[:3])
     assert plan.ready(stored(tmp_path).done) == cells[3:]
 

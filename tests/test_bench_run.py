@@ -22,6 +22,7 @@ from benchmarks.tasks.base import linear_schedule
 from benchmarks.train import train
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.runs import runtime
+from hybrid_predict.runs.rows import Rows
 
 
 def tiny(arm, setting="default-decay", task="inr"):
@@ -282,14 +283,14 @@ def test_gpu_suite_without_a_device_is_refused(tmp_path, capsys):
 
 
 def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
-    kept = running.Store.add
+    kept = Rows.add
 
-    def stop_at_the_third(store, cell, row):
+    def stop_at_the_third(store, row):
         if len(store.done) == 2:
             raise KeyboardInterrupt
-        kept(store, cell, row)
+        kept(store, row)
 
-    monkeypatch.setattr(running.Store, "add", stop_at_the_third)
+    monkeypatch.setattr(Rows, "add", stop_at_the_third)
     assert main(["run", *ARGUMENTS, str(tmp_path)]) == 130
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["cells"]["done"] == 2

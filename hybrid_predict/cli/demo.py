@@ -50,7 +50,8 @@ def _add_options(add: Any) -> None:
         type=integer,
         metavar="N",
         help="Threads of torch (1, or one per core up to 4, whichever is faster when tried before "
-        "the first run). On a busy machine, setting OMP_WAIT_POLICY=passive in the environment helps.",
+        "the first run). On a busy machine, setting OMP_WAIT_POLICY=passive in the environment "
+        "helps.",
     )
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
     add(
