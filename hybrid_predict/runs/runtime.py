@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, MissingExtraError
 
 _CHATTY_LOGGERS = (
     "alembic",
@@ -109,9 +109,12 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         ConfigError: If another process, or another block of this one, has the folder.
+        MissingExtraError: If filelock is not installed.
     """
-    from filelock import FileLock, Timeout
-
+    try:
+        from filelock import FileLock, Timeout
+    except ImportError as error:
+        raise MissingExtraError("A locked folder", "cli") from error
     lock = FileLock(folder / ".lock", timeout=0)
     try:
         lock.acquire()
