@@ -164,9 +164,9 @@ def _notes(runs: Runs, config: AuditConfig) -> list[str]:
 def _said(arm: str, found: Mapping[str, Any]) -> str:
     """How many plain full steps end where an arm does."""
     if found["bound"] == AT_LEAST:
-        return f"The {arm} arm ends better than any plain arm."
+        return f"The {arm} arm ends better than plain training of {found['steps']:,.0f} full steps."
     if found["bound"] == AT_MOST:
-        return f"The {arm} arm ends no better than the short arm."
+        return f"The {arm} arm ends worse than plain training of {found['steps']:,.0f} full steps."
     return (
         f"Plain training would need about {found['steps']:,.0f} full steps to end where the {arm} "
         "arm does, by interpolation between the short and the full arm."

@@ -92,8 +92,8 @@ def curves_figure(
                 marker="" if key == "curve" else "o", markersize=4,
             )  # fmt: skip
     axes.set(xlabel="full steps", ylabel=label, xlim=(0, None))
-    title = f"{label[0].upper()}{label[1:]} on the way"
-    axes.set_title(title, fontsize="medium", loc="left")
+    title = "Training loss" if key == "curve" else label
+    axes.set_title(f"{title} on the way", fontsize="medium", loc="left")
     tidy(axes)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
     return figure
