@@ -124,7 +124,7 @@ def test_the_metric_is_the_loss_on_the_validation_windows():
     assert [name for name, _ in logged] == ["val_loss"] * 2
     x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
     loss = torch.nn.functional.cross_entropy(module(x).flatten(0, 1), y.flatten())
-    assert sum(value for _, value in logged) / 2 == pytest.approx(float(loss))
+    assert sum(value for _, value in logged) / 2 == pytest.approx(float(loss.detach()))
 
 
 def training_text():
