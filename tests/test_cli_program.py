@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from hybrid_predict import __version__, cli
+from hybrid_predict.cli.program import Command, run_program
 
 TINY = ["demo", "--quick", "--steps", "24", "--threads", "1"]
 
@@ -88,3 +89,15 @@ def test_help_imports_neither_torch_nor_an_extra():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stdout.splitlines()[-1], done.stderr) == (0, "set()", "")
+
+
+def test_a_reader_of_a_table_that_has_enough_is_no_error(monkeypatch, capsys):
+    def shown(options):
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904, as rich does
+
+    command = Command("shows", "shows", lambda add: None, shown)
+    assert run_program("program", "a program", {"show": command}, ["show"]) == 0
+    assert capsys.readouterr().err == ""
