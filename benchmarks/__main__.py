@@ -18,11 +18,11 @@ from benchmarks.run import (
     FIELDS,
     RESULTS,
     SCHEMA,
-    Store,
     check_device,
     compile_results,
     measure_steps,
     run_plan,
+    stored,
 )
 from hybrid_predict.cli.options import integer, need, output_folder
 from hybrid_predict.cli.program import INTERRUPTED, Command, run_program
@@ -74,7 +74,7 @@ def _run(options: Any) -> int:
 
 
 def _run_in(folder: Path, plan: Plan, options: Any, earlier: list[Row]) -> int:
-    store = Store(folder)
+    store = stored(folder)
     store.start_from(earlier)
     print(f"{PROGRAM}: suite {options.suite}, {len(plan)} runs, kept in {folder}", flush=True)
     path, stopped = folder / RESULTS, False
@@ -85,9 +85,8 @@ def _run_in(folder: Path, plan: Plan, options: Any, earlier: list[Row]) -> int:
         steps = measure_steps(plan)
     except KeyboardInterrupt:
         stopped = True
-    results = finite(
-        compile_results(options.suite, plan, plan.chosen(store.done), environment(), steps)
-    )
+    done = plan.chosen(store.done)
+    results = finite(compile_results(options.suite, plan, done, environment(), steps))
     write_json(results, path)
     for name, make in table.blocks(results).items():
         print(f"\n{name}\n\n{make()}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,9 @@ from typing import Any
 from benchmarks import table as bench
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
+from hybrid_predict.audit.results import SCHEMA
 from hybrid_predict.report.blocks import fill, names
+from hybrid_predict.report.shared import mean_and_sd
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -28,7 +30,8 @@ PAGES = tuple(
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if names(page.read_text())
 )
-DEMO_ARMS = ("full", "short", "corrected", "hybrid", "full, hidden x2")
+Demo = Mapping[str, Any]
+"""Results of the demo, an audit's."""
 
 
 def load(name: str) -> dict[str, Any]:
@@ -37,25 +40,18 @@ def load(name: str) -> dict[str, Any]:
     return found
 
 
-def spread(values: dict[str, Any]) -> str:
-    """A mean with its standard deviation over seeds."""
-    deviation = "" if values["sd"] is None else f" ± {values['sd']:.4f}"
-    return f"{values['mean']:.4f}{deviation}"
-
-
-def seeds(demo: dict[str, Any]) -> str:
+def seeds(demo: Demo) -> str:
     """How many paired seeds a demo has finished."""
     count = demo["paired"]["hybrid - full"]["n"]
     return f"{count} paired seed{'s' * (count != 1)}"
 
 
-def headline() -> str:
+def headline(demo: Demo) -> str:
     """The measured claim in one paragraph."""
-    demo = load("demo.json")
     full, hybrid, short, corrected = (
         demo["summary"][arm] for arm in ("full", "hybrid", "short", "corrected")
     )
-    loss = {arm: f"{row['val_loss']['mean']:.4f}" for arm, row in demo["summary"].items()}
+    loss = {arm: f"{row['metric']['mean']:.4f}" for arm, row in demo["summary"].items()}
     saved = 1 - hybrid["full_steps"] / full["full_steps"]
     return (
         f"**{hybrid['full_steps']:,.0f} full steps and {hybrid['predicted_steps']:,.0f} predicted "
@@ -63,8 +59,8 @@ def headline() -> str:
         f"loss {loss['hybrid']} instead of {loss['full']}, {hybrid['seconds']:.0f} seconds instead "
         f"of {full['seconds']:.0f}**: a byte-level GPT of 0.19 M parameters on the standard "
         f"library's source text, 2 CPU cores, {seeds(demo)} (difference "
-        f"{spread(demo['paired']['hybrid - full'])}). With {short['full_steps']:,.0f} full steps "
-        "and a schedule of their own, plain training ends at "
+        f"{mean_and_sd(demo['paired']['hybrid - full'], 4)}). With {short['full_steps']:,.0f} full "
+        "steps and a schedule of their own, plain training ends at "
         f"{loss['short']} in {short['seconds']:.0f} seconds, "
         f"and corrected updates alone at {loss['corrected']} in {corrected['seconds']:.0f}. All "
         "at the learning rate that is best for plain training. With so few seeds this is a hint, "
@@ -72,37 +68,42 @@ def headline() -> str:
     )
 
 
-def demo_table() -> str:
+def demo_table(demo: Demo) -> str:
     """The demo's arms."""
-    demo = load("demo.json")
     rows = []
-    for arm in (arm for arm in DEMO_ARMS if arm in demo["summary"]):
-        row = demo["summary"][arm]
+    for arm, row in demo["summary"].items():
         rows.append([
             f"`{arm}`", f"{row['full_steps']:,.0f}", f"{row['predicted_steps']:,.0f}",
-            f"{row['seconds']:.0f}", spread(row["val_loss"]),
+            f"{row['seconds']:.0f}", mean_and_sd(row["metric"], 4),
         ])  # fmt: skip
     reached = ", ".join(
-        f"`{arm}` {found if isinstance(found, str) else f'{found:,.0f}'}"
+        f"`{arm}` {found['bound']}{found['steps']:,.0f}"
         for arm, found in demo["plain_steps_to_reach"].items()
     )
     titles = ["arm", "full steps", "predicted steps", "seconds", "validation loss, mean ± sd"]
     return (
         f"{bench.markdown(titles, rows)}\n\n{seeds(demo)}, learning rate "
-        f"{demo['recipe']['learning_rate']:g}. Plain full steps to reach an arm's loss, "
-        f"interpolated between `short` and `full`: {reached}."
+        f"{demo['depends_on']['recipe']['learning_rate']:g}. Plain full steps to reach an arm's "
+        f"loss, interpolated between `short` and `full`: {reached}."
     )
 
 
-def environment() -> str:
+def environment(demo: Demo) -> str:
     """What the demo's results were measured on."""
-    demo = load("demo.json")
-    env, text = demo["environment"], demo["text"]
+    env, text = demo["environment"], demo["depends_on"]["text"]
     return (
         f"Python {env['python']}, torch {env['torch']}, lightning {env['lightning']}, "
         f"{env['cpu_count']} CPU cores; text of {text['files']} files, sha256 "
         f"`{text['sha256'][:16]}…`."
     )
+
+
+DEMO: dict[str, Callable[[Demo], str]] = {
+    "demo headline": headline,
+    "demo table": demo_table,
+    "environment": environment,
+}
+"""The blocks on the demo."""
 
 
 def step_cost() -> str:
@@ -205,15 +206,17 @@ def stopping() -> str:
     return bench.markdown(titles, early_stopping.table(found))
 
 
+def _of_demo(make: Callable[[Demo], str]) -> str:
+    return make(load("demo.json"))
+
+
 COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
 
 BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
-    "demo headline": headline,
-    "demo table": demo_table,
+    **{name: partial(_of_demo, make) for name, make in DEMO.items()},
     "early stopping": stopping,
-    "environment": environment,
     "fast loop": fast_loop,
     "first output": first_output,
     "import time": import_time,
@@ -226,6 +229,11 @@ BLOCKS: dict[str, Callable[[], str]] = {
 }
 
 
+def outdated() -> list[str]:
+    """The blocks whose results file another version has written; they stay as they are."""
+    return [] if load("demo.json")["schema"] == SCHEMA else list(DEMO)
+
+
 def rendered(page: Path) -> str:
     """A page with its blocks filled in.
 
@@ -235,9 +243,12 @@ def rendered(page: Path) -> str:
     text = page.read_text()
     if unknown := set(names(text)) - BLOCKS.keys():
         raise KeyError(f"{page.name}: nothing makes the blocks {sorted(unknown)}")
-    return fill(text, BLOCKS)
+    stay = outdated()
+    return fill(text, {name: make for name, make in BLOCKS.items() if name not in stay})
 
 
 if __name__ == "__main__":
     for page in PAGES:
         page.write_text(rendered(page))
+    if stay := outdated():
+        print(f"Left as they are, for demo.json has another schema: {', '.join(stay)}.")

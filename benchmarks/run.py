@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import multiprocessing
-import os
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import lru_cache
@@ -22,10 +20,11 @@ from benchmarks.step_cost import measure
 from benchmarks.train import train
 from hybrid_predict.accounts import operations
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.runs.runtime import threads, writing
+from hybrid_predict.runs.rows import RUNS, Rows
+from hybrid_predict.runs.runtime import threads
 
-RUNS, RESULTS = "runs.jsonl", "results.json"
-"""Files in the output folder: finished runs line by line, and everything together."""
+RESULTS = "results.json"
+"""The file in the output folder that holds everything together."""
 
 SCHEMA = 2
 """Of the results file: what its fields mean."""
@@ -35,8 +34,6 @@ FIELDS = frozenset(
 )
 """What a results file holds."""
 
-logger = logging.getLogger(__name__)
-
 # Says what corrected updates cost, which on tasks this small is more than users are to accept.
 _advice = logging.getLogger(operations.__name__)
 
@@ -44,55 +41,14 @@ OnRow = Callable[[Row, int], None]
 """Is told a finished row and how many cells are done."""
 
 
-class Store:
-    """Finished cells, one JSON line each, in a folder.
-
-    Args:
-        folder: The folder; made if it does not exist.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / RUNS
-        self.done: dict[Cell, Row] = {}
-        text = self._path.read_text("utf-8", errors="replace") if self._path.exists() else ""
-        self._torn = bool(text) and not text.endswith("\n")
-        for number, line in enumerate(text.splitlines(), 1):
-            try:
-                row = json.loads(line)
-                self.done[as_cell(row)] = row
-            except (ValueError, KeyError, TypeError):
-                logger.warning(
-                    "%s, line %d is no finished run; it is left out.", self._path, number
-                )
-
-    def start_from(self, rows: Iterable[Row]) -> int:
-        """Keep rows of an earlier run, those that are here already aside.
-
-        Returns:
-            How many were new.
-        """
-        new = {cell: row for row in rows if (cell := as_cell(row)) not in self.done}
-        for cell, row in new.items():
-            self.add(cell, row)
-        return len(new)
-
-    def add(self, cell: Cell, row: Row) -> None:
-        """Keep a row, on the disk before this returns.
-
-        Raises:
-            ConfigError: If the system refuses; the rows before it are kept.
-        """
-        self.done[cell] = row
-        with writing(self._path), self._path.open("a", encoding="utf-8") as file:
-            file.write("\n" * self._torn + json.dumps(row, allow_nan=False) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        self._torn = False
+def stored(folder: Path) -> Rows[Cell]:
+    """Finished cells of an output folder, which need not exist."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Rows(folder / RUNS, as_cell)
 
 
 def run_plan(
-    plan: Plan, store: Store, jobs: int = 1, on_row: OnRow | None = None
+    plan: Plan, store: Rows[Cell], jobs: int = 1, on_row: OnRow | None = None
 ) -> dict[Cell, Row]:
     """Run whatever is not done yet.
 
@@ -125,7 +81,7 @@ def run_plan(
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     cell = running.pop(future)
                     row = to_row(cell, {**future.result(), "code": code_digest(cell.arm)})
-                    store.add(cell, row)
+                    store.add(row)
                     if on_row is not None:
                         on_row(row, plan.finished(store.done))
         except BaseException:

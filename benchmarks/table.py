@@ -10,6 +10,7 @@ from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.figures import Figures, Overall, Summary
 from benchmarks.plan import SETTINGS
 from benchmarks.step_cost import WAYS
+from hybrid_predict.report.shared import mean_and_sd
 from hybrid_predict.runs.evidence import FEW_SEEDS, Speedup
 
 NONE = "n/a"
@@ -142,10 +143,9 @@ def steps_table(steps: Mapping[str, Any]) -> str:
 
 
 def _loss(summary: Summary, found: Figures) -> str:
-    mean = NONE if found.loss["mean"] is None else f"{found.loss['mean']:.4f}"
-    sd = "" if found.loss["sd"] is None else f" ± {found.loss['sd']:.4f}"
+    loss = NONE if found.loss["mean"] is None else mean_and_sd(found.loss, 4)
     lost = f" ({found.diverged} diverged)" if found.diverged else ""
-    return f"{mean}{sd}{lost}{_fewer(summary, found.loss['n'] + found.diverged)}"
+    return f"{loss}{lost}{_fewer(summary, found.loss['n'] + found.diverged)}"
 
 
 def _fewer(summary: Summary, seeds: int) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,17 @@ from hybrid_predict.audit import AuditConfig
 from lightning_models import Net, loader
 
 STEPS = 18
+
+
+def kept(folder: Path) -> list[dict[str, Any]]:
+    """The finished arms that a folder holds."""
+    return [json.loads(line) for line in (folder / "runs.jsonl").read_text().splitlines()]
+
+
+def keep(folder: Path, lines: list[dict[str, Any]]) -> None:
+    """Let a folder hold these finished arms."""
+    text = "".join(f"{json.dumps(line)}\n" for line in lines)
+    (folder / "runs.jsonl").write_text(text)
 
 
 class Task:

@@ -17,13 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from audit_task import STEPS, Task, config
+from audit_task import STEPS, Task, config, keep, kept
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
-from hybrid_predict.audit.config import ARMS
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.report.audit import write_audit_page
-from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 from lightning_models import Net, loader
 
@@ -53,17 +52,22 @@ def test_arms_are_trained_seed_by_seed_from_the_same_random_states(finished):
 
 def test_what_is_written(finished):
     result, _, folder = finished
-    names = {".lock", "mlartifacts", "mlflow.db", "report.html", "results.json", "runs"}
+    names = {
+        ".lock", "mlartifacts", "mlflow.db", "report.html", "results.json", "runs", "runs.jsonl",
+    }  # fmt: skip
     assert set(everything(folder)) == names
-    kept = sorted(path.name for path in (folder / "runs").iterdir())
-    assert kept == sorted(f"{name}-seed{seed}.json" for name in ARMS for seed in (0, 1))
+    expected = [(name, seed) for seed in (0, 1) for name in ARMS]
+    assert [(line["run"]["arm"], line["run"]["seed"]) for line in kept(folder)] == expected
+    logs = sorted(path.parent.name for path in (folder / "runs").rglob("hybrid_predict.jsonl"))
+    assert logs == [f"{name}-seed{seed}" for name in (CORRECTED, HYBRID) for seed in (0, 1)]
     results = json.loads((folder / "results.json").read_text())
     assert results == result.results
     assert set(results) == {
         "schema", "partial", "planned_runs", "seeds", "environment", "config", "hybrid_config",
-        "depends_on", "notes", "runs", "summary", "paired", "earned", "verdict",
+        "depends_on", "notes", "runs", "summary", "paired", "plain_steps_to_reach", "earned",
+        "verdict",
     }  # fmt: skip
-    assert (results["schema"], results["partial"], results["planned_runs"]) == (3, False, 8)
+    assert (results["schema"], results["partial"], results["planned_runs"]) == (4, False, 8)
     assert results["seeds"] == [0, 1]
     assert {"cpu", "cpu_count", "gpu", "torch", "lightning"} <= results["environment"].keys()
     assert results["verdict"]["outcome"] == result.outcome.value == "undecided"
@@ -104,7 +108,7 @@ def test_report_holds_the_verdict_and_loads_nothing(finished):
     page = (folder / "report.html").read_text(encoding="utf-8")
     assert result.verdict.headline[1:] in page
     assert "hybrid - 0.8 full - 0.2 control" in page
-    assert page.count("data:image/svg+xml;base64,") == 4
+    assert page.count("data:image/svg+xml;base64,") == 6
     assert all(gain["reading"] in page for gain in result.results["earned"].values())
     assert not re.search("equivalent|forecast point|horizon", page, re.I)
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
@@ -156,7 +160,8 @@ def test_finished_arms_are_not_trained_again_and_seeds_and_judging_may_change(tm
     assert after.verdict.line == 0.2 != before.verdict.line
     fewer = audit(again, config(seeds=1), tmp_path)
     assert [run["seed"] for run in fewer.results["runs"]] == [0, 0, 0, 0]
-    (tmp_path / "runs" / "short-seed1.json").unlink()
+    keep(tmp_path, [line for line in kept(tmp_path) if line["run"]["arm"] != SHORT
+                    or line["run"]["seed"] != 1])  # fmt: skip
     audit(again, config(), tmp_path)
     assert again.calls == [(SHORT, 1)]
 
@@ -236,7 +241,7 @@ def test_error_of_the_model_keeps_what_is_done_and_comes_out(tmp_path):
     with pytest.raises(OSError, match="the disk is gone"):
         audit(Broken(), config(), tmp_path)
     assert json.loads((tmp_path / "results.json").read_text())["partial"]
-    assert len(list((tmp_path / "runs").iterdir())) == 2
+    assert len(kept(tmp_path)) == 2
 
 
 def test_epochs_are_rounded_up_and_that_is_noted(tmp_path):

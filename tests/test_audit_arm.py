@@ -20,10 +20,10 @@ from lightning.pytorch.callbacks import (
 
 from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
 from hybrid_predict.audit.arm import AuditArm
-from hybrid_predict.audit.config import ARMS, SHORTENED, AuditConfig
+from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.training import train_arm, try_steps
-from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 from lightning_models import Net, loader
 
@@ -300,7 +300,7 @@ def test_metric_that_the_sanity_check_does_not_log_is_waited_for(
     def make_run(arm):
         return arm.trainer(max_steps=6), kind("none"), (loader(), validations)
 
-    run, _ = train_arm(make_run, AuditConfig(metric=metric), FULL, 0, tmp_path, Observer())
+    run = train_arm(make_run, AuditConfig(metric=metric), FULL, 0, tmp_path, Observer())
     assert run["metric"] > 0
     with pytest.raises(ConfigError, match="The validation logs val_loss"):
         train_arm(make_run, AuditConfig(metric="val"), FULL, 0, tmp_path, Observer())
@@ -344,7 +344,7 @@ def test_last_validation_is_on_the_runs_own_data_from_the_same_states(tmp_path, 
             return arm.trainer(max_steps=18), Noting("none"), data[arm.name]
 
         found[name] = train_arm(make_run, AuditConfig(metric=metric), name, 0, tmp_path, Observer())
-    metrics = {name: run["metric"] for name, (run, _) in found.items()}
+    metrics = {name: run["metric"] for name, run in found.items()}
     if metric == "val_loss":
         assert metrics == pytest.approx({name: data[name].draws[0] for name in ARMS}, rel=1e-5)
     else:
@@ -362,7 +362,7 @@ def test_metric_that_is_not_finite_is_told_from_weights_that_are_not(tmp_path, b
     def make_run(arm):
         return arm.trainer(max_steps=6), model, loaders()
 
-    run, _ = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    run = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
     assert run["metric"] is None
     assert run["failure"] == ("metric not finite" if broken == "metric" else "diverged")
 
@@ -372,5 +372,5 @@ def test_last_learning_rate_is_recorded_unless_it_follows_a_metric(tmp_path, sch
     def make_run(arm):
         return arm.trainer(max_steps=6), Net(schedule), loaders()
 
-    run, _ = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    run = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
     assert run["rates"] == ([] if rate is None else [pytest.approx(rate, abs=1e-6)])

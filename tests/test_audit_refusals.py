@@ -8,10 +8,10 @@ import pytest
 import torch
 import yaml
 
-from audit_task import STEPS, Task, config
+from audit_task import STEPS, Task, config, keep, kept
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import audit, plan_audit
-from hybrid_predict.runs.evidence import FULL, SHORT
+from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import locked
 from lightning_models import Net, loader
 
@@ -38,11 +38,36 @@ def test_arms_of_another_audit_are_refused(tmp_path, options, source, said):
     assert task.calls == []
 
 
-def test_unreadable_arm_is_told(tmp_path):
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs" / "full-seed0.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"can be read, got 'full-seed0.json'. Choose"):
-        audit(Task(), config(), tmp_path)
+def test_unreadable_arm_is_told_and_trained_again(tmp_path, caplog):
+    audit(Task(), config(seeds=1), tmp_path)
+    torn = (tmp_path / "runs.jsonl").read_text()[:-9]
+    (tmp_path / "runs.jsonl").write_text(torn)
+    task = Task()
+    assert len(audit(task, config(seeds=1), tmp_path).results["runs"]) == 4
+    assert task.calls == [(HYBRID, 0)]
+    assert "line 4 is no finished run" in caplog.text
+    again = Task()
+    audit(again, config(seeds=1), tmp_path)
+    assert again.calls == []
+
+
+@pytest.mark.parametrize("text", ["{", "{}", "[]", '{"schema": 2, "runs": [{"arm": "full"}]}'])
+def test_results_of_others_are_refused_unless_they_are_to_go(tmp_path, text):
+    (tmp_path / "results.json").write_text(text)
+    task = Task()
+    with pytest.raises(ConfigError, match=r"results.*--overwrite"):
+        audit(task, config(seeds=1), tmp_path)
+    assert (task.calls, (tmp_path / "results.json").read_text()) == ([], text)
+    assert not audit(task, config(seeds=1), tmp_path, overwrite=True).partial
+    assert len(task.calls) == 4
+
+
+def test_damaged_results_are_made_anew_from_the_arms(tmp_path):
+    results = audit(Task(), config(seeds=1), tmp_path).results
+    (tmp_path / "results.json").write_text("{")
+    task = Task()
+    assert audit(task, config(seeds=1), tmp_path).results["runs"] == results["runs"]
+    assert task.calls == []
 
 
 def test_folder_that_cannot_be_made_is_told():
@@ -83,14 +108,11 @@ def test_arms_of_another_training_are_refused_before_training_and_in_the_folder(
     with pytest.raises(ConfigError, match=f", seed 0, with other {said}") as raised:
         audit(Task(**other), config(seeds=2), tmp_path / "one")
     assert raised.value.argument == str(tmp_path / "one")
-    assert len(list((tmp_path / "one" / "runs").iterdir())) == 4
+    assert len(kept(tmp_path / "one")) == 4
     audit(Task(**other), config(seeds=1), tmp_path / "two")
-    text = (
-        (tmp_path / "two" / "runs" / "full-seed0.json")
-        .read_text()
-        .replace('"seed": 0', '"seed": 1')
-    )
-    (tmp_path / "one" / "runs" / "full-seed1.json").write_text(text)
+    first = kept(tmp_path / "two")[0]
+    first["run"]["seed"] = 1
+    keep(tmp_path / "one", [*kept(tmp_path / "one"), first])
     with pytest.raises(ConfigError, match=f"with other {said}"):
         audit(Task(), config(seeds=2), tmp_path / "one")
 
@@ -106,7 +128,7 @@ def test_schedule_that_is_not_shortened_is_refused(tmp_path):
     with pytest.raises(ConfigError, match=r"ends at 0 .* full arm and at 0.25 in the short arm"):
         audit(task, config(), tmp_path)
     assert task.calls == [(FULL, 0), (SHORT, 0)]
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["full-seed0.json"]
+    assert [line["run"]["arm"] for line in kept(tmp_path)] == [FULL]
 
 
 def test_two_audits_in_one_folder_are_refused(tmp_path):

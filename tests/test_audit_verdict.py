@@ -9,7 +9,8 @@ from scipy import stats
 
 from hybrid_predict import ConfigError
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.verdict import AuditOutcome, PairedSeed, bounds, judge_audit
+from hybrid_predict.audit.verdict import AuditOutcome, PairedSeed, judge_audit
+from hybrid_predict.runs.evidence import bounds
 
 VERIFIED, NO_SAVING, UNDECIDED = AuditOutcome
 

@@ -21,7 +21,7 @@ from benchmarks.plan import (
     select,
     to_row,
 )
-from benchmarks.run import Store, code_digest, compile_results
+from benchmarks.run import code_digest, compile_results, stored
 from benchmarks.step_cost import WAYS
 from benchmarks.table import blocks
 from benchmarks.tasks import TASKS
@@ -242,10 +242,10 @@ def test_committed_runs_of_an_arm_whose_code_is_gone_are_shown_and_not_made():
 def test_a_store_starts_from_committed_runs(tmp_path):
     plan = Plan(Suite(("inr",), {"default-decay": ("landed",)}, 1))
     rows = [*edition(plan, seeds=(0,)).values(), *map(invented, plan.ready({})[:2])]
-    store = Store(tmp_path)
+    store = stored(tmp_path)
     assert store.start_from(rows) == 3
     assert store.start_from(rows) == 0
-    assert plan.finished(Store(tmp_path).done) == 2
+    assert plan.finished(stored(tmp_path).done) == 2
     assert len(plan.ready(store.done)) == len(PLAIN) - 2
 
 
@@ -282,17 +282,17 @@ def test_arms_with_the_plug_in_have_a_digest_of_its_rules(monkeypatch):
 def test_store_keeps_rows_and_survives_a_torn_line(tmp_path, caplog):
     plan = Plan(Suite(("inr",), {"default-decay": ()}, 1))
     cells = plan.ready({})
-    store = Store(tmp_path)
+    store = stored(tmp_path)
     for cell in cells[:2]:
-        store.add(cell, invented(cell))
+        store.add(invented(cell))
     path = tmp_path / "runs.jsonl"
     path.write_text(path.read_text() + '{"task": "inr", "sett')
-    again = Store(tmp_path)
+    again = stored(tmp_path)
     assert set(again.done) == set(cells[:2])
     assert "line 3" in caplog.text
-    again.add(cells[2], invented(cells[2]))
-    assert set(Store(tmp_path).done) == set(cells[:3])
-    assert plan.ready(Store(tmp_path).done) == cells[3:]
+    again.add(invented(cells[2]))
+    assert set(stored(tmp_path).done) == set(cells[:3])
+    assert plan.ready(stored(tmp_path).done) == cells[3:]
 
 
 def compiled(plan, done):

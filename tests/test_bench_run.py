@@ -16,12 +16,13 @@ from benchmarks.__main__ import main
 from benchmarks.arms import ARMS, PLAIN, RUNNABLE
 from benchmarks.memory import Memory
 from benchmarks.plan import SUITES, Plan, select
-from benchmarks.run import Store, run_plan
+from benchmarks.run import run_plan, stored
 from benchmarks.tasks import TASKS
 from benchmarks.tasks.base import linear_schedule
 from benchmarks.train import train
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.runs import runtime
+from hybrid_predict.runs.rows import Rows
 
 
 def tiny(arm, setting="default-decay", task="inr"):
@@ -159,7 +160,7 @@ def test_batch_norm_statistics_are_those_of_the_weights_that_count():
 def test_run_plan_resumes_and_gives_paired_results(tmp_path, monkeypatch):
     plan = Plan(select(SUITES["smoke"], tasks=["inr"], arms=["hybrid"], seeds=1))
     seen = []
-    done = run_plan(plan, Store(tmp_path), 2, lambda row, number: seen.append(number))
+    done = run_plan(plan, stored(tmp_path), 2, lambda row, number: seen.append(number))
     assert seen == list(range(1, len(plan) + 1))
     assert {cell.arm for cell in done} == {*PLAIN, "hybrid"}
     assert done[next(c for c in done if c.arm == "short")]["loss"] == pytest.approx(
@@ -170,7 +171,7 @@ def test_run_plan_resumes_and_gives_paired_results(tmp_path, monkeypatch):
         raise AssertionError("a finished run was trained again")
 
     monkeypatch.setattr(running, "train", forbidden)
-    assert run_plan(plan, Store(tmp_path)) == done
+    assert run_plan(plan, stored(tmp_path)) == done
 
 
 def test_step_cost_measures_every_way():
@@ -282,14 +283,14 @@ def test_gpu_suite_without_a_device_is_refused(tmp_path, capsys):
 
 
 def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
-    kept = running.Store.add
+    kept = Rows.add
 
-    def stop_at_the_third(store, cell, row):
+    def stop_at_the_third(store, row):
         if len(store.done) == 2:
             raise KeyboardInterrupt
-        kept(store, cell, row)
+        kept(store, row)
 
-    monkeypatch.setattr(running.Store, "add", stop_at_the_third)
+    monkeypatch.setattr(Rows, "add", stop_at_the_third)
     assert main(["run", *ARGUMENTS, str(tmp_path)]) == 130
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["cells"]["done"] == 2

@@ -121,6 +121,8 @@ def test_audit_of_a_file(work, capsys):
         "hybrid-predict-audit/report.html",
     ):
         assert said in " ".join(out.split())
+    assert cli.main(["audit", "file.yaml"]) == 3
+    assert "Nothing was trained" in capsys.readouterr().out
     assert cli.main(["audit", "file.yaml", "--seeds", "2"]) == 3
     assert len(seen()) == 8
     changed = {**FILE, "trainer": {"max_steps": 12, "accelerator": "cpu"}}
@@ -226,6 +228,22 @@ def test_modules_of_the_current_directory_can_be_imported_while_training(work):
     sys.modules.pop("helper")
 
 
+def test_controls_change_keys_of_the_file_and_can_be_added(work, capsys):
+    assert cli.main(["audit", write(FILE)]) == 3
+    more = with_audit(controls={"rate x2": {"optimizer.init_args.lr": 0.02}})
+    assert cli.main(["audit", write(more)]) == 3
+    assert seen()[4:] == [[18, 18, 9]]
+    results = json.loads(Path("hybrid-predict-audit/results.json").read_text())
+    assert [run["arm"] for run in results["runs"]][-1] == "rate x2"
+    by_arm = {run["arm"]: run for run in results["runs"]}
+    assert by_arm["rate x2"]["metric"] != by_arm["full"]["metric"]
+    assert results["paired"]["hybrid - rate x2"]["n"] == 1
+    assert "rate x2" in Path("hybrid-predict-audit/report.html").read_text()
+    other = with_audit(controls={"rate x2": {"optimizer.init_args.lr": 0.03}})
+    assert cli.main(["audit", write(other)]) == 2
+    assert "rate x2 with other changes" in capsys.readouterr().err
+
+
 def without(*keys: str) -> dict[str, Any]:
     return {k: v for k, v in FILE.items() if k not in keys}
 
@@ -253,6 +271,12 @@ def with_audit(**options: Any) -> dict[str, Any]:
         (with_audit(speedup=1.0), "speedup: expected a finite number above 1"),
         (with_audit(retian=0.9), "Did you mean retain?"),
         (with_audit(hybrid={"perod": 3}), "perod"),
+        (with_audit(controls={"a/b": {"model.init_args.out": "x"}}), "a name of letters"),
+        (with_audit(controls={"full": {"model.init_args.out": "x"}}), "a name of letters"),
+        (with_audit(controls={"a": {}}), "controls.a: expected a change"),
+        (with_audit(controls={"a": 3}), "a mapping from keys to values, got 3"),
+        (with_audit(controls={"a": {"model.init_args.size": 3}}), "a key of the file"),
+        (with_audit(controls={"a": {"audit.seeds": 3}}), "a key of the file"),
         (with_audit(scaled=["model.init_args.steps"]), "audit.scaled"),
         (with_audit(scaled=["model.init_args.out"]), "to be a positive integer, got 'seen.txt'"),
         (

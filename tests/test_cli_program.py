@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from hybrid_predict import __version__, cli
+from hybrid_predict.cli.program import Command, run_program
 
 TINY = ["demo", "--quick", "--steps", "24", "--threads", "1"]
 
@@ -104,3 +105,15 @@ def test_the_schema_needs_neither_lightning_nor_figures():
         "assert not {'lightning', 'matplotlib', 'rich', 'mlflow'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_a_reader_of_a_table_that_has_enough_is_no_error(monkeypatch, capsys):
+    def shown(options):
+        try:
+            raise BrokenPipeError
+        except BrokenPipeError:
+            raise SystemExit(1)  # noqa: B904, as rich does
+
+    command = Command("shows", "shows", lambda add: None, shown)
+    assert run_program("program", "a program", {"show": command}, ["show"]) == 0
+    assert capsys.readouterr().err == ""

@@ -17,7 +17,7 @@ import torch
 from benchmarks.clients.base import QUIET
 from benchmarks.clients.run import quiet
 from benchmarks.clients.scvi_tools import CLIENT
-from hybrid_predict.runs.runtime import environment, finite, write_json
+from hybrid_predict.runs.runtime import environment, write_json
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "early_stopping.json"
 
@@ -80,7 +80,7 @@ def main() -> None:
             rows.append({"way": way, **stopped(plugin, more, seed)})
             print(rows[-1], flush=True)
             settings = {"epochs": EPOCHS, "rise": RISE, "patience": PATIENCE}
-            write_json(finite({"environment": environment(), **settings, "rows": rows}), RESULTS)
+            write_json({"environment": environment(), **settings, "rows": rows}, RESULTS)
 
 
 if __name__ == "__main__":

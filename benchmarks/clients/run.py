@@ -19,7 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from benchmarks.clients import client
 from benchmarks.clients.base import Client
 from benchmarks.run import code_digest
-from hybrid_predict.runs.runtime import environment, finite, write_json
+from hybrid_predict.runs.runtime import environment, write_json
 
 ARMS: dict[str, Any] = {"full": None, "hybrid": {}, "auto": {"speedup": "auto"}, "short": None}
 """Arguments of the callback by arm, in the order in which a seed's arms are trained."""
@@ -64,7 +64,7 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
             found["environment"] = environment()
             found["clients"][name] = told
             found["rows"] += rows
-            write_json(finite(found), path)
+            write_json(found, path)
             for row in rows:
                 print(json.dumps(row), flush=True)
     return found

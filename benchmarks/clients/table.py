@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from scipy import stats  # type: ignore[import-untyped,unused-ignore]
-
 from benchmarks.table import NONE, markdown
-from hybrid_predict.runs.evidence import FEW_SEEDS, spread
+from hybrid_predict.runs.evidence import FEW_SEEDS, bounds, spread
 
 LEVEL = 0.95
 """Of the intervals of paired differences."""
@@ -100,13 +97,11 @@ def difference(values: list[float]) -> str:
     """A mean difference with its interval; bold where the interval is above 0: worse."""
     if not values:
         return NONE
-    mean = statistics.fmean(values)
     if len(values) < 2:
-        return f"{mean:+.4g}"
-    reach = stats.t.ppf((1 + LEVEL) / 2, len(values) - 1) * statistics.stdev(values)
-    reach /= math.sqrt(len(values))
-    text = f"{mean:+.4g} [{mean - reach:+.4g}, {mean + reach:+.4g}]"
-    return f"**{text}, worse**" if mean > reach else text
+        return f"{values[0]:+.4g}"
+    found = bounds(values, (1 - LEVEL) / 2)
+    text = f"{found.mean:+.4g} [{found.lower:+.4g}, {found.upper:+.4g}]"
+    return f"**{text}, worse**" if found.lower > 0 else text
 
 
 def _all(results: Mapping[str, Any]) -> list[dict[str, list[dict[str, Any]]]]:

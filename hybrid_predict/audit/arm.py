@@ -12,7 +12,7 @@ from hybrid_predict.accounts.clock import Clock
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID
+from hybrid_predict.runs.evidence import CORRECTED, HYBRID
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -32,10 +32,10 @@ class AuditArm:
     """One arm of one seed; ``make_run`` is called with it.
 
     Args:
-        name: ``full``, ``short``, ``corrected`` or ``hybrid``.
+        name: ``full``, ``short``, ``corrected``, ``hybrid``, or that of a control.
         seed: The seed that all random states were set to.
         config: The audit's configuration.
-        folder: Where the Trainer may write.
+        folder: Where the Trainer may write, and the callback its event log.
         meter: Measures the run.
         logger: The Trainer's logger; None logs nothing.
     """
@@ -59,6 +59,11 @@ class AuditArm:
         self._meter = meter
         self._logger = logger
         self._trainer: pl.Trainer | None = None
+
+    @property
+    def changes(self) -> Mapping[str, Any]:
+        """What the configuration says that this arm changes; empty unless it is a control."""
+        return self._config.controls.get(self.name, {})
 
     def scaled(self, number: int) -> int:
         """So many steps or epochs of the plain schedule, in this arm's own.
@@ -129,7 +134,7 @@ class AuditArm:
         if self.name in (CORRECTED, HYBRID):
             own = self._config
             config = own.hybrid_config() if self.name == HYBRID else own.corrected_config()
-            self.hybrid = HybridPredict(config=config)
+            self.hybrid = HybridPredict(config=config, log_dir=str(self._folder))
             kept.insert(0, self.hybrid)
         return [*kept, LambdaCallback(on_fit_start=self._look_again), self._meter.callback()]
 
@@ -240,7 +245,7 @@ def planned_steps(name: str, total: int, lengths: Mapping[str, int], config: Aud
     """
     if name in SHORTENED:
         return short_steps(total, lengths, config.speedup)
-    if name == FULL:
+    if name != HYBRID:
         return total
     return total - Clock(replace(config.hybrid_config(), total_steps=total)).planned
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -10,17 +11,16 @@ from typing import Any, Literal
 from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import make_predictor
-from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import ARMS, CORRECTED, SHORT
 from hybrid_predict.runs.objects import OBJECTS, made
 from hybrid_predict.updates import make_update
-
-ARMS = (FULL, SHORT, CORRECTED, HYBRID)
-"""The arms, in the order in which each seed trains them."""
 
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
 
-_JUDGING = ("seeds", "margin", "retain", "alpha", "experiment", "mlflow")
+_ANY_TIME = ("seeds", "margin", "retain", "alpha", "experiment", "mlflow", "controls")
+"""What finished arms do not depend on; a control's own arms do on what it changes."""
+
 _SET_BY_THE_AUDIT = (
     "speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow",
 )  # fmt: skip
@@ -45,7 +45,10 @@ class AuditConfig:
             hybrid arm.
         scaled: In a YAML file, dotted keys of integers that count steps or epochs of the schedule,
             which short arms have to shorten; for example ``model.init_args.total_steps``.
-        experiment: Name of the MLflow experiment.
+        controls: Further arms of plain training, as long as the full arm, by name, each with what
+            it changes: in a YAML file dotted keys and their values, in ``make_run`` whatever it
+            makes of ``arm.changes``. They have no part in the verdict.
+        experiment: Name of the MLflow experiment, and title of the report.
         mlflow: Whether to record the runs in MLflow.
 
     Raises:
@@ -61,6 +64,7 @@ class AuditConfig:
     alpha: float = 0.05
     hybrid: Mapping[str, Any] = field(default_factory=dict)
     scaled: tuple[str, ...] = ()
+    controls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     experiment: str = "hybrid-predict audit"
     mlflow: bool = True
 
@@ -86,7 +90,13 @@ class AuditConfig:
         if isinstance(self.scaled, str) or not all(isinstance(key, str) for key in self.scaled):
             raise ConfigError("scaled", "a list of dotted keys", self.scaled)
         object.__setattr__(self, "scaled", tuple(self.scaled))
+        _check_controls(self.controls)
         self.hybrid_config()
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms, in the order in which each seed trains them."""
+        return (*ARMS, *self.controls)
 
     def hybrid_config(self) -> HybridConfig:
         """The configuration of the hybrid arm.
@@ -114,16 +124,37 @@ class AuditConfig:
         return replace(self.hybrid_config(), speedup=1.0)
 
     def training(self) -> dict[str, Any]:
-        """What finished arms depend on, as plain data: everything but seeds and judging."""
+        """What finished arms depend on, as plain data: all but seeds, judging and controls."""
         values = self.to_dict()
-        return {name: value for name, value in values.items() if name not in _JUDGING}
+        return {name: value for name, value in values.items() if name not in _ANY_TIME}
 
     def to_dict(self) -> dict[str, Any]:
         """The configuration as plain data."""
         values = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
         chosen = self.hybrid_config().to_dict()
         given = {name: chosen[name] for name in self.hybrid}
-        return {**values, "hybrid": given, "scaled": list(self.scaled)}
+        controls = {name: dict(changes) for name, changes in self.controls.items()}
+        return {**values, "hybrid": given, "scaled": list(self.scaled), "controls": controls}
+
+
+def _check_controls(controls: Any) -> None:
+    """Check names and contents of the further arms.
+
+    Raises:
+        ConfigError: If one cannot be an arm.
+    """
+    if not isinstance(controls, Mapping):
+        raise ConfigError("controls", "a mapping from names to what is changed", controls)
+    for name, changes in controls.items():
+        # Names of folders and of MLflow's metrics are made of it.
+        if not isinstance(name, str) or not re.fullmatch(r"\w[\w ,.-]*", name) or name in ARMS:
+            expected = f"a name of letters, digits and ' ,.-_', none of {', '.join(ARMS)}"
+            raise ConfigError("controls", expected, name)
+        if not isinstance(changes, Mapping) or not all(isinstance(key, str) for key in changes):
+            raise ConfigError(f"controls.{name}", "a mapping from keys to values", changes)
+        if not changes:
+            remedy = "Without a change it is the full arm once more."
+            raise ConfigError(f"controls.{name}", "a change", changes, remedy)
 
 
 def _number(value: object) -> bool:

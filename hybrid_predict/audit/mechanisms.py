@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.verdict import bounds, signed
-from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, HYBRID, SHORT, spread
+from hybrid_predict.audit.verdict import signed
+from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, HYBRID, SHORT, bounds, spread
 
 CORRECTION, PREDICTION = "corrected updates", "predicted steps"
 

@@ -53,6 +53,8 @@ class Meter:
         marks: Those seconds after every full step, if there is a limit.
         curve: Full steps and the mean training loss up to there since the last entry, about
             ``POINTS`` of them.
+        metric_curve: Full steps and the metric at each validation in training; None where it is
+            not finite.
     """
 
     PAUSE = 0.2
@@ -86,6 +88,7 @@ class Meter:
         self.seconds = 0.0
         self.marks: list[float] = []
         self.curve: list[list[float | None]] = []
+        self.metric_curve: list[list[float | None]] = []
         self._losses: list[Tensor] = []
 
     def callback(self) -> pl.Callback:
@@ -166,7 +169,9 @@ class Meter:
 
     def _validation_end(self, trainer: Any, module: Any) -> None:
         if self._training:
-            self._find(trainer, self._others or ())
+            value = self._find(trainer, self._others or ())
+            shown = value if math.isfinite(value) else None
+            self.metric_curve.append([self.full_steps, shown])
             self._resume(trainer)
 
     def _train_end(self, trainer: Any, module: Any) -> None:

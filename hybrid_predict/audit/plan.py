@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import MakeRun, planned_steps
-from hybrid_predict.audit.config import ARMS, AuditConfig
+from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.run import conditions
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.audit.training import try_steps
@@ -82,17 +82,20 @@ def plan_audit(
     done = set()
     if folder is not None:
         store = RunStore(Path(folder).expanduser(), conditions(config, source or {}))
-        done = {key for key in store.load() if key[1] < config.seeds}
+        found = store.load(config.controls)
+        done = {(arm, seed) for arm, seed in found if arm in config.arms and seed < config.seeds}
     with quiet(), tempfile.TemporaryDirectory() as place:
         tried = try_steps(make_run, config, TRIED_STEPS, Path(place))
     total, lengths = tried["total_steps"], tried["lengths"]
-    steps = {name: planned_steps(name, total, lengths, config) for name in ARMS}
-    left = [name for seed in range(config.seeds) for name in ARMS if (name, seed) not in done]
+    steps = {name: planned_steps(name, total, lengths, config) for name in config.arms}
+    left = [
+        name for seed in range(config.seeds) for name in config.arms if (name, seed) not in done
+    ]
     return AuditPlan(
         seeds=config.seeds,
         full_steps=steps,
         done=len(done),
-        runs=len(ARMS) * config.seeds,
+        runs=len(config.arms) * config.seeds,
         seconds_per_step=tried["seconds_per_step"],
         seconds=tried["seconds_per_step"] * sum(steps[name] for name in left),
     )

@@ -6,16 +6,28 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
-from hybrid_predict.audit.config import ARMS, AuditConfig
+from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.mechanisms import advice, earned
 from hybrid_predict.audit.meter import NOT_FINITE
 from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit, percent
-from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT, spread
+from hybrid_predict.runs.evidence import (
+    ARMS,
+    AT_LEAST,
+    AT_MOST,
+    CORRECTED,
+    FULL,
+    HYBRID,
+    SHORT,
+    plain_steps_to_reach,
+    spread,
+)
 from hybrid_predict.runs.runtime import environment, finite
 
-SCHEMA = 3
+SCHEMA = 4
+"""Of the results file: what its fields mean."""
 
 Runs = Sequence[Mapping[str, Any]]
 
@@ -34,7 +46,7 @@ def make_results(
         The results, and the verdict on them.
     """
     verdict = judge_audit(paired_seeds(runs), config)
-    planned = len(ARMS) * config.seeds
+    planned = len(config.arms) * config.seeds
     results = {
         "schema": SCHEMA,
         "partial": len(runs) < planned,
@@ -46,8 +58,9 @@ def make_results(
         "depends_on": dict(depends_on),
         "notes": _notes(runs, config),
         "runs": list(runs),
-        "summary": _summary(runs),
-        "paired": _paired(runs),
+        "summary": _summary(runs, config),
+        "paired": _paired(runs, config),
+        "plain_steps_to_reach": _plain_steps(runs, config),
         "earned": earned(list(by_seed(runs).values()), config),
         "verdict": verdict.to_dict(),
     }
@@ -56,11 +69,11 @@ def make_results(
 
 
 def by_seed(runs: Runs) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """The runs of every seed that has all arms, by the arm's name."""
+    """The runs of every seed that has all arms, controls aside, by the arm's name."""
     found: dict[int, dict[str, Mapping[str, Any]]] = {}
     for run in runs:
         found.setdefault(run["seed"], {})[run["arm"]] = run
-    return {seed: arms for seed, arms in sorted(found.items()) if len(arms) == len(ARMS)}
+    return {seed: arms for seed, arms in sorted(found.items()) if arms.keys() >= set(ARMS)}
 
 
 def paired_seeds(runs: Runs) -> list[PairedSeed]:
@@ -83,9 +96,9 @@ def _metric(run: Mapping[str, Any]) -> float:
     return math.nan if run["failure"] else float(run["metric"])
 
 
-def _summary(runs: Runs) -> dict[str, Any]:
+def _summary(runs: Runs, config: AuditConfig) -> dict[str, Any]:
     summary = {}
-    for name in ARMS:
+    for name in config.arms:
         mine = [run for run in runs if run["arm"] == name]
         if not mine:
             continue
@@ -98,19 +111,38 @@ def _summary(runs: Runs) -> dict[str, Any]:
     return summary
 
 
-def _paired(runs: Runs) -> dict[str, Any]:
+def _paired(runs: Runs, config: AuditConfig) -> dict[str, Any]:
     """Differences of the metric, signs as they are, over the seeds where both are finite."""
-    pairs = ((HYBRID, FULL), (HYBRID, SHORT), (HYBRID, CORRECTED), (CORRECTED, FULL))
+    pairs = [(HYBRID, FULL), (HYBRID, SHORT), (HYBRID, CORRECTED), (CORRECTED, FULL)]
+    pairs += [(CORRECTED, SHORT), *((HYBRID, name) for name in config.controls)]
     complete = by_seed(runs).values()
     return {
         f"{left} - {right}": spread(
             [
                 arms[left]["metric"] - arms[right]["metric"]
                 for arms in complete
-                if not (arms[left]["failure"] or arms[right]["failure"])
+                if right in arms and not (arms[left]["failure"] or arms[right]["failure"])
             ]
         )
         for left, right in pairs
+    }
+
+
+def _plain_steps(runs: Runs, config: AuditConfig) -> dict[str, Any]:
+    """Full steps of plain training to where the corrected and the hybrid arm end.
+
+    Interpolated between the means of the short and the full arm, over the seeds that have all arms
+    and no failure.
+    """
+    sound = [a for a in by_seed(runs).values() if not any(a[name]["failure"] for name in ARMS)]
+    if not sound:
+        return {}
+    sign = 1.0 if config.mode == "min" else -1.0
+    ends = {name: sign * statistics.fmean(arms[name]["metric"] for arms in sound) for name in ARMS}
+    steps = [statistics.fmean(arms[name]["full_steps"] for arms in sound) for name in (SHORT, FULL)]
+    plain = [ends[SHORT], ends[FULL]]
+    return {
+        name: asdict(plain_steps_to_reach(steps, plain, ends[name])) for name in (CORRECTED, HYBRID)
     }
 
 
@@ -118,6 +150,8 @@ def _notes(runs: Runs, config: AuditConfig) -> list[str]:
     """What a reader of the verdict should know about how the arms came out."""
     complete = list(by_seed(runs).values())
     notes = _notes_on_length(complete, config) if complete else []
+    notes += [_said(name, found) for name, found in _plain_steps(runs, config).items()]
+    notes += _notes_on_controls(complete, config)
     events = [
         f"{event['reason']} (seed {run['seed']}, full step {event['step']:,})"
         for run in runs
@@ -125,6 +159,36 @@ def _notes(runs: Runs, config: AuditConfig) -> list[str]:
         if run["arm"] == HYBRID
     ]
     return notes + [f"Hybrid arm: {event}." for event in events]
+
+
+def _said(arm: str, found: Mapping[str, Any]) -> str:
+    """How many plain full steps end where an arm does."""
+    if found["bound"] == AT_LEAST:
+        return f"The {arm} arm ends better than plain training of {found['steps']:,.0f} full steps."
+    if found["bound"] == AT_MOST:
+        return f"The {arm} arm ends worse than plain training of {found['steps']:,.0f} full steps."
+    return (
+        f"Plain training would need about {found['steps']:,.0f} full steps to end where the {arm} "
+        "arm does, by interpolation between the short and the full arm."
+    )
+
+
+def _notes_on_controls(complete: Sequence[Mapping[str, Any]], config: AuditConfig) -> list[str]:
+    """Which controls end better than the full arm."""
+    notes, sign = [], 1.0 if config.mode == "min" else -1.0
+    for name in config.controls:
+        pairs = [(arms[name], arms[FULL]) for arms in complete if name in arms]
+        sound = [
+            sign * (one["metric"] - full["metric"])
+            for one, full in pairs
+            if not (one["failure"] or full["failure"])
+        ]
+        if sound and statistics.fmean(sound) < 0:
+            notes.append(
+                f"The control {name} ends better than the full arm: tune plain training first, and "
+                "audit it as it is then."
+            )
+    return notes
 
 
 def _notes_on_length(complete: Sequence[Mapping[str, Any]], config: AuditConfig) -> list[str]:

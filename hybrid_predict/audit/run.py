@@ -1,4 +1,4 @@
-"""The audit: four arms per seed, one after the other, and what came of them."""
+"""The audit: the arms of every seed, one after the other, and what came of them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from typing import Any
 import torch
 
 from hybrid_predict.audit.arm import MakeRun
-from hybrid_predict.audit.config import ARMS, AuditConfig
+from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.results import SCHEMA, make_results
-from hybrid_predict.audit.store import RunStore
+from hybrid_predict.audit.store import RESULTS, RunStore
 from hybrid_predict.audit.training import train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.report.audit import write_audit_page
-from hybrid_predict.report.history import RunHistory
+from hybrid_predict.report.run_log import NAME
+from hybrid_predict.runs.evidence import HYBRID
 from hybrid_predict.runs.runtime import Observer, locked, quiet, writable_folder, write_json
 from hybrid_predict.runs.tracking import Tracking
 
-RESULTS, REPORT = "results.json", "report.html"
+REPORT = "report.html"
 
 _TRACKED = ("metric", "full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
 
@@ -59,14 +60,16 @@ def audit(
     *,
     observer: Observer | None = None,
     source: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> AuditResult:
     """Find out whether full steps are saved at equal quality on a model of your own.
 
     For every seed four arms are trained: ``full`` is your training as it is, ``short`` the same
     over as many steps as the hybrid arm has full steps, ``corrected`` as many with corrected
-    updates, and ``hybrid`` corrects updates and takes predicted steps. Arms that a folder holds
-    already are not trained again, so an audit that was stopped goes on, and one with more seeds
-    extends it. ``results.json`` is written after every arm, ``report.html`` at the end.
+    updates, and ``hybrid`` corrects updates and takes predicted steps; then come the controls of
+    the configuration. Arms that a folder holds already are not trained again, so an audit that was
+    stopped goes on, and one with more seeds or controls extends it. ``results.json`` is written
+    after every arm, ``report.html`` at the end.
 
     Args:
         make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that
@@ -78,6 +81,7 @@ def audit(
         observer: Is told what happens.
         source: Plain data that the training depends on besides the configuration, so that finished
             arms are not taken for those of another training.
+        overwrite: Forget what the folder holds, and train all arms anew.
 
     Returns:
         The verdict and the results; ``partial`` is true after Ctrl-C.
@@ -90,7 +94,11 @@ def audit(
     """
     place = writable_folder(folder)
     with locked(place), quiet():
-        running = _Running(make_run, config, place, observer or Observer(), source or {})
+        store = RunStore(place, conditions(config, source or {}))
+        if overwrite:
+            store.clear()
+            (place / RESULTS).unlink(missing_ok=True)
+        running = _Running(make_run, config, place, observer or Observer(), store)
         try:
             running.train()
         except KeyboardInterrupt:
@@ -125,14 +133,14 @@ class _Running:
         config: AuditConfig,
         folder: Path,
         observer: Observer,
-        source: Mapping[str, Any],
+        store: RunStore,
     ) -> None:
         self._make_run = make_run
         self._config = config
         self._folder = folder
         self._observer = observer
-        self._store = RunStore(folder, conditions(config, source))
-        self._found = self._store.load()
+        self._store = store
+        self._found = store.load(config.controls)
         self._tracking = self._track() if config.mlflow else None
         self.result: AuditResult | None = None
 
@@ -145,37 +153,40 @@ class _Running:
         """Train what is missing, seed by seed, so that a slow hour meets all arms alike."""
         for name, seed in self._order():
             if (name, seed) in self._found:
-                self._observer.run_found(self._found[name, seed][0])
+                self._observer.run_found(self._found[name, seed])
                 continue
             self._found[name, seed] = self._train(name, seed)
             self._write_results()
-            self._observer.run_finished(self._found[name, seed][0])
+            self._observer.run_finished(self._found[name, seed])
 
     def _order(self) -> list[tuple[str, int]]:
-        return [(name, seed) for seed in range(self._config.seeds) for name in ARMS]
+        return [(name, seed) for seed in range(self._config.seeds) for name in self._config.arms]
 
-    def _train(self, name: str, seed: int) -> tuple[dict[str, Any], RunHistory | None]:
+    def _train(self, name: str, seed: int) -> dict[str, Any]:
         tags = {"arm": name, "seed": str(seed)}
         tracking = self._tracking
         logger = tracking.logger(f"{name}, seed {seed}", tags) if tracking else None
-        place = self._folder / "lightning" / f"{name}-seed{seed}"
-        run, history = train_arm(
+        run = train_arm(
             self._make_run,
             self._config,
             name,
             seed,
-            place,
+            self._place(name, seed),
             self._observer,
             logger,
             self._store.check,
         )
-        self._store.save(run, history)
+        self._store.save(run)
         if tracking is not None and logger is not None:
             tracking.finish_run(logger, {f"audit/{k}": run[k] for k in _TRACKED})
-        return run, history
+        return run
+
+    def _place(self, name: str, seed: int) -> Path:
+        """Where the Trainer of an arm may write."""
+        return self._folder / "runs" / f"{name}-seed{seed}"
 
     def _write_results(self) -> Path:
-        runs = [self._found[key][0] for key in self._order() if key in self._found]
+        runs = [self._found[key] for key in self._order() if key in self._found]
         results, verdict = make_results(self._config, self._store.depends_on, runs)
         self.result = AuditResult(verdict, results, self._folder)
         return write_json(results, self._folder / RESULTS)
@@ -192,15 +203,18 @@ class _Running:
                 last.callback(self._end_tracking, files, status)
             files.append(self._write_results())
             assert self.result is not None
-            hybrid = [self._found[key][1] for key in self._order() if key in self._found]
-            history = next((h for h in hybrid if h is not None), None)
+            log = self._place(HYBRID, 0) / NAME if (HYBRID, 0) in self._found else None
             page = self._folder / REPORT
-            files.append(write_audit_page(self.result.results, history, page))
+            files.append(write_audit_page(self.result.results, log, page))
 
     def _end_tracking(self, files: list[Path], status: str) -> None:
         assert self._tracking is not None
         assert self.result is not None
         results, verdict = self.result.results, self.result.verdict
-        means = {f"{arm}/metric": s["metric"]["mean"] for arm, s in results["summary"].items()}
+        # MLflow takes no comma in a name.
+        means = {
+            f"{arm.replace(',', '')}/metric": summary["metric"]["mean"]
+            for arm, summary in results["summary"].items()
+        }
         tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline}
         self._tracking.finish({**means, "saving": verdict.saving}, tags, files, status)

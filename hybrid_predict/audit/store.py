@@ -7,20 +7,26 @@ import json
 from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hybrid_predict.audit.config import SHORTENED
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.report.history import RunHistory
 from hybrid_predict.runs.evidence import FULL, SHORT
-from hybrid_predict.runs.runtime import finite, write_json
+from hybrid_predict.runs.rows import RUNS, Rows
+from hybrid_predict.runs.runtime import finite
+
+Key = tuple[str, int]
+Run = dict[str, Any]
+
+RESULTS = "results.json"
+"""The file that everything is in, made anew from the finished arms."""
 
 RATES_APART = 0.05
 """Final learning rates, as shares of their peaks, that differ by more and by more than a factor of
 two are taken for a schedule that was not shortened. Schedules without an end, such as one over the
 square root of the steps, stay within that factor."""
 
-_REMEDY = "Choose another folder, or delete this one."
+_REMEDY = "Choose another folder, or train anew what is in this one by overwrite (--overwrite)."
 
 _CALLED = {
     "shapes": "names or shapes of parameters",
@@ -30,7 +36,7 @@ _CALLED = {
 
 
 class RunStore:
-    """Finished arms as ``runs/<arm>-seed<k>.json``.
+    """Finished arms as lines of ``runs.jsonl``.
 
     Args:
         folder: The output folder; need not exist until something is saved.
@@ -39,41 +45,42 @@ class RunStore:
 
     def __init__(self, folder: Path, depends_on: Mapping[str, Any]) -> None:
         self._folder = folder
-        self._known: dict[tuple[str, int], Mapping[str, Any]] = {}
+        self._known: dict[Key, Mapping[str, Any]] = {}
+        self._rows = Rows(folder / RUNS, _key)
         self.depends_on = _plain(depends_on)
         text = json.dumps(self.depends_on, sort_keys=True)
         self.digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
 
-    def load(self) -> dict[tuple[str, int], tuple[dict[str, Any], RunHistory | None]]:
-        """The finished arms, by name and seed, each with the hybrid run's history.
+    def load(self, controls: Mapping[str, Mapping[str, Any]] | None = None) -> dict[Key, Run]:
+        """The finished arms, by name and seed.
+
+        Args:
+            controls: What each control changes.
 
         Raises:
-            ConfigError: If one of them was trained under other conditions or cannot be read.
+            ConfigError: If one of them was trained under other conditions, or there is a results
+                file that did not come of them.
         """
-        found = {}
-        for path in sorted((self._folder / "runs").glob("*-seed*.json")):
-            try:
-                saved = json.loads(path.read_text(encoding="utf-8"))
-                key = (saved["run"]["arm"], saved["run"]["seed"])
-                digest, before, state = saved["digest"], saved["depends_on"], saved["history"]
-            except (ValueError, KeyError, TypeError) as error:
-                raise ConfigError(
-                    str(self._folder), "finished arms that can be read", path.name, _REMEDY
-                ) from error
-            if digest != self.digest:
-                raise ConfigError(
-                    str(self._folder),
-                    "finished arms of this same audit",
-                    f"arms with other {', '.join(self._differences(before))}",
-                    _REMEDY,
-                )
-            history = RunHistory() if state else None
-            if history is not None:
-                history.load_state_dict(state)
+        for (arm, _), saved in self._rows.done.items():
+            if saved["digest"] != self.digest:
+                differences = ", ".join(self._differences(saved["depends_on"]))
+                self._refuse("finished arms of this same audit", f"arms with other {differences}")
+            changes = (controls or {}).get(arm, saved["run"]["changes"])
+            if _plain(changes) != saved["run"]["changes"]:
+                self._refuse("finished arms of this same audit", f"{arm} with other changes")
             self.check(saved["run"])
-            self._known[key] = saved["run"]
-            found[key] = (saved["run"], history)
-        return found
+            self._known[_key(saved)] = saved["run"]
+        if not self._rows.done:
+            self._refuse_other_results()
+        return {key: saved["run"] for key, saved in self._rows.done.items()}
+
+    def clear(self) -> None:
+        """Forget all finished arms.
+
+        Raises:
+            ConfigError: If the system refuses.
+        """
+        self._rows.clear()
 
     def check(self, run: Mapping[str, Any]) -> None:
         """Make sure that an arm is one of the same training as those that are known.
@@ -92,17 +99,13 @@ class RunStore:
                 same += ["total_steps", "lengths"]
             for name in same:
                 if other[name] != run[name]:
-                    raise ConfigError(
-                        str(self._folder),
-                        "finished arms of this same training",
-                        f"{arm}, seed {seed}, with other {_CALLED[name]}",
-                        _REMEDY,
-                    )
+                    found = f"{arm}, seed {seed}, with other {_CALLED[name]}"
+                    self._refuse("finished arms of this same training", found)
             if seed == run["seed"]:
                 _refuse_other_start(run, other)
                 _refuse_unscaled(run, other)
 
-    def save(self, run: Mapping[str, Any], history: RunHistory | None) -> None:
+    def save(self, run: Mapping[str, Any]) -> None:
         """Keep a finished arm.
 
         Raises:
@@ -110,19 +113,39 @@ class RunStore:
         """
         self.check(run)
         self._known[run["arm"], run["seed"]] = run
-        folder = self._folder / "runs"
-        folder.mkdir(exist_ok=True)
-        saved = {
-            "digest": self.digest,
-            "depends_on": self.depends_on,
-            "run": run,
-            "history": history.state_dict() if history is not None else None,
-        }
-        write_json(finite(saved), folder / f"{run['arm']}-seed{run['seed']}.json")
+        self._rows.add({"digest": self.digest, "depends_on": self.depends_on, "run": run})
 
     def _differences(self, before: Mapping[str, Any]) -> list[str]:
         names = sorted(self.depends_on.keys() | before.keys())
         return [name for name in names if self.depends_on.get(name) != before.get(name)]
+
+    def _refuse(self, expected: str, found: str) -> NoReturn:
+        raise ConfigError(str(self._folder), expected, found, _REMEDY)
+
+    def _refuse_other_results(self) -> None:
+        """Raise if a results file holds what its audit would not write again."""
+        path = self._folder / RESULTS
+        try:
+            if path.exists() and json.loads(path.read_text("utf-8"))["runs"]:
+                self._refuse("no results of other runs", f"{RESULTS} without its {RUNS}")
+        except (ValueError, LookupError, TypeError):
+            self._refuse("results that can be read", RESULTS)
+
+
+def _key(saved: Mapping[str, Any]) -> Key:
+    """The arm and the seed of a line.
+
+    Raises:
+        LookupError: If it lacks something.
+        TypeError: If it is no mapping.
+        ValueError: If it does not depend on anything.
+    """
+    run = saved["run"]
+    if not (isinstance(saved["depends_on"], dict) and saved["digest"]):
+        raise ValueError("no conditions")
+    for name in ("shapes", "total_steps", "lengths", "weights", "changes"):
+        run[name]
+    return str(run["arm"]), int(run["seed"])
 
 
 def _refuse_other_start(run: Mapping[str, Any], other: Mapping[str, Any]) -> None:

@@ -15,8 +15,7 @@ from hybrid_predict.audit.arm import AuditArm, MakeRun, planned_steps, short_ste
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import EnoughError, Meter
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.report.history import RunHistory
-from hybrid_predict.runs.evidence import FULL, HYBRID
+from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer, interruptible
 
 _VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
@@ -57,7 +56,7 @@ def train_arm(
     observer: Observer,
     logger: Any = None,
     check: Callable[[Mapping[str, Any]], None] = lambda start: None,
-) -> tuple[dict[str, Any], RunHistory | None]:
+) -> dict[str, Any]:
     """Train one arm from one seed.
 
     Args:
@@ -71,7 +70,7 @@ def train_arm(
         check: Is given what is known of the run's entry before training, and may raise.
 
     Returns:
-        The run's entry of the results file, and the history of a hybrid run.
+        The run's entry of the results file.
 
     Raises:
         ConfigError: If the run cannot be audited as it is set up.
@@ -91,8 +90,7 @@ def train_arm(
     arm = AuditArm(name, seed, config, folder, meter, logger)
     with preserved():
         _fit(arm, make_run, meter)
-    history = arm.hybrid.history if arm.hybrid and name == HYBRID else None
-    return _entry(arm, meter), history
+    return _entry(arm, meter)
 
 
 def _start(arm: AuditArm, meter: Meter) -> dict[str, Any]:
@@ -100,6 +98,7 @@ def _start(arm: AuditArm, meter: Meter) -> dict[str, Any]:
     return {
         "arm": arm.name,
         "seed": arm.seed,
+        "changes": dict(arm.changes),
         "total_steps": meter.total_steps,
         "lengths": arm.lengths,
         "shapes": meter.shapes,
@@ -120,6 +119,7 @@ def _entry(arm: AuditArm, meter: Meter) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "rates": meter.rates,
         "curve": meter.curve,
+        "metric_curve": meter.metric_curve,
         "metric": meter.value,
         "failure": meter.failure,
         "ledger": ledger,

@@ -44,7 +44,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT, Bounds, bounds
 
 LEAST_SAVING = 0.01
 """Smaller shares of steps saved count as none."""
@@ -92,25 +92,6 @@ class PairedSeed:
         return self.short + self.way * (self.full - self.short)
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """A mean over seeds between its one-sided confidence bounds.
-
-    Args:
-        mean: The mean.
-        sd: Sample standard deviation.
-        lower: Lower bound.
-        upper: Upper bound.
-        n: Number of seeds.
-    """
-
-    mean: float
-    sd: float
-    lower: float
-    upper: float
-    n: int
-
-
 class _Tested(NamedTuple):
     """What is tested, see :class:`AuditVerdict`."""
 
@@ -151,23 +132,6 @@ class AuditVerdict:
     def to_dict(self) -> dict[str, Any]:
         """The verdict as plain data."""
         return {**asdict(self), "outcome": self.outcome.value}
-
-
-def bounds(values: Sequence[float], alpha: float) -> Bounds:
-    """One-sided confidence bounds of a mean, each at level ``1 - alpha``.
-
-    Args:
-        values: One finite number per seed, at least two.
-        alpha: One-sided level.
-
-    Returns:
-        The mean between its bounds, which meet where the values do not vary.
-    """
-    from scipy import stats  # type: ignore[import-untyped,unused-ignore]
-
-    n, mean, sd = len(values), statistics.fmean(values), statistics.stdev(values)
-    reach = float(stats.t.ppf(1 - alpha, n - 1)) * sd / math.sqrt(n)
-    return Bounds(mean, sd, mean - reach, mean + reach, n)
 
 
 def judge_audit(seeds: Sequence[PairedSeed], config: AuditConfig) -> AuditVerdict:

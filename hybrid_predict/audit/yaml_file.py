@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 import sys
 import warnings
 from argparse import ArgumentError
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -47,10 +48,13 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
         parsed = _build(path, None, ["--seed_everything=false"]).config
     config = AuditConfig(**parsed.audit.as_dict())
     lengths = {key: _length(parsed, key) for key in config.scaled}
+    for name, changes in config.controls.items():
+        _check_keys(parsed, name, changes)
 
     def make_run(arm: AuditArm) -> Any:
         changed = [f"--seed_everything={arm.seed}"]
         changed += [f"--{key}={arm.scaled(length)}" for key, length in lengths.items()]
+        changed += [f"--{key}={json.dumps(value)}" for key, value in arm.changes.items()]
         built = _build(path, arm, changed)
         return built.trainer, built.model, built.datamodule
 
@@ -113,6 +117,14 @@ def _length(parsed: Any, key: str) -> int:
         remedy = "Name a key of the file that holds a number of steps or epochs."
         raise ConfigError("audit.scaled", f"{key} to be a positive integer", value, remedy)
     return value
+
+
+def _check_keys(parsed: Any, control: str, keys: Iterable[str]) -> None:
+    """Raise if a control changes what the file does not set."""
+    for key in keys:
+        if key.split(".")[0] not in (*_CLASSES, "trainer") or key not in parsed:
+            remedy = "Name keys that stand in the file's other sections."
+            raise ConfigError(f"audit.controls.{control}", "a key of the file", key, remedy)
 
 
 def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:

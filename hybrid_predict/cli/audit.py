@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import traceback
 from argparse import Namespace
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from hybrid_predict.cli.options import PROGRAM, integer, need, output_folder, under_way
+from hybrid_predict.cli.auditing import check_threads, shown
+from hybrid_predict.cli.options import integer, need, output_folder, under_way
 from hybrid_predict.cli.program import BAD_USAGE, INTERRUPTED, Command
-from hybrid_predict.errors import ConfigError, HybridPredictError
-
-if TYPE_CHECKING:
-    from hybrid_predict.audit import AuditConfig
-    from hybrid_predict.audit.arm import MakeRun
+from hybrid_predict.errors import HybridPredictError
 
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses by outcome; 1 is what Python itself ends with when something is broken."""
@@ -35,6 +32,7 @@ def _add_options(add: Any) -> None:
     add("--seeds", type=integer, metavar="N", help="Paired seeds (those of the file, or 5).")
     add("--threads", type=integer, metavar="N", help="Threads of torch (torch's own choice).")
     add("--plan", action="store_true", help="Only say what would be trained and how long it takes.")
+    add("--overwrite", action="store_true", help="Train anew what the folder holds already.")
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
 
@@ -52,9 +50,7 @@ def _command(options: Namespace) -> int:
     from hybrid_predict.audit.yaml_file import importable
     from hybrid_predict.runs.runtime import threads
 
-    if options.threads is not None and options.threads < 1:
-        raise ConfigError("--threads", "an integer, at least 1", options.threads)
-
+    check_threads(options.threads)
     # A traceback's own exit status, 1, is none of the audit's outcomes.
     try:
         with importable(), threads(options.threads):
@@ -67,7 +63,7 @@ def _command(options: Namespace) -> int:
 
 
 def _run(options: Namespace) -> int:
-    from hybrid_predict.audit import plan_audit
+    from hybrid_predict.audit import audit, plan_audit
     from hybrid_predict.audit.yaml_file import read_audit
 
     under_way(f"reading {options.file}")
@@ -78,42 +74,11 @@ def _run(options: Namespace) -> int:
         under_way("timing a few full steps of plain training")
         print(plan_audit(make_run, config, options.output_dir, source=source))
         return 0
-    return _audit(make_run, config, source, options.output_dir)
-
-
-def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], output: str) -> int:
-    from hybrid_predict.audit import audit
-    from hybrid_predict.audit.config import ARMS
-    from hybrid_predict.audit.mechanisms import sentences
-    from hybrid_predict.cli.screen import Screen
-    from hybrid_predict.report.audit import COLUMNS, audit_rows, plain_finding
-    from hybrid_predict.runs.evidence import FULL
-
-    folder = output_folder(output)
-    lengths = [1.0 if arm == FULL else 1.0 / config.speedup for arm in ARMS] * config.seeds
-    print(f"{PROGRAM} audit: {len(lengths)} runs, written to {folder}", flush=True)
+    folder = output_folder(options.output_dir)
     need("The audit", ["mlflow"] if config.mlflow else [])
-
-    def outcome(run: Any) -> str:
-        return run["failure"] or f"{config.metric} {run['metric']:.5g}"
-
-    with Screen(lengths, outcome) as screen:
-        result = audit(make_run, config, folder, observer=screen, source=source)
-    titles = [title.format(metric=config.metric) for title in COLUMNS]
-    table = (titles, [row.values() for row in audit_rows(result.results)])
-    notes = [*sentences(result.results["earned"]), *result.results["notes"]]
-    shown = {**result.results, "notes": notes}
-    conclusion = _conclusion(plain_finding(shown), shown["verdict"])
-    screen.conclude(shown, conclusion, table, folder, mlflow=config.mlflow)
+    train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
+    result = shown("audit", config, folder, train)
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]
-
-
-def _conclusion(finding: str, verdict: Mapping[str, Any]) -> dict[str, str]:
-    """What the terminal shows: the finding and the verdict; statistics are for the report."""
-    lines = [] if finding == verdict["headline"] else [f"Verdict: {verdict['headline']}."]
-    tested = verdict["contrast"] is not None
-    lines.append("The report has the tests and their bounds." if tested else verdict["text"])
-    return {"headline": finding, "text": "\n".join(lines)}
 
 
 COMMAND = Command(

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-from hybrid_predict.cli.options import PROGRAM, integer, need, number, output_folder
+from hybrid_predict.cli.auditing import check_threads, shown
+from hybrid_predict.cli.options import integer, need, number, output_folder
 from hybrid_predict.cli.program import INTERRUPTED, Command
-
-if TYPE_CHECKING:
-    from hybrid_predict.demo.run import DemoPlan
-
-_COLUMNS = (
-    "arm",
-    "full\nsteps",
-    "predicted\nsteps",
-    "seconds",
-    "validation\nloss\n(mean ± sd)",
-    "plain\nsteps to\nreach it",
-)
 
 
 def _add_options(add: Any) -> None:
@@ -60,7 +50,8 @@ def _add_options(add: Any) -> None:
         type=integer,
         metavar="N",
         help="Threads of torch (1, or one per core up to 4, whichever is faster when tried before "
-        "each seed). On a busy machine, setting OMP_WAIT_POLICY=passive in the environment helps.",
+        "the first run). On a busy machine, setting OMP_WAIT_POLICY=passive in the environment "
+        "helps.",
     )
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
     add(
@@ -71,35 +62,23 @@ def _add_options(add: Any) -> None:
 
 
 def _run(options: Namespace) -> int:
-    plan = _plan(options)
-    folder = output_folder(options.output_dir)
-    mlflow = not options.no_mlflow
-    print(f"{PROGRAM} demo: {len(plan.runs())} runs, written to {folder}", flush=True)
-    need("The demo", ("cli", "lightning", *(["mlflow"] if mlflow else [])))
-    from hybrid_predict.cli.screen import Screen
-    from hybrid_predict.demo.run import run_demo
-    from hybrid_predict.report.page import table_rows
-
-    lengths = [arm.planned_full_steps for _, arm in plan.runs()]
-    with Screen(lengths, lambda run: f"validation loss {run['val_loss']:.4f}") as screen:
-        results = run_demo(plan, folder, screen, mlflow=mlflow, overwrite=options.overwrite)
-    table = (_COLUMNS, [row.values() for row in table_rows(results)])
-    screen.conclude(results, results["conclusion"], table, folder, mlflow=mlflow)
-    if screen.found == len(plan.runs()):
-        print("Nothing was trained: all runs were done before. --overwrite trains them anew.")
-    return INTERRUPTED if results["partial"] else 0
-
-
-def _plan(options: Namespace) -> DemoPlan:
-    from hybrid_predict.demo.run import DemoPlan
+    from hybrid_predict.demo.run import demo_config, run_demo
     from hybrid_predict.demo.training import DemoRecipe
 
     recipe = DemoRecipe.quick() if options.quick else DemoRecipe()
     given = {"steps": options.steps, "learning_rate": options.learning_rate}
     recipe = replace(recipe, **{name: v for name, v in given.items() if v is not None})
     seeds = options.seeds if options.seeds is not None else 1 if options.quick else 3
-    chosen = {name: getattr(options, name) for name in ("speedup", "controls", "threads")}
-    return DemoPlan(recipe=recipe, seeds=seeds, **chosen)
+    mlflow = not options.no_mlflow
+    config = demo_config(
+        recipe, speedup=options.speedup, seeds=seeds, controls=options.controls, mlflow=mlflow
+    )
+    check_threads(options.threads)
+    folder = output_folder(options.output_dir)
+    need("The demo", ("cli", "lightning", *(["mlflow"] if mlflow else [])))
+    settings = {"number": options.threads, "overwrite": options.overwrite}
+    train = partial(run_demo, recipe, config, folder, **settings)
+    return INTERRUPTED if shown("demo", config, folder, train).partial else 0
 
 
 COMMAND = Command(

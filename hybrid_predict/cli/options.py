@@ -14,11 +14,19 @@ PROGRAM = "hybrid-predict"
 
 # Modules that are imported sooner or later, by the extra that brings them.
 EXTRAS = {
-    "cli": ("rich", "matplotlib", "jsonargparse", "docstring_parser"),
+    "cli": (
+        "rich",
+        "matplotlib",
+        "jsonargparse",
+        "docstring_parser",
+        "scipy",
+        "filelock",
+        "jinja2",
+    ),
     "lightning": ("lightning",),
     "huggingface": ("transformers", "accelerate"),
     "mlflow": ("mlflow",),
-    "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum"),
+    "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum", "sklearn"),
 }
 
 _HEAVY = ("lightning", "mlflow")

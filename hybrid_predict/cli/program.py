@@ -61,6 +61,8 @@ def run_program(
             return int(end.code or 0)
         return run()
     except SystemExit as end:
+        if isinstance(end.__context__, BrokenPipeError):  # rich ends so where head has enough
+            return 0
         print(f"{name}: error: the model's own code ended with {end!r}.", file=sys.stderr)
         return BAD_USAGE
     except HybridPredictError as error:

@@ -306,7 +306,7 @@ def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Call
         receiver = None if _is_nested_step(optimizer) else listener()
         if receiver is None:
             return None
-        heard.open_update(index)
+        receiver.open_update(index)
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
         if not callable(closure):

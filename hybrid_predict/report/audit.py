@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hybrid_predict.report.figure import new_figure, run_figure, smoothed
-from hybrid_predict.report.history import RunHistory
-from hybrid_predict.report.shared import (
-    COLORS,
-    SIZE,
-    data_uri,
-    mean_and_sd,
+from hybrid_predict.report.audit_figures import (
+    colors,
+    curves_figure,
+    difference_figure,
     paired_figure,
-    render,
-    tidy,
 )
+from hybrid_predict.report.run_figures import loss_figure, skill_figure, spent_figure
+from hybrid_predict.report.run_log import read_log
+from hybrid_predict.report.shared import data_uri, mean_and_sd, render
 from hybrid_predict.runs.evidence import FEW_SEEDS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-ORDER = ("short", "corrected", "hybrid", "full")
 
 COLUMNS = ("arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)")
 """Titles of the table, for the terminal."""
 
 
-def write_audit_page(results: Mapping[str, Any], history: RunHistory | None, path: Path) -> Path:
+def write_audit_page(results: Mapping[str, Any], log: Path | None, path: Path) -> Path:
     """Write the report.
 
     Args:
         results: What ``results.json`` holds.
-        history: The first hybrid run's history; None leaves its figure out.
+        log: The first hybrid run's event log; None, or where there is none, leaves its figures out.
         path: Where to write.
 
     Returns:
@@ -43,16 +36,20 @@ def write_audit_page(results: Mapping[str, Any], history: RunHistory | None, pat
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    figures = {}
-    if results["runs"]:
-        label = f"final {results['config']['metric']}"
-        figures["paired"] = data_uri(paired_figure(results["runs"], ORDER, "metric", label))
-    if any(run.get("curve") for run in results["runs"]):
-        figures["curves"] = data_uri(loss_curves(results["runs"]))
+    figures, runs, metric = {}, results["runs"], results["config"]["metric"]
+    shades = colors(results)
+    if runs:
+        figures["paired"] = data_uri(paired_figure(runs, shades, "metric", f"final {metric}"))
+    if any(run.get("curve") for run in runs):
+        figures["curves"] = data_uri(curves_figure(runs, shades, "curve", "training loss"))
+    if any(len(run.get("metric_curve", ())) > 1 for run in runs):
+        figures["validation"] = data_uri(curves_figure(runs, shades, "metric_curve", metric))
     if results["verdict"]["contrast"] is not None:
         figures["difference"] = data_uri(difference_figure(results))
-    if history is not None:
-        figures["history"] = data_uri(run_figure(history))
+    if log is not None and log.exists():
+        found = read_log(log)
+        for name, draw in (("loss", loss_figure), ("skill", skill_figure), ("spent", spent_figure)):
+            figures[name] = data_uri(draw(found))
     return render(
         "audit.html.jinja",
         path,
@@ -60,8 +57,16 @@ def write_audit_page(results: Mapping[str, Any], history: RunHistory | None, pat
         finding=plain_finding(results),
         figures=figures,
         rows=audit_rows(results),
-        colors=COLORS,
+        colors=shades,
+        trained=_trained(results),
     )
+
+
+def _trained(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """What finished arms depend on besides the configuration, by name."""
+    found = results["depends_on"].items()
+    own = results["config"]
+    return {k: values for k, values in found if k not in own and isinstance(values, Mapping)}
 
 
 def plain_finding(results: Mapping[str, Any]) -> str:
@@ -85,26 +90,6 @@ def plain_finding(results: Mapping[str, Any]) -> str:
     return f"{kind.get(verdict['outcome'], 'no saving')}: {what}"
 
 
-def loss_curves(runs: Sequence[Mapping[str, Any]]) -> Figure:
-    """Training loss against full steps, one line per arm and seed."""
-    figure = new_figure(figsize=SIZE)
-    axes = figure.subplots()
-    for arm in ORDER:
-        curves = [run["curve"] for run in runs if run["arm"] == arm and run.get("curve")]
-        for k, curve in enumerate(curves):
-            steps, losses = zip(*curve, strict=True)
-            label = arm if k == 0 else None
-            axes.plot(
-                steps, smoothed(list(losses), 3), color=COLORS[arm], linewidth=1.2, label=label,
-                alpha=0.9 if len(curves) == 1 else 0.6,
-            )  # fmt: skip
-    axes.set(xlabel="full steps", ylabel="training loss", xlim=(0, None))
-    axes.set_title("Training loss of the arms", fontsize="medium", loc="left")
-    tidy(axes)
-    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
-    return figure
-
-
 def audit_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
     """One row per arm, as text: for the page and the terminal."""
     rows = []
@@ -122,46 +107,3 @@ def audit_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
             }
         )
     return rows
-
-
-def difference_figure(results: Mapping[str, Any]) -> Figure:
-    """Differences from the full arm by seed, and where the hybrid arm's mean may lie.
-
-    The bar spans the two one-sided confidence bounds of the contrast that is tested, moved by the
-    line that it is tested against: the test is met where the bar ends on the near side of the line.
-
-    Args:
-        results: What ``results.json`` holds.
-
-    Returns:
-        A matplotlib figure.
-    """
-    verdict, config = results["verdict"], results["config"]
-    sign = 1.0 if config["mode"] == "min" else -1.0
-    line = sign * verdict["line"]
-    figure = new_figure(figsize=SIZE)
-    axes = figure.subplots()
-    values = {(r["arm"], r["seed"]): r["metric"] for r in results["runs"] if not r["failure"]}
-    for height, arm in enumerate(ORDER[:-1]):
-        differences = [
-            value - values["full", seed]
-            for (name, seed), value in values.items()
-            if name == arm and ("full", seed) in values
-        ]
-        heights = [height] * len(differences)
-        axes.scatter(differences, heights, color=COLORS[arm], s=42, alpha=0.55, zorder=3)
-    ends = [line + sign * verdict["contrast"][name] for name in ("lower", "upper")]
-    axes.plot(ends, [2.28, 2.28], color=COLORS["hybrid"], linewidth=4, solid_capstyle="butt")
-    middle = line + sign * verdict["contrast"]["mean"]
-    axes.plot([middle], [2.28], marker="|", markersize=13, markeredgewidth=3, color="#1d2129")
-    axes.axvline(0, color=COLORS["full"], linewidth=1.2, label="full")
-    kept = f"keeps {config['retain']:.0%} of what the saved steps are worth"
-    label = kept if config["margin"] is None else f"margin {config['margin']:g}"
-    axes.axvline(line, color="#e9a03b", linestyle="--", linewidth=1.6, label=label)
-    better = "less" if sign > 0 else "more"
-    axes.set(xlabel=f"{config['metric']} - full arm's ({better} is better)", ylim=(-0.5, 2.9))
-    axes.set_yticks(range(3), ORDER[:-1])
-    tidy(axes)
-    axes.set_title("Differences from the full arm", fontsize="medium", loc="left")
-    figure.legend(loc="outside lower center", frameon=False, fontsize="small")
-    return figure

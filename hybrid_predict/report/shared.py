@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import base64
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.report.figure import new_figure
-
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-COLORS = {
-    "full": "#264653",
-    "short": "#8a8f98",
-    "corrected": "#2a9d8f",
-    "hybrid": "#d1495b",
-    "full, hidden x2": "#457b9d",
-}
-"""An arm has the same colour on every page."""
 
 SIZE = (4.8, 3.6)
 """Inches of a figure: two side by side on a wide screen, one below the other on a phone."""
@@ -74,45 +63,6 @@ def mean_and_sd(spread: Mapping[str, Any], places: int | None = None) -> str:
         places = max(0, 1 - math.floor(math.log10(sd)))
     shown = f"{mean:,.{places}f}"
     return shown if sd is None else f"{shown} ± {sd:,.{places}f}"
-
-
-def paired_figure(
-    runs: Sequence[Mapping[str, Any]], order: Sequence[str], key: str, label: str
-) -> Figure:
-    """Final values, one line per seed through the arms.
-
-    Args:
-        runs: Entries of a results file.
-        order: The arms from left to right; those without a run are left out.
-        key: Which of an entry's numbers is shown.
-        label: What the axis is called.
-
-    Returns:
-        A matplotlib figure.
-    """
-    figure = new_figure(figsize=SIZE)
-    axes = figure.subplots()
-    arms = [name for name in order if any(run["arm"] == name for run in runs)]
-    for seed in sorted({run["seed"] for run in runs}):
-        found = {run["arm"]: number(run[key]) for run in runs if run["seed"] == seed}
-        shown = [k for k, arm in enumerate(arms) if arm in found]
-        values = [found[arms[k]] for k in shown]
-        axes.plot(shown, values, color="#b8bcc4", linewidth=1, zorder=1)
-        axes.scatter(shown, values, color=[COLORS[arms[k]] for k in shown], s=42, zorder=2)
-        axes.annotate(
-            f"seed {seed}",
-            (shown[-1], values[-1]),
-            xytext=(10, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize="small",
-            color="#5c6370",
-        )
-    axes.set(ylabel=label, xlim=(-0.4, len(arms) - 0.4))
-    axes.set_xticks(range(len(arms)), [arm.replace(", ", ",\n") for arm in arms])
-    axes.set_title("Final values, one line per seed", fontsize="medium", loc="left")
-    tidy(axes)
-    return figure
 
 
 def tidy(axes: Any) -> None:

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 
+from hybrid_predict.errors import MissingExtraError
+
 FULL, SHORT, CORRECTED, HYBRID = "full", "short", "corrected", "hybrid"
 """Arms of a comparison: plain training of N steps; of fewer; as many with corrected updates; and N
 steps with corrected updates, some of them predicted."""
 
-CONTROL = "full, hidden x2"
-"""The demo's further control: full, with the hidden matrices at twice the learning rate."""
+ARMS = (FULL, SHORT, CORRECTED, HYBRID)
+"""The arms in the order in which each seed trains them."""
 
 FEW_SEEDS = 5
 """Results from fewer paired seeds are called a hint."""
@@ -31,6 +33,58 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
         "sd": statistics.stdev(values) if len(values) > 1 else None,
         "n": len(values),
     }
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """A mean over seeds between its one-sided confidence bounds.
+
+    Args:
+        mean: The mean.
+        sd: Sample standard deviation.
+        lower: Lower bound.
+        upper: Upper bound.
+        n: Number of seeds.
+    """
+
+    mean: float
+    sd: float
+    lower: float
+    upper: float
+    n: int
+
+
+def bounds(values: Sequence[float], alpha: float) -> Bounds:
+    r"""One-sided confidence bounds of a mean, each at level ``1 - alpha``.
+
+    .. math:: \bar x \pm t_{1 - \alpha, n - 1} \operatorname{sd}(x) / \sqrt n
+
+    Args:
+        values: One finite number per seed, at least two.
+        alpha: One-sided level.
+
+    Returns:
+        The mean between its bounds, which meet where the values do not vary.
+
+    Raises:
+        MissingExtraError: If scipy is not installed.
+    """
+    n, mean, sd = len(values), statistics.fmean(values), statistics.stdev(values)
+    reach = _student(alpha, n - 1) * sd / math.sqrt(n)
+    return Bounds(mean, sd, mean - reach, mean + reach, n)
+
+
+def _student(tail: float, freedom: int) -> float:
+    """The quantile of Student's t distribution that leaves so much above it."""
+    return float(_distributions().t.isf(tail, freedom))
+
+
+def _distributions() -> Any:
+    try:
+        from scipy import stats  # type: ignore[import-untyped,unused-ignore]
+    except ImportError as error:
+        raise MissingExtraError("Confidence bounds", "cli") from error
+    return stats
 
 
 @dataclass(frozen=True)
@@ -120,6 +174,9 @@ def speedup(
 
     Returns:
         The speedup.
+
+    Raises:
+        MissingExtraError: If scipy is not installed.
     """
     curve, arm, cost = (np.asarray(x, dtype=float) for x in (plain, losses, costs))
 
@@ -141,7 +198,5 @@ def speedup(
 
 def _expanded_tail(n: int) -> float:
     """Share of resamples beyond each end of the interval, for so many seeds."""
-    from scipy import stats  # type: ignore[import-untyped,unused-ignore]
-
-    reach = math.sqrt(n / (n - 1)) * float(stats.t.ppf(0.975, n - 1))
-    return float(stats.norm.sf(reach))
+    reach = math.sqrt(n / (n - 1)) * _student(0.025, n - 1)
+    return float(_distributions().norm.sf(reach))

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, MissingExtraError
 
 _CHATTY_LOGGERS = (
     "alembic",
@@ -109,9 +109,12 @@ def locked(folder: Path) -> Iterator[None]:
 
     Raises:
         ConfigError: If another process, or another block of this one, has the folder.
+        MissingExtraError: If filelock is not installed.
     """
-    from filelock import FileLock, Timeout
-
+    try:
+        from filelock import FileLock, Timeout
+    except ImportError as error:
+        raise MissingExtraError("A locked folder", "cli") from error
     lock = FileLock(folder / ".lock", timeout=0)
     try:
         lock.acquire()
@@ -198,12 +201,14 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_json(value: Any, path: Path) -> Path:
-    """Write plain data of finite numbers, complete or not at all.
+    """Write plain data, complete or not at all; numbers that JSON cannot hold become None.
 
     Raises:
         ConfigError: If the system refuses; a file that was there before is still there.
     """
     draft = path.with_name(path.name + ".part")
     with writing(path):
-        draft.write_text(json.dumps(value, indent=2, allow_nan=False) + "\n", encoding="utf-8")
+        draft.write_text(
+            json.dumps(finite(value), indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
         return draft.replace(path)

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from benchmarks.plan import Cell
-from benchmarks.run import Store
+from benchmarks.run import stored
 from fault_table import Fault
 from faulty import Log, check_consistent, check_goes_on, replaced, state
 from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
@@ -152,8 +152,8 @@ def no_folder(tmp_path, monkeypatch):
 def full_folder(tmp_path, monkeypatch):
     path = write_json({"runs": 1}, tmp_path / "results.json")
     cells = [Cell("mlp", "tuned", "hybrid", k, 0.1, 1.0, True, 12, "x") for k in range(2)]
-    store = Store(tmp_path)
-    store.add(cells[0], {**vars(cells[0]), "loss": 1.0})
+    store = stored(tmp_path)
+    store.add({**vars(cells[0]), "loss": 1.0})
 
     def full(*args, **kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -164,11 +164,11 @@ def full_folder(tmp_path, monkeypatch):
         with pytest.raises(ConfigError, match=r"results\.json.*No space left on device"):
             write_json({"runs": 2}, path)
         with pytest.raises(ConfigError, match="No space left on device"):
-            store.add(cells[1], {**vars(cells[1]), "loss": 1.0})
+            store.add({**vars(cells[1]), "loss": 1.0})
     assert path.read_text() == '{\n  "runs": 1\n}\n'
     with (tmp_path / "runs.jsonl").open("a") as file:
         file.write('{"task": "ml')  # what a full disk leaves of a line
-    assert cells[0] in Store(tmp_path).done
+    assert cells[0] in stored(tmp_path).done
 
 
 def refused(change, words="^state: "):

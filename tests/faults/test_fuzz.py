@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.__main__ import main as bench
-from benchmarks.run import Store
+from benchmarks.run import stored
 from cases import MODELS, OPTIMIZERS
 from faulty import replaced
 from hybrid_predict import (
@@ -195,13 +195,14 @@ def test_ledgers_load_or_are_refused(data):
 @anywhere
 @given(text=st.binary(max_size=40) | st.builds(json.dumps, VALUES).map(str.encode))
 def test_result_folders_load_or_are_refused(text, tmp_path):
-    (tmp_path / "runs").mkdir(exist_ok=True)
-    (tmp_path / "runs" / "full-seed0.json").write_bytes(text)
     (tmp_path / "runs.jsonl").write_bytes(text)
+    (tmp_path / "results.json").unlink(missing_ok=True)
+    assert RunStore(tmp_path, {"a": 1}).load() == {}
+    (tmp_path / "results.json").write_bytes(text)
     with pytest.raises(ConfigError):
         RunStore(tmp_path, {"a": 1}).load()
     with contextlib.suppress(ConfigError):
-        assert Store(tmp_path).done == {}
+        assert stored(tmp_path).done == {}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,142 @@
+"""The figures of an audit's report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.report.figure import new_figure, smoothed
+from hybrid_predict.report.shared import SIZE, number, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ORDER = ("short", "corrected", "hybrid", "full")
+"""The arms from left to right; controls follow."""
+
+COLORS = {"full": "#264653", "short": "#8a8f98", "corrected": "#2a9d8f", "hybrid": "#d1495b"}
+CONTROLS = ("#457b9d", "#e9a03b", "#7b6d8d", "#6a994e")
+"""Colours of further arms, in turn."""
+
+
+def colors(results: Mapping[str, Any]) -> dict[str, str]:
+    """The colour of every arm, in the order in which figures show them."""
+    controls = results["config"]["controls"]
+    further = {name: CONTROLS[k % len(CONTROLS)] for k, name in enumerate(controls)}
+    return {**{arm: COLORS[arm] for arm in ORDER}, **further}
+
+
+def paired_figure(
+    runs: Sequence[Mapping[str, Any]], shades: Mapping[str, str], key: str, label: str
+) -> Figure:
+    """Final values, one line per seed through the arms.
+
+    Args:
+        runs: Entries of a results file.
+        shades: Colours of the arms from left to right; those without a run are left out.
+        key: Which of an entry's numbers is shown.
+        label: What the axis is called.
+
+    Returns:
+        A matplotlib figure.
+    """
+    figure = new_figure(figsize=SIZE)
+    axes = figure.subplots()
+    arms = [name for name in shades if any(run["arm"] == name for run in runs)]
+    for seed in sorted({run["seed"] for run in runs}):
+        found = {run["arm"]: number(run[key]) for run in runs if run["seed"] == seed}
+        shown = [k for k, arm in enumerate(arms) if arm in found]
+        values = [found[arms[k]] for k in shown]
+        axes.plot(shown, values, color="#b8bcc4", linewidth=1, zorder=1)
+        axes.scatter(shown, values, color=[shades[arms[k]] for k in shown], s=42, zorder=2)
+        axes.annotate(
+            f"seed {seed}",
+            (shown[-1], values[-1]),
+            xytext=(10, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+            color="#5c6370",
+        )
+    axes.set(ylabel=label, xlim=(-0.4, len(arms) - 0.4))
+    axes.set_xticks(range(len(arms)), [arm.replace(", ", ",\n") for arm in arms])
+    axes.set_title("Final values, one line per seed", fontsize="medium", loc="left")
+    tidy(axes)
+    return figure
+
+
+def curves_figure(
+    runs: Sequence[Mapping[str, Any]], shades: Mapping[str, str], key: str, label: str
+) -> Figure:
+    """What was measured on the way against full steps, one line per arm and seed.
+
+    Args:
+        runs: Entries of a results file.
+        shades: Colours of the arms, in order.
+        key: Which of an entry's curves is shown.
+        label: What the axis is called.
+
+    Returns:
+        A matplotlib figure.
+    """
+    figure = new_figure(figsize=SIZE)
+    axes = figure.subplots()
+    for arm, color in shades.items():
+        curves = [run[key] for run in runs if run["arm"] == arm and run.get(key)]
+        for k, curve in enumerate(curves):
+            steps, values = zip(*curve, strict=True)
+            shown = smoothed(list(values), 3) if key == "curve" else [number(v) for v in values]
+            axes.plot(
+                steps, shown, color=color, linewidth=1.2, label=arm if k == 0 else None,
+                alpha=0.9 if len(curves) == 1 else 0.6,
+                marker="" if key == "curve" else "o", markersize=4,
+            )  # fmt: skip
+    axes.set(xlabel="full steps", ylabel=label, xlim=(0, None))
+    title = "Training loss" if key == "curve" else label
+    axes.set_title(f"{title} on the way", fontsize="medium", loc="left")
+    tidy(axes)
+    figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
+    return figure
+
+
+def difference_figure(results: Mapping[str, Any]) -> Figure:
+    """Differences from the full arm by seed, and where the hybrid arm's mean may lie.
+
+    The bar spans the two one-sided confidence bounds of the contrast that is tested, moved by the
+    line that it is tested against: the test is met where the bar ends on the near side of the line.
+
+    Args:
+        results: What ``results.json`` holds.
+
+    Returns:
+        A matplotlib figure.
+    """
+    verdict, config = results["verdict"], results["config"]
+    sign = 1.0 if config["mode"] == "min" else -1.0
+    line = sign * verdict["line"]
+    figure = new_figure(figsize=SIZE)
+    axes = figure.subplots()
+    values = {(r["arm"], r["seed"]): r["metric"] for r in results["runs"] if not r["failure"]}
+    for height, arm in enumerate(ORDER[:-1]):
+        differences = [
+            value - values["full", seed]
+            for (name, seed), value in values.items()
+            if name == arm and ("full", seed) in values
+        ]
+        heights = [height] * len(differences)
+        axes.scatter(differences, heights, color=COLORS[arm], s=42, alpha=0.55, zorder=3)
+    ends = [line + sign * verdict["contrast"][name] for name in ("lower", "upper")]
+    axes.plot(ends, [2.28, 2.28], color=COLORS["hybrid"], linewidth=4, solid_capstyle="butt")
+    middle = line + sign * verdict["contrast"]["mean"]
+    axes.plot([middle], [2.28], marker="|", markersize=13, markeredgewidth=3, color="#1d2129")
+    axes.axvline(0, color=COLORS["full"], linewidth=1.2, label="full")
+    kept = f"keeps {config['retain']:.0%} of what the saved steps are worth"
+    label = kept if config["margin"] is None else f"margin {config['margin']:g}"
+    axes.axvline(line, color="#e9a03b", linestyle="--", linewidth=1.6, label=label)
+    better = "less" if sign > 0 else "more"
+    axes.set(xlabel=f"{config['metric']} - full arm's ({better} is better)", ylim=(-0.5, 2.9))
+    axes.set_yticks(range(3), ORDER[:-1])
+    tidy(axes)
+    axes.set_title("Differences from the full arm", fontsize="medium", loc="left")
+    figure.legend(loc="outside lower center", frameon=False, fontsize="small")
+    return figure
