@@ -37,7 +37,7 @@ class SpectralUpdate(AbstractUpdate):
     The factor b makes corrected updates as long as those of a Muon of learning rate :math:`\eta`,
     where the optimizer's are at their longest. These are so far those of a Muon of rate
 
-    .. math:: \hat\eta = \max_t \Bigl( \sum_k \|u_{tk}\|_F^2 \Big/ \sum_k \min (m_k, n_k)
+    .. math:: \hat\eta = \max_t \Bigl( \sum_k \|u_{tk}\|_F^2 / \sum_k \min (m_k, n_k)
         \Bigr)^{1/2},
 
     over the tensors of one optimizer. Convolutions are read as matrices of shape (output channels,
