@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
+from inspect import Signature, signature
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
+from sphinx.util.inspect import stringify_signature
 
 import hybrid_predict
 
@@ -41,8 +43,8 @@ suppress_warnings = ["myst.header"]  # a page that is included begins with its o
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
-autodoc_default_options = {"members": True, "inherited-members": "Exception,str,tuple,dict"}
-napoleon_google_docstring, napoleon_numpy_docstring = True, False
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 
 html_theme = "furo"
 html_title = "hybrid_predict"
@@ -60,6 +62,9 @@ PAGES = {
 """Pages of the repository that stand outside this folder, and the page that includes each."""
 
 LINK = re.compile(r"\[([^\]\[]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
+
+ACCENT = re.compile(r"\\(?:bar|hat|tilde) ?(?:\\?[A-Za-z]+|\{[^{}]*\})(?=_)")
+"""An accented sign with an index: docutils would put the index below it."""
 
 
 def rebased(text: str, origin: Path, page: Path) -> str:
@@ -84,11 +89,17 @@ def rebased(text: str, origin: Path, page: Path) -> str:
 
 
 def read(app: Sphinx, page: str, content: list[str]) -> None:
-    """Rebase the links of a page; the navigation has the pages beside a README below it."""
+    """Rebase the links of a page; the navigation has the pages beside a README below it.
+
+    They stand in the order in which the README links to them, others after them.
+    """
     path = DOCS / f"{page}.md"
     content[0] = rebased(content[0], path, path)
     if path.name in ("README.md", "index.md") and path.parent != DOCS:
-        content[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*\n```\n"
+        linked = [target for _, target, _ in LINK.findall(content[0])]
+        beside = sorted(f.name for f in path.parent.glob("*.md") if f != path)
+        beside.sort(key=lambda f: linked.index(f) if f in linked else len(linked))
+        content[0] += "\n```{toctree}\n:hidden:\n\n" + "\n".join(beside) + "\n```\n"
 
 
 def include(app: Sphinx, origin: Path, page: str, content: list[str]) -> None:
@@ -114,14 +125,40 @@ def resolve(
     return None
 
 
+def told(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, said: str | None, returns: str | None
+) -> tuple[str | None, str | None]:
+    """The arguments of a class's constructor where a base class hides them."""
+    if what == "class" and said == "(*args, **kwargs)":
+        parameters = list(signature(obj.__init__).parameters.values())[1:]
+        said = stringify_signature(Signature(parameters), show_annotation=False)
+    return said, returns
+
+
+def list_references(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Make a list of the sources of a docstring: each ends with an address or a full stop."""
+    if "References:" not in lines:
+        return
+    ended = True
+    for at in range(lines.index("References:") + 1, len(lines)):
+        text = lines[at].strip()
+        if not text:
+            break
+        lines[at] = f"    {'* ' if ended else '  '}{text}"
+        ended = "https://" in text or text.endswith(".")
+
+
 def mathml(writer: Any, node: nodes.math | nodes.math_block, *, block: bool) -> None:
     """Write a formula as MathML, which browsers draw without any script.
 
     Raises:
         SkipNode: Always; the formula has no children left to write.
     """
+    formula = ACCENT.sub(r"{\g<0>}", node.astext())
     try:
-        writer.body.append(tex2mathml(node.astext(), as_block=block))
+        writer.body.append(tex2mathml(formula, as_block=block))
     except MathError as error:
         logger.warning("%s", error, location=node)
     raise nodes.SkipNode
@@ -132,6 +169,8 @@ def setup(app: Sphinx) -> None:
     app.add_html_math_renderer(
         "mathml", (partial(mathml, block=False), None), (partial(mathml, block=True), None)
     )
+    app.connect("autodoc-process-docstring", list_references, priority=100)  # before napoleon
+    app.connect("autodoc-process-signature", told)
     app.connect("source-read", read)
     app.connect("include-read", include)
     app.connect("missing-reference", resolve)
