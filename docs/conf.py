@@ -38,6 +38,7 @@ exclude_patterns = ["results", "_build"]
 highlight_language = "none"  # pages name the language of every block that has one
 
 myst_heading_anchors = 4
+myst_disable_syntax = ["myst_line_comment", "myst_block_break", "myst_target"]
 suppress_warnings = ["myst.header"]  # a page that is included begins with its own title
 
 autodoc_member_order = "bysource"
@@ -64,7 +65,7 @@ PAGES = {
 LINK = re.compile(r"\[([^\]\[]*)\]\((?!https?:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 ACCENT = re.compile(r"\\(?:bar|hat|tilde) ?(?:\\?[A-Za-z]+|\{[^{}]*\})(?=_)")
-"""An accented sign with an index: docutils would put the index below it."""
+"""An accented sign with an index, which docutils puts below unless a group stands around them."""
 
 
 def rebased(text: str, origin: Path, page: Path) -> str:
@@ -81,7 +82,8 @@ def rebased(text: str, origin: Path, page: Path) -> str:
         path = PAGES.get(path, path)
         if path.is_dir():
             if not (path / "README.md").exists():
-                return f"{said} (`{path.relative_to(ROOT)}/`)"
+                named = f"`{path.relative_to(ROOT)}/`"
+                return named if said.strip("`/") in named else f"{said} ({named})"
             path = PAGES.get(path / "README.md", path / "README.md")
         return f"[{said}]({os.path.relpath(path, page.parent)}{anchor})"
 
@@ -135,6 +137,13 @@ def told(
     return said, returns
 
 
+def public_bases(app: Sphinx, name: str, obj: type, options: Any, bases: list[type]) -> None:
+    """Name the bases of a private base in its place."""
+    for base in [b for b in bases if b.__name__.startswith("_")]:
+        at = bases.index(base)
+        bases[at : at + 1] = base.__bases__
+
+
 def list_references(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
@@ -156,7 +165,7 @@ def mathml(writer: Any, node: nodes.math | nodes.math_block, *, block: bool) -> 
     Raises:
         SkipNode: Always; the formula has no children left to write.
     """
-    formula = ACCENT.sub(r"{\g<0>}", node.astext())
+    formula = ACCENT.sub(r"{{}\g<0>}", node.astext())
     try:
         writer.body.append(tex2mathml(formula, as_block=block))
     except MathError as error:
@@ -171,6 +180,7 @@ def setup(app: Sphinx) -> None:
     )
     app.connect("autodoc-process-docstring", list_references, priority=100)  # before napoleon
     app.connect("autodoc-process-signature", told)
+    app.connect("autodoc-process-bases", public_bases)
     app.connect("source-read", read)
     app.connect("include-read", include)
     app.connect("missing-reference", resolve)

@@ -8,7 +8,9 @@ import pkgutil
 import re
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -88,10 +90,40 @@ def test_the_figure_is_what_its_script_draws(tmp_path: Path) -> None:
     assert words.findall(committed) == words.findall(target.read_text()) != []
 
 
-@pytest.mark.slow
-def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as a command does it, with warnings as errors."""
     pytest.importorskip("sphinx")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(tmp_path)]
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    assert (tmp_path / "index.html").exists()
+    return folder
+
+
+INCLUDED = {
+    ROOT / "README.md": DOCS / "index.md",
+    ROOT / "CONTRIBUTING.md": DOCS / "contributing" / "index.md",
+    ROOT / "examples" / "README.md": DOCS / "examples.md",
+}
+
+
+def words(page: Path) -> Counter[str]:
+    """The words of a page that readers see; not those of comments, directives, images and links."""
+    unseen = r"<!--.*?-->|^```{.*?^```|^```\w*$|!\[.*?\]\([^)]*\)|\]\([^)]*\)"
+    seen = re.sub(unseen, "", page.read_text(), flags=re.M | re.S)
+    return Counter(re.findall(r"[^\W\d_]+", seen))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*PAGES, *INCLUDED], ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_site_has_every_word_of_a_page(page: Path, site: Path) -> None:
+    built = site / INCLUDED.get(page, page).relative_to(DOCS).with_suffix(".html")
+    text = unescape(re.sub(r"<[^>]+>", "", built.read_text().split("<article")[1]))
+    assert [word for word, count in words(page).items() if text.count(word) < count] == []
+
+
+@pytest.mark.slow
+def test_the_site_fetches_nothing(site: Path) -> None:
+    fetched = re.compile(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
+    assert [page for page in site.rglob("*.html") if fetched.search(page.read_text())] == []
