@@ -42,7 +42,7 @@ class HybridPredictError(Exception):
 
     @property
     def what(self) -> str:
-        """The error message."""
+        """The message, which says what failed."""
         return str(self)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -29,7 +31,9 @@ def test_snippets_run(
     monkeypatch.chdir(tmp_path)
     snippets = FENCE.findall(page.read_text())
     for snippet in snippets:
-        exec(compile(snippet, named(page), "exec"), {"__name__": "snippet"})
+        module = ModuleType("snippet")
+        monkeypatch.setitem(sys.modules, "snippet", module)  # where dataclasses look
+        exec(compile(snippet, named(page), "exec"), vars(module))
         printed = capsys.readouterr().out
         for line in re.findall(r"print\(.*\)  # (.+)$", snippet, re.M):
             assert line in printed

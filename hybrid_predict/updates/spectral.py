@@ -37,7 +37,7 @@ class SpectralUpdate(AbstractUpdate):
     The factor b makes the longest corrected updates as long as those of Muon with learning rate
     :math:`\eta`. The longest updates of the optimizer so far are those of Muon with the rate
 
-    .. math:: \hat\eta = \max_t \Bigl( \sum_k \|u_{tk}\|_F^2 \Big/ \sum_k \min (m_k, n_k)
+    .. math:: \hat\eta = \max_t \Bigl( \sum_k \|u_{tk}\|_F^2 / \sum_k \min (m_k, n_k)
         \Bigr)^{1/2},
 
     over the tensors of one optimizer. Convolutions are read as matrices of shape (output channels,

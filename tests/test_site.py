@@ -1,0 +1,129 @@
+"""The site builds without a warning, and lists every public name and every page."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hybrid_predict
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+PUBLIC = (
+    "hybrid_predict",
+    "hybrid_predict.audit",
+    "hybrid_predict.forecast.predictors",
+    "hybrid_predict.testing",
+    "hybrid_predict.updates",
+)
+DIRECTIVE = re.compile(r"^\.\. auto(?:class|function|data):: (\S+)$", re.M)
+FENCE = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
+TOCTREE = re.compile(r"^```{toctree}\n(.*?)^```", re.M | re.S)
+
+
+def resolved(name: str) -> Any:
+    return pkgutil.resolve_name(name)
+
+
+@pytest.fixture(scope="module")
+def reference() -> list[Any]:
+    """Every object that the API reference has."""
+    text = "\n".join(page.read_text() for page in sorted((DOCS / "api").glob("*.md")))
+    return [resolved(name) for name in DIRECTIVE.findall(text)]
+
+
+def exported() -> Iterator[str]:
+    for module in PUBLIC:
+        yield from (f"{module}.{name}" for name in importlib.import_module(module).__all__)
+    yield from (f"hybrid_predict.{name}" for name in hybrid_predict._HOMES)
+
+
+def used() -> Iterator[str]:
+    """What pages and examples import of the package."""
+    sources = [code for page in PAGES for code in FENCE.findall(page.read_text())]
+    sources += [path.read_text() for path in sorted((ROOT / "examples").rglob("*.py"))]
+    for node in (node for source in sources for node in ast.walk(ast.parse(source))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("hybrid_predict"):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+@pytest.mark.parametrize("name", sorted({*exported(), *used()}))
+def test_a_name_that_users_write_is_in_the_api_reference(name: str, reference: list[Any]) -> None:
+    assert any(resolved(name) is known for known in reference), f"add {name} to docs/api/"
+
+
+def navigated() -> set[Path]:
+    """The pages that docs/index.md lists, and those beside a README.md or index.md among them."""
+    index = DOCS / "index.md"
+    lines = [line for block in TOCTREE.findall(index.read_text()) for line in block.splitlines()]
+    found = {index, *(DOCS / f"{line}.md" for line in lines if line and not line.startswith(":"))}
+    heads = [page for page in found if page.name in ("README.md", "index.md") and page != index]
+    return found | {page for head in heads for page in head.parent.glob("*.md")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_a_page_stands_in_the_navigation(page: Path) -> None:
+    assert page in navigated()
+
+
+def test_the_navigation_lists_only_pages() -> None:
+    assert navigated() == set(PAGES)
+
+
+def test_the_figure_is_what_its_script_draws(tmp_path: Path) -> None:
+    script, target = DOCS / "figures" / "steps.py", tmp_path / "steps.svg"
+    subprocess.run([sys.executable, str(script), str(target)], check=True)
+    committed = script.with_suffix(".svg").read_text()
+    words = re.compile(r"<text[^>]*>([^<]+)</text>")
+    assert words.findall(committed) == words.findall(target.read_text()) != []
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built as a command does it, with warnings as errors."""
+    pytest.importorskip("sphinx")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", str(DOCS), str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    return folder
+
+
+INCLUDED = {
+    ROOT / "README.md": DOCS / "index.md",
+    ROOT / "CONTRIBUTING.md": DOCS / "contributing" / "index.md",
+    ROOT / "examples" / "README.md": DOCS / "examples.md",
+}
+
+
+def words(page: Path) -> Counter[str]:
+    """The words of a page that readers see; not those of comments, directives, images and links."""
+    unseen = r"<!--.*?-->|^```{.*?^```|^```\w*$|!\[.*?\]\([^)]*\)|\]\([^)]*\)"
+    seen = re.sub(unseen, "", page.read_text(), flags=re.M | re.S)
+    return Counter(re.findall(r"[^\W\d_]+", seen))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [*PAGES, *INCLUDED], ids=lambda page: str(page.relative_to(ROOT)))
+def test_the_site_has_every_word_of_a_page(page: Path, site: Path) -> None:
+    built = site / INCLUDED.get(page, page).relative_to(DOCS).with_suffix(".html")
+    text = unescape(re.sub(r"<[^>]+>", "", built.read_text().split("<article")[1]))
+    assert [word for word, count in words(page).items() if text.count(word) < count] == []
+
+
+@pytest.mark.slow
+def test_the_site_fetches_nothing(site: Path) -> None:
+    fetched = re.compile(r'<(?:script|link|img|iframe)\b[^>]*(?:src|href)="(?:https?:)?//[^"]*"')
+    assert [page for page in site.rglob("*.html") if fetched.search(page.read_text())] == []
