@@ -35,6 +35,8 @@ def _add_options(add: Any) -> None:
     add("--seeds", type=integer, metavar="N", help="Paired seeds (those of the file, or 5).")
     add("--threads", type=integer, metavar="N", help="Threads of torch (torch's own choice).")
     add("--plan", action="store_true", help="Only say what would be trained and how long it takes.")
+    add("--search", action="store_true",
+        help="Find the largest of the file's speedups that keeps quality.")  # fmt: skip
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
 
@@ -67,12 +69,17 @@ def _command(options: Namespace) -> int:
 
 
 def _run(options: Namespace) -> int:
-    from hybrid_predict.audit import plan_audit
+    from hybrid_predict.audit import plan_audit, plan_search
     from hybrid_predict.audit.yaml_file import read_audit
 
     make_run, config, source = read_audit(options.file)
     chosen: dict[str, Any] = {} if options.seeds is None else {"seeds": options.seeds}
     config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
+    if options.plan and options.search:
+        print(plan_search(make_run, config))
+        return 0
+    if options.search:
+        return _search(make_run, config, source, options.output_dir)
     if options.plan:
         print(plan_audit(make_run, config, options.output_dir, source=source))
         return 0
@@ -104,6 +111,38 @@ def _audit(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], outpu
     conclusion = _conclusion(plain_finding(shown), shown["verdict"])
     screen.conclude(shown, conclusion, table, folder, mlflow=config.mlflow)
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]
+
+
+def _search(make_run: MakeRun, config: AuditConfig, source: dict[str, Any], output: str) -> int:
+    from hybrid_predict.audit import search
+    from hybrid_predict.audit.bisection import most_tests
+    from hybrid_predict.audit.searching import RESULTS, WAYS
+    from hybrid_predict.audit.verdict import percent, signed
+    from hybrid_predict.cli.screen import Screen
+
+    folder = output_folder(output)
+    most = config.seeds * (1 + len(WAYS) * 2 * most_tests(len(config.speedups)))
+    print(f"{PROGRAM} audit --search: at most {most} runs, written to {folder}", flush=True)
+
+    def outcome(run: Any) -> str:
+        return run["failure"] or f"{config.metric} {run['metric']:.5g}"
+
+    with Screen([1.0] * most, outcome) as screen:
+        result = search(make_run, config, folder, observer=screen, source=source)
+    rows = [
+        [
+            tried.arm, f"{tried.speedup:g}", str(tried.verdict.seeds),
+            "" if tried.verdict.saving is None else percent(tried.verdict.saving),
+            "" if tried.verdict.contrast is None else signed(tried.verdict.contrast.mean),
+            "keeps quality" if tried.passed else tried.verdict.outcome.value,
+        ]
+        for tried in result.tried
+    ]  # fmt: skip
+    titles = ["arm", "speedup", "seeds", "fewer full steps", "contrast", "finding"]
+    screen.answer(titles, rows, result.line, folder / RESULTS, partial=result.partial)
+    if result.partial:
+        return INTERRUPTED
+    return STATUS["verified" if any(result.best.values()) else "no saving"]
 
 
 def _conclusion(finding: str, verdict: Mapping[str, Any]) -> dict[str, str]:
