@@ -4,6 +4,7 @@ from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.plan import AuditPlan, plan_audit
 from hybrid_predict.audit.run import AuditResult, audit
+from hybrid_predict.audit.searching import SearchPlan, SearchResult, plan_search, search
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, judge_audit
 
 __all__ = [
@@ -13,7 +14,11 @@ __all__ = [
     "AuditPlan",
     "AuditResult",
     "AuditVerdict",
+    "SearchPlan",
+    "SearchResult",
     "audit",
     "judge_audit",
     "plan_audit",
+    "plan_search",
+    "search",
 ]

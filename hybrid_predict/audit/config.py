@@ -18,7 +18,9 @@ from hybrid_predict.updates import make_update
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
 
-_ANY_TIME = ("seeds", "margin", "retain", "alpha", "experiment", "mlflow", "controls")
+_ANY_TIME = (
+    "seeds", "speedups", "margin", "retain", "alpha", "experiment", "mlflow", "controls",
+)  # fmt: skip
 """What finished arms do not depend on; a control's own arms do on what it changes."""
 
 _SET_BY_THE_AUDIT = (
@@ -36,6 +38,7 @@ class AuditConfig:
         seeds: Number of paired seeds, at least 1; they are 0, 1, 2 and so on. Fewer than 5 give a
             hint and no verdict.
         speedup: Steps per full step of the hybrid arm, above 1.
+        speedups: What :func:`hybrid_predict.audit.search` chooses from, ascending and above 1.
         margin: Loss of quality, in units of the metric, up to which the hybrid arm counts as equal
             to the full arm; above 0. ``None`` judges by ``retain`` instead.
         retain: Share of what the saved steps are worth, that is of the difference between the short
@@ -59,6 +62,7 @@ class AuditConfig:
     mode: Literal["min", "max"] = "min"
     seeds: int = 5
     speedup: float = 1.5
+    speedups: tuple[float, ...] = (1.25, 1.5, 2.0, 3.0)
     margin: float | None = None
     retain: float = 0.8
     alpha: float = 0.05
@@ -81,6 +85,7 @@ class AuditConfig:
             raise ConfigError("mlflow", "True or False", self.mlflow)
         if not (_number(self.speedup) and self.speedup > 1):
             raise ConfigError("speedup", "a finite number above 1", self.speedup)
+        self._check_speedups()
         if self.margin is not None and not (_number(self.margin) and self.margin > 0):
             raise ConfigError("margin", "a finite number above 0, or None", self.margin)
         if not (_number(self.retain) and 0 < self.retain <= 1):
@@ -97,6 +102,13 @@ class AuditConfig:
     def arms(self) -> tuple[str, ...]:
         """The arms, in the order in which each seed trains them."""
         return (*ARMS, *self.controls)
+
+    def _check_speedups(self) -> None:
+        given = self.speedups
+        numbers = isinstance(given, (list, tuple)) and all(_number(s) and s > 1 for s in given)
+        if not numbers or not given or list(given) != sorted(set(given)):
+            raise ConfigError("speedups", "numbers above 1, ascending", given)
+        object.__setattr__(self, "speedups", tuple(given))
 
     def hybrid_config(self) -> HybridConfig:
         """The configuration of the hybrid arm.
@@ -132,9 +144,13 @@ class AuditConfig:
         """The configuration as plain data."""
         values = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
         chosen = self.hybrid_config().to_dict()
-        given = {name: chosen[name] for name in self.hybrid}
-        controls = {name: dict(changes) for name, changes in self.controls.items()}
-        return {**values, "hybrid": given, "scaled": list(self.scaled), "controls": controls}
+        plain = {
+            "hybrid": {name: chosen[name] for name in self.hybrid},
+            "scaled": list(self.scaled),
+            "speedups": list(self.speedups),
+            "controls": {name: dict(changes) for name, changes in self.controls.items()},
+        }
+        return {**values, **plain}
 
 
 def _check_controls(controls: Any) -> None:

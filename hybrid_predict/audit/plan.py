@@ -47,7 +47,7 @@ class AuditPlan:
                 f"{self.runs} runs: {len(self.full_steps)} arms, {self.seeds} seeds; "
                 f"{self.done} done.",
                 f"Full steps per run: {steps}.",
-                f"About {_duration(self.seconds)} of training to come, at "
+                f"About {duration(self.seconds)} of training to come, at "
                 f"{1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
                 "updates, predicted steps and start-up are not included; on small models they "
                 "take longer.",
@@ -101,7 +101,7 @@ def plan_audit(
     )
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
     """Seconds as people say them."""
     if seconds < 90:
         return f"{seconds:.0f} seconds"

@@ -29,6 +29,7 @@ from hybrid_predict.runs.runtime import environment, finite
 SCHEMA = 4
 """Of the results file: what its fields mean."""
 
+Run = Mapping[str, Any]
 Runs = Sequence[Mapping[str, Any]]
 
 
@@ -78,18 +79,21 @@ def by_seed(runs: Runs) -> dict[int, dict[str, Mapping[str, Any]]]:
 
 def paired_seeds(runs: Runs) -> list[PairedSeed]:
     """What the verdict is about: the seeds that have all arms."""
-    return [
-        PairedSeed(
-            full=_metric(arms[FULL]),
-            short=_metric(arms[SHORT]),
-            hybrid=_metric(arms[HYBRID]),
-            full_steps=arms[FULL]["full_steps"],
-            short_steps=arms[SHORT]["full_steps"],
-            hybrid_steps=arms[HYBRID]["full_steps"],
-            unmeasured=frozenset(n for n in ARMS if arms[n]["failure"] == NOT_FINITE),
-        )
-        for arms in by_seed(runs).values()
-    ]
+    return [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in by_seed(runs).values()]
+
+
+def paired(full: Run, short: Run, hybrid: Run) -> PairedSeed:
+    """What a verdict compares of one seed, from the entries of its arms."""
+    named = zip((FULL, SHORT, HYBRID), (full, short, hybrid), strict=True)
+    return PairedSeed(
+        full=_metric(full),
+        short=_metric(short),
+        hybrid=_metric(hybrid),
+        full_steps=full["full_steps"],
+        short_steps=short["full_steps"],
+        hybrid_steps=hybrid["full_steps"],
+        unmeasured=frozenset(name for name, run in named if run["failure"] == NOT_FINITE),
+    )
 
 
 def _metric(run: Mapping[str, Any]) -> float:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hybrid_predict.cli.auditing import check_threads, shown
+from hybrid_predict.cli.auditing import check_threads, searched, shown
 from hybrid_predict.cli.options import integer, need, output_folder, under_way
 from hybrid_predict.cli.program import BAD_USAGE, INTERRUPTED, Command
 from hybrid_predict.errors import HybridPredictError
@@ -33,6 +33,8 @@ def _add_options(add: Any) -> None:
     add("--threads", type=integer, metavar="N", help="Threads of torch (torch's own choice).")
     add("--plan", action="store_true", help="Only say what would be trained and how long it takes.")
     add("--overwrite", action="store_true", help="Train anew what the folder holds already.")
+    add("--search", action="store_true",
+        help="Find the largest of the file's speedups that keeps quality.")  # fmt: skip
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
 
@@ -63,7 +65,7 @@ def _command(options: Namespace) -> int:
 
 
 def _run(options: Namespace) -> int:
-    from hybrid_predict.audit import audit, plan_audit
+    from hybrid_predict.audit import audit, plan_audit, plan_search, search
     from hybrid_predict.audit.yaml_file import read_audit
 
     under_way(f"reading {options.file}")
@@ -72,9 +74,17 @@ def _run(options: Namespace) -> int:
     config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
     if options.plan:
         under_way("timing a few full steps of plain training")
-        print(plan_audit(make_run, config, options.output_dir, source=source))
+        if options.search:
+            print(plan_search(make_run, config))
+        else:
+            print(plan_audit(make_run, config, options.output_dir, source=source))
         return 0
     folder = output_folder(options.output_dir)
+    if options.search:
+        found = searched(config, folder, partial(search, make_run, config, folder, source=source))
+        if found.partial:
+            return INTERRUPTED
+        return STATUS["verified" if any(found.best.values()) else "no saving"]
     need("The audit", ["mlflow"] if config.mlflow else [])
     train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
     result = shown("audit", config, folder, train)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from hybrid_predict.cli.options import PROGRAM
 from hybrid_predict.errors import ConfigError
 
 if TYPE_CHECKING:
-    from hybrid_predict.audit import AuditConfig, AuditResult
+    from hybrid_predict.audit import AuditConfig, AuditResult, SearchResult
 
 
 def check_threads(number: int | None) -> None:
@@ -47,10 +48,7 @@ def shown(
     lengths = [1.0 / config.speedup if a in fewer else 1.0 for a in config.arms] * config.seeds
     print(f"{PROGRAM} {command}: {len(lengths)} runs, written to {folder}", flush=True)
 
-    def outcome(run: Any) -> str:
-        return run["failure"] or f"{config.metric} {run['metric']:.5g}"
-
-    with Screen(lengths, outcome) as screen:
+    with Screen(lengths, partial(_outcome, config)) as screen:
         result = train(observer=screen)
     titles = [title.format(metric=config.metric) for title in COLUMNS]
     table = (titles, [row.values() for row in audit_rows(result.results)])
@@ -61,6 +59,43 @@ def shown(
     if screen.found == len(lengths):
         print("Nothing was trained: all runs were done before. --overwrite trains them anew.")
     return result
+
+
+def searched(config: AuditConfig, folder: Path, train: Callable[..., SearchResult]) -> SearchResult:
+    """Carry out a search: progress while it trains, then what was tried, and the line to paste.
+
+    Args:
+        config: What is compared.
+        folder: The output folder.
+        train: Makes the search, with the observer as its only further argument.
+
+    Returns:
+        What it found.
+    """
+    from hybrid_predict.audit.searching import RESULTS, most_runs
+    from hybrid_predict.audit.verdict import percent
+    from hybrid_predict.cli.screen import Screen
+
+    most = most_runs(config)
+    print(f"{PROGRAM} audit --search: at most {most} runs, written to {folder}", flush=True)
+    with Screen([1.0] * most, partial(_outcome, config)) as screen:
+        result = train(observer=screen)
+    rows = [
+        [
+            tried.arm, f"{tried.speedup:g}", str(tried.verdict.seeds),
+            "" if tried.verdict.saving is None else percent(tried.verdict.saving),
+            "keeps quality" if tried.passed else tried.verdict.outcome.value,
+        ]
+        for tried in result.tried
+    ]  # fmt: skip
+    titles = ["arm", "speedup", "seeds", "fewer full steps", "finding"]
+    screen.answer(titles, rows, result.line, folder / RESULTS, partial=result.partial)
+    return result
+
+
+def _outcome(config: AuditConfig, run: Mapping[str, Any]) -> str:
+    """What a finished run ended with."""
+    return run["failure"] or f"{config.metric} {run['metric']:.5g}"
 
 
 def _conclusion(finding: str, verdict: Mapping[str, Any]) -> dict[str, str]:

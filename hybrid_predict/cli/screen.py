@@ -116,6 +116,30 @@ class Screen(Observer):
             uri = tracking_uri(folder)
             show(f"MLflow:   mlflow ui --backend-store-uri {uri}", soft_wrap=True)
 
+    def answer(
+        self,
+        titles: Sequence[str],
+        rows: Iterable[Iterable[str]],
+        line: str,
+        results: Path,
+        *,
+        partial: bool,
+    ) -> None:
+        """Print what a search has tried, and the line to paste.
+
+        Args:
+            titles: Of the table's columns.
+            rows: A row for each candidate.
+            line: The line.
+            results: The results file.
+            partial: Whether the search was stopped before its answer was final.
+        """
+        self._show_table(titles, rows)
+        if partial:
+            self._console.print("\nStopped; the same command goes on. So far:")
+        self._console.print(f"\n[bold]{line}[/bold]\n", soft_wrap=True)
+        self._console.print(f"Results:  {results}", soft_wrap=True)
+
     def _show_table(self, titles: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table

@@ -1,0 +1,96 @@
+"""Bisection over candidates, and the error rate of a whole search by simulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from hybrid_predict import ConfigError
+from hybrid_predict.audit import AuditConfig, AuditOutcome, judge_audit
+from hybrid_predict.audit.bisection import Bisection, level, most_tests
+from hybrid_predict.audit.verdict import PairedSeed
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_every_border_is_found_in_as_many_tests_as_promised(count: int) -> None:
+    longest = 0
+    for border in range(count + 1):
+        search, tested = Bisection(count), []
+        while (due := search.due) is not None:
+            tested.append(due)
+            search.tell(due < border)
+        assert search.best == (border - 1 if border else None)
+        assert len(set(tested)) == len(tested) <= most_tests(count)
+        longest = max(longest, len(tested))
+    assert longest == most_tests(count)
+
+
+def test_nothing_is_told_once_the_answer_is_known() -> None:
+    search = Bisection(1)
+    search.tell(True)
+    with pytest.raises(ConfigError, match="due"):
+        search.tell(True)
+    with pytest.raises(ConfigError, match="count"):
+        Bisection(0)
+
+
+SPEEDUPS = (1.25, 1.5, 2.0, 3.0)
+FULL, RETAIN = 600, 0.8
+
+
+def plain(steps: float) -> float:
+    """Loss of plain training of so many full steps."""
+    return float(2.0 * steps**-0.3)
+
+
+def searched(rng: np.random.Generator, seeds: int, border: int, alpha: float) -> int | None:
+    """One search on a made-up task whose candidates below ``border`` are as good as full.
+
+    The others keep exactly the share of the saved steps' worth that just does not suffice.
+    """
+    config = AuditConfig(retain=RETAIN, alpha=alpha)
+    shared = rng.normal(0, 0.02, seeds)  # of a seed's data and initial weights
+
+    def runs(loss: float) -> np.ndarray:
+        return loss + shared + rng.normal(0, 0.003, seeds)
+
+    full, search = runs(plain(FULL)), Bisection(len(SPEEDUPS))
+    while (due := search.due) is not None:
+        steps = round(FULL / SPEEDUPS[due])
+        kept = 1.0 if due < border else RETAIN
+        short = runs(plain(steps))
+        hybrid = runs(plain(steps) + kept * (plain(FULL) - plain(steps)))
+        paired = [
+            PairedSeed(f, s, h, FULL, steps, steps)
+            for f, s, h in zip(full, short, hybrid, strict=True)
+        ]
+        search.tell(judge_audit(paired, config).outcome is AuditOutcome.VERIFIED)
+    return search.best
+
+
+@pytest.mark.parametrize("border", [0, 1, 2])
+def test_a_search_rarely_answers_with_more_than_keeps_quality(border: int) -> None:
+    rng, trials, alpha = np.random.default_rng(border), 400, 0.1
+    each = level(alpha, len(SPEEDUPS))
+    found = [searched(rng, 6, border, each) for _ in range(trials)]
+    wrong = sum(best is not None and best >= border for best in found)
+    # Three standard errors of a share of 400 above what is promised.
+    assert wrong / trials < alpha + 3 * np.sqrt(alpha * (1 - alpha) / trials)
+
+
+def test_a_search_mostly_finds_the_border() -> None:
+    rng, trials = np.random.default_rng(7), 100
+    found = [searched(rng, 8, 3, level(0.1, len(SPEEDUPS))) for _ in range(trials)]
+    assert sum(best == 2 for best in found) > 0.7 * trials
+
+
+def test_without_the_correction_the_error_is_larger() -> None:
+    """So that the test above can fail: each test at the whole level errs more often in a search."""
+    errors = {}
+    for corrected in (False, True):
+        rng = np.random.default_rng(3)
+        each = level(0.2, len(SPEEDUPS)) if corrected else 0.2
+        found = [searched(rng, 6, 0, each) for _ in range(300)]
+        errors[corrected] = sum(best is not None for best in found) / 300
+    assert errors[False] > errors[True]
+    assert errors[False] > 0.2
