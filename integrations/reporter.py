@@ -157,7 +157,7 @@ class Reporter:
         if not planned or ledger.predicted_steps or self._engine.config.shadow:
             return ""
         reasons = [event["reason"] for event in ledger.events]
-        found = [reason for reason in reasons if reason.startswith("no predicted steps")]
+        found = [reason for reason in reasons if "no predicted steps" in reason]
         return f"; {found[-1]}" if found else ""
 
     def detach(self) -> None:

@@ -284,7 +284,7 @@ class HybridEngine(Uncopied):
                 self._run.apply_budget()  # before the first correction
             if good is not False:
                 gate, options = self._forecaster.gate, self.optimizer.options(index)
-                correct = not (self.clock.cooling or (gate.closed and gate.weak))
+                correct = not (self.clock.cooling or gate.locked)
                 for group in self._forecaster.groups_of(index):
                     group.before_update(self.optimizer, options, good, correct=correct)
         step.hook_seconds += perf_counter() - started
@@ -324,10 +324,14 @@ class HybridEngine(Uncopied):
             self._run.record_event(self._forecaster.gate.reason, logging.INFO, step.number)
 
     def _judge(self, *, drain: bool) -> None:
-        """Apply the verdicts that can be read, and fall back if the loss has risen for too long."""
+        """Apply the verdicts that can be read, and fall back if the plug-in does no good."""
         self._run.judge(drain=drain)
-        if self._run.verifier.monitor.risen and not self.clock.plain:
+        if self.clock.plain:
+            return
+        if self._run.verifier.monitor.risen:
             self._fall_back("the training loss stands above that of the warm-up")
+        elif self._forecaster.gate.locked:
+            self._fall_back(self._forecaster.gate.reason)
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:

@@ -43,6 +43,11 @@ class Gate:
     weak: bool = False
 
     @property
+    def locked(self) -> bool:
+        """Whether the gate stays closed: the budget is fixed after the first full step."""
+        return self.closed and self.weak
+
+    @property
     def reason(self) -> str:
         """Reason for the closed gate, as an event for the ledger."""
         return TOO_EXPENSIVE if self.weak else NO_SKILL

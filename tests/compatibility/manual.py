@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning_models import Net, fit
 from torch import Tensor, optim
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from torch.optim import lr_scheduler
@@ -15,7 +16,6 @@ from torch.optim import lr_scheduler
 from compatibility.rows import Table
 from compatibility.subject import EPOCHS, Run, Subject, mlp, refuses, train
 from hybrid_predict import UnsupportedSetupError
-from lightning_models import Net, fit
 
 TABLE = Table("optimizer")
 
@@ -95,7 +95,7 @@ for _name, _kwargs in {"max_steps": {"max_steps": 72}, "max_epochs": EPOCHS}.ite
         partial(gan, _kwargs),
         note="one `training_step` is one full step; global step counts every update, as always; "
         "schedulers that it steps follow; each network has a head of its own",
-        proof="test_compatibility.py::test_a_gan_resumes_bit_for_bit",
+        proof="compatibility/test_compatibility.py::test_a_gan_resumes_bit_for_bit",
     )
 
 

@@ -200,6 +200,17 @@ def test_small_models_are_corrected_in_full(monkeypatch):
 
 
 @pytest.mark.parametrize(("speedup", "corrected"), [(1.5, 0), (1, 20)])
-def test_weak_corrections_are_spared_where_nothing_is_predicted(speedup, corrected):
+def test_a_run_with_weak_corrections_alone_is_plain_after_its_first_step(speedup, corrected):
     loop = Loop(40, max_overhead=0.0, speedup=speedup).train(0, 20)
-    assert loop.engine.ledger.corrected_steps == corrected
+    engine = loop.engine
+    assert engine.ledger.corrected_steps == corrected
+    assert engine.clock.plain is (speedup > 1)
+    assert bool(engine._run.forecaster.groups) is (speedup == 1)
+
+
+def test_a_run_that_fell_back_for_its_budget_is_the_plain_one():
+    loop, plain = Loop(40, max_overhead=0.0, speedup=1.5), Loop(40, enabled=False)
+    for run in (loop, plain):
+        run.train(0, 40)
+        assert run.engine.ledger.steps == 40
+    assert all(map(torch.equal, loop.weights(), plain.weights()))

@@ -13,9 +13,9 @@ import lightning.pytorch
 import pytest
 import pytorch_lightning
 import torch
+from lightning_models import AnyNet, SeededLoader, Ungated, fit, same, weights
 
 from hybrid_predict import HybridPredict
-from lightning_models import AnyNet, SeededLoader, Ungated, fit, same, weights
 
 TESTS = Path(__file__).parents[1]
 PACKAGES = {"lightning": lightning.pytorch, "pytorch_lightning": pytorch_lightning}
@@ -35,7 +35,7 @@ sys.meta_path = [Hide if finder is PathFinder else finder for finder in sys.meta
 import torch
 torch.set_num_threads(1)
 """
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent)])
+    path = os.pathsep.join([str(TESTS / "helpers"), str(TESTS.parent)])
     environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", hide + code], env=environment, text=True,
                           capture_output=True, timeout=300)  # fmt: skip

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 TESTS = Path(__file__).parents[1]
-FOLDERS = (TESTS, TESTS / "faults", TESTS / "ranks", TESTS.parent)
+FOLDERS = (TESTS, TESTS / "helpers", TESTS / "faults", TESTS / "ranks", TESTS.parent)
 SECONDS = 300
 ADVICE = (
     ".*does not have many workers",

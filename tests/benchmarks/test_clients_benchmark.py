@@ -9,12 +9,12 @@ from typing import Any, ClassVar, final
 
 import lightning as L
 import pytest
+from lightning_models import Net, loader
 
 from benchmarks import clients
 from benchmarks.clients import CLIENTS, run, table
 from benchmarks.clients.__main__ import main
 from benchmarks.clients.base import QUIET, Client
-from lightning_models import Net, loader
 
 
 @final

@@ -1,6 +1,6 @@
 """A run in a process of its own that is there to be killed.
 
-Run with: python tests/lightning_worker.py FOLDER
+Run with: python tests/helpers/lightning_worker.py FOLDER
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning_models import Net, SeededLoader, Ungated, fit
 
 from hybrid_predict import HybridPredict
-from lightning_models import Net, SeededLoader, Ungated, fit
 
 STEPS, EVERY = 240, 6
 

@@ -7,23 +7,7 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch.optim import SGD, AdamW
-
-from benchmarks.peers.averaging import ema_readout
-from benchmarks.peers.gpa import GPAAdamW
-from benchmarks.peers.muon import Muon
-from benchmarks.peers.nesterov import EMANesterov
-from benchmarks.peers.outer import OuterMomentum, lookahead, snoo
-from benchmarks.peers.schedule_free import schedule_free
-from benchmarks.peers.soap_muon import SOAPMuon
 from cases import OPTIMIZERS
-from hybrid_predict import (
-    ConfigError,
-    MissingExtraError,
-    UnsupportedSetupError,
-    UsageError,
-    Verdict,
-)
 from loops import NAN, Bench, make_config, same_bits, spoil_with
 from peer_twins import (
     BETAS,
@@ -44,6 +28,22 @@ from peer_twins import (
     twin_nesterov,
     twin_outer,
     twin_schedule_free,
+)
+from torch.optim import SGD, AdamW
+
+from benchmarks.peers.averaging import ema_readout
+from benchmarks.peers.gpa import GPAAdamW
+from benchmarks.peers.muon import Muon
+from benchmarks.peers.nesterov import EMANesterov
+from benchmarks.peers.outer import OuterMomentum, lookahead, snoo
+from benchmarks.peers.schedule_free import schedule_free
+from benchmarks.peers.soap_muon import SOAPMuon
+from hybrid_predict import (
+    ConfigError,
+    MissingExtraError,
+    UnsupportedSetupError,
+    UsageError,
+    Verdict,
 )
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from cases import UNGATED
 from torch import Tensor, nn
 
-from cases import UNGATED
 from hybrid_predict import HybridConfig, HybridEngine
 
 STEPS = 30

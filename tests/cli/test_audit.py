@@ -337,7 +337,7 @@ def test_help_names_the_exit_statuses(capsys):
     assert "--plan" in printed
 
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture

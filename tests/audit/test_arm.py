@@ -17,6 +17,7 @@ from lightning.pytorch.callbacks import (
     Timer,
     TQDMProgressBar,
 )
+from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
 from hybrid_predict.audit.arm import AuditArm
@@ -25,7 +26,6 @@ from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.training import train_arm, try_steps
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
-from lightning_models import Net, loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 

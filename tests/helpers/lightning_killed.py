@@ -13,13 +13,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import lightning_worker
 import torch
 from lightning.pytorch.callbacks import Callback
-
-import lightning_worker
-from hybrid_predict import HybridPredict
 from lightning_models import Net, same, weights
 from lightning_worker import EVERY, STEPS, train
+
+from hybrid_predict import HybridPredict
 
 SECONDS = 120
 STATUS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 0}

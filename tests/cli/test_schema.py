@@ -16,7 +16,7 @@ from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpd
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.runs.objects import made
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "docs" / "hybrid_predict.schema.json"
 CALLBACK = ROOT / "examples" / "by_feature" / "lightning_cli.yaml"
 AUDIT = ROOT / "examples" / "audit.yaml"

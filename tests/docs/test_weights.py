@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
-
 from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 KEY = "hybrid_predict"
 
 

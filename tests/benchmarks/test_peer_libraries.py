@@ -7,14 +7,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-
-from benchmarks import optimizers
-from benchmarks.optimizers import Rates
-from benchmarks.peers import libraries
-from benchmarks.peers.soap_muon import SOAPMuon
-from benchmarks.tasks import TASKS
-from hybrid_predict import ConfigError, MissingExtraError, UnsupportedSetupError
-from hybrid_predict.model.kinds import hidden_and_rest
 from peer_twins import (
     DECAY,
     EPS,
@@ -34,6 +26,14 @@ from peer_twins import (
     twin_soap,
     twin_soap_muon,
 )
+
+from benchmarks import optimizers
+from benchmarks.optimizers import Rates
+from benchmarks.peers import libraries
+from benchmarks.peers.soap_muon import SOAPMuon
+from benchmarks.tasks import TASKS
+from hybrid_predict import ConfigError, MissingExtraError, UnsupportedSetupError
+from hybrid_predict.model.kinds import hidden_and_rest
 
 SETTINGS = {"lr": RATE, "weight_decay": DECAY}
 normuon, soap, kron = (partial(f, **SETTINGS) for f in

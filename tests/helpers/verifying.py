@@ -1,10 +1,10 @@
 """Runs whose next full step verifies a predicted one, with every optimizer that torch fuses."""
 
 import torch
-
 from cases import OPTIMIZERS
-from hybrid_predict import HybridEngine
 from loops import Bench, make_config
+
+from hybrid_predict import HybridEngine
 
 FUSED = {
     "adamw, fused": lambda ps: torch.optim.AdamW(ps, lr=0.01, fused=True, weight_decay=0.1),

@@ -16,15 +16,15 @@ import lightning as L
 import numpy as np
 import pytest
 import torch
-
 from audit_task import STEPS, Task, config, keep, kept
+from lightning_models import Net, loader
+
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.report.audit import write_audit_page
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
-from lightning_models import Net, loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 

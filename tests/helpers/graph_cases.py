@@ -9,9 +9,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from cases import TiedLM
+from torch import Tensor, nn
 
 Loss = Callable[[Any], Tensor]
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-
 from cases import BACKEND_CASES, HISTORY_CASES, PREDICTOR_CASES, UPDATE_CASES
+
 from hybrid_predict import (
     ConfigError,
     ContractError,

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
-
 from cases import UNGATED
-from hybrid_predict.audit import AuditConfig
 from lightning_models import Net, loader
+
+from hybrid_predict.audit import AuditConfig
 
 STEPS = 18
 

@@ -14,7 +14,7 @@ from hybrid_predict.forecast.predictors import PREDICTORS
 from hybrid_predict.report.blocks import WIDTH
 from hybrid_predict.updates import UPDATES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
@@ -49,6 +49,18 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_no_line_is_longer_than_120_characters(page: Path) -> None:
     lines = [line for line in page.read_text().split("\n") if not line.startswith("|")]
     assert [line for line in lines if len(line) > WIDTH] == []
+
+
+def test_the_walk_through_the_code_names_what_there_is() -> None:
+    sources = [p for p in (ROOT / "hybrid_predict").rglob("*.py")] + [
+        *ROOT.glob("integrations/*.py")
+    ]
+    known = set(re.findall(r"\w+", "\n".join(path.read_text() for path in sources)))
+    named = re.findall(
+        r"`([A-Za-z_][\w.]*)(?:\(.*?\))?`", (ROOT / "docs" / "design.md").read_text()
+    )
+    assert len(named) > 20
+    assert {name for name in named if name.split(".")[-1] not in known} == set()
 
 
 @pytest.mark.parametrize("name", [*PREDICTORS, *UPDATES])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from torch import distributed as dist
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 FEATURES = EXAMPLES / "by_feature"
 
 SHARED = {"digits", "waves"}

@@ -12,6 +12,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import LearningRateFinder, ModelCheckpoint
+from lightning_models import Net, SeededLoader, Ungated, fit, loader, same, weights
 from torch.optim import lr_scheduler, swa_utils
 
 import hybrid_predict.errors
@@ -19,10 +20,9 @@ from compatibility.loops import Tuned
 from compatibility.manual import Gan
 from compatibility.rows import GROUPS, NOT_APPLICABLE, WORKS, Row, all_rows
 from hybrid_predict import HybridPredict
-from lightning_models import Net, SeededLoader, Ungated, fit, loader, same, weights
 
 ROWS = all_rows()
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r.group}: {r.name}")

@@ -4,9 +4,9 @@ import math
 
 import pytest
 import torch
+from cases import UNGATED
 from torch import nn
 
-from cases import UNGATED
 from hybrid_predict import HybridConfig, HybridEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse C")

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 import yaml
-
 from audit_task import STEPS, Task, config, keep, kept
+from lightning_models import Net, loader
+
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import audit, plan_audit
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import locked
-from lightning_models import Net, loader
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 

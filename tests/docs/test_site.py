@@ -18,7 +18,7 @@ import pytest
 
 import hybrid_predict
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 PUBLIC = (

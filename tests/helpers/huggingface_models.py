@@ -7,10 +7,9 @@ from typing import Any
 
 import torch
 import transformers
+from cases import UNGATED
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import CosineAnnealingLR
-
-from cases import UNGATED
 
 SIZE, STEPS = 6, 30
 OPTIONS: dict[str, Any] = {

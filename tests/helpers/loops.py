@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from cases import EVERY_KIND, MODELS, OPTIMIZERS
 from torch import Tensor, nn
 
-from cases import EVERY_KIND, MODELS, OPTIMIZERS
 from hybrid_predict import HybridConfig, HybridEngine, StepRecord
 
 Spoiler = Callable[[nn.Module, Tensor], Tensor]

@@ -9,7 +9,7 @@ from benchmarks.arms import ARMS, PLAIN
 from benchmarks.plan import recipe_digest
 from benchmarks.tasks import TASKS
 
-RESULTS = Path(__file__).parents[1] / "docs" / "results"
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.mark.parametrize("name", ["core", "wide"])

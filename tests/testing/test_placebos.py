@@ -4,13 +4,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-
 from cases import PREDICTOR_CASES
+from loops import Bench, make_config
+
 from hybrid_predict import ConfigError, MomentumPredictor, Phase
 from hybrid_predict.testing import check_predictor
 from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast
 from hybrid_predict.testing.predictors import History, same, steps
-from loops import Bench, make_config
 
 PLACEBOS = {"random": RandomForecast, "negated": NegatedForecast}
 every_placebo = pytest.mark.parametrize("placebo", PLACEBOS.values(), ids=PLACEBOS.keys())
