@@ -117,7 +117,7 @@ LAYERS = (
     ("updates",),
     ("forecast",),
     ("verify",),
-    ("engine",),
+    ("engine", "functional"),
     ("runs",),
     ("audit", "report", "demo"),
     ("integrations",),

@@ -1,7 +1,7 @@
 """Array kernels, one file per array library."""
 
-from hybrid_predict.tensors.base import AbstractBackend
 from hybrid_predict.tensors.arrays import ArrayBackend
+from hybrid_predict.tensors.base import AbstractBackend
 from hybrid_predict.tensors.sharded import ShardedBackend
 from hybrid_predict.tensors.torch import TorchBackend, is_half, wide
 

@@ -6,7 +6,6 @@ and looks at no value, so that ``jax.jit`` can trace it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -54,6 +53,13 @@ def wide_dtype(*arrays: Any) -> Any:
     return xp.float64 if double else xp.float32
 
 
+def cast(array: Any, dtype: Any) -> Any:
+    """The array in another type; itself if it is of that type."""
+    if isinstance(array, np.generic):
+        return np.asarray(array, dtype=dtype)
+    return namespace(array).astype(array, dtype, copy=False)
+
+
 def beside(like: Sequence[Any]) -> dict[str, Any]:
     """Where new arrays belong, as arguments; jitted JAX decides by itself, and NumPy has no choice.
 
@@ -99,7 +105,7 @@ class ArrayBackend(AbstractBackend[Any]):
     ) -> list[Any]:
         """Target[k] := target[k] + factors[k] * other[k]."""
         triples = zip(target, other, factors, strict=True)
-        return [_as(_wide(x) + f * _wide(y), x.dtype) for x, y, f in triples]
+        return [cast(_wide(x) + f * _wide(y), x.dtype) for x, y, f in triples]
 
     def average(self, mean: Sequence[Any], value: Sequence[Any], decay: Any) -> list[Any]:
         """Mean := decay * mean + (1 - decay) * value, for a number or a 0-dim array."""
@@ -144,31 +150,27 @@ class ArrayBackend(AbstractBackend[Any]):
                 matrix = _orthogonal(matrix, iterations, block)
                 if moments is not None:
                     squares = xp.mean(matrix * matrix, axis=1)
-                    moments[k] = _as(_blend(moments[k], squares, ROW_MEMORY), moments[k].dtype)
+                    moments[k] = cast(_blend(moments[k], squares, ROW_MEMORY), moments[k].dtype)
                     matrix = matrix / xp.sqrt(_at_least(moments[k]))[:, None]
-            flat.append(_as(xp.reshape(-_unit(matrix), m.shape), wide_dtype(m)))
+            flat.append(cast(xp.reshape(-_unit(matrix), m.shape), wide_dtype(m)))
         return flat, moments
 
     def _averaged(self, mean: Any, value: Any, decay: Any) -> Any:
         found = _blend(_wide(mean), _wide(value), decay)
         if self.history == "bfloat16" and not hasattr(namespace(mean), "bfloat16"):
             found = _rounded(found)
-        return _as(found, mean.dtype)
-
-
-def _as(array: Any, dtype: Any) -> Any:
-    return namespace(array).astype(array, dtype, copy=False)
+        return cast(found, mean.dtype)
 
 
 def _wide(array: Any) -> Any:
     """The array in at least 32 bits."""
-    return _as(array, wide_dtype(array))
+    return cast(array, wide_dtype(array))
 
 
 def _stack(numbers: list[Any]) -> Any:
     """0-dim arrays as one, in the widest of their types; NumPy's of none."""
     xp, dtype = namespace(*numbers), wide_dtype(*numbers)
-    each = [_as(xp.asarray(n), dtype) for n in numbers]
+    each = [cast(xp.asarray(n), dtype) for n in numbers]
     return xp.stack(each) if each else xp.zeros(0, dtype=dtype)
 
 
