@@ -1,7 +1,7 @@
 """A JAX loop of your own: the loss's value_and_grad stays, a train step goes around it.
 
 Look at: train_step, which takes value_and_grad and the optimizer's constructor, and record.steps.
-The rate is a schedule over all N steps. Pass the state on: its buffers are donated to the next call.
+The rate is a schedule over all N steps. Pass the state on: its buffers are donated to the next one.
 
 Run with: python examples/jax_loop.py (about 15 seconds on one core; needs hybrid-predict[jax])
 """

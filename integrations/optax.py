@@ -6,6 +6,7 @@ Needs the extra ``jax``. Trees of parameters are named by their paths, such as `
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from hybrid_predict import functional
@@ -38,6 +39,7 @@ def corrected(
     config: HybridConfig,
     *,
     weight_decay: float = 0.0,
+    outputs_last: bool = True,
 ) -> optax.GradientTransformation:
     """An optimizer whose updates of hidden matrices are corrected; nothing is predicted.
 
@@ -47,6 +49,7 @@ def corrected(
             counted by it.
         config: What is corrected; ``HybridConfig(speedup=1, kinds=...)``.
         weight_decay: The optimizer's decoupled weight decay, as `optax.adamw` takes it.
+        outputs_last: Whether matrices are of shape (inputs, outputs).
 
     Returns:
         A transformation whose ``update`` needs ``params``.
@@ -63,7 +66,7 @@ def corrected(
         raise ConfigError("speedup", expected, config.speedup, remedy)
 
     def init(params: Any) -> CorrectedState:
-        hybrid = functional.init(named(params), config)
+        hybrid = functional.init(named(params), config, outputs_last=outputs_last)
         return CorrectedState(optimizer.init(params), hybrid, jnp.zeros((), jnp.int32))
 
     def update(updates: Any, state: CorrectedState, params: Any = None) -> Any:
@@ -73,7 +76,7 @@ def corrected(
         after = named(optax.apply_updates(params, own))
         new, hybrid = functional.correct(
             state.hybrid, named(updates), named(params), after, _at(learning_rate, state.count),
-            config=config, weight_decay=weight_decay,
+            config=config, weight_decay=weight_decay, outputs_last=outputs_last,
         )  # fmt: skip
         moved = jax.tree.map(lambda x, y: x - y, _tree(new, params), params)
         return moved, CorrectedState(inner, hybrid, state.count + 1)
@@ -117,54 +120,59 @@ def train_step(
     *,
     weight_decay: float = 0.0,
     momentum: float = 0.9,
+    outputs_last: bool = True,
     has_aux: bool = False,
 ) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
     """A jitted full step, with the predicted steps that are due right before it.
 
     Args:
-        value_and_grad: Of the loss, as `jax.value_and_grad` makes it, called with the parameters
-            and the batch.
+        value_and_grad: Of the loss, as `jax.value_and_grad` makes it, called with (params, *batch).
         optimizer: Makes the optimizer for a learning rate, such as ``optax.adamw``.
         learning_rate: A rate, or a schedule over the run's N steps, predicted ones included.
         config: What is corrected and predicted, with ``total_steps``.
         weight_decay: The optimizer's decoupled weight decay.
         momentum: How much of its past the optimizer keeps (``b1``), in [0, 1).
+        outputs_last: Whether matrices are of shape (inputs, outputs).
         has_aux: Whether ``value_and_grad`` gives ``(loss, aux)`` in place of the loss.
 
     Returns:
-        ``init(params)``, which copies them, and ``step(state, *batch)``, which gives the new state
-        and a :class:`Record`. The buffers of the state are donated: use the new one.
+        ``init(params)``, which copies them, and ``step(state, *batch)``, which gives a new state
+        and a :class:`Record`; the old state's buffers are donated.
     """
+    settings = {"config": config, "outputs_last": outputs_last}
+    correct = partial(functional.correct, weight_decay=weight_decay, **settings)
 
     def init(params: Any) -> TrainState:
         own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
         inner = optimizer(_at(learning_rate, 0)).init(own)
-        return TrainState(own, inner, functional.init(named(own), config, momentum=momentum))
+        return TrainState(own, inner, functional.init(named(own), momentum=momentum, **settings))
 
     def step(state: TrainState, *batch: Any) -> tuple[TrainState, Record]:
-        clock = state.hybrid.clock
-        rate = _at(learning_rate, clock.steps)
+        rate = _at(learning_rate, state.hybrid.clock.steps)
         moved, hybrid = functional.predict(state.hybrid, named(state.params), rate, config=config)
         params = _tree(moved, state.params)
         value, gradients = value_and_grad(params, *batch)
         loss, aux = value if has_aux else (value, None)
         predicted = hybrid.predicted
         stands, hybrid = functional.verify(hybrid, named(gradients), loss)
-
-        def updated() -> tuple[Any, Any]:
-            own, inner = optimizer(rate).update(gradients, state.optimizer, params)
-            return optax.apply_updates(params, own), inner
-
-        after, inner = jax.lax.cond(stands, updated, lambda: (params, state.optimizer))
-        new, hybrid = functional.correct(
-            hybrid, named(gradients), named(params), named(after), rate,
-            config=config, weight_decay=weight_decay,
-        )  # fmt: skip
-        done = hybrid.clock
-        record = Record(loss, aux, predicted, stands, done.ticks, done.steps)
+        update = partial(_updated, optimizer(rate))
+        after, inner = jax.lax.cond(stands, update, _held, gradients, state.optimizer, params)
+        new, hybrid = correct(hybrid, named(gradients), named(params), named(after), rate)
+        record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
         return TrainState(_tree(new, params), inner, hybrid), record
 
     return init, jax.jit(step, donate_argnums=0)
+
+
+def _updated(
+    optimizer: optax.GradientTransformation, gradients: Any, state: Any, params: Any
+) -> tuple[Any, Any]:
+    own, state = optimizer.update(gradients, state, params)
+    return optax.apply_updates(params, own), state
+
+
+def _held(_: Any, state: Any, params: Any) -> tuple[Any, Any]:
+    return params, state
 
 
 def named(tree: Any) -> dict[str, Any]:

@@ -87,13 +87,13 @@ class Run:
     state: Any = None
 
 
-def in_the_engine(config: HybridConfig, spoiled: int | None = None) -> Run:
+def in_the_engine(config: HybridConfig, spoiled: int | None = None, stop: int | None = None) -> Run:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
     predicted = []
     assert config.total_steps is not None
     with HybridEngine(model, optimizer, config) as engine:
-        while not engine.done:
+        while not engine.done and engine.clock.full_steps != stop:
             optimizer.param_groups[0]["lr"] = rate(engine.clock.steps, config.total_steps)
             engine.before_step()
             x, y = map(torch.tensor, batch(engine.clock.full_steps))

@@ -11,96 +11,14 @@ import numpy as np
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.forecast.window import window_length
 from hybrid_predict.functional import baselines, histories, places
-from hybrid_predict.functional.corrections import corrected
-from hybrid_predict.functional.plan import Plan, plans, schedule
-from hybrid_predict.functional.state import (
-    Baseline,
-    Clock,
-    Group,
-    HybridState,
-    Monitor,
-    Skill,
-    select,
-)
+from hybrid_predict.functional.corrections import Update, corrected
+from hybrid_predict.functional.plan import Plan, plans
+from hybrid_predict.functional.state import Group, HybridState, select
 from hybrid_predict.functional.windows import add_skill, enough
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace, wide_dtype
 
 Call = TypeVar("Call", bound=Callable[..., Any])
-
-
-def init(weights: Mapping[str, Any], config: HybridConfig, *, momentum: float = 0.0) -> HybridState:
-    r"""The state before the first full step.
-
-    Args:
-        weights: All trained arrays by name, floating-point, of one library.
-        config: What is corrected and predicted; ``kinds`` names heads and embeddings.
-        momentum: :math:`\beta_1` of the optimizer, in [0, 1): windows of displacements are longer
-            for more.
-
-    Returns:
-        A pytree of arrays. Beside the weights it takes three times the memory of what is both
-        corrected and predicted: averaged gradients, drift, and weights before predicted steps.
-
-    Raises:
-        ConfigError: If an argument has a value that cannot work.
-        MissingExtraError: If array-api-compat is needed and not installed.
-    """
-    if not isinstance(config, HybridConfig):
-        raise ConfigError("config", "a HybridConfig", type(config).__name__)
-    if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
-        raise ConfigError("momentum", "a number in [0, 1)", momentum)
-    xp = places.check_arrays("weights", weights)
-    if places.computed_elsewhere(xp):
-        weights = places.to_numpy(weights)
-        xp = np
-    like = list(weights.values())
-    backend, own, dtype = ArrayBackend(config.history_dtype), beside(like), wide_dtype(*like)
-
-    def integer(value: int) -> Any:
-        return xp.asarray(value, dtype=xp.int32, **own)
-
-    def number(value: float) -> Any:
-        return xp.asarray(value, dtype=dtype, **own)
-
-    found = plans(weights, config)
-    predicted = [plan for plan in found.values() if plan.rule is not None]
-    length = window_length(momentum)
-    gated = bool(predicted) and all(plan.rule and plan.rule.gated for plan in predicted)
-    due, lengths = schedule(config, length, gated)
-    due = due if predicted else [0]
-    clock = Clock(
-        xp.asarray(due, dtype=xp.int32, **own), length=integer(length),
-        **{name: integer(value) for name, value in lengths.items()},
-        **{name: integer(0) for name in ("steps", "full_steps", "undone_steps", "ticks")},
-        plain=xp.asarray(False, **own),
-    )  # fmt: skip
-    return HybridState(
-        {key: _group(plan, weights, backend) for key, plan in found.items()},
-        {plan.kind: Skill(integer(0), *(number(0.0) for _ in range(5))) for plan in predicted},
-        Monitor(
-            *(Baseline(number(0.0), number(0.0), integer(0)) for _ in range(2)),
-            number(math.nan), number(math.nan), *(integer(0) for _ in range(4)),
-        ),
-        clock,
-        {name: xp.zeros_like(weights[name]) for plan in predicted for name in plan.names},
-        integer(0),
-        xp.asarray(True, **own),
-        xp.asarray(True, **own),
-    )  # fmt: skip
-
-
-def _group(plan: Plan, weights: Mapping[str, Any], backend: ArrayBackend) -> Group:
-    own = {name: weights[name] for name in plan.names}
-    like = list(own.values())
-    update = plan.update.init(like, backend) if plan.update else None
-    return Group(
-        dict(zip(own, backend.zeros(like), strict=True)),
-        dict(update.arrays) if update else {},
-        dict(update.numbers) if update else {},
-        histories.start(plan.rule, own, backend) if plan.rule else None,
-    )
 
 
 def placed(call: Call) -> Call:
@@ -239,82 +157,79 @@ def correct(
     *,
     config: HybridConfig,
     weight_decay: Any = 0.0,
+    outputs_last: bool = False,
 ) -> tuple[dict[str, Any], HybridState]:
     r"""Put corrected updates in place of the optimizer's own, and learn from the displacement.
 
     .. math:: \theta \leftarrow (1 - \eta w) \, \theta + (1 - \kappa)\,u + \kappa\,c
 
-    with the corrected update c of ``config.updates``. Where predicted steps do not stand, weights
-    go back to what they were before these, and nothing is learned.
+    with c of ``config.updates``. Where predicted steps do not stand, weights go back to what they
+    were before these, and nothing is learned.
 
     Args:
-        state: What :func:`verify` gave; without predicted steps what the last call gave.
-        gradients: Of the full step, by name.
-        before: Weights that the gradients were taken at.
-        after: Weights after the optimizer's own update.
+        state: What :func:`verify` gave.
+        gradients: Of the full step, by name, at ``before``.
+        before: Weights right before the optimizer's own update.
+        after: Weights right after it.
         learning_rates: :math:`\eta` of that update: a number, a 0-dim array, or one by name.
-        config: That of :func:`init`.
-        weight_decay: w of decoupled weight decay: a number, a 0-dim array, or one by name; 0 where
-            the optimizer adds the decay to the gradient.
+        config: That of :func:`init`, as is ``outputs_last``.
+        weight_decay: w of decoupled weight decay, likewise; 0 where it is added to the gradient.
+        outputs_last: Whether matrices are of shape (inputs, outputs).
 
     Returns:
-        The weights, and the new state, whose clock has ticked ``state.clock.ticks`` times.
+        Weights, and the new state, in which ``clock.ticks`` counts the steps that are done.
 
     Raises:
         ConfigError: If a gradient or a rate is missing.
     """
-    for argument, given in (("gradients", gradients), ("after", after)):
-        places.check_arrays(argument, given)
-        if missing := sorted(before.keys() - given.keys()):
-            raise ConfigError(argument, "an array for every name in before", f"none of {missing}")
-    namespace(*before.values(), *after.values(), *gradients.values())
-    named = plans(before, config)
+    _check_alike(before, gradients=gradients, after=after)
+    named, clock = plans(before, config), state.clock
     rates = _by_name(learning_rates, before, "learning_rates")
     decays = _by_name(weight_decay, before, "weight_decay")
     shrinks = {name: rates[name] * decays[name] for name in before}
-    backend, clock = ArrayBackend(config.history_dtype), state.clock
     active = (clock.steps + state.predicted < clock.total - clock.cooldown) & ~clock.plain
     bound = _bound(named, rates, before)
+    made = Update(gradients, before, after, rates, shrinks, bound, active, outputs_last)
     weights, groups, readings = dict(after), {}, {}
     for key, plan in named.items():
-        new, group, still = corrected(
-            plan, state.groups[key], gradients, before, after, shrinks,
-            bound=bound, active=active, backend=backend,
-        )  # fmt: skip
+        new, groups[key], found = _followed(plan, state.groups[key], made, state, config)
         weights.update(new)
-        if plan.rule is not None and group.history is not None:
-            group, found = _learn(plan, group, before, new, still, rates, state, backend)
-            readings.setdefault(plan.kind, []).append(found)
-        groups[key] = group
-    skills = {kind: add_skill(state.skills[kind], found) for kind, found in readings.items()}
+        readings.setdefault(plan.kind, []).extend(found)
+    skills = {kind: add_skill(skill, readings[kind]) for kind, skill in state.skills.items()}
     groups, skills = select(state.stands, (groups, skills), (state.groups, state.skills))
-    undone = {name: state.kept.get(name, array) for name, array in before.items()}
-    back = select(state.predicted > 0, undone, dict(before))
+    back = {**before, **select(state.predicted > 0, state.kept, {n: before[n] for n in state.kept})}
     return select(state.stands, weights, back), _ticked(state, groups, skills)
 
 
-def _learn(
-    plan: Plan, group: Group, before: Mapping[str, Any], new: Mapping[str, Any],
-    still: Mapping[str, Any], rates: Mapping[str, Any], state: HybridState, backend: ArrayBackend,
-) -> tuple[Group, Any]:  # fmt: skip
-    """What a displacement teaches, in units of the learning rate; masked entries have not moved."""
-    assert plan.rule is not None and group.history is not None
-    xp, moved, any_rate = namespace(*before.values()), {}, []
-    for name in plan.names:
-        rate = rates[name]
+def _check_alike(before: Mapping[str, Any], **others: Mapping[str, Any]) -> None:
+    for argument, given in others.items():
+        places.check_arrays(argument, given)
+        if missing := sorted(before.keys() - given.keys()):
+            raise ConfigError(argument, "an array for every name in before", f"none of {missing}")
+        namespace(*before.values(), *given.values())
+
+
+def _followed(
+    plan: Plan, group: Group, made: Update, state: HybridState, config: HybridConfig
+) -> tuple[dict[str, Any], Group, list[Any]]:
+    """A group's weights after its corrected update, and what the displacement teaches."""
+    backend = ArrayBackend(config.history_dtype)
+    new, group, still = corrected(plan, group, made, backend)
+    if plan.rule is None or group.history is None:
+        return new, group, []
+    moved, any_rate = {}, []
+    xp = namespace(*new.values())
+    for name, mask in still.items():
+        rate, dtype = made.rates[name], wide_dtype(new[name])
+        change = cast(new[name], dtype) - cast(made.before[name], dtype)
         positive = rate > 0
-        dtype = wide_dtype(new[name])
-        change = cast(new[name], dtype) - cast(before[name], dtype)
-        known = ~still[name] & positive
-        moved[name] = xp.where(
-            known, change / xp.where(positive, rate, xp.ones_like(rate)), 0 * change
-        )
+        per_rate = change / xp.where(positive, rate, xp.ones_like(rate))
+        # What a gradient that is not finite has moved is no drift: it would stay in it.
+        moved[name] = xp.where(~mask & positive, per_rate, xp.zeros_like(per_rate))
         any_rate.append(positive)
-    learns = state.stands & xp.any(xp.stack(any_rate))
-    found = histories.learn(
-        plan.rule, group.history, moved, state.clock.length, learns, backend
-    )  # fmt: skip
-    return group._replace(history=found[0]), found[1]
+    learns, length = state.stands & xp.any(xp.stack(any_rate)), state.clock.length
+    history, found = histories.learn(plan.rule, group.history, moved, length, learns, backend)
+    return new, group._replace(history=history), [found]
 
 
 def _ticked(state: HybridState, groups: Any, skills: Any) -> HybridState:

@@ -42,7 +42,7 @@ def schedule(total: int) -> Any:
 def trained(settings: HybridConfig, spoiled: int | None = None) -> tuple[Any, list[Any]]:
     init, step = adapter.train_step(
         jax.value_and_grad(loss), partial(optax.adamw, weight_decay=DECAY),
-        schedule(settings.total_steps), settings, weight_decay=DECAY,
+        schedule(settings.total_steps), settings, weight_decay=DECAY, outputs_last=False,
     )  # fmt: skip
     state, records, steps = init(weights()), [], 0
     while steps < settings.total_steps:
@@ -77,11 +77,11 @@ def test_a_train_step_undoes_what_cannot_stand() -> None:
 
 
 def test_a_transformation_corrects_what_the_engine_corrects() -> None:
-    total = 40
+    total = 1000
     learning_rate = schedule(total)
     optimizer = adapter.corrected(
         optax.adamw(learning_rate, weight_decay=DECAY), learning_rate,
-        config(speedup=1), weight_decay=DECAY,
+        config(speedup=1), weight_decay=DECAY, outputs_last=False,
     )  # fmt: skip
 
     @jax.jit
@@ -91,15 +91,12 @@ def test_a_transformation_corrects_what_the_engine_corrects() -> None:
 
     w = {name: jax.numpy.asarray(array) for name, array in weights().items()}
     state = optimizer.init(w)
-    for k in range(total):
+    for k in range(40):
         w, state = step(w, state, *batch(k))
-    theirs = in_the_engine(config(speedup=1, total_steps=total, cooldown_steps=1))
-    last = {name: np.abs(array - weights()[name]).max() for name, array in theirs.weights.items()}
-    assert min(last.values()) > 1e-3
-    assert learning_rate(3) == pytest.approx(rate(3, total))
+    theirs = in_the_engine(config(speedup=1, total_steps=total), stop=40)
+    assert float(learning_rate(3)) == pytest.approx(rate(3, total))
     for name, wanted in theirs.weights.items():
-        # The engine's run leaves its last step to the optimizer; no schedule has so little rate.
-        np.testing.assert_allclose(w[name], wanted, rtol=0, atol=1e-3)
+        np.testing.assert_allclose(w[name], wanted, rtol=0, atol=1e-10)
 
 
 def test_a_transformation_predicts_nothing() -> None:

@@ -178,3 +178,20 @@ def test_disabled_it_leaves_the_optimizer_s_weights() -> None:
     found, state = correct(init(w, settings), w, w, after, 0.1, config=settings)
     assert all(np.array_equal(found[name], after[name]) for name in w)
     assert state.groups == {}
+
+
+def test_matrices_may_have_their_outputs_last() -> None:
+    w = {name: array for name, array in weights().items() if array.ndim == 2}
+    gradients = {name: np.sin(3 * x + 1) for name, x in w.items()}
+    after = {name: x - 0.01 * gradients[name] for name, x in w.items()}
+    found = []
+    for last in (False, True):
+        given = [{n: x.T if last else x for n, x in each.items()} for each in (gradients, w, after)]
+        state = init(given[1], CONFIG, outputs_last=last)
+        for _ in range(2):
+            new, state = correct(state, *given, 0.01, config=CONFIG, outputs_last=last)
+        found.append({n: x.T if last else x for n, x in new.items()})
+    for name in w:
+        np.testing.assert_allclose(found[1][name], found[0][name], rtol=1e-12)
+        corrected = name != "4.weight"
+        assert np.array_equal(found[0][name], after[name]) != corrected
