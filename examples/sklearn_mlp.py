@@ -1,6 +1,6 @@
 """scikit-learn's MLPClassifier, which shows neither gradients nor a graph, driven from outside.
 
-Look at: full_step, where one call of partial_fit is a full step. With solver="sgd" and momentum=0 it
+Look at: full_step, where one call of partial_fit is a full step. With solver="sgd", momentum=0 it
 moves the weights by minus rate times gradient, so the displacement tells the gradient. Weights are
 written in place: the solver holds the same arrays.
 

@@ -163,21 +163,21 @@ def correct(
 
     .. math:: \theta \leftarrow (1 - \eta w) \, \theta + (1 - \kappa)\,u + \kappa\,c
 
-    with c of ``config.updates``. Where predicted steps do not stand, weights go back to what they
-    were before these, and nothing is learned.
+    with c of ``config.updates``. Where predicted steps do not stand, weights go back, and nothing
+    is learned.
 
     Args:
         state: What :func:`verify` gave.
-        gradients: Of the full step, by name, at ``before``.
+        gradients: Of the full step, by name.
         before: Weights right before the optimizer's own update.
         after: Weights right after it.
-        learning_rates: :math:`\eta` of that update: a number, a 0-dim array, or one by name.
-        config: That of :func:`init`, as is ``outputs_last``.
+        learning_rates: :math:`\eta` of it: a number, a 0-dim array, or one of them by name.
+        config: That of :func:`init`.
         weight_decay: w of decoupled weight decay, likewise; 0 where it is added to the gradient.
         outputs_last: Whether matrices are of shape (inputs, outputs).
 
     Returns:
-        Weights, and the new state, in which ``clock.ticks`` counts the steps that are done.
+        Weights, and the new state; its ``clock.ticks`` counts the steps done.
 
     Raises:
         ConfigError: If a gradient or a rate is missing.
@@ -185,20 +185,25 @@ def correct(
     _check_alike(before, gradients=gradients, after=after)
     named, clock = plans(before, config), state.clock
     rates = _by_name(learning_rates, before, "learning_rates")
-    decays = _by_name(weight_decay, before, "weight_decay")
-    shrinks = {name: rates[name] * decays[name] for name in before}
+    decays = _by_name(weight_decay, before, "weight_decay").items()
+    shrinks = {name: rates[name] * decay for name, decay in decays}
     active = (clock.steps + state.predicted < clock.total - clock.cooldown) & ~clock.plain
     bound = _bound(named, rates, before)
     made = Update(gradients, before, after, rates, shrinks, bound, active, outputs_last)
     weights, groups, readings = dict(after), {}, {}
     for key, plan in named.items():
         new, groups[key], found = _followed(plan, state.groups[key], made, state, config)
-        weights.update(new)
+        weights |= new
         readings.setdefault(plan.kind, []).extend(found)
     skills = {kind: add_skill(skill, readings[kind]) for kind, skill in state.skills.items()}
-    groups, skills = select(state.stands, (groups, skills), (state.groups, state.skills))
-    back = {**before, **select(state.predicted > 0, state.kept, {n: before[n] for n in state.kept})}
-    return select(state.stands, weights, back), _ticked(state, groups, skills)
+    known = select(state.stands, (groups, skills), (state.groups, state.skills))
+    return select(state.stands, weights, _back(state, before)), _ticked(state, *known)
+
+
+def _back(state: HybridState, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights as they were before the predicted steps under way."""
+    moved = {name: weights[name] for name in state.kept}
+    return {**weights, **select(state.predicted > 0, state.kept, moved)}
 
 
 def _check_alike(before: Mapping[str, Any], **others: Mapping[str, Any]) -> None:
