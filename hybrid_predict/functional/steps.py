@@ -30,12 +30,14 @@ def placed(call: Call) -> Call:
         xp = places.check_arrays(call.__name__, given[0] if given else {})
         with np.errstate(all="ignore"):  # what is not finite is masked, as on every device
             if not places.computed_elsewhere(xp):
+                namespace(state.stands, *given[0].values())
                 return call(state, *arrays, **options)
             moved = [places.to_numpy(a) for a in arrays]
             found, new = call(state, *moved, **{k: places.to_numpy(v) for k, v in options.items()})
+            wanted = given[1] if len(given) > 2 else given[0]  # weights, or all that there is
             if isinstance(found, Mapping):
-                return places.like(found, given[-1], xp), new
-            return xp.asarray(bool(found), **beside(list(given[-1].values()))), new
+                return places.like(found, wanted, xp), new
+            return xp.asarray(bool(found), **beside(list(wanted.values()))), new
 
     return checked  # type: ignore[return-value]
 
@@ -190,7 +192,7 @@ def correct(
     active = (clock.steps + state.predicted < clock.total - clock.cooldown) & ~clock.plain
     bound = _bound(named, rates, before)
     made = Update(gradients, before, after, rates, shrinks, bound, active, outputs_last)
-    weights, groups, readings = dict(after), {}, {}
+    weights, groups, readings = {name: after[name] for name in before}, {}, {}
     for key, plan in named.items():
         new, groups[key], found = _followed(plan, state.groups[key], made, state, config)
         weights |= new

@@ -149,6 +149,14 @@ def test_a_missing_name_is_refused(argument: str) -> None:
         )  # fmt: skip
 
 
+def test_a_state_of_another_library_is_refused() -> None:
+    pytest.importorskip("array_api_compat")
+    state = init(weights(), CONFIG)
+    w = {name: torch.tensor(array) for name, array in weights().items()}
+    with pytest.raises(ConfigError, match="arrays of one library"):
+        correct(state, w, w, w, 0.1, config=CONFIG)
+
+
 def test_different_rates_bound_updates_by_the_optimizer_s_own() -> None:
     w = weights()
     gradients = {name: np.cos(np.arange(x.size)).reshape(x.shape) for name, x in w.items()}
