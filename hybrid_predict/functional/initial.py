@@ -83,7 +83,8 @@ def _clock(config: HybridConfig, predicted: list[Plan], length: int, like: list[
 
 
 def _monitor(like: list[Any]) -> Monitor:
-    loss, norm = (Baseline(*_numbers(0.0, 2, like), _integer(0, like)) for _ in range(2))
+    means, squares = _numbers(0.0, 2, like), _numbers(0.0, 2, like)
+    loss, norm = (Baseline(m, s, _integer(0, like)) for m, s in zip(means, squares, strict=True))
     return Monitor(loss, norm, *_numbers(math.nan, 2, like), *(_integer(0, like) for _ in range(4)))
 
 

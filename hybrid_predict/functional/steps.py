@@ -187,12 +187,12 @@ def correct(
     _check_alike(before, gradients=gradients, after=after)
     named, clock = plans(before, config), state.clock
     rates = _by_name(learning_rates, before, "learning_rates")
-    decays = _by_name(weight_decay, before, "weight_decay").items()
-    shrinks = {name: rates[name] * decay for name, decay in decays}
+    shrinks = {n: rates[n] * w for n, w in _by_name(weight_decay, before, "weight_decay").items()}
     active = (clock.steps + state.predicted < clock.total - clock.cooldown) & ~clock.plain
     bound = _bound(named, rates, before)
     made = Update(gradients, before, after, rates, shrinks, bound, active, outputs_last)
-    weights, groups, readings = {name: after[name] for name in before}, {}, {}
+    weights, groups = {name: after[name] for name in before}, {}
+    readings: dict[str, list[Any]] = {}
     for key, plan in named.items():
         new, groups[key], found = _followed(plan, state.groups[key], made, state, config)
         weights |= new
