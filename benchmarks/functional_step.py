@@ -3,7 +3,7 @@
 All loops take turns in one process, block by block, so that what the machine does meanwhile favours
 none. Needs the extra jax.
 
-Run with: python -m benchmarks.functional_step [--blocks 8] [--length 10]
+Run with: python -m benchmarks.functional_step [--blocks 8] [--length 10] [--batches 64 1024]
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def plain(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
 def hybrid(steps: int) -> Callable[..., Any]:
     """A jitted full step with its predicted ones, which counts as so many steps as it brings."""
     predictors = {"hidden": MomentumPredictor(gated=False)}
-    config = HybridConfig(total_steps=steps, kinds=KINDS, predictors=predictors)
+    config = HybridConfig(total_steps=steps, warmup_steps=1, kinds=KINDS, predictors=predictors)
     init, step = train_step(jax.value_and_grad(loss), optax.adamw, RATE, config)
     held = [init(network())]
 
@@ -123,9 +123,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--length", type=int, default=10)
+    parser.add_argument("--batches", type=int, nargs="+", default=[64, 1024])
     parser.add_argument("--note", default="")
     given = parser.parse_args()
-    rows = [measure(batch, given.blocks, given.length) for batch in (64, 1024)]
+    rows = [measure(batch, given.blocks, given.length) for batch in given.batches]
     versions = {"jax": jax.__version__, "optax": optax.__version__}
     device = jax.devices()[0].device_kind
     result = {
