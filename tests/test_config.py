@@ -6,9 +6,9 @@ import json
 import math
 
 import pytest
+from loops import Bench
 
 from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate
-from loops import Bench
 
 INF, NAN = math.inf, math.nan
 

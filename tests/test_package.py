@@ -163,7 +163,7 @@ LAYERS = (
     ("updates",),
     ("forecast",),
     ("verify",),
-    ("engine",),
+    ("engine", "functional"),
     ("runs",),
     ("audit", "report", "demo"),
     ("integrations",),

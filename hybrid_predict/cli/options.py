@@ -26,6 +26,8 @@ EXTRAS = {
     "lightning": ("lightning",),
     "huggingface": ("transformers", "accelerate"),
     "mlflow": ("mlflow",),
+    "functional": ("array_api_compat",),
+    "jax": ("jax", "optax", "array_api_compat"),
     "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum", "sklearn"),
 }
 

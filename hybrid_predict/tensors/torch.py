@@ -31,6 +31,11 @@ def upcast(tensor: Tensor) -> Tensor:
     return tensor.float() if is_half(tensor) else tensor
 
 
+def widest(tensors: Sequence[Tensor]) -> torch.dtype:
+    """64 bits if one of the tensors has them, else 32."""
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
+
+
 class TorchBackend(AbstractBackend[Tensor]):
     """In-place kernels on torch tensors; the host never waits for the device."""
 
@@ -46,13 +51,13 @@ class TorchBackend(AbstractBackend[Tensor]):
         """Return a tensor of these numbers on the device of the first array."""
         device = like[0].device if like else None
         if len(set(values)) == 1:
-            return torch.full((len(values),), values[0], dtype=torch.float32, device=device)
-        return torch.tensor(list(values), dtype=torch.float32, device=device)
+            return torch.full((len(values),), values[0], dtype=widest(like), device=device)
+        return torch.tensor(list(values), dtype=widest(like), device=device)
 
     def zero_rows(self, like: Sequence[Tensor]) -> list[Tensor]:
         """Return zero second moments, one per row."""
         shaped = zip(like, self.matrices(like), strict=True)
-        return [torch.zeros(m, dtype=torch.float32, device=x.device) for x, (m, _) in shaped]
+        return [torch.zeros(m, dtype=widest([x]), device=x.device) for x, (m, _) in shaped]
 
     def copy(self, target: Sequence[Tensor], source: Sequence[Tensor]) -> list[Tensor]:
         """Copy ``source`` to ``target``, element by element."""
@@ -94,8 +99,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         if not arrays:
             return torch.zeros(0)
         # The norm may exceed the range of 16-bit floats, which ends at 65504.
-        dtype = None if any(x.dtype == torch.float64 for x in arrays) else torch.float32
-        return torch.stack([n.float() for n in torch._foreach_norm(list(arrays), 2, dtype)])
+        return torch.stack(torch._foreach_norm(list(arrays), 2, widest(arrays)))
 
     def distances(
         self, left: Sequence[Tensor], right: Sequence[Tensor], factors: Sequence[Any]
@@ -104,17 +108,17 @@ class TorchBackend(AbstractBackend[Tensor]):
         if not left:
             return torch.zeros(0)
         # One temporary at a time: all of them together would be as large as the weights.
-        rows = zip(left, right, factors, strict=True)
-        norms = [torch.linalg.vector_norm(minus(x, y, factor)).float() for x, y, factor in rows]
+        rows, kind = zip(left, right, factors, strict=True), widest(left)
+        norms = [torch.linalg.vector_norm(minus(x, y, factor)).to(kind) for x, y, factor in rows]
         return torch.stack(norms)
 
     def dots(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> Tensor:
         """Return the inner product of each pair of tensors, shape (K,), at least 32-bit."""
         if not left:
             return torch.zeros(0)
-        pairs = zip(left, right, strict=True)
+        pairs, kind = zip(left, right, strict=True), widest([*left, *right])
         return torch.stack(
-            [torch.dot(x.reshape(-1).float(), y.reshape(-1).float()) for x, y in pairs]
+            [torch.dot(x.reshape(-1).to(kind), y.reshape(-1).to(kind)) for x, y in pairs]
         )
 
     def angles(self, left: Sequence[Tensor], right: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -136,12 +140,12 @@ class TorchBackend(AbstractBackend[Tensor]):
         Matrices of one shape are stacked and treated together.
         """
         shapes, shares = [as_matrix(x.shape) for x in mean], complements(decays)
-        groups: dict[tuple[int, int, bool, torch.device], list[int]] = defaultdict(list)
+        groups: dict[Any, list[int]] = defaultdict(list)
         for k, x in enumerate(mean):
-            groups[(*shapes[k], x.dim() > 1, x.device)].append(k)
+            groups[(*shapes[k], x.dim() > 1, widest([x]), x.device)].append(k)
         flat = list(mean)
-        for (height, width, flattens, device), members in groups.items():
-            stack = torch.empty(len(members), height, width, dtype=torch.float32, device=device)
+        for (height, width, flattens, dtype, device), members in groups.items():
+            stack = torch.empty(len(members), height, width, dtype=dtype, device=device)
             for x, k in zip(stack, members, strict=True):
                 lerp(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
             if flattens:
@@ -225,7 +229,7 @@ def _negated_unit(stack: Tensor, moments: Sequence[Tensor] | None) -> Tensor:
 
 
 def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tensor:
-    """Return the orthogonal factor of every matrix of a 32-bit stack."""
+    """Return the orthogonal factor of every matrix of a stack of 32 or 64 bits."""
     tall = stack.shape[-2] > stack.shape[-1]
     x = stack.mT if tall else stack
     matrices, short, long = x.shape
@@ -235,7 +239,7 @@ def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Ten
     x = _normalised_rows(x) if size == 1 else _polar(x, iterations)
     if count > 1:
         x = x.reshape(matrices, -1, long)[:, :short]
-    return (x.mT if tall else x).float()
+    return (x.mT if tall else x).to(stack.dtype)
 
 
 def _normalised_rows(x: Tensor) -> Tensor:
@@ -281,7 +285,7 @@ def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         if _SQUARED[0] < least and most < _SQUARED[1]:
             return x, gram, lengths
     x = x / x.abs().amax((-2, -1), keepdim=True).clamp_min(_TINY)
-    x = x.bfloat16() if x.is_cuda else x
+    x = x.bfloat16() if x.is_cuda and x.dtype == torch.float32 else x
     gram = torch.bmm(x, x.mT)
     return x, gram, _lengths(gram)
 

@@ -1,4 +1,4 @@
-"""Checks of a backend: every kernel has to agree with the NumPy reference."""
+"""Checks of a backend: every kernel has to agree with the reference on NumPy arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from hybrid_predict.errors import ConfigError, ContractError
-from hybrid_predict.tensors import AbstractBackend, NumpyBackend, TorchBackend
+from hybrid_predict.tensors import AbstractBackend, ArrayBackend, TorchBackend
 from hybrid_predict.testing.arguments import expect
 
 NDFloat = NDArray[Any]
@@ -82,12 +82,12 @@ TORCH = BackendUnderTest(
 )
 TORCH_NARROW = replace(TORCH, backend=TorchBackend("bfloat16"))
 NUMPY = BackendUnderTest(
-    NumpyBackend(),
+    ArrayBackend(),
     lambda array, dtype: array.astype(dtype),
     np.asarray,
     ("float32", "float64"),
 )
-NUMPY_NARROW = replace(NUMPY, backend=NumpyBackend("bfloat16"))
+NUMPY_NARROW = replace(NUMPY, backend=ArrayBackend("bfloat16"))
 
 
 def _flattened(
@@ -102,7 +102,7 @@ def _flattened(
 
 
 def check_backend(case: BackendUnderTest) -> None:
-    """Check that every kernel of a backend agrees with the NumPy reference.
+    """Check that every kernel of a backend agrees with the reference on NumPy arrays.
 
     Args:
         case: The backend and its conversions.
@@ -148,7 +148,7 @@ def check_kernel(
     # The reference gets the rounded inputs, so that only arithmetic is compared.
     exact = [[case.dump(x).astype(np.float64) for x in side] for side in (left, right)]
     found = KERNELS[kernel](case.backend, left, right, factors)
-    reference = NumpyBackend(case.backend.history)
+    reference = ArrayBackend(case.backend.history)
     wanted = KERNELS[kernel](reference, exact[0], exact[1], factors)
     name = type(case.backend).__name__
     if len(found) != len(wanted):

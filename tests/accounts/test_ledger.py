@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from loops import Bench, make_config
 
 from hybrid_predict import ConfigError, SavingsLedger
-from loops import Bench, make_config
 
 BY_HAND = SavingsLedger(
     full_steps=60,

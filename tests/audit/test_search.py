@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import pytest
-
 from audit_task import STEPS, Task, config
+
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_search, search
 from hybrid_predict.audit.searching import Tried, _Searching, paste

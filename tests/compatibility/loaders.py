@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from lightning_models import Net, Recorded, SeededLoader
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from compatibility.rows import Table
 from compatibility.subject import EPOCHS, STEPS, refuses, same_rates, train
 from hybrid_predict import UnsupportedSetupError
-from lightning_models import Net, Recorded, SeededLoader
 
 TABLE = Table("loop")
 

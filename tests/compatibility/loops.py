@@ -21,13 +21,13 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning_models import Net, Recorded, Ungated, loader
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
 from compatibility.rows import Table
 from compatibility.subject import EPOCHS, STEPS, Run, Subject, refuses, same_rates, train
 from hybrid_predict import UnsupportedSetupError
-from lightning_models import Net, Recorded, Ungated, loader
 
 TABLE = Table("loop")
 

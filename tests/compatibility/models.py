@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.callbacks import BackboneFinetuning, Callback
+from lightning_models import Recorded, fit
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
@@ -14,7 +15,6 @@ from torch.utils.checkpoint import checkpoint
 from compatibility.rows import Table
 from compatibility.subject import EVERY_KIND, Run, Subject, adamw, mlp, refuses, train
 from hybrid_predict import UnsupportedSetupError
-from lightning_models import Recorded, fit
 
 TABLE = Table("model")
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import schedulefree
 import torch
+from lightning_models import Recorded
 from torch import Tensor, nn, optim
 
 from compatibility.rows import Table
 from compatibility.subject import EVERY_KIND, Subject, fails_without_us, mlp, refuses, train
 from hybrid_predict import UnsupportedSetupError
-from lightning_models import Recorded
 
 TABLE = Table("optimizer")
 

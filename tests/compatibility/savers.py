@@ -21,11 +21,11 @@ from lightning.pytorch.callbacks import (
     StochasticWeightAveraging,
     WeightAveraging,
 )
+from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 from torch import Tensor
 
 from compatibility.rows import Table
 from compatibility.subject import EPOCHS, Run, Subject, Witness, mlp, train
-from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
 TABLE = Table("loop")
 

@@ -7,11 +7,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lightning_models import loader
 from torch.optim import Optimizer, lr_scheduler, swa_utils
 
 from compatibility.rows import Table
 from compatibility.subject import Subject, same_rates, sgd, train
-from lightning_models import loader
 
 TABLE = Table("scheduler")
 

@@ -10,12 +10,12 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning_models import Net, Recorded, fit
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hybrid_predict import HybridConfig, MomentumPredictor, SavingsLedger
 from hybrid_predict.config import KINDS
-from lightning_models import Net, Recorded, fit
 
 STEPS = 36
 """Steps of a row's run; 24 full steps at the default speedup."""

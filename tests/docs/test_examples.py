@@ -156,6 +156,19 @@ def test_the_first_example_ends_early() -> None:
     assert trainer.global_step == trainer.callbacks[0].ledger.steps == 66
 
 
+def test_a_jax_loop_takes_fewer_full_steps() -> None:
+    pytest.importorskip("optax")
+    pytest.importorskip("array_api_compat")
+    full_steps, steps, right = example(EXAMPLES / "jax_loop.py").main()
+    assert full_steps < steps == 300 and right > 0.8
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_scikit_learn_s_network_takes_fewer_full_steps() -> None:
+    full_steps, steps, right = example(EXAMPLES / "sklearn_mlp.py").main()
+    assert full_steps < steps == 300 and right > 0.8
+
+
 def test_every_example_is_run_and_says_what_to_look_at() -> None:
     files = {path.stem: path for path in FEATURES.glob("*.py")}
     assert files.keys() - SHARED == CHECKS.keys() | ELSEWHERE

@@ -210,7 +210,7 @@ def test_a_run_with_weak_corrections_alone_is_plain_after_its_first_step(speedup
 
 def test_a_run_that_fell_back_for_its_budget_is_the_plain_one():
     loop, plain = Loop(40, max_overhead=0.0, speedup=1.5), Loop(40, enabled=False)
-    for run in (loop, plain):
-        run.train(0, 40)
-        assert run.engine.ledger.steps == 40
+    for each in (loop, plain):
+        each.train(0, 40)
+        assert each.engine.ledger.steps == 40
     assert all(map(torch.equal, loop.weights(), plain.weights()))

@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
+from cases import EVERY_KIND, UNGATED
+from loops import make_config, same_bits, weights
 from torch import nn
 
-from cases import EVERY_KIND, UNGATED
 from hybrid_predict import HybridConfig, HybridEngine, Phase, UsageError
-from loops import make_config, same_bits, weights
 
 
 def net():

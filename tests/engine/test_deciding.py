@@ -6,12 +6,12 @@ import weakref
 
 import pytest
 import torch
+from graph_cases import CountDecoder, Recomputed, mlp, rows, square
+from loops import make_config, same_bits, weights
 from torch import nn
 
-from graph_cases import CountDecoder, Recomputed, mlp, rows, square
 from hybrid_predict import HybridConfig, HybridEngine, HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.engine.run import PATIENCE
-from loops import make_config, same_bits, weights
 
 HEADS = {"px_r", "px_scale_decoder.0.weight"}
 NAMED = {"px_r_decoder.weight", "px_dropout_decoder.weight"}

@@ -5,11 +5,11 @@ import weakref
 
 import pytest
 import torch
+from cases import MODELS
+from loops import Bench, make_config, same_bits, weights
 from torch import nn
 
-from cases import MODELS
 from hybrid_predict import ConfigError, HybridConfig, HybridEngine, Phase, UsageError, Verdict
-from loops import Bench, make_config, same_bits, weights
 
 PREDICTING = 7
 """Full steps after which the next one verifies a predicted step."""

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-
 from cases import EVERY_KIND, MODELS, OPTIMIZERS
-from hybrid_predict import HybridEngine, SpectralUpdate
 from loops import NAN, Bench, make_config, same_bits, spoil_with
+
+from hybrid_predict import HybridEngine, SpectralUpdate
 
 PASSIVE = {
     "disabled": {"enabled": False},

@@ -5,9 +5,9 @@ import pickle
 
 import pytest
 import torch
+from loops import Bench, make_config
 
 from hybrid_predict import UsageError, Verdict
-from loops import Bench, make_config
 
 
 class Flaky(torch.optim.AdamW):

@@ -9,12 +9,12 @@ import weakref
 
 import pytest
 import torch
+from cases import UNGATED
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from benchmarks.memory import held
-from cases import UNGATED
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.forecast import window
 

@@ -4,12 +4,12 @@ from itertools import pairwise
 
 import pytest
 import torch
+from cases import EVERY_KIND, OPTIMIZERS, UNGATED
+from loops import Bench, make_config, same_bits, weights
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from cases import EVERY_KIND, OPTIMIZERS, UNGATED
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, Phase
-from loops import Bench, make_config, same_bits, weights
 
 DECAY, COEFFICIENT = 0.9, 0.5
 

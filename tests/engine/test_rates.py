@@ -2,9 +2,9 @@
 
 import pytest
 import torch
+from cases import UNGATED
 from torch import nn
 
-from cases import UNGATED
 from hybrid_predict import HybridConfig, HybridEngine
 
 SLOW, FAST = 1e-6, 1e-3

@@ -5,11 +5,11 @@ import io
 
 import pytest
 import torch
+from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
 from torch import nn
 
 from hybrid_predict import CheckpointError, HybridEngine, Phase, SpectralUpdate, UsageError
 from hybrid_predict.accounts.random_states import random_states, set_random_states
-from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
 
 SHORT = {"total_steps": 24}
 SCENARIOS = {

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from cases import OPTIMIZERS
+from loops import INF, NAN, Bench, make_config, same_bits, weights
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from cases import OPTIMIZERS
 from hybrid_predict import (
     ConfigError,
     HybridTrainer,
@@ -14,7 +15,6 @@ from hybrid_predict import (
     TrainableModel,
     Verdict,
 )
-from loops import INF, NAN, Bench, make_config, same_bits, weights
 
 
 class Workshop:

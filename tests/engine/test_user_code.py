@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from cases import UNGATED
 from torch import nn
 
-from cases import UNGATED
 from hybrid_predict import HybridConfig, HybridEngine
 
 STEPS = 80

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from loops import NAN, Bench, make_config, same_bits
 from torch import nn
 
 from fault_proofs_around import AROUND
@@ -32,7 +33,6 @@ from hybrid_predict import (
 from hybrid_predict.model.deltas import Movement
 from hybrid_predict.verify.monitor import MOST_PAUSES
 from interrupts import interrupt_lines
-from loops import NAN, Bench, make_config, same_bits
 
 
 def predictor_raises(where, error):

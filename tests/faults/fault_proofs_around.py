@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from loops import Bench, make_config, same_bits, weights
 
 from benchmarks.plan import Cell
 from benchmarks.run import stored
@@ -21,7 +22,6 @@ from faulty import Log, check_consistent, check_goes_on, replaced, state
 from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.integrations.outbox import Outbox
 from hybrid_predict.runs.runtime import writable_folder, write_json
-from loops import Bench, make_config, same_bits, weights
 
 
 class Workshop:
@@ -259,7 +259,6 @@ def killed(tmp_path, monkeypatch):
 def asked_to_end(act):
     def prove(tmp_path, monkeypatch):
         from lightning.pytorch.callbacks import Callback
-
         from lightning_killed import check_goes_on
         from lightning_worker import train
 

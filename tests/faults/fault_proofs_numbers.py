@@ -4,6 +4,7 @@ from functools import partial
 from itertools import pairwise
 
 import torch
+from loops import NAN, SPOILERS, Bench, make_config, same_bits, spoil_with
 from torch import nn
 
 from fault_table import Fault
@@ -24,7 +25,6 @@ from hybrid_predict import (
     Verdict,
 )
 from hybrid_predict.verify.monitor import MOST_PAUSES, PAUSE
-from loops import NAN, SPOILERS, Bench, make_config, same_bits, spoil_with
 
 VERIFYING = 5
 """Full steps before one that predicted steps come right before."""

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
+from loops import Bench, make_config, same_bits
 
 import hybrid_predict
 from hybrid_predict import MomentumPredictor, SpectralUpdate, WeightDelta
 from hybrid_predict.config import KINDS
-from loops import Bench, make_config, same_bits
 
 ROOT = str(Path(hybrid_predict.__file__).parent)
 

@@ -3,10 +3,10 @@
 from itertools import count
 
 import torch
+from loops import Bench, make_config, same_bits
 
 from faulty import Interrupt, check_consistent, state
 from hybrid_predict import UsageError
-from loops import Bench, make_config, same_bits
 
 
 def prepared(model):

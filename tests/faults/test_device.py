@@ -2,13 +2,13 @@
 
 import pytest
 import torch
+from cases import MODELS, OPTIMIZERS
+from loops import SPOILERS, Bench, make_config, same_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from cases import MODELS, OPTIMIZERS
 from hybrid_predict import HybridEngine, Verdict
 from hybrid_predict.forecast import forecaster
 from hybrid_predict.model.optimizer import OptimizerWrapper
-from loops import SPOILERS, Bench, make_config, same_bits
 
 FUSED = {
     "adamw": lambda ps: torch.optim.AdamW(ps, lr=0.01, fused=True),

@@ -7,12 +7,13 @@ import json
 
 import pytest
 import torch
+from cases import MODELS, OPTIMIZERS
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from loops import SPOILERS, Bench, make_config, same_bits
 
 from benchmarks.__main__ import main as bench
 from benchmarks.run import stored
-from cases import MODELS, OPTIMIZERS
 from faulty import replaced
 from hybrid_predict import (
     CheckpointError,
@@ -28,7 +29,6 @@ from hybrid_predict.audit.store import RunStore
 from hybrid_predict.cli import main
 from hybrid_predict.config import KINDS
 from hybrid_predict.errors import HybridPredictError
-from loops import SPOILERS, Bench, make_config, same_bits
 
 SCALARS = st.one_of(
     st.none(),

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from loops import NAN, make_config, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridEngine, Verdict
-from loops import NAN, make_config, same_bits, weights
 
 FAULTS = ("left", "accumulate", "reload", "save")
 EVERY = 5

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-
 from cases import BACKEND_CASES
+
 from hybrid_predict import ConfigError, FittedPredictor
 from hybrid_predict.forecast.predictors.fitted import START
 from hybrid_predict.forecast.window import Reading

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from loops import Bench, make_config
 from torch import nn
 
 from hybrid_predict import (
@@ -16,7 +17,6 @@ from hybrid_predict import (
 from hybrid_predict.forecast.skill import Skill
 from hybrid_predict.testing import check_placebos
 from hybrid_predict.testing.placebos import NegatedForecast
-from loops import Bench, make_config
 
 
 def gated(**changes):

@@ -5,10 +5,10 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
+from cases import BACKEND_CASES
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cases import BACKEND_CASES
 from hybrid_predict import (
     ConfigError,
     FittedPredictor,

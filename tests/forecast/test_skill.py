@@ -6,13 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from loops import Bench, make_config, same_bits
 from torch import nn
 
 from hybrid_predict import CheckpointError, HybridConfig, HybridEngine, MomentumPredictor
 from hybrid_predict.forecast.skill import MEMORY, RESOLUTION, Skill
 from hybrid_predict.forecast.window import SAMPLE, Reading, Window, reading, window_length
 from hybrid_predict.model.deltas import WeightDelta
-from loops import Bench, make_config, same_bits
 
 LENGTH = 20
 

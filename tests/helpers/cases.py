@@ -25,7 +25,7 @@ UPDATE_CASES: dict[str, AbstractUpdate] = {
 }
 """Every registered update, with other settings than its own."""
 
-BACKEND_CASES = {"numpy": NUMPY, "torch": TORCH}
+BACKEND_CASES = {"arrays": NUMPY, "torch": TORCH}
 
 HISTORY_CASES = {
     **BACKEND_CASES,

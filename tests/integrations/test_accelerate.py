@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-
-from hybrid_predict import HybridEngine, UnsupportedSetupError
 from loops import same_bits
 from wrapped_loops import STEPS, batch, config, loss_of, parts, plain_loop
+
+from hybrid_predict import HybridEngine, UnsupportedSetupError
 
 accelerate = pytest.importorskip("accelerate")
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from lightning.pytorch.callbacks import Callback, ProgressBar, RichProgressBar, TQDMProgressBar
+from lightning_models import Net, Ungated, fit
 from rich.console import Console
 
 from hybrid_predict.integrations import dashboard
 from hybrid_predict.report.run_log import NAME, read_log
-from lightning_models import Net, Ungated, fit
 
 BARS = pytest.mark.parametrize("kind", [TQDMProgressBar, RichProgressBar])
 

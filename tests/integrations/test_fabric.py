@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import torch
 from lightning.fabric import Fabric
+from loops import same_bits
 from torch import nn
+from wrapped_loops import STEPS, batch, config, loss_of, parts, plain_loop
 
 from hybrid_predict import HybridEngine, UnsupportedSetupError
-from loops import same_bits
-from wrapped_loops import STEPS, batch, config, loss_of, parts, plain_loop
 
 
 class Run:

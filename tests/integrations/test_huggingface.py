@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from loops import same_bits
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
@@ -23,11 +24,8 @@ from hybrid_predict import (
     Phase,
     UnsupportedSetupError,
 )
-from loops import same_bits
 
 transformers = pytest.importorskip("transformers")
-
-from transformers.training_args import ParallelMode  # noqa: E402
 
 from huggingface_models import (  # noqa: E402
     OPTIONS,
@@ -38,6 +36,8 @@ from huggingface_models import (  # noqa: E402
     schedule,
     trained,
 )
+from transformers.training_args import ParallelMode  # noqa: E402
+
 from hybrid_predict.integrations.huggingface import (  # noqa: E402
     FILE,
     HybridPredictCallback,

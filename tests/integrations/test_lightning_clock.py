@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
+from lightning_models import Net, Ungated, fit, loader
 from torch.utils.data import DataLoader
 
 from hybrid_predict import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_clock import TrainerClock
-from lightning_models import Net, Ungated, fit, loader
 
 RUNS: dict[str, dict[str, Any]] = {
     "max_steps": {"max_steps": 120},

@@ -9,9 +9,9 @@ from typing import Any, get_type_hints
 
 import pytest
 from lightning.pytorch.cli import LightningCLI
+from lightning_models import Net
 
 from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate
-from lightning_models import Net
 
 OWN = {"config", "dashboard", "log_dir", "skip_data"}
 

@@ -14,9 +14,9 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.core.hooks import CheckpointHooks, ModelHooks
+from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
 from hybrid_predict import HybridPredict
-from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Checkpoint directory .* exists and is not empty", "ignore:The dirpath has changed"

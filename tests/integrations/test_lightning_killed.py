@@ -8,7 +8,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from lightning_killed import STATUS, check_ended_anywhere
 
 

@@ -3,11 +3,11 @@
 import lightning.pytorch as pl
 import pytest
 import torch
+from graph_cases import CountDecoder, mlp, rows
+from lightning_models import SeededLoader, StopAt, fit, weights
 from torch import nn
 
-from graph_cases import CountDecoder, mlp, rows
 from hybrid_predict import HybridPredict
-from lightning_models import SeededLoader, StopAt, fit, weights
 
 
 def heads(callback):

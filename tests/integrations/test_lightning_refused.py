@@ -9,9 +9,9 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from lightning_models import Net, Ungated, fit
 
 from hybrid_predict import UnsupportedSetupError
-from lightning_models import Net, Ungated, fit
 
 
 @pytest.mark.parametrize(

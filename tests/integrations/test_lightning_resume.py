@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from cases import EVERY_KIND
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning_models import Net, SeededLoader, StopAt, Ungated, fit, loader, same, weights
 from torch.utils.data import DataLoader, TensorDataset
 
-from cases import EVERY_KIND
 from compatibility.manual import Gan
 from hybrid_predict import CheckpointError, HybridPredict
 from hybrid_predict.integrations.lightning import KEY
-from lightning_models import Net, SeededLoader, StopAt, Ungated, fit, loader, same, weights
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "default": {"cooldown_steps": 0.1},

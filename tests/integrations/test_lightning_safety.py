@@ -15,10 +15,10 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
+from lightning_models import Net, Recorded, Ungated, fit, same, weights
 from torch import Tensor
 
 from hybrid_predict import HybridPredict, Verdict
-from lightning_models import Net, Recorded, Ungated, fit, same, weights
 
 
 class Recorder(Callback):

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from lightning.pytorch.loggers import CSVLogger, MLFlowLogger
+from lightning_models import Net, Recorded, Ungated, fit
 
 from hybrid_predict import HybridConfig, HybridPredict, SavingsLedger
 from hybrid_predict.integrations import mlflow
@@ -18,7 +19,6 @@ from hybrid_predict.integrations.outbox import Outbox
 from hybrid_predict.integrations.recorder import Recorder
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.run_log import NAME, read_log
-from lightning_models import Net, Recorded, Ungated, fit
 
 
 class AtPredicted:

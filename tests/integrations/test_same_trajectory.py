@@ -13,8 +13,10 @@ from typing import Any
 import lightning as L
 import pytest
 from lightning.fabric import Fabric
+from loops import same_bits
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
+from wrapped_loops import STEPS, batch, config, loss_of, parts, plain_loop
 
 from hybrid_predict import (
     HybridEngine,
@@ -24,8 +26,6 @@ from hybrid_predict import (
     SavingsLedger,
     TorchModel,
 )
-from loops import same_bits
-from wrapped_loops import STEPS, batch, config, loss_of, parts, plain_loop
 
 Trained = tuple[nn.Module, SavingsLedger, int]
 """The net, the run's ledger, and the step at which the schedule ended."""
@@ -95,9 +95,9 @@ class Named(nn.Module):
 
 def in_hugging_face(folder: Path) -> Trained:
     pytest.importorskip("transformers")
+    from huggingface_models import Ordered
     from transformers import TrainingArguments
 
-    from huggingface_models import Ordered
     from hybrid_predict.integrations.huggingface import HybridPredictCallback
 
     net, optimizer, scheduler = parts()

@@ -10,12 +10,12 @@ import pytest
 from lightning.pytorch.callbacks import RichProgressBar, TQDMProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.loggers.logger import DummyLogger
+from lightning_models import Net, StopAt, Ungated, fit
 from torch import Tensor
 
 from hybrid_predict import ConfigError, HybridPredict, Phase, SavingsLedger, StepRecord, Verdict
 from hybrid_predict.report.run_log import NAME, find_log, read_log
 from hybrid_predict.testing.placebos import NegatedForecast
-from lightning_models import Net, StopAt, Ungated, fit
 
 
 class Barred(Net):

@@ -11,11 +11,11 @@ import lightning as L
 import pytest
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import CSVLogger
+from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
 from hybrid_predict.integrations import lightning_stop
 from hybrid_predict.report.run_log import NAME, find_log, read_log
 from hybrid_predict.report.stop_request import STOP, ask
-from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 

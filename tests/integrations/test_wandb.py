@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from lightning_models import Net, Ungated, fit
 
 from hybrid_predict import HybridConfig, SavingsLedger
 from hybrid_predict.integrations.recorder import Recorder
 from hybrid_predict.report.history import RunHistory
-from lightning_models import Net, Ungated, fit
 
 AXIS = "trainer/global_step"
 

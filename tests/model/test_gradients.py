@@ -2,14 +2,14 @@
 
 import pytest
 import torch
+from cases import EVERY_KIND
 from hypothesis import given
 from hypothesis import strategies as st
+from loops import Bench, make_config, weights
 from torch import nn
 
-from cases import EVERY_KIND
 from hybrid_predict import GradientInfo, HybridEngine, TorchModel
 from hybrid_predict.model.gradients import dense_gradient
-from loops import Bench, make_config, weights
 
 
 def watched(bench, clip=False, factor=1.0):

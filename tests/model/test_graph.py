@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-
 from graph_cases import CASES
+
 from hybrid_predict.model.graph import GraphFindings
 from hybrid_predict.model.kinds import classify, matrix_index, resolve
 

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 import pytest
 import torch
+from cases import MODELS, TiedLM
 from torch import nn
 
-from cases import MODELS, TiedLM
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.demo.byte_gpt import ByteGPT, ByteGPTConfig
 from hybrid_predict.model.kinds import classify

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from cases import MODELS, OPTIMIZERS
+from loops import same_bits, weights
 from torch import nn
 
-from cases import MODELS, OPTIMIZERS
 from hybrid_predict import (
     ConfigError,
     ContractError,
@@ -13,7 +14,6 @@ from hybrid_predict import (
     WeightDelta,
 )
 from hybrid_predict.model.parameters import overlapping
-from loops import same_bits, weights
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
+from cases import OPTIMIZERS
+from loops import Bench, make_config, same_bits
 from torch import nn
 
-from cases import OPTIMIZERS
 from hybrid_predict import ConfigError, OptimizerWrapper, UnsupportedSetupError
-from loops import Bench, make_config, same_bits
 
 
 def named_optimizer(name):

@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
+from cases import EVERY_KIND
+from loops import make_config, same_bits, weights
 from torch import nn
 
-from cases import EVERY_KIND
 from hybrid_predict import HybridEngine, ParameterMapper, WeightDelta
 from hybrid_predict.model.deltas import write_rounded
-from loops import make_config, same_bits, weights
 
 HALF = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 """The spacing of the numbers from 1 to 2."""

@@ -4,11 +4,11 @@ import copy
 
 import pytest
 import torch
+from loops import same_bits
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, OptimizerWrapper, UnsupportedSetupError
 from hybrid_predict.model.scratch import find_rule
-from loops import same_bits
 
 RATE, DECAY = 3e-3, 0.1
 

@@ -15,10 +15,10 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
 
 from hybrid_predict import CheckpointError, HybridConfig, Phase, UsageError, Verdict
 from hybrid_predict.accounts.clock import Clock
-from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
 
 STEPS = 20
 

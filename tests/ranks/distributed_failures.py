@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from loops import same_bits
 from torch import Tensor
 
 from distributed_loops import Loop, batch, ddp, make_config, sharded
 from faulty import Failing, FailingUpdate, Log
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.tensors import ranks
-from loops import same_bits
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,6 @@ def loader(folder: Path) -> dict[str, Any]:
 def in_a_trainer(folder: Path) -> dict[str, Any]:
     """A data loader that raises on one rank, in a Trainer."""
     from lightning.pytorch.strategies import DDPStrategy
-
     from lightning_models import Net, SeededLoader, Ungated, fit
 
     class Torn(SeededLoader):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_models import OPTIONS, trained
+
 from hybrid_predict.integrations.huggingface import HybridPredictCallback
 
 

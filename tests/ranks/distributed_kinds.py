@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from graph_cases import CountDecoder, square
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from distributed_loops import make_config
-from graph_cases import CountDecoder, square
 from hybrid_predict import HybridEngine
 from hybrid_predict.tensors import ranks
 

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from lightning_models import Net, Recorded, SeededLoader, fit
 from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
@@ -18,7 +19,6 @@ from hybrid_predict.integrations import lightning_stop
 from hybrid_predict.report.run_log import NAME, read_log
 from hybrid_predict.report.stop_request import ask
 from hybrid_predict.tensors import ranks, shards
-from lightning_models import Net, Recorded, SeededLoader, fit
 
 PREDICTING = HybridConfig(
     full_steps=1,

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from loops import same_bits
 
 from distributed_loops import SPOILED, Loop, Net, make_config, outcome, sharded
 from faulty import Log
 from hybrid_predict import CheckpointError
 from hybrid_predict.tensors import ranks, shards
-from loops import same_bits
 
 
 def halved(net: Net) -> Net:

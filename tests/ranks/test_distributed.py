@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 import torch
+from loops import same_bits
 from torch import distributed as dist
 
 from distributed_loops import STEPS, Loop, make_config, measured, outcome
 from distributed_resume import save_single
 from hybrid_predict import Phase, Verdict
 from launcher import launch
-from loops import same_bits
 
 pytestmark = [
     pytest.mark.distributed,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from loops import same_bits
 
 from launcher import launch
-from loops import same_bits
 
 pytest.importorskip("transformers")
 

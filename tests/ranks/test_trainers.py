@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning_models import Recorded, fit
+from loops import same_bits
 from torch import distributed as dist
 
 from distributed_lightning import PREDICTING, RankLoader
 from hybrid_predict import Verdict
 from launcher import launch
-from lightning_models import Recorded, fit
-from loops import same_bits
 
 pytestmark = [
     pytest.mark.distributed,

@@ -5,11 +5,11 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import BACKEND_CASES, HISTORY_CASES
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from cases import BACKEND_CASES, HISTORY_CASES
 from hybrid_predict.tensors import BACKENDS
 from hybrid_predict.testing.backends import KERNELS, NUMPY, TORCH, check_kernel
 

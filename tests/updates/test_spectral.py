@@ -6,9 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
+from cases import BACKEND_CASES
 from torch import nn
 
-from cases import BACKEND_CASES
 from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate
 from hybrid_predict.tensors.base import as_matrix
 from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS

@@ -3,10 +3,10 @@
 import math
 
 import pytest
+from loops import Bench, make_config, same_bits
 
 from hybrid_predict import CheckpointError, Phase
 from hybrid_predict.verify.monitor import CALM, MOST_PAUSES, PATIENCE, PAUSE, Baseline, Monitor
-from loops import Bench, make_config, same_bits
 
 NAN, INF = math.nan, math.inf
 

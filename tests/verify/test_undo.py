@@ -4,12 +4,12 @@ import copy
 
 import pytest
 import torch
-from torch import nn
-
 from cases import MODELS
-from hybrid_predict import HybridEngine, UsageError, Verdict
 from loops import NAN, SPOILERS, Bench, make_config, same_bits, spoil_with, weights
+from torch import nn
 from verifying import EVERY_OPTIMIZER, FUSED, kept, run
+
+from hybrid_predict import HybridEngine, UsageError, Verdict
 
 BAD_GRADIENT = [name for name in SPOILERS if "only" not in name]
 

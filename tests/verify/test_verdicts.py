@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-
-from hybrid_predict import Verdict
 from loops import INF, NAN, same_bits, spoil_with, weights
 from verifying import kept, run
+
+from hybrid_predict import Verdict
 
 
 def closing(bench, offset):

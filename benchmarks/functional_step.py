@@ -1,0 +1,142 @@
+"""Step time of the jitted functional form beside optax's AdamW and Muon.
+
+All loops take turns in one process, block by block, so that what the machine does meanwhile favours
+none. Needs the extra jax.
+
+Run with: python -m benchmarks.functional_step [--blocks 8] [--length 10] [--batches 64 1024]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import process_time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from benchmarks.timing import quartiles
+from hybrid_predict import HybridConfig, MomentumPredictor
+from hybrid_predict.integrations.optax import corrected, train_step
+from hybrid_predict.runs.runtime import environment, write_json
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results" / "functional_step.json"
+
+RATE, WIDTH, LAYERS = 1e-3, 256, 4
+
+KINDS = {"head": "head"}
+
+
+def network() -> dict[str, Any]:
+    """Residual layers of one width, and a head; matrices are of shape (inputs, outputs)."""
+    keys = jax.random.split(jax.random.key(0), LAYERS + 1)
+    layers = {f"layer{k}": jax.random.normal(keys[k], (WIDTH, WIDTH)) / 16 for k in range(LAYERS)}
+    return {**layers, "head": jax.random.normal(keys[-1], (WIDTH, 10)) / 16}
+
+
+def loss(params: dict[str, Any], x: Any, y: Any) -> Any:
+    """Cross entropy of the network."""
+    for k in range(LAYERS):
+        x = x + jax.nn.relu(x @ params[f"layer{k}"])
+    return optax.softmax_cross_entropy_with_integer_labels(x @ params["head"], y).mean()
+
+
+def plain(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
+    """A jitted full step of an optax optimizer, with its state held inside."""
+
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def step(params: Any, state: Any, x: Any, y: Any) -> Any:
+        gradients = jax.grad(loss)(params, x, y)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state
+
+    held = [network()]
+    held.append(optimizer.init(held[0]))
+
+    def run(x: Any, y: Any) -> Any:
+        held[:] = step(*held, x, y)
+        return 1, held[0]
+
+    return run
+
+
+def hybrid(steps: int) -> Callable[..., Any]:
+    """A jitted full step with its predicted ones, which counts as so many steps as it brings."""
+    predictors = {"hidden": MomentumPredictor(gated=False)}
+    config = HybridConfig(total_steps=steps, warmup_steps=1, kinds=KINDS, predictors=predictors)
+    init, step = train_step(jax.value_and_grad(loss), optax.adamw, RATE, config)
+    held = [init(network())]
+
+    def run(x: Any, y: Any) -> Any:
+        held[0], record = step(held[0], x, y)
+        return record.ticks, held[0].params
+
+    return run
+
+
+def loops(steps: int) -> dict[str, Callable[..., Any]]:
+    """What is measured, by name."""
+    config = HybridConfig(speedup=1, kinds=KINDS)
+    return {
+        "adamw": plain(optax.adamw(RATE)),
+        "muon": plain(optax.contrib.muon(RATE)),
+        "corrected": plain(corrected(optax.adamw(RATE), RATE, config)),
+        "corrected and predicted": hybrid(steps),
+    }
+
+
+def measure(batch: int, blocks: int, length: int) -> dict[str, Any]:
+    """Processor time of a step with this batch, over that of AdamW, in alternating blocks."""
+    x = jax.random.normal(jax.random.key(1), (batch, WIDTH))
+    y = jnp.arange(batch) % 10
+    found = loops(10 * length * (blocks + 2))
+    rounds = [{name: _block(run, x, y, length) for name, run in found.items()}
+              for _ in range(blocks + 1)][1:]  # fmt: skip
+    rows: dict[str, Any] = {}
+    for name in found:
+        ratios = [each[name] / each["adamw"] for each in rounds]
+        low, middle, high = quartiles(ratios)
+        rows[name] = {"ratio": middle, "quartiles": [low, high]}
+    milliseconds = 1e3 * statistics.median(each["adamw"] for each in rounds)
+    return {"batch": batch, "adamw_ms": milliseconds, "loops": rows}
+
+
+def _block(run: Callable[..., Any], x: Any, y: Any, length: int) -> float:
+    """Seconds of processor time per step of the run."""
+    started, ticks = process_time(), []
+    for _ in range(length):
+        count, weights = run(x, y)
+        ticks.append(count)
+    jax.block_until_ready(weights)
+    spent = process_time() - started
+    return spent / sum(int(n) for n in ticks)
+
+
+def main() -> None:
+    """Measure, print and write."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--blocks", type=int, default=8)
+    parser.add_argument("--length", type=int, default=10)
+    parser.add_argument("--batches", type=int, nargs="+", default=[64, 1024])
+    parser.add_argument("--note", default="")
+    given = parser.parse_args()
+    rows = [measure(batch, given.blocks, given.length) for batch in given.batches]
+    versions = {"jax": jax.__version__, "optax": optax.__version__}
+    device = jax.devices()[0].device_kind
+    result = {
+        "environment": {**environment(), **versions, "jax_device": device},
+        "blocks": given.blocks, "length": given.length, "note": given.note,
+        "width": WIDTH, "layers": LAYERS, "rows": rows,
+    }  # fmt: skip
+    write_json(result, RESULTS)
+    print(json.dumps(rows, indent=1))
+
+
+if __name__ == "__main__":
+    main()

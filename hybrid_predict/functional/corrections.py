@@ -1,0 +1,144 @@
+"""Corrected updates of one group, as a function of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hybrid_predict.functional.plan import Plan
+from hybrid_predict.functional.state import Group, select
+from hybrid_predict.tensors.arrays import ArrayBackend, cast, namespace
+from hybrid_predict.updates import AbstractUpdate
+from hybrid_predict.updates.base import UpdateState
+
+AVERAGE = 0.95
+"""Decay of averaged gradients where no update asks for another."""
+
+
+class Update(NamedTuple):
+    """The optimizer's update of one full step.
+
+    Args:
+        gradients: By name.
+        before: Weights right before it.
+        after: Weights right after it.
+        rates: Learning rates by name, 0-dim arrays.
+        shrinks: Fractions that decoupled weight decay has taken off, by name.
+        bound: How much longer than this update a corrected one is at most, 0-dim.
+        active: Whether updates are corrected now, 0-dim bool; averages move on anyway.
+        outputs_last: Whether matrices are of shape (inputs, outputs), a bool.
+    """
+
+    gradients: Mapping[str, Any]
+    before: Mapping[str, Any]
+    after: Mapping[str, Any]
+    rates: Mapping[str, Any]
+    shrinks: Mapping[str, Any]
+    bound: Any
+    active: Any
+    outputs_last: bool
+
+
+def corrected(
+    plan: Plan, group: Group, made: Update, backend: ArrayBackend
+) -> tuple[dict[str, Any], Group, dict[str, Any]]:
+    """Weights after the corrected update of a group.
+
+    Args:
+        plan: What happens to it.
+        group: What is known of it.
+        made: The optimizer's update.
+        backend: How averages are stored.
+
+    Returns:
+        The weights, the group with its average and the update's state moved on, and a mask per
+        tensor of the entries that are the optimizer's alone.
+    """
+    names = list(plan.names)
+    average = [group.average[n] for n in names]
+    new = [made.gradients[n] for n in names]
+    xp = namespace(*new)
+    norms, cosines = backend.angles(new, average)
+    fine = [xp.isfinite(norms[k]) for k in range(len(names))]
+    new = [xp.where(ok, g, cast(m, g.dtype)) for ok, g, m in zip(fine, new, average, strict=True)]
+    average = backend.average(average, new, plan.update.decay if plan.update else AVERAGE)
+    still = [(m == 0) | ~ok for m, ok in zip(average, fine, strict=True)]
+    weights, arrays, numbers = dict(made.after), group.arrays, group.numbers
+    if plan.update is not None:
+        last = made.outputs_last
+        state = plan.update.init(turned([made.before[n] for n in names], last), backend)
+        state.arrays = {name: list(values) for name, values in group.arrays.items()}
+        state.numbers = dict(group.numbers)
+        both, everyone = (turned(average, last), turned(new, last)), range(len(names))
+        found = plan.update.direction(state, everyone, *both, cosines, backend)
+        directions = turned(found, last, back=True)
+        lengths = _lengths(plan.update, state, plan, made, backend)
+        alone = [~made.active | mask for mask in still]
+        weights = _moved(plan, directions, lengths, alone, made, backend)
+        moved_on = (dict(state.arrays), dict(state.numbers))
+        arrays, numbers = select(made.active, moved_on, (arrays, numbers))
+    known_group = group._replace(
+        average=dict(zip(names, average, strict=True)), arrays=arrays, numbers=numbers
+    )
+    weights = {name: weights[name] for name in names}
+    return weights, known_group, dict(zip(names, still, strict=True))
+
+
+def _moved(
+    plan: Plan,
+    directions: Sequence[Any],
+    lengths: Any,
+    alone: Sequence[Any],
+    made: Update,
+    backend: ArrayBackend,
+) -> dict[str, Any]:
+    """Weights after the corrected update, but for the entries that are the optimizer's alone."""
+    assert plan.update is not None
+    share, weights = plan.update.share, {}
+    xp = namespace(*directions)
+    known = xp.isfinite(backend.norms(directions))
+    for k, (name, direction) in enumerate(zip(plan.names, directions, strict=True)):
+        own = alone[k] | (lengths[k] == 0) | ~known[k]
+        before, after, shrink = made.before[name], made.after[name], made.shrinks[name]
+        mixed = _mixed(share, lengths[k] * direction, before, after, shrink)
+        weights[name] = xp.where(own, after, cast(mixed, after.dtype))
+    return weights
+
+
+def turned(arrays: Sequence[Any], outputs_last: bool, *, back: bool = False) -> list[Any]:
+    """Arrays with their dimension of outputs first, or back as they were."""
+    if not outputs_last:
+        return list(arrays)
+    found = []
+    for x in arrays:
+        axes = list(range(x.ndim))
+        order = [*axes[1:], 0] if back else [*axes[-1:], *axes[:-1]]
+        found.append(namespace(x).permute_dims(x, tuple(order)))
+    return found
+
+
+def _lengths(
+    update: AbstractUpdate,
+    state: UpdateState,
+    plan: Plan,
+    made: Update,
+    backend: ArrayBackend,
+) -> Any:
+    """Lengths of the corrected updates; 0 where the optimizer's own is no update."""
+    kept = [1.0 - made.shrinks[n] for n in plan.names]
+    left, right = ([side[n] for n in plan.names] for side in (made.after, made.before))
+    own = backend.distances(left, right, kept)
+    xp = namespace(own)
+    own = xp.where(xp.isfinite(own), own, xp.zeros_like(own))
+    lengths = update.lengths(state, range(len(plan.names)), own)
+    most = made.bound
+    if update.bound is not None:
+        most = xp.minimum(most, xp.full_like(most, update.bound))
+    longest = xp.where(xp.isfinite(most), xp.where(xp.isfinite(most), most, 1.0) * own, lengths)
+    return xp.minimum(lengths, longest)
+
+
+def _mixed(share: float, change: Any, before: Any, after: Any, shrink: Any) -> Any:
+    """The optimizer's update and the corrected one by its share, beside weight decay."""
+    mixed = share * change + (share * (1.0 - shrink)) * before
+    return mixed + (1.0 - share) * after if share < 1.0 else mixed

@@ -1,0 +1,112 @@
+"""The state before the first full step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.forecast.window import window_length
+from hybrid_predict.functional import histories, places
+from hybrid_predict.functional.corrections import turned
+from hybrid_predict.functional.plan import Plan, plans, schedule
+from hybrid_predict.functional.state import Baseline, Clock, Group, HybridState, Monitor, Skill
+from hybrid_predict.tensors.arrays import ArrayBackend, beside, namespace, wide_dtype
+
+
+def init(
+    weights: Mapping[str, Any],
+    config: HybridConfig,
+    *,
+    momentum: float = 0.0,
+    outputs_last: bool = False,
+) -> HybridState:
+    r"""The state before the first full step.
+
+    Args:
+        weights: All trained arrays by name, floating-point, of one library.
+        config: What is corrected and predicted; ``kinds`` names heads and embeddings.
+        momentum: :math:`\beta_1` of the optimizer, in [0, 1): windows of displacements are longer
+            for more.
+        outputs_last: Whether matrices are of shape (inputs, outputs), as in most JAX libraries, in
+            place of torch's (outputs, inputs).
+
+    Returns:
+        A pytree of arrays. Beside the weights it takes three times the memory of what is both
+        corrected and predicted: averaged gradients, drift, and weights before predicted steps.
+
+    Raises:
+        ConfigError: If an argument has a value that cannot work.
+        MissingExtraError: If array-api-compat is needed and not installed.
+    """
+    if not isinstance(config, HybridConfig):
+        raise ConfigError("config", "a HybridConfig", type(config).__name__)
+    if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
+        raise ConfigError("momentum", "a number in [0, 1)", momentum)
+    xp = places.check_arrays("weights", weights)
+    if places.computed_elsewhere(xp):
+        weights = places.to_numpy(weights)
+        xp = np
+    found = plans(weights, config)
+    like = list(weights.values())
+    backend = ArrayBackend(config.history_dtype)
+    predicted = [plan for plan in found.values() if plan.rule is not None]
+    true = xp.asarray(True, **beside(like))
+    return HybridState(
+        {key: _group(plan, weights, backend, outputs_last) for key, plan in found.items()},
+        {plan.kind: Skill(_integer(0, like), *_numbers(0.0, 5, like)) for plan in predicted},
+        _monitor(like),
+        _clock(config, predicted, window_length(momentum), like),
+        {name: xp.zeros_like(weights[name]) for plan in predicted for name in plan.names},
+        _integer(0, like),
+        true,
+        ~~true,  # a buffer of its own, as a donated state needs
+    )
+
+
+def _clock(config: HybridConfig, predicted: list[Plan], length: int, like: list[Any]) -> Clock:
+    gated = bool(predicted) and all(plan.rule and plan.rule.gated for plan in predicted)
+    due, lengths = schedule(config, length, gated)
+    xp = namespace(*like)
+    zeros = {name: _integer(0, like) for name in ("steps", "full_steps", "undone_steps", "ticks")}
+    return Clock(
+        due=xp.asarray(due if predicted else [0], dtype=xp.int32, **beside(like)),
+        length=_integer(length, like),
+        **{name: _integer(value, like) for name, value in lengths.items()},
+        **zeros,
+        plain=xp.asarray(False, **beside(like)),
+    )
+
+
+def _monitor(like: list[Any]) -> Monitor:
+    means, squares = _numbers(0.0, 2, like), _numbers(0.0, 2, like)
+    loss, norm = (Baseline(m, s, _integer(0, like)) for m, s in zip(means, squares, strict=True))
+    return Monitor(loss, norm, *_numbers(math.nan, 2, like), *(_integer(0, like) for _ in range(4)))
+
+
+def _integer(value: int, like: list[Any]) -> Any:
+    xp = namespace(*like)
+    return xp.asarray(value, dtype=xp.int32, **beside(like))
+
+
+def _numbers(value: float, count: int, like: list[Any]) -> list[Any]:
+    xp, dtype = namespace(*like), wide_dtype(*like)
+    return [xp.asarray(value, dtype=dtype, **beside(like)) for _ in range(count)]
+
+
+def _group(
+    plan: Plan, weights: Mapping[str, Any], backend: ArrayBackend, outputs_last: bool
+) -> Group:
+    own = {name: weights[name] for name in plan.names}
+    like = list(own.values())
+    update = plan.update.init(turned(like, outputs_last), backend) if plan.update else None
+    return Group(
+        dict(zip(own, backend.zeros(like), strict=True)),
+        dict(update.arrays) if update else {},
+        dict(update.numbers) if update else {},
+        histories.start(plan.rule, own, backend) if plan.rule else None,
+    )

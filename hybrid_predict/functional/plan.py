@@ -1,0 +1,149 @@
+"""Which arrays are corrected, which are predicted, and by what rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from hybrid_predict.accounts.clock import Clock
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.forecast.predictors import (
+    AbstractPredictor,
+    FittedPredictor,
+    MomentumPredictor,
+    make_predictor,
+)
+from hybrid_predict.forecast.predictors.fitted import START
+from hybrid_predict.forecast.skill import FIRST
+from hybrid_predict.updates import AbstractUpdate, make_update
+
+
+class Rule(NamedTuple):
+    """How a group is forecast.
+
+    Args:
+        decays: Decays of its drifts.
+        last: Whether the last displacement is a direction too.
+        coefficient: Of the first drift, before any window is read.
+        fitted: The predictor that fits coefficients; None keeps them.
+        gated: Whether predicted steps need skill.
+    """
+
+    decays: tuple[float, ...]
+    last: bool
+    coefficient: float
+    fitted: FittedPredictor | None
+    gated: bool
+
+
+class Plan(NamedTuple):
+    """What happens to the arrays of one group.
+
+    Args:
+        kind: Their kind.
+        names: Their names.
+        update: How their updates are corrected, None if they are not.
+        rule: How they are forecast, None if they are not.
+    """
+
+    kind: str
+    names: tuple[str, ...]
+    update: AbstractUpdate | None
+    rule: Rule | None
+
+
+def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
+    """The kind of every array.
+
+    Arrays show neither modules nor a graph. What has fewer than two dimensions above size 1 is a
+    vector; other arrays are hidden matrices unless a pattern of ``config.kinds`` says otherwise.
+
+    Args:
+        weights: Arrays by name.
+        config: Whose ``kinds`` count; the first pattern that matches wins.
+
+    Raises:
+        ConfigError: If there are several matrices and no pattern, or a pattern matches nothing.
+    """
+    matrices = [n for n, x in weights.items() if sum(size > 1 for size in x.shape) > 1]
+    for pattern in config.kinds:
+        if not any(fnmatchcase(name, pattern) for name in weights):
+            expected, remedy = "patterns that match a name", f"Names are {_some(weights)}."
+            raise ConfigError("kinds", expected, pattern, remedy)
+    if len(matrices) > 1 and not config.kinds:
+        expected = "patterns that name the head and the embeddings, which arrays do not show"
+        remedy = f"Matrices are {_some(matrices)}: write kinds={{{matrices[-1]!r}: 'head'}}."
+        raise ConfigError("kinds", expected, {}, remedy)
+    found = {name: "hidden" if name in matrices else "vector" for name in weights}
+    for name in weights:
+        matching = (k for pattern, k in config.kinds.items() if fnmatchcase(name, pattern))
+        found[name] = next(matching, found[name])
+    return found
+
+
+def plans(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, Plan]:
+    """The groups by their keys; none where nothing is corrected or predicted.
+
+    Raises:
+        ConfigError: If a setting has no meaning for arrays.
+    """
+    if config.shadow:
+        expected, remedy = "False in the functional form", "Use HybridEngine to shadow a run."
+        raise ConfigError("shadow", expected, True, remedy)
+    if not config.enabled:
+        return {}
+    updates = {kind: make_update(u) for kind, u in config.updates.items()}
+    rules = {kind: _rule(make_predictor(p)) for kind, p in config.predictors.items()}
+    if config.compression == 1:
+        rules = {}
+    members: dict[tuple[str, bool], list[str]] = {}
+    for name, kind in kinds(weights, config).items() if updates or rules else ():
+        update = updates.get(kind)
+        corrected = update is not None and update.share > 0 and weights[name].ndim > 1
+        if (corrected or kind in rules) and 0 not in weights[name].shape:
+            members.setdefault((kind, corrected), []).append(name)
+    # By name: a jitted function sees the names of a dict in this order.
+    return {
+        kind if corrected else f"{kind}, not corrected": Plan(
+            kind, tuple(sorted(names)), updates[kind] if corrected else None, rules.get(kind)
+        )
+        for (kind, corrected), names in sorted(members.items())
+    }
+
+
+def schedule(config: HybridConfig, length: int, gated: bool) -> tuple[list[int], dict[str, int]]:
+    """Predicted steps due at each position of a run, and its lengths.
+
+    Args:
+        config: The run's configuration.
+        length: Displacements in a window.
+        gated: Whether every forecast needs skill.
+
+    Raises:
+        ConfigError: If predicted steps are asked for and ``total_steps`` is not known.
+    """
+    if config.total_steps is None and config.compression == 1:
+        return [0], {"total": 2**31 - 1, "warmup": 1, "cooldown": 0}
+    clock = Clock(config, 1 + FIRST * length if gated else 0)
+    due = []
+    for position in range(clock.total + 1):
+        clock.steps = position
+        due.append(clock.due)
+    return due, {"total": clock.total, "warmup": clock.warmup, "cooldown": clock.cooldown}
+
+
+def _rule(predictor: AbstractPredictor) -> Rule:
+    if isinstance(predictor, MomentumPredictor):
+        own = predictor.coefficient
+        return Rule((predictor.decay,), False, own, None, predictor.gated)
+    if isinstance(predictor, FittedPredictor):
+        return Rule(predictor.decays, predictor.last, START, predictor, predictor.gated)
+    expected, remedy = "'fitted' or 'momentum' in the functional form", "Use HybridEngine."
+    raise ConfigError("predictors", expected, type(predictor).__name__, remedy)
+
+
+def _some(names: Any) -> str:
+    listed = [repr(name) for name in names]
+    return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")

@@ -1,0 +1,283 @@
+"""The three mechanisms as pure functions: predict, verify, correct."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.functional import baselines, histories, places
+from hybrid_predict.functional.corrections import Update, corrected
+from hybrid_predict.functional.plan import Plan, plans
+from hybrid_predict.functional.state import Group, HybridState, select
+from hybrid_predict.functional.windows import add_skill, enough
+from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace, wide_dtype
+
+Call = TypeVar("Call", bound=Callable[..., Any])
+
+
+def placed(call: Call) -> Call:
+    """Check the arrays of a call, and compute all of it with NumPy where their library cannot."""
+
+    @wraps(call)
+    def checked(state: HybridState, *arrays: Any, **options: Any) -> Any:
+        given = [a for a in arrays if isinstance(a, Mapping) and a]
+        xp = places.check_arrays(call.__name__, given[0] if given else {})
+        with np.errstate(all="ignore"):  # what is not finite is masked, as on every device
+            if not places.computed_elsewhere(xp):
+                namespace(state.stands, *given[0].values())
+                return call(state, *arrays, **options)
+            moved = [places.to_numpy(a) for a in arrays]
+            found, new = call(state, *moved, **{k: places.to_numpy(v) for k, v in options.items()})
+            wanted = given[1] if len(given) > 2 else given[0]  # weights, or all that there is
+            if isinstance(found, Mapping):
+                return places.like(found, wanted, xp), new
+            return xp.asarray(bool(found), **beside(list(wanted.values()))), new
+
+    return checked  # type: ignore[return-value]
+
+
+@placed
+def predict(
+    state: HybridState, weights: Mapping[str, Any], learning_rates: Any, *, config: HybridConfig
+) -> tuple[dict[str, Any], HybridState]:
+    r"""Take the predicted steps that are due right before the coming full step.
+
+    .. math:: \theta \leftarrow \theta + n \, \eta \sum_j \lambda_j d_j
+
+    They are made only with skill; else nothing moves, and ``state.predicted`` is 0.
+
+    Args:
+        state: What is known.
+        weights: Arrays by name.
+        learning_rates: :math:`\eta` of the coming full step: a number, a 0-dim array, or one of
+            them by name.
+        config: That of :func:`init`.
+
+    Returns:
+        Weights that only stand once :func:`verify` says so, and the new state.
+    """
+    named = plans(weights, config)
+    xp, clock = namespace(*weights.values()), state.clock
+    if not state.kept:
+        return dict(weights), state._replace(predicted=0 * clock.steps)
+    position = xp.minimum(clock.steps, clock.total)
+    due = xp.take(clock.due, xp.reshape(position, (1,)), axis=0)[0]
+    may = ~clock.plain & ~baselines.pausing(state.monitor, clock.full_steps + 1)
+    open_groups = _open(state, named, weights)
+    rates, moved = _by_name(learning_rates, weights, "learning_rates"), dict(weights)
+    predicted, sound = 0 * due, state.stands | True
+    for key, ready in open_groups.items():
+        history = state.groups[key].history
+        assert history is not None
+        made = may & ready & (due > 0)
+        predicted = xp.where(made, due, predicted)
+        for name, direction in histories.forecast(history).items():
+            # One factor first, as the engine's alpha.
+            change = (rates[name] * cast(due, direction.dtype)) * direction
+            sound = sound & (xp.all(xp.isfinite(change)) | ~made)
+            wide = cast(weights[name], wide_dtype(weights[name])) + change
+            moved[name] = xp.where(made, cast(wide, weights[name].dtype), weights[name])
+    kept = select(predicted > 0, {name: weights[name] for name in state.kept}, state.kept)
+    stands = predicted == 0
+    return moved, state._replace(kept=kept, predicted=predicted, sound=sound, stands=stands)
+
+
+def _open(
+    state: HybridState, named: Mapping[str, Plan], weights: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Which groups may be predicted, as 0-dim bools: with skill, which most weights need."""
+    ready, able, gated = {}, 0, 0
+    for key, plan in named.items():
+        history = state.groups[key].history
+        if plan.rule is None or history is None:
+            continue
+        ready[key] = history.count > 0
+        if plan.rule.gated:
+            size = sum(math.prod(weights[name].shape) for name in plan.names)
+            gated += size
+            ready[key] = ready[key] & enough(state.skills[plan.kind])
+            able = able + ready[key] * float(size)
+    return {
+        key: (found & (2 * able >= gated)) if named[key].rule.gated else found  # type: ignore[union-attr]
+        for key, found in ready.items()
+    }
+
+
+@placed
+def verify(
+    state: HybridState, gradients: Mapping[str, Any], loss: Any = None
+) -> tuple[Any, HybridState]:
+    """Decide by a full step's gradients and loss whether the predicted steps before it stand.
+
+    They do not where a number is not finite, or beyond the limits of `verify.monitor`; then they
+    pause. Numbers of every full step, verifying or not, move the limits.
+
+    Args:
+        state: What :func:`predict` gave.
+        gradients: Of all trained arrays by name, at the weights that :func:`predict` gave.
+        loss: The full step's loss there, a number or a 0-dim array; None if it is not known.
+
+    Returns:
+        The verdict as 0-dim bool, True without predicted steps, and the new state. Where it is
+        False the optimizer's update must not happen: keep its old state, see :func:`select`.
+    """
+    xp, monitor, clock = namespace(*gradients.values()), state.monitor, state.clock
+    dtype = monitor.start.dtype
+    norms = ArrayBackend().norms(list(gradients.values()))
+    norm = cast(xp.sqrt(xp.sum(norms * norms)), dtype)
+    value = xp.full_like(norm, math.nan) if loss is None else _number(loss, norm)
+    loss_limit, norm_limit = baselines.limits(monitor)
+    good = state.sound & xp.isfinite(norm) & (norm <= norm_limit)
+    if loss is not None:
+        good = good & xp.isfinite(value) & (value <= loss_limit)
+    stands = good | (state.predicted == 0)
+    number = clock.full_steps + 1
+    warmup = clock.steps < clock.warmup
+    if state.skills:
+        known = [skill.windows >= 2 for skill in state.skills.values()]
+        waiting = ~xp.any(xp.stack(known)) & (clock.warmup > clock.length)
+        warmup = warmup | waiting
+    calm = baselines.learn(monitor, value, norm, warmup & (state.predicted == 0))
+    new = select(stands, calm, baselines.alarm(monitor, number))
+    plain = clock.plain | baselines.risen(new)
+    return stands, state._replace(monitor=new, clock=clock._replace(plain=plain), stands=stands)
+
+
+@placed
+def correct(
+    state: HybridState,
+    gradients: Mapping[str, Any],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+    learning_rates: Any,
+    *,
+    config: HybridConfig,
+    weight_decay: Any = 0.0,
+    outputs_last: bool = False,
+) -> tuple[dict[str, Any], HybridState]:
+    r"""Put corrected updates in place of the optimizer's own, and learn from the displacement.
+
+    .. math:: \theta \leftarrow (1 - \eta w) \, \theta + (1 - \kappa)\,u + \kappa\,c
+
+    with c of ``config.updates``. Where predicted steps do not stand, weights go back, and nothing
+    is learned.
+
+    Args:
+        state: What :func:`verify` gave.
+        gradients: Of the full step, by name.
+        before: Weights right before the optimizer's own update.
+        after: Weights right after it.
+        learning_rates: :math:`\eta` of it: a number, a 0-dim array, or one of them by name.
+        config: That of :func:`init`.
+        weight_decay: w of decoupled weight decay, likewise; 0 where it is added to the gradient.
+        outputs_last: Whether matrices are of shape (inputs, outputs).
+
+    Returns:
+        Weights, and the new state; its ``clock.ticks`` counts the steps done.
+
+    Raises:
+        ConfigError: If a gradient or a rate is missing.
+    """
+    _check_alike(before, gradients=gradients, after=after)
+    named, clock = plans(before, config), state.clock
+    rates = _by_name(learning_rates, before, "learning_rates")
+    shrinks = {n: rates[n] * w for n, w in _by_name(weight_decay, before, "weight_decay").items()}
+    active = (clock.steps + state.predicted < clock.total - clock.cooldown) & ~clock.plain
+    bound = _bound(named, rates, before)
+    made = Update(gradients, before, after, rates, shrinks, bound, active, outputs_last)
+    weights, groups = {name: after[name] for name in before}, {}
+    readings: dict[str, list[Any]] = {}
+    for key, plan in named.items():
+        new, groups[key], found = _followed(plan, state.groups[key], made, state, config)
+        weights |= new
+        readings.setdefault(plan.kind, []).extend(found)
+    skills = {kind: add_skill(skill, readings[kind]) for kind, skill in state.skills.items()}
+    known = select(state.stands, (groups, skills), (state.groups, state.skills))
+    return select(state.stands, weights, _back(state, before)), _ticked(state, *known)
+
+
+def _back(state: HybridState, weights: Mapping[str, Any]) -> dict[str, Any]:
+    """Weights as they were before the predicted steps under way."""
+    moved = {name: weights[name] for name in state.kept}
+    return {**weights, **select(state.predicted > 0, state.kept, moved)}
+
+
+def _check_alike(before: Mapping[str, Any], **others: Mapping[str, Any]) -> None:
+    for argument, given in others.items():
+        places.check_arrays(argument, given)
+        if missing := sorted(before.keys() - given.keys()):
+            raise ConfigError(argument, "an array for every name in before", f"none of {missing}")
+        namespace(*before.values(), *given.values())
+
+
+def _followed(
+    plan: Plan, group: Group, made: Update, state: HybridState, config: HybridConfig
+) -> tuple[dict[str, Any], Group, list[Any]]:
+    """A group's weights after its corrected update, and what the displacement teaches."""
+    backend = ArrayBackend(config.history_dtype)
+    new, group, still = corrected(plan, group, made, backend)
+    if plan.rule is None or group.history is None:
+        return new, group, []
+    moved, any_rate = {}, []
+    xp = namespace(*new.values())
+    for name, mask in still.items():
+        rate, dtype = made.rates[name], wide_dtype(new[name])
+        change = cast(new[name], dtype) - cast(made.before[name], dtype)
+        positive = rate > 0
+        per_rate = change / xp.where(positive, rate, xp.ones_like(rate))
+        # What a gradient that is not finite has moved is no drift: it would stay in it.
+        moved[name] = xp.where(~mask & positive, per_rate, xp.zeros_like(per_rate))
+        any_rate.append(positive)
+    learns, length = state.stands & xp.any(xp.stack(any_rate)), state.clock.length
+    history, found = histories.learn(plan.rule, group.history, moved, length, learns, backend)
+    return new, group._replace(history=history), [found]
+
+
+def _ticked(state: HybridState, groups: Any, skills: Any) -> HybridState:
+    xp, clock = namespace(state.stands), state.clock
+    ticks = 1 + xp.where(state.stands, state.predicted, 0 * state.predicted)
+    new = clock._replace(
+        ticks=ticks,
+        steps=clock.steps + ticks,
+        full_steps=clock.full_steps + 1,
+        undone_steps=clock.undone_steps + state.predicted - (ticks - 1),
+    )
+    return state._replace(
+        groups=groups, skills=skills, clock=new, predicted=0 * state.predicted,
+        sound=state.sound | True, stands=state.stands | True,
+    )  # fmt: skip
+
+
+def _bound(named: Mapping[str, Plan], rates: Mapping[str, Any], like: Mapping[str, Any]) -> Any:
+    """1 where arrays that are corrected have different learning rates, else infinite; 0-dim."""
+    own = [rates[n] for plan in named.values() if plan.update is not None for n in plan.names]
+    arrays = list(like.values())
+    xp, dtype = namespace(*arrays), wide_dtype(*arrays)
+    free = xp.asarray(math.inf, dtype=dtype, **beside(arrays))
+    if not own:
+        return free
+    each = xp.stack([cast(rate, dtype) for rate in own])
+    return xp.where(xp.max(each) > xp.min(each), xp.ones_like(free), free)
+
+
+def _by_name(given: Any, arrays: Mapping[str, Any], argument: str) -> dict[str, Any]:
+    """A 0-dim array of at least 32 bits for every array."""
+    if isinstance(given, Mapping):
+        if missing := sorted(arrays.keys() - given.keys()):
+            raise ConfigError(argument, "a number for every name", f"none of {missing}")
+        return {name: _number(given[name], array) for name, array in arrays.items()}
+    return {name: _number(given, array) for name, array in arrays.items()}
+
+
+def _number(given: Any, like: Any) -> Any:
+    """A 0-dim array beside another one, in its type of at least 32 bits."""
+    xp = namespace(like)
+    if hasattr(given, "dtype"):
+        return cast(xp.asarray(given, **beside([like])), wide_dtype(like))
+    return xp.asarray(given, dtype=wide_dtype(like), **beside([like]))

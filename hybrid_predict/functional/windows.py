@@ -1,0 +1,205 @@
+"""Windows, skill and fitted coefficients, as functions of arrays.
+
+The rules are those of `forecast.window`, `forecast.skill` and `forecast.predictors.fitted`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hybrid_predict.forecast.predictors.fitted import FittedPredictor
+from hybrid_predict.forecast.skill import FIRST, MEMORY, RESOLUTION, SHORTEST
+from hybrid_predict.forecast.window import DRIFT, SAMPLE
+from hybrid_predict.functional.state import Skill, Window, select
+from hybrid_predict.tensors.arrays import beside, cast, namespace, wide_dtype
+
+
+class Reading(NamedTuple):
+    """What a window has shown once it is full.
+
+    Args:
+        full: Whether it is, 0-dim bool.
+        gram: Inner products of displacement, forecast and fitted directions, shape
+            (T, 2 + J, 2 + J).
+        chance: Variance of the product of forecast and displacement, shape (T,).
+        drift: Squared lengths of the drift, shape (T,).
+        steps: Displacements in it, 0-dim.
+    """
+
+    full: Any
+    gram: Any
+    chance: Any
+    drift: Any
+    steps: Any
+
+
+def sampled(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that are compared, of each array, in at least 32 bits."""
+    found = {}
+    for name, x in arrays.items():
+        xp = namespace(x)
+        flat, places = xp.reshape(x, (-1,)), _places(math.prod(x.shape))
+        if places is not None:
+            flat = xp.take(flat, xp.asarray(places, **beside([x])), axis=0)
+        found[name] = cast(flat, wide_dtype(x))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _places(size: int) -> Any:
+    """The engine's sample of so many entries; None for all."""
+    if size <= SAMPLE:
+        return None
+    return torch.randint(size, (SAMPLE,), generator=torch.Generator().manual_seed(size)).numpy()
+
+
+def observe(window: Window, moved: Mapping[str, Any], length: Any) -> tuple[Window, Reading]:
+    """Add a displacement per unit of the learning rate, and read the window if it is full then."""
+    sample = sampled(moved)
+    first = next(iter(sample.values()))
+    xp, dtype = namespace(first), wide_dtype(first)
+    is_open = window.seen > 0
+    seen, count = window.seen + 1, window.count + 1
+    share = 1.0 - xp.minimum(xp.asarray(1.0 - 1.0 / cast(seen, dtype)), xp.asarray(
+        DRIFT, dtype=dtype, **beside([first])))  # fmt: skip
+    drift = {n: d + share * (sample[n] - d) for n, d in window.drift.items()}
+    sums = {n: x + sample[n] for n, x in window.moved.items()}
+    gram, chance, drifts = [], [], []
+    for k, (name, x) in enumerate(sums.items()):
+        each = xp.stack([x, *(frozen[name] for frozen in window.frozen)])
+        entries = math.prod(moved[name].shape)
+        weight = entries / min(entries, SAMPLE)
+        gram.append(weight * (each @ xp.permute_dims(each, (1, 0))))
+        product = each[0, :] * each[1, :]
+        chance.append(weight**2 * xp.sum(product * product))
+        drifts.append(weight * window.squares[k])
+    columns = xp.stack(gram), xp.stack(chance), xp.stack(drifts)
+    reading = Reading(is_open & (count >= length), *columns, cast(length, dtype))
+    return Window(drift, sums, window.frozen, window.squares, seen, count), reading
+
+
+def reopen(
+    window: Window, forecast: Mapping[str, Any], directions: Sequence[Mapping[str, Any]], full: Any
+) -> Window:
+    """Freeze forecast and directions where no window was open, or the last one is full."""
+    first = next(iter(window.drift.values()))
+    xp = namespace(first)
+    fresh = window._replace(
+        moved={name: xp.zeros_like(x) for name, x in window.moved.items()},
+        frozen=(sampled(forecast), *(sampled(each) for each in directions)),
+        squares=xp.stack([xp.sum(x * x) for x in window.drift.values()]),
+        count=xp.zeros_like(window.count),
+    )
+    result: Window = select(full | (window.seen == 1), fresh, window)
+    return result
+
+
+def add_skill(skill: Skill, readings: Sequence[Reading]) -> Skill:
+    """Take the readings of all groups of a kind; those that are not full count for nothing."""
+    xp = namespace(skill.mean)
+    dot, moved, forecast, chance, length = (xp.zeros_like(skill.mean) for _ in range(5))
+    for one in readings:
+        total = xp.sum(one.gram, axis=0)
+        square = total[1, 1]
+        sizes = xp.sqrt(_nonnegative(square * xp.sum(one.drift)))
+        own = _ratio(total[0, 1], one.steps * sizes)
+        parts = (total[0, 1], total[0, 0], square, xp.sum(one.chance), own * square)
+        sums = (dot, moved, forecast, chance, length)
+        dot, moved, forecast, chance, length = (
+            s + xp.where(one.full, part, xp.zeros_like(part))
+            for s, part in zip(sums, parts, strict=True)
+        )
+    sizes = xp.sqrt(_nonnegative(moved)) * xp.sqrt(_nonnegative(forecast))
+    usable = (sizes > 0) & xp.isfinite(sizes) & xp.isfinite(dot)
+    cosine = _clip(_ratio(dot, sizes), -1.0, 1.0)
+    windows = skill.windows + 1
+    share = 1.0 / cast(_clip(windows, 1, MEMORY), skill.mean.dtype)
+    off, stretch = cosine * xp.abs(cosine) - skill.mean, _ratio(length, forecast) - skill.length
+    new = Skill(
+        windows,
+        skill.mean + share * off,
+        (1.0 - share) * (skill.square + share * off * off),
+        skill.chance + share * (_ratio(chance, sizes * sizes) - skill.chance),
+        skill.length + share * stretch,
+        (1.0 - share) * (skill.spread + share * stretch * stretch),
+    )
+    result: Skill = select(usable, new, skill)
+    return result
+
+
+def bounds(skill: Skill) -> tuple[Any, Any]:
+    """Lower bounds of skill and of the fitted length; -1 before there were enough windows."""
+    xp = namespace(skill.mean)
+    count = cast(_clip(skill.windows, FIRST, MEMORY), skill.mean.dtype)
+
+    def lower(mean: Any, square: Any, least: Any) -> Any:
+        between = xp.sqrt(square * count / (count - 1.0))
+        error = 2.0 * xp.maximum(_clip(between, RESOLUTION, math.inf), least) / xp.sqrt(count)
+        return xp.where(skill.windows >= FIRST, mean - error, -xp.ones_like(mean))
+
+    chance = 1.5 * math.sqrt(3.0) * skill.chance
+    return (
+        lower(skill.mean, skill.square, chance),
+        lower(skill.length, skill.spread, xp.zeros_like(chance)),
+    )
+
+
+def enough(skill: Skill) -> Any:
+    """Whether predicted steps may be made, 0-dim bool."""
+    lower, shortest = bounds(skill)
+    return (lower > 0.0) & (shortest >= SHORTEST)
+
+
+def fit(predictor: FittedPredictor, factors: Any, sums: Any, reading: Reading) -> tuple[Any, Any]:
+    """New coefficients and sums, where a full window with finite numbers was read."""
+    xp = namespace(factors)
+    directions, targets = reading.gram[:, 2:, 2:], reading.gram[:, 0, 2:] / reading.steps
+    both = xp.concat([directions, targets[:, :, None]], axis=2)
+    new = predictor.memory * sums + both
+    total = xp.sum(new, axis=0, keepdims=True)
+    pooled = _solve(total, xp.zeros_like(factors[:1, :]), 1e-6)
+    own = _solve(new, pooled, predictor.ridge)
+    gram = new[:, :, :-1]
+    square = xp.sum(own * xp.sum(gram * own[:, None, :], axis=2), axis=1)
+    limit = gram[:, 0, 0]
+    scale = xp.where(square > limit, xp.sqrt(_nonnegative(_ratio(limit, square))), 1.0)
+    good = reading.full & xp.all(xp.isfinite(both))
+    return xp.where(good, own * scale[:, None], factors), xp.where(good, new, sums)
+
+
+def _solve(sums: Any, centre: Any, ridge: float) -> Any:
+    """Least squares drawn towards a centre, of T tensors, in units of the directions' lengths."""
+    xp = namespace(sums)
+    gram, target = sums[:, :, :-1], sums[:, :, -1]
+    count = gram.shape[-1]
+    eye = xp.asarray(np.eye(count), dtype=gram.dtype, **beside([gram]))
+    lengths = xp.sum(gram * eye, axis=2)
+    wanted = target + ridge * lengths * centre
+    if count == 1:
+        return _ratio(wanted, (1.0 + ridge) * lengths)
+    finite = xp.where(xp.isfinite(gram), gram, xp.zeros_like(gram))
+    inverse = xp.linalg.pinv(finite + ridge * lengths[:, :, None] * eye, rtol=1e-8)
+    return xp.sum(inverse * wanted[:, None, :], axis=2)
+
+
+def _ratio(above: Any, below: Any) -> Any:
+    """A quotient; 0 where the divisor is not above 0."""
+    xp = namespace(below)
+    positive = below > 0
+    return xp.where(positive, above / xp.where(positive, below, xp.ones_like(below)), 0.0 * below)
+
+
+def _nonnegative(number: Any) -> Any:
+    return namespace(number).where(number > 0, number, 0.0 * number)
+
+
+def _clip(number: Any, least: float, most: float) -> Any:
+    xp = namespace(number)
+    above = xp.where(number < least, xp.full_like(number, least), number)
+    return above if most == math.inf else xp.where(above > most, xp.full_like(above, most), above)

@@ -1,0 +1,133 @@
+"""Corrected updates and train steps in JAX: jitted, donated, with the engine's numbers."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+from functional_loops import DECAY, KINDS, RATE, batch, in_the_engine, rate, weights
+
+from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor
+from hybrid_predict.functional import select
+
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+adapter = pytest.importorskip("hybrid_predict.integrations.optax")
+
+UNGATED = {"hidden": MomentumPredictor(gated=False)}
+
+
+def config(**settings: Any) -> HybridConfig:
+    return HybridConfig(kinds=KINDS, max_overhead=1e9, **settings)
+
+
+@pytest.fixture(autouse=True)
+def in_64_bits() -> Any:
+    with jax.enable_x64(True):
+        yield
+
+
+def loss(w: dict[str, Any], x: Any, y: Any) -> Any:
+    hidden = jax.numpy.tanh(x @ w["0.weight"].T + w["0.bias"])
+    hidden = jax.numpy.tanh(hidden @ w["2.weight"].T + w["2.bias"])
+    return ((hidden @ w["4.weight"].T + w["4.bias"] - y) ** 2).mean()
+
+
+def schedule(total: int) -> Any:
+    return lambda step: RATE * (0.55 + 0.45 * jax.numpy.cos(jax.numpy.pi * step / total))
+
+
+def trained(settings: HybridConfig, spoiled: int | None = None) -> tuple[Any, list[Any]]:
+    init, step = adapter.train_step(
+        jax.value_and_grad(loss), partial(optax.adamw, weight_decay=DECAY),
+        schedule(settings.total_steps), settings, weight_decay=DECAY, outputs_last=False,
+    )  # fmt: skip
+    state, records, steps = init(weights()), [], 0
+    while steps < settings.total_steps:
+        x, y = batch(len(records))
+        x = x * np.nan if len(records) == spoiled else x
+        old = state
+        state, record = step(state, x, y)
+        records.append(jax.tree.map(np.asarray, record))
+        steps = int(record.steps)
+        assert old.params["0.weight"].is_deleted()
+    return state, records
+
+
+def test_a_train_step_has_the_engine_s_numbers() -> None:
+    settings = config(total_steps=60, predictors=UNGATED)
+    state, records = trained(settings)
+    theirs = in_the_engine(settings)
+    assert [int(r.predicted) for r in records] == theirs.predicted
+    assert sum(int(r.ticks) for r in records) == 60 > len(records)
+    for name, wanted in theirs.weights.items():
+        np.testing.assert_allclose(state.params[name], wanted, rtol=0, atol=1e-10)
+
+
+def test_a_train_step_undoes_what_cannot_stand() -> None:
+    settings = config(total_steps=60, predictors=UNGATED)
+    spoiled = [k for k, n in enumerate(in_the_engine(settings).predicted) if n][2]
+    state, records = trained(settings, spoiled)
+    theirs = in_the_engine(settings, spoiled)
+    assert [bool(r.stands) for r in records].count(False) == theirs.undone == 1
+    for name, wanted in theirs.weights.items():
+        np.testing.assert_allclose(state.params[name], wanted, rtol=0, atol=1e-10)
+
+
+def test_a_transformation_corrects_what_the_engine_corrects() -> None:
+    total = 1000
+    learning_rate = schedule(total)
+    optimizer = adapter.corrected(
+        optax.adamw(learning_rate, weight_decay=DECAY), learning_rate,
+        config(speedup=1), weight_decay=DECAY, outputs_last=False,
+    )  # fmt: skip
+
+    @jax.jit
+    def step(w: Any, state: Any, x: Any, y: Any) -> Any:
+        updates, state = optimizer.update(jax.grad(loss)(w, x, y), state, w)
+        return optax.apply_updates(w, updates), state
+
+    w = {name: jax.numpy.asarray(array) for name, array in weights().items()}
+    state = optimizer.init(w)
+    for k in range(40):
+        w, state = step(w, state, *batch(k))
+    theirs = in_the_engine(config(speedup=1, total_steps=total), stop=40)
+    assert float(learning_rate(3)) == pytest.approx(rate(3, total))
+    for name, wanted in theirs.weights.items():
+        np.testing.assert_allclose(w[name], wanted, rtol=0, atol=1e-10)
+
+
+def test_a_transformation_predicts_nothing() -> None:
+    with pytest.raises(ConfigError, match="speedup: expected 1"):
+        adapter.corrected(optax.sgd(0.1), 0.1, config(total_steps=60))
+    optimizer = adapter.corrected(optax.sgd(0.1), 0.1, config(speedup=1))
+    w = {name: jax.numpy.asarray(array) for name, array in weights().items()}
+    with pytest.raises(ConfigError, match="params"):
+        optimizer.update(w, optimizer.init(w))
+
+
+def test_nested_trees_are_named_by_their_paths() -> None:
+    tree = {"dense": {"kernel": jax.numpy.ones((2, 2))}, "list": [jax.numpy.zeros(1)]}
+    assert sorted(adapter.named(tree)) == ["dense.kernel", "list.0"]
+
+
+def test_states_are_trees_of_arrays_that_select_understands() -> None:
+    init, _ = adapter.train_step(jax.value_and_grad(loss), optax.adamw, 0.1, config(total_steps=60))
+    state = init(weights())
+    leaves = jax.tree.leaves(state)
+    assert leaves and all(isinstance(leaf, jax.Array) for leaf in leaves)
+    chosen = select(jax.numpy.asarray(False), state.hybrid, state.hybrid)
+    assert jax.tree.structure(chosen) == jax.tree.structure(state.hybrid)
+
+
+def test_what_a_loss_gives_beside_it_is_passed_on() -> None:
+    def both(w: Any, x: Any, y: Any) -> Any:
+        return loss(w, x, y), x.shape[0]
+
+    init, step = adapter.train_step(
+        jax.value_and_grad(both, has_aux=True), optax.sgd, 0.01, config(total_steps=60),
+        has_aux=True, momentum=0.0,
+    )  # fmt: skip
+    assert int(step(init(weights()), *batch(0))[1].aux) == 16

@@ -1,0 +1,205 @@
+"""What may be given, what a call computes with, and what it says about that."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from functional_loops import KINDS, in_functions, weights
+
+from hybrid_predict import ConfigError, HybridConfig, MissingExtraError, MomentumPredictor
+from hybrid_predict.forecast.predictors import AbstractPredictor
+from hybrid_predict.functional import correct, init, kinds, places, select_backend
+from hybrid_predict.tensors import arrays
+
+CONFIG = HybridConfig(speedup=1, kinds=KINDS)
+
+
+def test_numpy_alone_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "array_api_compat", None)
+    assert select_backend(weights()).library == "numpy"
+    with pytest.raises(MissingExtraError, match=r"hybrid-predict\[functional\]"):
+        select_backend({"a": torch.zeros(2)})
+
+
+def test_arrays_are_computed_with_where_they_are() -> None:
+    pytest.importorskip("array_api_compat")
+    found = select_backend({"a": torch.zeros(2)})
+    assert found == ("torch", "cpu", "the arrays are there")
+    jax = pytest.importorskip("jax")
+    assert select_backend({"a": jax.numpy.zeros(2)}).library == "jax"
+
+
+def test_new_arrays_are_best_made_on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert select_backend().device == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    jax = pytest.importorskip("jax")
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    assert select_backend()[:2] == ("jax", "tpu")
+    monkeypatch.setattr(jax, "default_backend", lambda: "cpu")
+    assert select_backend() == ("torch", "cpu", "no accelerator was found")
+
+
+BAD: dict[str, tuple[Any, str]] = {
+    "no mapping": ([np.zeros(2)], "a mapping of names"),
+    "nothing": ({}, "a mapping of names"),
+    "integers": ({"a": np.zeros(2, int)}, "real floating-point"),
+    "complex": ({"a": np.zeros(2, complex)}, "real floating-point"),
+    "two libraries": ({"a": np.zeros(2), "b": torch.zeros(2)}, "arrays of one library"),
+    "a list": ({"a": [1.0, 2.0]}, "a library with the array API"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_cannot_be_computed_with_is_refused(case: str) -> None:
+    pytest.importorskip("array_api_compat")
+    given, words = BAD[case]
+    with pytest.raises(ConfigError, match=words):
+        select_backend(given)
+    with pytest.raises(ConfigError, match=words):
+        init(given, CONFIG)
+
+
+def test_a_missing_operation_sends_whole_calls_to_numpy_with_one_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pytest.importorskip("array_api_compat")
+    settings = HybridConfig(
+        total_steps=20, kinds=KINDS, predictors={"hidden": MomentumPredictor(gated=False)}
+    )
+    wanted = in_functions(settings)
+    places._warn_once.cache_clear()
+    monkeypatch.setattr(places, "OPERATIONS", (*places.OPERATIONS, "no_such_operation"))
+    named = {name: torch.tensor(array) for name, array in weights().items()}
+    with caplog.at_level(logging.WARNING):
+        found = in_functions(settings, torch.tensor)
+        assert select_backend(named)[:2] == ("numpy", "cpu")
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert "torch has no no_such_operation" in caplog.text
+    for name, array in wanted.weights.items():
+        np.testing.assert_allclose(found.weights[name], array, rtol=0, atol=1e-12)
+    average = found.state.groups["hidden"].average.values()
+    assert all(isinstance(x, np.ndarray) for x in average)
+
+
+def test_the_operations_asked_for_are_those_that_are_used() -> None:
+    files = [*Path(places.__file__).parent.glob("*.py"), Path(arrays.__file__)]
+    text = "".join(file.read_text() for file in files)
+    used = set(re.findall(r"\bxp\.([a-z_]+)\(", text))
+    used |= set(re.findall(r"namespace\([^()]*\)\.([a-z_]+)\(", text))
+    assert used - {"isdtype"} == set(places.OPERATIONS)
+
+
+def test_kinds_are_told_by_shapes_and_patterns() -> None:
+    found = kinds(weights(), CONFIG)
+    assert {name for name, kind in found.items() if kind == "hidden"} == {"0.weight", "2.weight"}
+    assert found["4.weight"] == "head" and found["4.bias"] == "vector"
+    with pytest.raises(ConfigError, match=r"kinds: .*write kinds=\{'4.weight': 'head'\}"):
+        init(weights(), HybridConfig(speedup=1))
+    with pytest.raises(ConfigError, match="kinds: expected patterns that match a name"):
+        init(weights(), HybridConfig(speedup=1, kinds={"*.wieght": "head"}))
+    assert kinds({"only": np.zeros((2, 2))}, HybridConfig()) == {"only": "hidden"}
+
+
+class Own(AbstractPredictor):
+    """Whatever it does, arrays of other libraries do not know it."""
+
+    init = observe = forecast = None  # type: ignore[assignment]
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "shadow": ({"shadow": True}, "shadow"),
+    "no length": ({"speedup": 1.5}, "total_steps"),
+    "own predictor": ({"predictors": {"hidden": Own()}, "total_steps": 9}, "predictors"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_settings_without_a_meaning_are_refused(case: str) -> None:
+    settings, argument = WRONG[case]
+    with pytest.raises(ConfigError, match=f"^{argument}"):
+        init(weights(), HybridConfig(kinds=KINDS, **settings))
+
+
+@pytest.mark.parametrize(("argument", "value"), [("config", {}), ("momentum", 1.0)])
+def test_arguments_of_init_are_checked(argument: str, value: Any) -> None:
+    given = {"config": CONFIG, "momentum": 0.9, argument: value}
+    with pytest.raises(ConfigError, match=f"^{argument}"):
+        init(weights(), given["config"], momentum=given["momentum"])
+
+
+@pytest.mark.parametrize("argument", ["gradients", "after", "learning_rates", "weight_decay"])
+def test_a_missing_name_is_refused(argument: str) -> None:
+    w = weights()
+    one = dict.fromkeys(w, 0.1)
+    given = {"gradients": w, "after": w, "learning_rates": one, "weight_decay": one}
+    given[argument] = {name: x for name, x in given[argument].items() if name != "2.weight"}
+    state = init(w, CONFIG)
+    with pytest.raises(ConfigError, match=f"^{argument}: .*2.weight"):
+        correct(
+            state, given["gradients"], w, given["after"], given["learning_rates"],
+            config=CONFIG, weight_decay=given["weight_decay"],
+        )  # fmt: skip
+
+
+def test_a_state_of_another_library_is_refused() -> None:
+    pytest.importorskip("array_api_compat")
+    state = init(weights(), CONFIG)
+    w = {name: torch.tensor(array) for name, array in weights().items()}
+    with pytest.raises(ConfigError, match="arrays of one library"):
+        correct(state, w, w, w, 0.1, config=CONFIG)
+
+
+def test_different_rates_bound_updates_by_the_optimizer_s_own() -> None:
+    w = weights()
+    gradients = {name: np.cos(np.arange(x.size)).reshape(x.shape) for name, x in w.items()}
+    after = {name: x - 0.001 * gradients[name] for name, x in w.items()}
+    for rates, longest in ((0.001, 2.0), ({**dict.fromkeys(w, 0.001), "0.weight": 0.002}, 1.0)):
+        new, _ = correct(init(w, CONFIG), gradients, w, after, rates, config=CONFIG)
+        for name in ("0.weight", "2.weight"):
+            ratio = np.linalg.norm(new[name] - w[name]) / np.linalg.norm(after[name] - w[name])
+            assert ratio == pytest.approx(longest, rel=1e-6)
+
+
+def test_nothing_that_was_given_changes() -> None:
+    w = weights()
+    state, copies = init(w, CONFIG), {name: x.copy() for name, x in w.items()}
+    gradients = {name: np.sin(x + 1) for name, x in w.items()}
+    after = {name: x - 0.01 * gradients[name] for name, x in w.items()}
+    first = correct(state, gradients, w, after, 0.01, config=CONFIG)
+    again = correct(state, gradients, w, after, 0.01, config=CONFIG)
+    assert all(np.array_equal(w[name], copies[name]) for name in w)
+    assert all(np.array_equal(first[0][name], again[0][name]) for name in w)
+    assert int(state.clock.steps) == 0 and int(first[1].clock.steps) == 1
+
+
+def test_disabled_it_leaves_the_optimizer_s_weights() -> None:
+    w, settings = weights(), HybridConfig(enabled=False, total_steps=9)
+    after = {name: x + 1 for name, x in w.items()}
+    found, state = correct(init(w, settings), w, w, after, 0.1, config=settings)
+    assert all(np.array_equal(found[name], after[name]) for name in w)
+    assert state.groups == {}
+
+
+def test_matrices_may_have_their_outputs_last() -> None:
+    w = {name: array for name, array in weights().items() if array.ndim == 2}
+    gradients = {name: np.sin(3 * x + 1) for name, x in w.items()}
+    after = {name: x - 0.01 * gradients[name] for name, x in w.items()}
+    found = []
+    for last in (False, True):
+        given = [{n: x.T if last else x for n, x in each.items()} for each in (gradients, w, after)]
+        state = init(given[1], CONFIG, outputs_last=last)
+        for _ in range(2):
+            new, state = correct(state, *given, 0.01, config=CONFIG, outputs_last=last)
+        found.append({n: x.T if last else x for n, x in new.items()})
+    for name in w:
+        np.testing.assert_allclose(found[1][name], found[0][name], rtol=1e-12)
+        corrected = name != "4.weight"
+        assert np.array_equal(found[0][name], after[name]) != corrected

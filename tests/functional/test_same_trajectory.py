@@ -1,0 +1,98 @@
+"""The same run in the engine and in the functional form, for every array library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from functional_loops import KINDS, Run, in_functions, in_the_engine
+
+from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor, SpectralUpdate
+
+pytest.importorskip("array_api_compat")
+
+LIBRARIES = ("numpy", "torch", "jax")
+
+
+def config(**settings: Any) -> HybridConfig:
+    return HybridConfig(total_steps=90, kinds=KINDS, max_overhead=1e9, **settings)
+
+
+UNGATED = {"hidden": MomentumPredictor(gated=False)}
+SETTINGS = {
+    "corrected": {"speedup": 1},
+    "predicted": {"updates": {}, "predictors": UNGATED},
+    "both": {"predictors": UNGATED},
+    "a share": {"predictors": UNGATED, "updates": {"hidden": SpectralUpdate(share=0.4)}},
+    "vectors too": {"predictors": {**UNGATED, "vector": MomentumPredictor(gated=False)}},
+    "by pattern": {"predictors": UNGATED, "speedup": 1.5, "cooldown_steps": 11},
+}
+"""What does not depend on windows, which the engine keeps in 32 bits."""
+
+MEASURED = {
+    "fitted": {"predictors": {"hidden": FittedPredictor(gated=False)}},
+    "gated": {},
+    "two drifts": {
+        "predictors": {"hidden": FittedPredictor(decays=(0.9, 0.5), last=True, gated=False)}
+    },
+}
+"""What does."""
+
+CLOSE = {"fitted": 1e-5, "gated": 1e-5, "two drifts": 1e-3}
+"""How close that is; directions that are nearly parallel make more of 32 bits."""
+
+
+def run(library: str, settings: HybridConfig, spoiled: int | None = None) -> Run:
+    if library == "jax":
+        jax = pytest.importorskip("jax")
+        return in_functions(settings, jax.numpy.asarray, spoiled, jax.jit)
+    return in_functions(settings, torch.tensor if library == "torch" else np.asarray, spoiled)
+
+
+@pytest.fixture
+def in_64_bits(library: str) -> Any:
+    if library != "jax":
+        yield
+        return
+    jax = pytest.importorskip("jax")
+    with jax.enable_x64(True):
+        yield
+
+
+COMPILED = ("both", "vectors too", "gated", "two drifts")
+"""Cases of JAX: compiling takes seconds."""
+
+CASES = [
+    (library, case)
+    for library in LIBRARIES
+    for case in (COMPILED if library == "jax" else [*SETTINGS, *MEASURED])
+]
+
+
+@pytest.mark.usefixtures("in_64_bits")
+@pytest.mark.parametrize(("library", "case"), CASES)
+def test_every_library_has_the_engine_s_numbers(library: str, case: str) -> None:
+    settings = config(**{**SETTINGS, **MEASURED}[case])
+    ours, theirs = run(library, settings), in_the_engine(settings)
+    assert ours.predicted == theirs.predicted
+    assert ours.steps == theirs.steps == 90
+    assert (sum(ours.predicted) > 0) == (case not in ("corrected",))
+    tolerance = CLOSE.get(case, 1e-10)
+    for name, wanted in theirs.weights.items():
+        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=tolerance)
+
+
+@pytest.mark.usefixtures("in_64_bits")
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_what_cannot_stand_is_undone_as_in_the_engine(library: str) -> None:
+    settings = config(predictors=UNGATED)
+    full = in_the_engine(settings)
+    spoiled = [k for k, count in enumerate(full.predicted) if count][3]
+    ours = run(library, settings, spoiled)
+    theirs = in_the_engine(settings, spoiled)
+    assert ours.undone == theirs.undone == 1
+    assert ours.predicted == theirs.predicted != full.predicted
+    for name, wanted in theirs.weights.items():
+        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=1e-10)
