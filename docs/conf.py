@@ -42,6 +42,7 @@ myst_disable_syntax = ["myst_line_comment", "myst_block_break", "myst_target"]
 suppress_warnings = ["myst.header"]  # a page that is included begins with its own title
 
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["jax", "optax"]  # an extra that building the site does not need
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 napoleon_numpy_docstring = False
