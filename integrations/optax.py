@@ -126,7 +126,8 @@ def train_step(
     """A jitted full step, with the predicted steps that are due right before it.
 
     Args:
-        value_and_grad: Of the loss, as `jax.value_and_grad` makes it, called with (params, *batch).
+        value_and_grad: Of the loss, as ``jax.value_and_grad`` makes it; it is called with
+            ``(params, *batch)``.
         optimizer: Makes the optimizer for a learning rate, such as ``optax.adamw``.
         learning_rate: A rate, or a schedule over the run's N steps, predicted ones included.
         config: What is corrected and predicted, with ``total_steps``.

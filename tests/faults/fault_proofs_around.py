@@ -129,7 +129,7 @@ def server_full(tmp_path, monkeypatch):
             outbox.send(lambda row=row: server.take(row))
         assert len(outbox) == 20
         assert outbox.close(timeout=0.2) == 50
-    assert [("reached" in line, "50 calls" in line) for line in log.lines] == [
+    assert [("reached" in line, "50 logging calls" in line) for line in log.lines] == [
         (True, False),
         (False, True),
     ]
