@@ -140,8 +140,7 @@ def train_step(
         ``init(params)``, which copies them, and ``step(state, *batch)``, which gives a new state
         and a :class:`Record`; the old state's buffers are donated.
     """
-    settings = {"config": config, "outputs_last": outputs_last}
-    correct = partial(functional.correct, weight_decay=weight_decay, **settings)
+    settings: dict[str, Any] = {"config": config, "outputs_last": outputs_last}
 
     def init(params: Any) -> TrainState:
         own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
@@ -158,7 +157,10 @@ def train_step(
         stands, hybrid = functional.verify(hybrid, named(gradients), loss)
         update = partial(_updated, optimizer(rate))
         after, inner = jax.lax.cond(stands, update, _held, gradients, state.optimizer, params)
-        new, hybrid = correct(hybrid, named(gradients), named(params), named(after), rate)
+        new, hybrid = functional.correct(
+            hybrid, named(gradients), named(params), named(after), rate,
+            weight_decay=weight_decay, **settings,
+        )  # fmt: skip
         record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
         return TrainState(_tree(new, params), inner, hybrid), record
 

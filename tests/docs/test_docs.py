@@ -80,7 +80,6 @@ def test_numbers_on_the_pages_are_those_of_the_results_files(page: Path) -> None
     assert render.rendered(page) == page.read_text(), "run: python -m benchmarks.render"
 
 
-@pytest.mark.xfail(reason="made again by: hybrid-predict demo --controls --seeds 2 --threads 2")
 def test_no_results_file_is_of_another_version() -> None:
     assert render.outdated() == []
 
