@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.integrations.outbox import Outbox
 from hybrid_predict.integrations.sinks import OWN, Outcome, Sink
@@ -15,6 +15,7 @@ NOTE = "mlflow.note.content"
 """Tag that MLflow shows as a run's description."""
 
 
+@final
 class MLflowSink(Sink):
     """Records a run in MLflow through an outbox: texts as tags, the outcome as a description.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from hybrid_predict import functional
 from hybrid_predict.config import HybridConfig
@@ -25,6 +25,7 @@ Rate = Callable[[Any], Any] | float
 """A learning rate, or a schedule: a function of the step, from 0."""
 
 
+@final
 class CorrectedState(NamedTuple):
     """State of :func:`corrected`: the optimizer's, that of the corrections, and updates so far."""
 
@@ -84,6 +85,7 @@ def corrected(
     return optax.GradientTransformation(init, update)
 
 
+@final
 class TrainState(NamedTuple):
     """What a train step takes and returns: parameters, and the states of optimizer and plug-in."""
 
@@ -92,6 +94,7 @@ class TrainState(NamedTuple):
     hybrid: functional.HybridState
 
 
+@final
 class Record(NamedTuple):
     """What one full step has done, as 0-dim arrays.
 
@@ -126,8 +129,7 @@ def train_step(
     """A jitted full step, with the predicted steps that are due right before it.
 
     Args:
-        value_and_grad: Of the loss, as ``jax.value_and_grad`` makes it; it is called with
-            ``(params, *batch)``.
+        value_and_grad: As ``jax.value_and_grad(loss)`` makes it; called with ``(params, *batch)``.
         optimizer: Makes the optimizer for a learning rate, such as ``optax.adamw``.
         learning_rate: A rate, or a schedule over the run's N steps, predicted ones included.
         config: What is corrected and predicted, with ``total_steps``.
@@ -141,11 +143,12 @@ def train_step(
         and a :class:`Record`; the old state's buffers are donated.
     """
     settings: dict[str, Any] = {"config": config, "outputs_last": outputs_last}
+    correct: Any = partial(functional.correct, weight_decay=weight_decay, **settings)
 
     def init(params: Any) -> TrainState:
         own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
-        inner = optimizer(_at(learning_rate, 0)).init(own)
-        return TrainState(own, inner, functional.init(named(own), momentum=momentum, **settings))
+        hybrid = functional.init(named(own), momentum=momentum, **settings)
+        return TrainState(own, optimizer(_at(learning_rate, 0)).init(own), hybrid)
 
     def step(state: TrainState, *batch: Any) -> tuple[TrainState, Record]:
         rate = _at(learning_rate, state.hybrid.clock.steps)
@@ -155,27 +158,27 @@ def train_step(
         loss, aux = value if has_aux else (value, None)
         predicted = hybrid.predicted
         stands, hybrid = functional.verify(hybrid, named(gradients), loss)
-        update = partial(_updated, optimizer(rate))
-        after, inner = jax.lax.cond(stands, update, _held, gradients, state.optimizer, params)
-        new, hybrid = functional.correct(
-            hybrid, named(gradients), named(params), named(after), rate,
-            weight_decay=weight_decay, **settings,
-        )  # fmt: skip
+        after, inner = _update(optimizer(rate), stands, gradients, state.optimizer, params)
+        new, hybrid = correct(hybrid, *map(named, (gradients, params, after)), rate)
         record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
         return TrainState(_tree(new, params), inner, hybrid), record
 
     return init, jax.jit(step, donate_argnums=0)
 
 
-def _updated(
-    optimizer: optax.GradientTransformation, gradients: Any, state: Any, params: Any
-) -> tuple[Any, Any]:
-    own, state = optimizer.update(gradients, state, params)
-    return optax.apply_updates(params, own), state
+def _update(
+    optimizer: optax.GradientTransformation, stands: Any, gradients: Any, state: Any, params: Any
+) -> Any:
+    """Parameters and state after the optimizer's update, or as they are if it is held back."""
 
+    def updated(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        own, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, own), state
 
-def _held(_: Any, state: Any, params: Any) -> tuple[Any, Any]:
-    return params, state
+    def held_back(_: Any, state: Any, params: Any) -> tuple[Any, Any]:
+        return params, state
+
+    return jax.lax.cond(stands, updated, held_back, gradients, state, params)
 
 
 def named(tree: Any) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
@@ -31,6 +31,7 @@ _SINKS: dict[str, type[Sink]] = {
 }
 
 
+@final
 class Recorder:
     """Records one run in the Trainer's loggers.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
@@ -15,6 +15,7 @@ OWN = "**HybridPredict:**"
 """How a description begins that is not the user's own."""
 
 
+@final
 @dataclass(frozen=True)
 class Outcome:
     """A finished run.
@@ -105,6 +106,7 @@ class Sink:
         """Send what waits, for so many seconds at most."""
 
 
+@final
 class TensorBoardSink(Sink):
     """Records a run in TensorBoard, which has room for one text."""
 

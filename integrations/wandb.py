@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, final
 
 from hybrid_predict.integrations.sinks import OWN, Outcome, Sink
 
@@ -11,6 +11,7 @@ _AXIS = "trainer/global_step"
 """What Lightning's logger calls the x-axis; it counts full steps."""
 
 
+@final
 class WandbSink(Sink):
     """Records a run in W&B: texts and the result in its summary, the outcome in its notes.
 

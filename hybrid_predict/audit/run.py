@@ -98,18 +98,7 @@ def audit(
         if overwrite:
             store.clear()
             (place / RESULTS).unlink(missing_ok=True)
-        running = _Running(make_run, config, place, observer or Observer(), store)
-        try:
-            running.train()
-        except KeyboardInterrupt:
-            running.finish("KILLED")
-        except BaseException:
-            running.finish("FAILED")
-            raise
-        else:
-            running.finish("FINISHED")
-    assert running.result is not None
-    return running.result
+        return _Running(make_run, config, place, observer or Observer(), store).run()
 
 
 def conditions(config: AuditConfig, source: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,6 +137,20 @@ class _Running:
         params = {k: str(v) for k, v in self._config.to_dict().items()}
         name, key = self._config.experiment, self._store.digest
         return Tracking(self._folder, name, "audit", params, key)
+
+    def run(self) -> AuditResult:
+        """Train what is missing, and finish whatever ends it."""
+        try:
+            self.train()
+        except KeyboardInterrupt:
+            self.finish("KILLED")
+        except BaseException:
+            self.finish("FAILED")
+            raise
+        else:
+            self.finish("FINISHED")
+        assert self.result is not None
+        return self.result
 
     def train(self) -> None:
         """Train what is missing, seed by seed, so that a slow hour meets all arms alike."""

@@ -149,15 +149,12 @@ def build_module(
             return logits
 
         def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-            tokens, targets = batch
-            loss = F.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
+            loss = _loss(self, batch)
             self.log("train_loss", loss)
             return loss
 
         def validation_step(self, batch: Batch, batch_idx: int) -> None:
-            tokens, targets = batch
-            loss = F.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
-            self.log(METRIC, loss, batch_size=len(tokens))
+            self.log(METRIC, _loss(self, batch), batch_size=len(batch[0]))
 
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.AdamW(
@@ -171,6 +168,11 @@ def build_module(
             return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
 
     return StdlibGPT()
+
+
+def _loss(model: nn.Module, batch: Batch) -> Tensor:
+    tokens, targets = batch
+    return F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
 
 
 def _groups(model: nn.Module, rate: float, hidden_factor: float) -> list[dict[str, Any]]:

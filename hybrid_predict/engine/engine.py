@@ -99,9 +99,8 @@ class HybridEngine(Uncopied):
             self._run.log_left_out()
             if not self._forecaster.idle:
                 self._handles += optimizer.attach(weakref.ref(self))
-        self._finalizer = weakref.finalize(
-            self, detach, self._open, self._handles, self._operations
-        )
+        attached = (self._open, self._handles, self._operations)
+        self._finalizer = weakref.finalize(self, detach, *attached)
         self._finalizer.atexit = False
         self._attached = bool(self._handles)
 
@@ -326,12 +325,8 @@ class HybridEngine(Uncopied):
     def _judge(self, *, drain: bool) -> None:
         """Apply the verdicts that can be read, and fall back if the plug-in does no good."""
         self._run.judge(drain=drain)
-        if self.clock.plain:
-            return
-        if self._run.verifier.monitor.risen:
-            self._fall_back("the training loss stands above that of the warm-up")
-        elif self._forecaster.gate.locked:
-            self._fall_back(self._forecaster.gate.reason)
+        if not self.clock.plain and (reason := self._run.futile):
+            self._fall_back(reason)
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:

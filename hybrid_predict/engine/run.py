@@ -135,6 +135,14 @@ class Run:
             kinds.logged = True
             logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
 
+    @property
+    def futile(self) -> str:
+        """Why the plug-in does no good in the rest of the run; empty if it may."""
+        if self.verifier.monitor.risen:
+            return "the training loss stands above that of the warm-up"
+        gate = self.forecaster.gate
+        return gate.reason if gate.locked else ""
+
     def judge(self, *, drain: bool = False) -> None:
         """Read the measurements that are due, and apply their judgements.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from hybrid_predict.functional.plan import Plan
 from hybrid_predict.functional.state import Group, select
@@ -15,6 +15,7 @@ AVERAGE = 0.95
 """Decay of averaged gradients where no update asks for another."""
 
 
+@final
 class Update(NamedTuple):
     """The optimizer's update of one full step.
 

@@ -6,7 +6,7 @@ import importlib.util
 import logging
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ OPERATIONS = (
 """Functions of the array API standard that a library needs."""
 
 
+@final
 class Selection(NamedTuple):
     """What a call will compute with.
 

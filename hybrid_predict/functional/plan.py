@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from hybrid_predict.accounts.clock import Clock
 from hybrid_predict.config import HybridConfig
@@ -20,6 +20,7 @@ from hybrid_predict.forecast.skill import FIRST
 from hybrid_predict.updates import AbstractUpdate, make_update
 
 
+@final
 class Rule(NamedTuple):
     """How a group is forecast.
 
@@ -38,6 +39,7 @@ class Rule(NamedTuple):
     gated: bool
 
 
+@final
 class Plan(NamedTuple):
     """What happens to the arrays of one group.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from hybrid_predict.tensors.arrays import namespace
 
 
+@final
 class Window(NamedTuple):
     """A window of full steps, on samples of at most 65,536 entries per tensor.
 
@@ -28,6 +29,7 @@ class Window(NamedTuple):
     count: Any
 
 
+@final
 class History(NamedTuple):
     """What forecasts are made of.
 
@@ -47,6 +49,7 @@ class History(NamedTuple):
     window: Window
 
 
+@final
 class Group(NamedTuple):
     """The arrays of one kind that are treated alike.
 
@@ -63,6 +66,7 @@ class Group(NamedTuple):
     history: History | None
 
 
+@final
 class Skill(NamedTuple):
     """Running means over windows, 0-dim arrays; see `hybrid_predict.forecast.skill.Skill`."""
 
@@ -74,6 +78,7 @@ class Skill(NamedTuple):
     spread: Any
 
 
+@final
 class Baseline(NamedTuple):
     """Running mean and mean square of one number, 0-dim arrays, and how many there were."""
 
@@ -82,6 +87,7 @@ class Baseline(NamedTuple):
     count: Any
 
 
+@final
 class Monitor(NamedTuple):
     """Baselines and alarms, 0-dim arrays; see `hybrid_predict.verify.monitor.Monitor`.
 
@@ -106,6 +112,7 @@ class Monitor(NamedTuple):
     above: Any
 
 
+@final
 class Clock(NamedTuple):
     """How far the run is, 0-dim integers.
 
@@ -134,6 +141,7 @@ class Clock(NamedTuple):
     plain: Any
 
 
+@final
 class HybridState(NamedTuple):
     """Everything that the next call depends on; a pytree of arrays.
 

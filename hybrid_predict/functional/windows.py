@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from hybrid_predict.functional.state import Skill, Window, select
 from hybrid_predict.tensors.arrays import beside, cast, namespace, wide_dtype
 
 
+@final
 class Reading(NamedTuple):
     """What a window has shown once it is full.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -70,6 +70,7 @@ def beside(like: Sequence[Any]) -> dict[str, Any]:
     return {"device": device} if type(device).__module__ in ("torch", "cupy") else {}
 
 
+@final
 class ArrayBackend(AbstractBackend[Any]):
     """Each kernel as its definition, one array at a time, for arrays of any library."""
 

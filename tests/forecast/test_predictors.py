@@ -122,7 +122,7 @@ def test_a_decay_that_bfloat16_cannot_follow_is_refused(name, backend):
     narrow = dataclasses.replace(case, backend=type(case.backend)("bfloat16"))
     predictor = SLOW[name]
     History(predictor, case)
-    with pytest.raises(ConfigError, match=r"history_dtype: expected 'float32' with .*0\.95, got"):
+    with pytest.raises(ConfigError, match=r"history_dtype: expected 'float32' for .*0\.95, got"):
         History(predictor, narrow)
 
 
