@@ -17,7 +17,7 @@ from hybrid_predict.audit.run import conditions
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.audit.training import train_arm, try_steps
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, judge_audit
-from hybrid_predict.runs.evidence import CORRECTED, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
     environment,
@@ -245,7 +245,8 @@ def paste(config: AuditConfig, tried: list[Tried], lengths: Mapping[str, int]) -
         length = _shorter(lengths, t.speedup) if shorter else lengths
         ways.append((t.verdict.saving or 0.0, length, options, ""))
     if not ways:
-        return f"{_trainer(lengths, ())}  # {_BARE}"
+        few = f"; fewer than {FEW_SEEDS} seeds show none" if config.seeds < FEW_SEEDS else ""
+        return f"{_trainer(lengths, ())}  # {_BARE}{few}"
     _, best, given, what = max(ways, key=lambda way: way[0])
     note = "" if best == lengths else f"  # {what}with a schedule as short as the run"
     return _trainer(best, given) + note
