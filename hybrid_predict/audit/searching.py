@@ -16,7 +16,7 @@ from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.run import conditions
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.audit.training import train_arm, try_steps
-from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, judge_audit
+from hybrid_predict.audit.verdict import LEAST_SAVING, AuditOutcome, AuditVerdict, judge_audit
 from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
@@ -151,9 +151,9 @@ class _Searching:
             while (due := bisection.due) is not None:
                 tried = self._test(arm, speedups[due])
                 self._tried.append(tried)
-                bisection.tell(tried.passed)
-                if bisection.best is not None:
-                    self._best[arm] = speedups[bisection.best]
+                bisection.tell(tried.passed or _simply_shorter(tried.verdict, self._config))
+                if tried.passed:
+                    self._best[arm] = max(self._best[arm] or 0.0, tried.speedup)
                 self.result(partial=True)
 
     def _test(self, arm: str, speedup: float) -> Tried:
@@ -255,6 +255,8 @@ def paste(config: AuditConfig, tried: list[Tried], lengths: Mapping[str, int]) -
 def _simply_shorter(verdict: AuditVerdict, config: AuditConfig) -> bool:
     """Whether plain training of as few full steps was as good as the full arm."""
     worth = verdict.worth
+    if verdict.seeds < FEW_SEEDS or (verdict.way or 0.0) > LEAST_SAVING:
+        return False
     return worth is not None and worth.upper < (config.margin or 0.0)
 
 

@@ -84,7 +84,9 @@ def _run(options: Namespace) -> int:
         found = searched(config, folder, partial(search, make_run, config, folder, source=source))
         if found.partial:
             return INTERRUPTED
-        return STATUS["verified" if any(found.best.values()) else "no saving"]
+        open_ = any(tried.verdict.outcome.value == "undecided" for tried in found.tried)
+        missed = "undecided" if open_ else "no saving"
+        return STATUS["verified" if any(found.best.values()) else missed]
     need("The audit", ["mlflow"] if config.mlflow else [])
     train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
     result = shown("audit", config, folder, train)

@@ -61,7 +61,10 @@ class Screen(Observer):
         note = f"{full_steps:,}/{self._planned:,} full steps, loss {loss:.3f}"
         self._progress.update(self._one, completed=full_steps, note=note)
         share = min(1.0, full_steps / self._planned)
-        now = sum(self._lengths[: self._done]) + share * self._lengths[self._done]
+        now = (
+            sum(self._lengths[: self._done])
+            + share * self._lengths[min(self._done, len(self._lengths) - 1)]
+        )
         self._progress.update(self._all, completed=now)
 
     def run_found(self, run: Mapping[str, Any]) -> None:

@@ -140,8 +140,9 @@ class Run:
         """Why the plug-in does no good in the rest of the run; empty if it may."""
         if self.verifier.monitor.risen:
             return "the training loss stands above that of the warm-up"
-        gate = self.forecaster.gate
-        return gate.reason if gate.locked else ""
+        gate, first = self.forecaster.gate, not self.clock.full_steps
+        # Later, weights may have thawed that the first full step did not count.
+        return gate.reason if gate.locked and first else ""
 
     def judge(self, *, drain: bool = False) -> None:
         """Read the measurements that are due, and apply their judgements.
