@@ -47,7 +47,7 @@ def seconds(module: str) -> float:
 
 
 def on_a_terminal(arguments: list[str], folder: str) -> tuple[float, float]:
-    """Seconds until Python, started so, writes anything to its terminal, and until it has ended."""
+    """Start Python on a terminal; seconds to its first output, and to its end."""
     reader, writer = pty.openpty()
     started = perf_counter()
     process = subprocess.Popen(

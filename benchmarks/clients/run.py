@@ -73,7 +73,7 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
 def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
     """Train every arm of one seed, one after the other; a short run before them warms up.
 
-    Arms take turns, in odd seeds in reverse order, so that other work on the machine slows all of
+    Arms take turns. In odd seeds their order is reversed. So other work on the machine slows all of
     them alike.
 
     Args:

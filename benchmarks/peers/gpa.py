@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
+from benchmarks.peers.closures import evaluated
 from hybrid_predict.errors import ConfigError, UsageError
 
 _INNER = ("lr", "betas", "eps", "weight_decay", "fused")
@@ -83,10 +84,7 @@ class GPAAdamW(Optimizer):
         """
         if self._evaluating():
             raise UsageError("step() between eval() and train(): call train() first.")
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         for group in self.param_groups:
             reached = [p for p in group["params"] if p.grad is not None]
             if reached:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
+from benchmarks.peers.closures import evaluated
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 
 
@@ -59,10 +60,7 @@ class MatrixOptimizer(Optimizer, ABC):
         Returns:
             What the closure returned.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = evaluated(closure)
         self._update()
         return loss
 
