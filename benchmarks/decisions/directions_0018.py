@@ -32,7 +32,7 @@ RESULTS = FOLDER / "directions-0018.jsonl"
 TINY = 1e-30
 
 
-class _Prototype(SpectralUpdate):
+class Prototype(SpectralUpdate):
     """A direction of every matrix by itself; state is kept in memory only."""
 
     def direction(
@@ -51,6 +51,7 @@ class _Prototype(SpectralUpdate):
         for number, (k, m, g, cosine) in enumerate(triples):
             own = kept.setdefault(k, {"steps": -1})
             own["steps"] += 1
+            own["cosine"] = cosine
             mean, newest = (x.reshape(as_matrix(x.shape)).float() for x in (m, g))
             target = torch.lerp(mean, newest, self.blend(cosine))
             made = self.make(own, target, newest, number)
@@ -78,7 +79,7 @@ class _Prototype(SpectralUpdate):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Eigenbasis(_Prototype):
+class Eigenbasis(Prototype):
     """Second moments in the eigenbasis of row and column covariances (SOAP, Vyas et al. 2024).
 
     Args:
@@ -134,7 +135,7 @@ class Eigenbasis(_Prototype):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocks(_Prototype):
+class Blocks(Prototype):
     """Orthogonalised in blocks of so many rows of the shorter side."""
 
     rows: int = 16
@@ -151,7 +152,7 @@ class Blocks(_Prototype):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reused(_Prototype):
+class Reused(Prototype):
     """The orthogonal direction, found anew every few full steps."""
 
     every: int = 4
@@ -165,7 +166,7 @@ class Reused(_Prototype):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Levelled(_Prototype):
+class Levelled(Prototype):
     """Columns and rows scaled to one length each, three times; no matrix products."""
 
     def make(self, own: dict[str, Any], target: Tensor, newest: Tensor, number: int) -> Tensor:
