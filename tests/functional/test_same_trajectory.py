@@ -40,7 +40,7 @@ MEASURED = {
 }
 """What does."""
 
-CLOSE = {"fitted": 1e-5, "gated": 1e-5, "two drifts": 1e-3}
+CLOSE = {"fitted": 1e-10, "gated": 1e-10, "two drifts": 1e-9}
 """How close that is; directions that are nearly parallel make more of 32 bits."""
 
 
