@@ -198,6 +198,27 @@ def client(block: str) -> str:
     return clients.blocks(load("clients.json"))[f"clients {block}"]
 
 
+def functional_step() -> str:
+    """What a jitted step of the functional form costs beside optax's own."""
+    found = load("functional_step.json")
+    arms, rows, environment = (
+        ("muon", "corrected", "corrected and predicted"),
+        [],
+        found["environment"],
+    )
+    for row in found["rows"]:
+        cells = (row["loops"][arm] for arm in arms)
+        ratios = ["{:.2f} ({:.2f} to {:.2f})".format(c["ratio"], *c["quartiles"]) for c in cells]
+        rows.append([f"{row['width']}", f"{row['adamw_ms']:.1f}", *ratios])
+    titles = ["matrices of width", "`optax.adamw`, ms", "Muon", "corrected", "and predicted"]
+    batch, versions = (
+        found["rows"][0]["batch"],
+        "jax {jax}, optax {optax}".format(**found["environment"]),
+    )
+    source = f"{batch} examples a step, {found['blocks']} alternating blocks; {versions}."
+    return f"{bench.markdown(titles, rows)}\n\n{source} {found['note']}"
+
+
 def stopping() -> str:
     """Where runs with early stopping stop, with and without the plug-in and the advice."""
     found = load("early_stopping.json")
@@ -217,6 +238,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{name: partial(_of_demo, make) for name, make in DEMO.items()},
     "early stopping": stopping,
     "fast loop": fast_loop,
+    "functional step": functional_step,
     "first output": first_output,
     "import time": import_time,
     "step cost": step_cost,
