@@ -200,23 +200,16 @@ def client(block: str) -> str:
 
 def functional_step() -> str:
     """What a jitted step of the functional form costs beside optax's own."""
-    found = load("functional_step.json")
-    arms, rows, environment = (
-        ("muon", "corrected", "corrected and predicted"),
-        [],
-        found["environment"],
-    )
+    found, rows = load("functional_step.json"), []
     for row in found["rows"]:
-        cells = (row["loops"][arm] for arm in arms)
+        cells = (row["loops"][arm] for arm in ("muon", "corrected", "corrected and predicted"))
         ratios = ["{:.2f} ({:.2f} to {:.2f})".format(c["ratio"], *c["quartiles"]) for c in cells]
         rows.append([f"{row['width']}", f"{row['adamw_ms']:.1f}", *ratios])
     titles = ["matrices of width", "`optax.adamw`, ms", "Muon", "corrected", "and predicted"]
-    batch, versions = (
-        found["rows"][0]["batch"],
-        "jax {jax}, optax {optax}".format(**found["environment"]),
-    )
-    source = f"{batch} examples a step, {found['blocks']} alternating blocks; {versions}."
-    return f"{bench.markdown(titles, rows)}\n\n{source} {found['note']}"
+    batch, versions = found["rows"][0]["batch"], found["environment"]
+    source = f"{batch} examples a step, {found['blocks']} alternating blocks; "
+    source += f"jax {versions['jax']}, optax {versions['optax']}. {found['note']}"
+    return f"{bench.markdown(titles, rows)}\n\n{source}"
 
 
 def stopping() -> str:

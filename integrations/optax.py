@@ -73,10 +73,16 @@ def corrected(
     if config.compression > 1:
         expected, remedy = "1 in an optax transformation", "Use train_step for predicted steps."
         raise ConfigError("speedup", expected, config.speedup, remedy)
-    settings: dict[str, Any] = {
-        "config": config, "outputs_last": outputs_last, "step_operations": step_operations,
-    }  # fmt: skip
+    settings = {"config": config, "outputs_last": outputs_last, "step_operations": step_operations}
+    return _transformation(optimizer, learning_rate, weight_decay, settings)
 
+
+def _transformation(
+    optimizer: optax.GradientTransformation,
+    learning_rate: Rate,
+    weight_decay: float,
+    settings: dict[str, Any],
+) -> optax.GradientTransformation:
     def init(params: Any) -> CorrectedState:
         _check_axes(params)
         hybrid = functional.init(named(params), **settings)
@@ -171,10 +177,24 @@ def train_step(
         expected = "a function that makes an optimizer from a learning rate"
         remedy = "Give optax.adamw in place of optax.adamw(1e-3)."
         raise ConfigError("optimizer", expected, type(optimizer).__name__, remedy)
-    settings: dict[str, Any] = {
-        "config": config, "outputs_last": outputs_last, "step_operations": step_operations,
-    }  # fmt: skip
+    settings = {"config": config, "outputs_last": outputs_last, "step_operations": step_operations}
+    init, step = _steps(
+        value_and_grad, optimizer, learning_rate, settings, weight_decay, momentum, has_aux
+    )
+    return init, jax.jit(step, donate_argnums=0)
+
+
+def _steps(
+    value_and_grad: Callable[..., tuple[Any, Any]],
+    optimizer: Callable[[Any], optax.GradientTransformation],
+    learning_rate: Rate,
+    settings: dict[str, Any],
+    weight_decay: float,
+    momentum: float,
+    has_aux: bool,
+) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
     correct: Any = partial(functional.correct, weight_decay=weight_decay, **settings)
+    config = settings["config"]
 
     def init(params: Any) -> TrainState:
         _check_axes(params)
@@ -195,7 +215,7 @@ def train_step(
         record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
         return TrainState(_tree(new, params), inner, hybrid), record
 
-    return init, jax.jit(step, donate_argnums=0)
+    return init, step
 
 
 def _update(

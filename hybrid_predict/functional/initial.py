@@ -50,14 +50,7 @@ def init(
         ConfigError: If an argument has a value that cannot work.
         MissingExtraError: If array-api-compat is needed and not installed.
     """
-    if not isinstance(config, HybridConfig):
-        raise ConfigError("config", "a HybridConfig", type(config).__name__)
-    if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
-        raise ConfigError("momentum", "a number in [0, 1)", momentum)
-    if not isinstance(outputs_last, bool):
-        raise ConfigError("outputs_last", "True or False", outputs_last)
-    if step_operations is not None and not 0.0 < step_operations < math.inf:
-        raise ConfigError("step_operations", "a finite number above 0, or None", step_operations)
+    _check(config, momentum, outputs_last, step_operations)
     xp = places.check_arrays("weights", weights)
     if places.computed_elsewhere(xp):
         weights = places.to_numpy(weights)
@@ -78,6 +71,18 @@ def init(
         true,
         ~~true,  # a buffer of its own, as a donated state needs
     )
+
+
+def _check(config: Any, momentum: Any, outputs_last: Any, step_operations: Any) -> None:
+    if not isinstance(config, HybridConfig):
+        raise ConfigError("config", "a HybridConfig", type(config).__name__)
+    if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
+        raise ConfigError("momentum", "a number in [0, 1)", momentum)
+    if not isinstance(outputs_last, bool):
+        raise ConfigError("outputs_last", "True or False", outputs_last)
+    number = isinstance(step_operations, (int, float)) and 0.0 < step_operations < math.inf
+    if step_operations is not None and not number:
+        raise ConfigError("step_operations", "a finite number above 0, or None", step_operations)
 
 
 def _log_limits(

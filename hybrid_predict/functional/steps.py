@@ -180,8 +180,7 @@ def correct(
 
     .. math:: \theta \leftarrow (1 - \eta w) \, \theta + (1 - \kappa)\,u + \kappa\,c
 
-    with c of ``config.updates``. Where predicted steps do not stand, weights go back, and nothing
-    is learned.
+    with c of ``config.updates``. Predicted steps that do not stand are undone; nothing is learned.
 
     Args:
         state: What :func:`verify` gave.
@@ -198,26 +197,34 @@ def correct(
         Weights, and the new state; its ``clock.ticks`` counts the steps done.
 
     Raises:
-        ConfigError: If a gradient or a rate is missing, if shapes differ, or if the state was made
-            for other weights or settings.
+        ConfigError: If a number is missing, a shape differs, or the state is another run's.
     """
-    _check_alike(before, gradients=gradients, after=after)
+    _check_alike(before, gradients, after)
     named, clock = plans(before, config, outputs_last, step_operations), state.clock
     _check_state(state, named, before)
     rates = _by_name(learning_rates, before, "learning_rates")
-    shrinks = {n: rates[n] * w for n, w in _by_name(weight_decay, before, "weight_decay").items()}
+    decays = _by_name(weight_decay, before, "weight_decay")
+    shrinks = {name: rates[name] * decay for name, decay in decays.items()}
     active = (clock.steps + state.predicted < clock.total - clock.cooldown) & ~clock.plain
     bound = _bound(named, rates, before)
     made = Update(gradients, before, after, rates, shrinks, bound, active, outputs_last)
-    weights, groups = {name: after[name] for name in before}, {}
+    weights, groups, skills = _all_followed(named, made, state, config)
+    known = select(state.stands, (groups, skills), (state.groups, state.skills))
+    return select(state.stands, weights, _back(state, before)), _ticked(state, *known)
+
+
+def _all_followed(
+    named: Mapping[str, Plan], made: Update, state: HybridState, config: HybridConfig
+) -> tuple[dict[str, Any], dict[str, Group], dict[str, Any]]:
+    """Weights after the corrected updates of all groups, and what is known of these then."""
+    weights, groups = {name: made.after[name] for name in made.before}, {}
     readings: dict[str, list[Any]] = {}
     for key, plan in named.items():
         new, groups[key], found = _followed(plan, state.groups[key], made, state, config)
         weights |= new
         readings.setdefault(plan.kind, []).extend(found)
     skills = {kind: add_skill(skill, readings[kind]) for kind, skill in state.skills.items()}
-    known = select(state.stands, (groups, skills), (state.groups, state.skills))
-    return select(state.stands, weights, _back(state, before)), _ticked(state, *known)
+    return weights, groups, skills
 
 
 def _back(state: HybridState, weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -226,8 +233,10 @@ def _back(state: HybridState, weights: Mapping[str, Any]) -> dict[str, Any]:
     return {**weights, **select(state.predicted > 0, state.kept, moved)}
 
 
-def _check_alike(before: Mapping[str, Any], **others: Mapping[str, Any]) -> None:
-    for argument, given in others.items():
+def _check_alike(
+    before: Mapping[str, Any], gradients: Mapping[str, Any], after: Mapping[str, Any]
+) -> None:
+    for argument, given in (("gradients", gradients), ("after", after)):
         if missing := sorted(before.keys() - given.keys()):
             raise ConfigError(argument, "an array for every name in before", f"none of {missing}")
         for name, array in before.items():
