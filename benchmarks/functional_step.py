@@ -3,13 +3,15 @@
 All loops take turns in one process, block by block, so that what the machine does meanwhile favours
 none. Needs the extra jax.
 
-Run with: python -m benchmarks.functional_step [--blocks 8] [--length 10] [--batches 64 1024]
+Run with, for one thread:
+XLA_FLAGS=--xla_cpu_multi_thread_eigen=false python -m benchmarks.functional_step [--blocks 8]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -28,16 +30,17 @@ from hybrid_predict.runs.runtime import environment, write_json
 
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "functional_step.json"
 
-RATE, WIDTH, LAYERS = 1e-3, 256, 4
+RATE, LAYERS = 1e-3, 4
 
 KINDS = {"head": "head"}
 
 
-def network() -> dict[str, Any]:
+def network(width: int) -> dict[str, Any]:
     """Residual layers of one width, and a head; matrices are of shape (inputs, outputs)."""
-    keys = jax.random.split(jax.random.key(0), LAYERS + 1)
-    layers = {f"layer{k}": jax.random.normal(keys[k], (WIDTH, WIDTH)) / 16 for k in range(LAYERS)}
-    return {**layers, "head": jax.random.normal(keys[-1], (WIDTH, 10)) / 16}
+    keys, scale = jax.random.split(jax.random.key(0), LAYERS + 1), width**-0.5
+    shapes = {**{f"layer{k}": (width, width) for k in range(LAYERS)}, "head": (width, 10)}
+    named = zip(shapes.items(), keys, strict=True)
+    return {name: scale * jax.random.normal(key, shape) for (name, shape), key in named}
 
 
 def loss(params: dict[str, Any], x: Any, y: Any) -> Any:
@@ -47,7 +50,7 @@ def loss(params: dict[str, Any], x: Any, y: Any) -> Any:
     return optax.softmax_cross_entropy_with_integer_labels(x @ params["head"], y).mean()
 
 
-def plain(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
+def plain(width: int, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
     """A jitted full step of an optax optimizer, with its state held inside."""
 
     @partial(jax.jit, donate_argnums=(0, 1))
@@ -56,7 +59,7 @@ def plain(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
         updates, state = optimizer.update(gradients, state, params)
         return optax.apply_updates(params, updates), state
 
-    held = [network()]
+    held = [network(width)]
     held.append(optimizer.init(held[0]))
 
     def run(x: Any, y: Any) -> Any:
@@ -66,12 +69,12 @@ def plain(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
     return run
 
 
-def hybrid(steps: int) -> Callable[..., Any]:
+def hybrid(width: int, steps: int) -> Callable[..., Any]:
     """A jitted full step with its predicted ones, which counts as so many steps as it brings."""
     predictors = {"hidden": MomentumPredictor(gated=False)}
     config = HybridConfig(total_steps=steps, warmup_steps=1, kinds=KINDS, predictors=predictors)
     init, step = train_step(jax.value_and_grad(loss), optax.adamw, RATE, config)
-    held = [init(network())]
+    held = [init(network(width))]
 
     def run(x: Any, y: Any) -> Any:
         held[0], record = step(held[0], x, y)
@@ -80,22 +83,22 @@ def hybrid(steps: int) -> Callable[..., Any]:
     return run
 
 
-def loops(steps: int) -> dict[str, Callable[..., Any]]:
+def loops(width: int, steps: int) -> dict[str, Callable[..., Any]]:
     """What is measured, by name."""
     config = HybridConfig(speedup=1, kinds=KINDS)
     return {
-        "adamw": plain(optax.adamw(RATE)),
-        "muon": plain(optax.contrib.muon(RATE)),
-        "corrected": plain(corrected(optax.adamw(RATE), RATE, config)),
-        "corrected and predicted": hybrid(steps),
+        "adamw": plain(width, optax.adamw(RATE)),
+        "muon": plain(width, optax.contrib.muon(RATE)),
+        "corrected": plain(width, corrected(optax.adamw(RATE), RATE, config)),
+        "corrected and predicted": hybrid(width, steps),
     }
 
 
-def measure(batch: int, blocks: int, length: int) -> dict[str, Any]:
-    """Processor time of a step with this batch, over that of AdamW, in alternating blocks."""
-    x = jax.random.normal(jax.random.key(1), (batch, WIDTH))
+def measure(width: int, batch: int, blocks: int, length: int) -> dict[str, Any]:
+    """Processor time of a step, over that of AdamW, in alternating blocks."""
+    x = jax.random.normal(jax.random.key(1), (batch, width))
     y = jnp.arange(batch) % 10
-    found = loops(10 * length * (blocks + 2))
+    found = loops(width, 10 * length * (blocks + 2))
     rounds = [{name: _block(run, x, y, length) for name, run in found.items()}
               for _ in range(blocks + 1)][1:]  # fmt: skip
     rows: dict[str, Any] = {}
@@ -104,7 +107,7 @@ def measure(batch: int, blocks: int, length: int) -> dict[str, Any]:
         low, middle, high = quartiles(ratios)
         rows[name] = {"ratio": middle, "quartiles": [low, high]}
     milliseconds = 1e3 * statistics.median(each["adamw"] for each in rounds)
-    return {"batch": batch, "adamw_ms": milliseconds, "loops": rows}
+    return {"width": width, "batch": batch, "adamw_ms": milliseconds, "loops": rows}
 
 
 def _block(run: Callable[..., Any], x: Any, y: Any, length: int) -> float:
@@ -123,19 +126,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--length", type=int, default=10)
-    parser.add_argument("--batches", type=int, nargs="+", default=[64, 1024])
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 256, 512])
+    parser.add_argument("--batch", type=int, default=512)
     parser.add_argument("--note", default="")
     given = parser.parse_args()
-    rows = [measure(batch, given.blocks, given.length) for batch in given.batches]
     versions = {"jax": jax.__version__, "optax": optax.__version__}
-    device = jax.devices()[0].device_kind
-    result = {
-        "environment": {**environment(), **versions, "jax_device": device},
-        "blocks": given.blocks, "length": given.length, "note": given.note,
-        "width": WIDTH, "layers": LAYERS, "rows": rows,
-    }  # fmt: skip
-    write_json(result, RESULTS)
-    print(json.dumps(rows, indent=1))
+    device, flags = jax.devices()[0].device_kind, os.environ.get("XLA_FLAGS", "")
+    rows: list[dict[str, Any]] = []
+    for width in given.widths:
+        rows.append(measure(width, given.batch, given.blocks, given.length))
+        print(json.dumps(rows[-1], indent=1), flush=True)
+        result = {
+            "environment": {**environment(), **versions, "jax_device": device, "xla_flags": flags},
+            "blocks": given.blocks, "length": given.length, "note": given.note,
+            "layers": LAYERS, "rows": rows,
+        }  # fmt: skip
+        write_json(result, RESULTS)
 
 
 if __name__ == "__main__":

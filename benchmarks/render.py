@@ -198,6 +198,20 @@ def client(block: str) -> str:
     return clients.blocks(load("clients.json"))[f"clients {block}"]
 
 
+def functional_step() -> str:
+    """What a jitted step of the functional form costs beside optax's own."""
+    found, rows = load("functional_step.json"), []
+    for row in found["rows"]:
+        cells = (row["loops"][arm] for arm in ("muon", "corrected", "corrected and predicted"))
+        ratios = ["{:.2f} ({:.2f} to {:.2f})".format(c["ratio"], *c["quartiles"]) for c in cells]
+        rows.append([f"{row['width']}", f"{row['adamw_ms']:.1f}", *ratios])
+    titles = ["matrices of width", "`optax.adamw`, ms", "Muon", "corrected", "and predicted"]
+    batch, versions = found["rows"][0]["batch"], found["environment"]
+    source = f"{batch} examples a step, {found['blocks']} alternating blocks; "
+    source += f"jax {versions['jax']}, optax {versions['optax']}. {found['note']}"
+    return f"{bench.markdown(titles, rows)}\n\n{source}"
+
+
 def stopping() -> str:
     """Where runs with early stopping stop, with and without the plug-in and the advice."""
     found = load("early_stopping.json")
@@ -217,6 +231,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{name: partial(_of_demo, make) for name, make in DEMO.items()},
     "early stopping": stopping,
     "fast loop": fast_loop,
+    "functional step": functional_step,
     "first output": first_output,
     "import time": import_time,
     "step cost": step_cost,

@@ -22,12 +22,12 @@ except ModuleNotFoundError as missing:
     raise MissingExtraError("hybrid_predict.integrations.optax", "jax") from missing
 
 Rate = Callable[[Any], Any] | float
-"""A learning rate, or a schedule: a function of the step, from 0."""
+"""A learning rate, or a schedule: a function from the number of steps done to a rate."""
 
 
 @final
 class CorrectedState(NamedTuple):
-    """State of :func:`corrected`: the optimizer's, that of the corrections, and updates so far."""
+    """State of :func:`corrected`: of the optimizer, of the corrections, and how many there were."""
 
     optimizer: Any
     hybrid: functional.HybridState
@@ -41,33 +41,51 @@ def corrected(
     *,
     weight_decay: float = 0.0,
     outputs_last: bool = True,
+    step_operations: float | None = None,
 ) -> optax.GradientTransformation:
     """An optimizer whose updates of hidden matrices are corrected; nothing is predicted.
 
     Args:
-        optimizer: Any optax optimizer.
-        learning_rate: Its learning rate or schedule, said once more: decoupled weight decay is
-            counted by it.
-        config: What is corrected; ``HybridConfig(speedup=1, kinds=...)``.
-        weight_decay: The optimizer's decoupled weight decay, as `optax.adamw` takes it.
+        optimizer: Any optax optimizer that updates parameters right away.
+        learning_rate: The same rate or schedule that the optimizer was made with.
+        config: What is corrected: ``HybridConfig(speedup=1, kinds=...)``.
+        weight_decay: The decoupled weight decay that the optimizer was made with. `optax.adamw`
+            decays by 1e-4 if nothing is said.
         outputs_last: Whether matrices are of shape (inputs, outputs).
+        step_operations: Operations of forward and backward, see :func:`count_operations`. None
+            corrects in full, whatever ``config.max_overhead`` says.
 
     Returns:
         A transformation whose ``update`` needs ``params``.
 
     Raises:
-        ConfigError: If predicted steps are asked for; :func:`train_step` makes them.
+        ConfigError: If an argument cannot work, or predicted steps are asked for;
+            :func:`train_step` makes these.
 
     Example:
         >>> config = HybridConfig(speedup=1, kinds={"out.*": "head"})
         >>> optimizer = corrected(optax.adamw(1e-3), 1e-3, config, weight_decay=1e-4)
     """
+    _check(learning_rate, config)
+    if not hasattr(optimizer, "update"):
+        remedy = "Call it with a learning rate first."
+        raise ConfigError("optimizer", "an optax optimizer", optimizer, remedy)
     if config.compression > 1:
         expected, remedy = "1 in an optax transformation", "Use train_step for predicted steps."
         raise ConfigError("speedup", expected, config.speedup, remedy)
+    settings = {"config": config, "outputs_last": outputs_last, "step_operations": step_operations}
+    return _transformation(optimizer, learning_rate, weight_decay, settings)
 
+
+def _transformation(
+    optimizer: optax.GradientTransformation,
+    learning_rate: Rate,
+    weight_decay: float,
+    settings: dict[str, Any],
+) -> optax.GradientTransformation:
     def init(params: Any) -> CorrectedState:
-        hybrid = functional.init(named(params), config, outputs_last=outputs_last)
+        _check_axes(params)
+        hybrid = functional.init(named(params), **settings)
         return CorrectedState(optimizer.init(params), hybrid, jnp.zeros((), jnp.int32))
 
     def update(updates: Any, state: CorrectedState, params: Any = None) -> Any:
@@ -75,9 +93,10 @@ def corrected(
             raise ConfigError("params", "the parameters", None, "Call update(g, state, params).")
         own, inner = optimizer.update(updates, state.optimizer, params)
         after = named(optax.apply_updates(params, own))
+        rate = _at(learning_rate, state.count)
         new, hybrid = functional.correct(
-            state.hybrid, named(updates), named(params), after, _at(learning_rate, state.count),
-            config=config, weight_decay=weight_decay, outputs_last=outputs_last,
+            state.hybrid, named(updates), named(params), after, rate,
+            weight_decay=weight_decay, **settings,
         )  # fmt: skip
         moved = jax.tree.map(lambda x, y: x - y, _tree(new, params), params)
         return moved, CorrectedState(inner, hybrid, state.count + 1)
@@ -87,7 +106,7 @@ def corrected(
 
 @final
 class TrainState(NamedTuple):
-    """What a train step takes and returns: parameters, and the states of optimizer and plug-in."""
+    """What a train step takes and gives: parameters, and states of optimizer and plug-in."""
 
     params: Any
     optimizer: Any
@@ -96,15 +115,16 @@ class TrainState(NamedTuple):
 
 @final
 class Record(NamedTuple):
-    """What one full step has done, as 0-dim arrays.
+    """What one call of the train step has done: a full step, and the predicted steps before it.
 
     Args:
-        loss: Its loss.
-        aux: What the loss function gives beside it; None without.
-        predicted: Predicted steps right before it.
-        stands: Whether these stand; True without any.
-        ticks: Steps that it has brought: 1, and the predicted steps that stand.
-        steps: Steps of the run so far; it is done at ``config.total_steps``.
+        loss: Loss of the full step.
+        aux: What the loss function gives beside it; None without ``has_aux``.
+        predicted: Number of predicted steps that came right before the full step.
+        stands: Whether these stand; True where there were none. If not, the full step has undone
+            them, and nothing else.
+        ticks: Steps of the run that this call has brought: 1 + the predicted steps that stand.
+        steps: Steps of the run so far. The run is done at ``config.total_steps``.
     """
 
     loss: Any
@@ -125,27 +145,59 @@ def train_step(
     momentum: float = 0.9,
     outputs_last: bool = True,
     has_aux: bool = False,
+    step_operations: float | None = None,
 ) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
     """A jitted full step, with the predicted steps that are due right before it.
 
     Args:
-        value_and_grad: As ``jax.value_and_grad(loss)`` makes it; called with ``(params, *batch)``.
-        optimizer: Makes the optimizer for a learning rate, such as ``optax.adamw``.
-        learning_rate: A rate, or a schedule over the run's N steps, predicted ones included.
+        value_and_grad: What ``jax.value_and_grad(loss)`` returns. It is called with
+            ``(params, *batch)``.
+        optimizer: Makes the optimizer from a learning rate: ``optax.adamw``, or a
+            ``functools.partial`` of it.
+        learning_rate: A rate, or a schedule over all N steps of the run, predicted ones included.
         config: What is corrected and predicted, with ``total_steps``.
-        weight_decay: The optimizer's decoupled weight decay.
-        momentum: How much of its past the optimizer keeps (``b1``), in [0, 1).
+        weight_decay: The decoupled weight decay that the optimizer is made with. `optax.adamw`
+            decays by 1e-4 if nothing is said.
+        momentum: The optimizer's ``b1``, or momentum, in [0, 1).
         outputs_last: Whether matrices are of shape (inputs, outputs).
         has_aux: Whether ``value_and_grad`` gives ``(loss, aux)`` in place of the loss.
+        step_operations: Operations of ``value_and_grad``, see :func:`count_operations`. None
+            corrects in full, whatever ``config.max_overhead`` says.
 
     Returns:
-        ``init(params)``, which copies them, and ``step(state, *batch)``, which gives a new state
-        and a :class:`Record`; the old state's buffers are donated.
+        Two functions. ``init(params)`` copies the parameters and gives a :class:`TrainState`.
+        ``step(state, *batch)`` gives a new one and a :class:`Record`; the buffers of the old one
+        are donated, so it cannot be used again.
+
+    Raises:
+        ConfigError: If an argument cannot work.
     """
-    settings: dict[str, Any] = {"config": config, "outputs_last": outputs_last}
+    _check(learning_rate, config)
+    if not callable(optimizer):
+        expected = "a function that makes an optimizer from a learning rate"
+        remedy = "Give optax.adamw in place of optax.adamw(1e-3)."
+        raise ConfigError("optimizer", expected, type(optimizer).__name__, remedy)
+    settings = {"config": config, "outputs_last": outputs_last, "step_operations": step_operations}
+    init, step = _steps(
+        value_and_grad, optimizer, learning_rate, settings, weight_decay, momentum, has_aux
+    )
+    return init, jax.jit(step, donate_argnums=0)
+
+
+def _steps(
+    value_and_grad: Callable[..., tuple[Any, Any]],
+    optimizer: Callable[[Any], optax.GradientTransformation],
+    learning_rate: Rate,
+    settings: dict[str, Any],
+    weight_decay: float,
+    momentum: float,
+    has_aux: bool,
+) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
     correct: Any = partial(functional.correct, weight_decay=weight_decay, **settings)
+    config = settings["config"]
 
     def init(params: Any) -> TrainState:
+        _check_axes(params)
         own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
         hybrid = functional.init(named(own), momentum=momentum, **settings)
         return TrainState(own, optimizer(_at(learning_rate, 0)).init(own), hybrid)
@@ -163,7 +215,7 @@ def train_step(
         record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
         return TrainState(_tree(new, params), inner, hybrid), record
 
-    return init, jax.jit(step, donate_argnums=0)
+    return init, step
 
 
 def _update(
@@ -181,16 +233,65 @@ def _update(
     return jax.lax.cond(stands, updated, held_back, gradients, state, params)
 
 
+def count_operations(function: Callable[..., Any], *arguments: Any) -> float:
+    """Count the floating-point operations of one call, for ``step_operations``.
+
+    It is XLA's count before compilation; nothing is computed. The body of a ``jax.lax.scan`` or
+    ``while_loop`` counts once, so multiply by hand where layers are scanned.
+
+    Args:
+        function: What ``jax.value_and_grad(loss)`` returns.
+        arguments: Parameters and a batch, or ``jax.ShapeDtypeStruct`` in their place.
+
+    Raises:
+        ConfigError: If XLA does not count for this device.
+
+    Example:
+        >>> square = jax.value_and_grad(lambda w, x: ((x @ w) ** 2).sum())
+        >>> count_operations(square, jnp.ones((8, 8)), jnp.ones((4, 8))) >= 2 * 2 * 4 * 8 * 8
+        True
+    """
+    found = (jax.jit(function).lower(*arguments).cost_analysis() or {}).get("flops", 0.0)
+    if not found > 0.0:
+        expected, remedy = "a function that XLA counts operations of", "State the number yourself."
+        raise ConfigError("function", expected, found, remedy)
+    return float(found)
+
+
 def named(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by their paths, joined by dots."""
+    """The leaves of a tree by their paths, joined by dots.
+
+    Raises:
+        ConfigError: If two leaves have one name.
+    """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}
+    found = {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}
+    if len(found) < len(leaves):
+        raise ConfigError("params", "leaves with names of their own", sorted(found))
+    return found
 
 
 def _tree(arrays: dict[str, Any], like: Any) -> Any:
     """The inverse of :func:`named`."""
     structure = jax.tree.structure(like)
     return jax.tree.unflatten(structure, [arrays[name] for name in named(like)])
+
+
+def _check(learning_rate: Any, config: Any) -> None:
+    if not isinstance(config, HybridConfig):
+        raise ConfigError("config", "a HybridConfig", type(config).__name__)
+    number = isinstance(learning_rate, (int, float)) or getattr(learning_rate, "shape", 0) == ()
+    if not (callable(learning_rate) or number):
+        raise ConfigError("learning_rate", "a number or a schedule", learning_rate)
+
+
+def _check_axes(params: Any) -> None:
+    """Check that XLA may choose how what is computed is split over devices."""
+    meshes = [getattr(getattr(x, "sharding", None), "mesh", None) for x in jax.tree.leaves(params)]
+    types = {kind for mesh in meshes for kind in getattr(mesh, "axis_types", ())}
+    if jax.sharding.AxisType.Explicit in types:
+        expected, remedy = "arrays on meshes of automatic axes", "Use jax.sharding.AxisType.Auto."
+        raise ConfigError("params", expected, "axes of type Explicit", remedy)
 
 
 def _at(learning_rate: Rate, step: Any) -> Any:

@@ -18,18 +18,13 @@ from hybrid_predict.forecast.skill import FIRST
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks
+from hybrid_predict.updates.budget import budget
 from hybrid_predict.verify.judge import Judgement, Verdict
 from hybrid_predict.verify.measurement import Measurement
 from hybrid_predict.verify.monitor import MOST_PAUSES
 from hybrid_predict.verify.verifier import Verifier
 
 logger = ranks.rank_zero_logger(__name__)
-
-SMALLEST_STEP = 1e8
-"""Smallest number of operations of a full step in the budget of corrections.
-
-In small models, most of a full step's time is spent on calling torch, not on operations.
-"""
 
 PATIENCE = 32
 """Number of full steps in which graphs are walked for optimizers that have not updated."""
@@ -91,8 +86,8 @@ class Run:
         ledger, limit = self.ledger, self._config.max_overhead
         if not ledger.flops_per_step:
             return
-        budget = limit * max(ledger.flops_per_step / ranks.size(), SMALLEST_STEP)
-        operations, block = self.forecaster.apply_budget(budget), self.forecaster.block
+        allowed = budget(ledger.flops_per_step / ranks.size(), limit)
+        operations, block = self.forecaster.apply_budget(allowed), self.forecaster.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
         if step is None:
@@ -101,7 +96,7 @@ class Run:
             rows = "rows one by one" if block == 1 else f"{block} rows at a time"
             reason = f"corrected updates treat {rows}, which max_overhead={limit:g} allows"
             self.record_event(reason, logging.INFO, step)
-        if operations > budget:
+        if operations > allowed:
             share = percent(ledger.correction_share or 0.0)
             reason = f"corrected updates take {share} of a full step's operations, more than"
             self.record_event(f"{reason} max_overhead={limit:g} allows", logging.WARNING, step)

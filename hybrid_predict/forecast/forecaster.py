@@ -21,14 +21,12 @@ from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.model.parameters import ParameterMapper, overlapping
 from hybrid_predict.tensors import shards
 from hybrid_predict.updates import AbstractUpdate, make_update
+from hybrid_predict.updates.budget import largest_block
 
 RELATIVE = "matrices are left to an optimizer whose updates grow with the weights"
 UNKNOWN = "matrices are left to an optimizer whose weight decay could not be found out"
 SHARED = "parameters that share memory with others are left to the optimizer"
 """Events of the ledger: why tensors are not corrected."""
-
-BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
-"""Possible numbers of matrix rows that are treated together, from all (None) to one."""
 
 ABSENT_STEPS = 64
 """Number of full steps for which an optimizer that did not update is not predicted."""
@@ -173,11 +171,12 @@ class Forecaster:
             The number of operations that correcting adds.
         """
         self._budget = budget
-        for self.block in BLOCKS:
-            each = [(group.operations(self.block), group.plan.owner) for group in self.groups]
-            operations = sum(count * max(1, self._calls[owner]) for count, owner in each)
-            if operations <= budget:
-                break
+
+        def added(block: int | None) -> int:
+            each = [(group.operations(block), group.plan.owner) for group in self.groups]
+            return sum(count * max(1, self._calls[owner]) for count, owner in each)
+
+        self.block, operations = largest_block(added, budget)
         for group in self.groups:
             group.set_block(self.block)
         self._update_gate()

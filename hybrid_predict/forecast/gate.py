@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from torch import Tensor
-
 from hybrid_predict.forecast.group import TensorGroup
 from hybrid_predict.forecast.skill import Skill
-from hybrid_predict.tensors.base import as_matrix
+from hybrid_predict.updates.budget import weak
 
 NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
 """Event of the ledger: planned predicted steps are not made for lack of skill."""
@@ -21,10 +18,6 @@ TOO_EXPENSIVE = (
     "make up for them; larger batches or a larger max_overhead help"
 )
 """Event of the ledger: planned predicted steps are not made because the budget is too small."""
-
-LEAST_PART = 8
-"""A correction is weak if its block has less than one in this many rows of a matrix: two thirds of
-the full steps with weak corrections end worse than all full steps (decision 19)."""
 
 
 @final
@@ -66,19 +59,15 @@ def make_gate(
         skills: Skill by kind.
         block: Number of matrix rows that corrected updates treat together, or None for all.
     """
-    weak = _weak([p for g in groups if g.plan.update for p in g.parameters], block or math.inf)
+    corrected = [p.shape for g in groups if g.plan.update for p in g.parameters]
+    too_weak = weak(corrected, block)
     predicted = [g for g in groups if g.plan.predictor is not None]
     gated = [g for g in predicted if g.plan.predictor and g.plan.predictor.gated]
     skilled = [g for g in gated if (skill := skills.get(g.plan.kind)) is not None and skill.enough]
-    if weak or 2 * _numel(skilled) < _numel(gated):
+    if too_weak or 2 * _numel(skilled) < _numel(gated):
         skilled = []
     blocked = frozenset(g.names for g in gated if g not in skilled)
-    return Gate(blocked, bool(predicted) and len(blocked) == len(predicted), weak)
-
-
-def _weak(corrected: Sequence[Tensor], block: float) -> bool:
-    few = sum(p.numel() for p in corrected if LEAST_PART * block < min(as_matrix(p.shape)))
-    return 2 * few > sum(p.numel() for p in corrected)
+    return Gate(blocked, bool(predicted) and len(blocked) == len(predicted), too_weak)
 
 
 def _numel(groups: Iterable[TensorGroup]) -> int:

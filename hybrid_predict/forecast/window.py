@@ -15,6 +15,7 @@ from torch import Tensor
 from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.tensors.torch import widest
 
 SAMPLE = 65_536
 """Largest number of entries of a tensor that are compared; they stay the same during a run."""
@@ -130,8 +131,8 @@ class Window:
 
     One window is open at a time: it stores a forecast, sums the next ``length`` displacements, and
     measures their inner products. The host does not wait for the device. Memory per tensor: 3 + J
-    arrays of at most ``SAMPLE`` 32-bit numbers, for drift, displacement, forecast and the J fitted
-    directions.
+    arrays of at most ``SAMPLE`` numbers, for drift, displacement, forecast and the J fitted
+    directions; of 64 bits beside weights of 64 bits, else of 32.
 
     Args:
         length: Number of displacements in a window.
@@ -142,6 +143,7 @@ class Window:
         self.length = length
         self._places = [_places(v) for v in values]
         self._shares = [v.numel() / min(v.numel(), SAMPLE) if v.numel() else 0.0 for v in values]
+        self._types = [widest([v]) for v in values]
         self._drift = [torch.zeros_like(x) for x in self._sampled(values)]
         self._moved: list[Tensor] = []
         self._frozen: list[list[Tensor]] = []
@@ -189,7 +191,7 @@ class Window:
                 the ranks.
 
         Returns:
-            A flat 32-bit tensor.
+            A flat tensor of at least 32 bits.
         """
         rows, device = [], self._moved[0].device
         columns = zip(self._shares, roots or [1.0] * len(self._shares), self._squares,
@@ -205,8 +207,8 @@ class Window:
 
     def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         flat = [t.detach().reshape(-1) for t in tensors]
-        pairs = zip(flat, self._places, strict=True)
-        return [(x if at is None else x[at]).float() for x, at in pairs]
+        columns = zip(flat, self._places, self._types, strict=True)
+        return [(x if at is None else x[at]).to(kind) for x, at, kind in columns]
 
     def state_dict(self) -> dict[str, Any]:
         """Return the samples of this rank."""
@@ -237,10 +239,10 @@ class Window:
                 "state: expected samples of these tensors, got others. "
                 "Resume from another checkpoint."
             )
-        device = [x.device for x in self._drift]
+        like = self._drift
 
         def own(found: Sequence[Tensor]) -> list[Tensor]:
-            return [x.to(d, torch.float32).clone() for x, d in zip(found, device, strict=True)]
+            return [x.to(y).clone() for x, y in zip(found, like, strict=True)]
 
         self.length = check_count("length", state["length"], 1)
         self._seen, self.count = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
-from hybrid_predict.functional.plan import Plan
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.functional.plan import Plan, turned
 from hybrid_predict.functional.state import Group, select
 from hybrid_predict.tensors.arrays import ArrayBackend, cast, namespace
 from hybrid_predict.updates import AbstractUpdate
@@ -68,8 +69,9 @@ def corrected(
     if plan.update is not None:
         last = made.outputs_last
         state = plan.update.init(turned([made.before[n] for n in names], last), backend)
+        _check_layout(state, group)
         state.arrays = {name: list(values) for name, values in group.arrays.items()}
-        state.numbers = dict(group.numbers)
+        state.numbers, state.block = dict(group.numbers), plan.block
         both, everyone = (turned(average, last), turned(new, last)), range(len(names))
         found = plan.update.direction(state, everyone, *both, cosines, backend)
         directions = turned(found, last, back=True)
@@ -83,6 +85,14 @@ def corrected(
     )
     weights = {name: weights[name] for name in names}
     return weights, known_group, dict(zip(names, still, strict=True))
+
+
+def _check_layout(fresh: UpdateState, group: Group) -> None:
+    """Check that a group's state has the shapes that it would have if it were made now."""
+    wanted, known = ([[x.shape for x in xs] for _, xs in sorted(arrays.items())]
+                     for arrays in (fresh.arrays, group.arrays))  # fmt: skip
+    if wanted != known:
+        raise ConfigError("outputs_last", "that of init", "the other layout of matrices")
 
 
 def _moved(
@@ -104,18 +114,6 @@ def _moved(
         mixed = _mixed(share, lengths[k] * direction, before, after, shrink)
         weights[name] = xp.where(own, after, cast(mixed, after.dtype))
     return weights
-
-
-def turned(arrays: Sequence[Any], outputs_last: bool, *, back: bool = False) -> list[Any]:
-    """Arrays with their dimension of outputs first, or back as they were."""
-    if not outputs_last:
-        return list(arrays)
-    found = []
-    for x in arrays:
-        axes = list(range(x.ndim))
-        order = [*axes[1:], 0] if back else [*axes[-1:], *axes[:-1]]
-        found.append(namespace(x).permute_dims(x, tuple(order)))
-    return found
 
 
 def _lengths(

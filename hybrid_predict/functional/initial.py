@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -10,12 +11,15 @@ import numpy as np
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.forecast.gate import TOO_EXPENSIVE
 from hybrid_predict.forecast.window import window_length
 from hybrid_predict.functional import histories, places
 from hybrid_predict.functional.corrections import turned
 from hybrid_predict.functional.plan import Plan, plans, schedule
 from hybrid_predict.functional.state import Baseline, Clock, Group, HybridState, Monitor, Skill
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, namespace, wide_dtype
+
+logger = logging.getLogger(__name__)
 
 
 def init(
@@ -24,6 +28,7 @@ def init(
     *,
     momentum: float = 0.0,
     outputs_last: bool = False,
+    step_operations: float | None = None,
 ) -> HybridState:
     r"""The state before the first full step.
 
@@ -34,6 +39,8 @@ def init(
             for more.
         outputs_last: Whether matrices are of shape (inputs, outputs), as in most JAX libraries, in
             place of torch's (outputs, inputs).
+        step_operations: Floating-point operations of the forward and backward of a full step, which
+            ``config.max_overhead`` is a share of. None corrects in full, whatever it says.
 
     Returns:
         A pytree of arrays. Beside the weights it takes three times the memory of what is both
@@ -43,15 +50,13 @@ def init(
         ConfigError: If an argument has a value that cannot work.
         MissingExtraError: If array-api-compat is needed and not installed.
     """
-    if not isinstance(config, HybridConfig):
-        raise ConfigError("config", "a HybridConfig", type(config).__name__)
-    if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
-        raise ConfigError("momentum", "a number in [0, 1)", momentum)
+    _check(config, momentum, outputs_last, step_operations)
     xp = places.check_arrays("weights", weights)
     if places.computed_elsewhere(xp):
         weights = places.to_numpy(weights)
         xp = np
-    found = plans(weights, config)
+    found = plans(weights, config, outputs_last, step_operations)
+    _log_limits(found, plans(weights, config), config)
     like = list(weights.values())
     backend = ArrayBackend(config.history_dtype)
     predicted = [plan for plan in found.values() if plan.rule is not None]
@@ -66,6 +71,32 @@ def init(
         true,
         ~~true,  # a buffer of its own, as a donated state needs
     )
+
+
+def _check(config: Any, momentum: Any, outputs_last: Any, step_operations: Any) -> None:
+    if not isinstance(config, HybridConfig):
+        raise ConfigError("config", "a HybridConfig", type(config).__name__)
+    if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
+        raise ConfigError("momentum", "a number in [0, 1)", momentum)
+    if not isinstance(outputs_last, bool):
+        raise ConfigError("outputs_last", "True or False", outputs_last)
+    number = isinstance(step_operations, (int, float)) and 0.0 < step_operations < math.inf
+    if step_operations is not None and not number:
+        raise ConfigError("step_operations", "a finite number above 0, or None", step_operations)
+
+
+def _log_limits(
+    found: Mapping[str, Plan], unlimited: Mapping[str, Plan], config: HybridConfig
+) -> None:
+    """Say what ``max_overhead`` has changed."""
+    blocks = {plan.block for plan in found.values()} - {None}
+    for block in blocks:
+        rows = "rows one by one" if block == 1 else f"{block} rows at a time"
+        allowed = config.max_overhead
+        logger.info("Corrected updates treat %s, which max_overhead=%g allows.", rows, allowed)
+    before, after = ([p for p in each.values() if p.rule] for each in (unlimited, found))
+    if len(after) < len(before):
+        logger.warning("There are %s.", TOO_EXPENSIVE)
 
 
 def _clock(config: HybridConfig, predicted: list[Plan], length: int, like: list[Any]) -> Clock:

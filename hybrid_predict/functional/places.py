@@ -24,6 +24,9 @@ OPERATIONS = (
 """Functions of the array API standard that a library needs."""
 
 
+_FLAT = "Name nested arrays by their paths, such as 'dense.kernel'."
+
+
 @final
 class Selection(NamedTuple):
     """What a call will compute with.
@@ -80,7 +83,13 @@ def check_arrays(argument: str, arrays: Any) -> Any:
         MissingExtraError: If array-api-compat is needed and not installed.
     """
     if not isinstance(arrays, Mapping) or not arrays:
-        raise ConfigError(argument, "a mapping of names to arrays, not empty", arrays)
+        got = arrays if isinstance(arrays, Mapping) else type(arrays).__name__
+        raise ConfigError(argument, "a mapping of names to arrays, not empty", got)
+    for name, array in arrays.items():
+        if not isinstance(name, str):
+            raise ConfigError(argument, "names that are strings", name, _FLAT)
+        if isinstance(array, (Mapping, list, tuple)):
+            raise ConfigError(f"{argument}[{name!r}]", "an array", type(array).__name__, _FLAT)
     xp = namespace(*arrays.values())
     for name, array in arrays.items():
         if not (hasattr(array, "dtype") and xp.isdtype(array.dtype, "real floating")):

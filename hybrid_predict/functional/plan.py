@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, final
 
@@ -17,7 +17,9 @@ from hybrid_predict.forecast.predictors import (
 )
 from hybrid_predict.forecast.predictors.fitted import START
 from hybrid_predict.forecast.skill import FIRST
+from hybrid_predict.tensors.arrays import ArrayBackend, namespace
 from hybrid_predict.updates import AbstractUpdate, make_update
+from hybrid_predict.updates.budget import budget, largest_block, weak
 
 
 @final
@@ -48,12 +50,14 @@ class Plan(NamedTuple):
         names: Their names.
         update: How their updates are corrected, None if they are not.
         rule: How they are forecast, None if they are not.
+        block: Largest number of rows that corrected updates treat together, None for all.
     """
 
     kind: str
     names: tuple[str, ...]
     update: AbstractUpdate | None
     rule: Rule | None
+    block: int | None = None
 
 
 def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
@@ -85,8 +89,19 @@ def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
     return found
 
 
-def plans(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, Plan]:
+def plans(
+    weights: Mapping[str, Any],
+    config: HybridConfig,
+    outputs_last: bool = False,
+    step_operations: float | None = None,
+) -> dict[str, Plan]:
     """The groups by their keys; none where nothing is corrected or predicted.
+
+    Args:
+        weights: Arrays by name.
+        config: What is corrected and predicted.
+        outputs_last: Whether matrices are of shape (inputs, outputs).
+        step_operations: Operations of forward and backward; None if corrections are not limited.
 
     Raises:
         ConfigError: If a setting has no meaning for arrays.
@@ -107,12 +122,63 @@ def plans(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, Plan]:
         if (corrected or kind in rules) and 0 not in weights[name].shape:
             members.setdefault((kind, corrected), []).append(name)
     # By name: a jitted function sees the names of a dict in this order.
-    return {
+    found = {
         kind if corrected else f"{kind}, not corrected": Plan(
             kind, tuple(sorted(names)), updates[kind] if corrected else None, rules.get(kind)
         )
         for (kind, corrected), names in sorted(members.items())
     }
+    if step_operations is None:
+        return found
+    likes = {
+        key: turned([weights[name] for name in plan.names], outputs_last)
+        for key, plan in found.items()
+        if plan.update is not None
+    }
+    return _limited(found, likes, config, step_operations)
+
+
+def _limited(
+    found: Mapping[str, Plan],
+    likes: Mapping[str, list[Any]],
+    config: HybridConfig,
+    step_operations: float,
+) -> dict[str, Plan]:
+    """The groups with corrections within ``max_overhead``, as the engine limits them.
+
+    Where this leaves them weak, what needs skill is not predicted; and if nothing else is
+    predicted, nothing is corrected either.
+    """
+    backend = ArrayBackend(config.history_dtype)
+
+    def operations(block: int | None) -> int:
+        each = ((found[key].update, like) for key, like in likes.items())
+        return sum(update.operations(like, backend, block) for update, like in each if update)
+
+    block, _ = largest_block(operations, budget(step_operations, config.max_overhead))
+    limited = {key: plan._replace(block=block) for key, plan in found.items()}
+    if not weak([x.shape for like in likes.values() for x in like], block):
+        return limited
+    gated = [plan.rule.gated for plan in found.values() if plan.rule is not None]
+    if gated and all(gated):
+        return {}
+    kept = {
+        key: plan._replace(rule=None) if plan.rule and plan.rule.gated else plan
+        for key, plan in limited.items()
+    }
+    return {key: plan for key, plan in kept.items() if plan.update or plan.rule}
+
+
+def turned(arrays: Sequence[Any], outputs_last: bool, *, back: bool = False) -> list[Any]:
+    """Arrays with their dimension of outputs first, or back as they were."""
+    if not outputs_last:
+        return list(arrays)
+    found = []
+    for x in arrays:
+        axes = list(range(x.ndim))
+        order = [*axes[1:], 0] if back else [*axes[-1:], *axes[:-1]]
+        found.append(namespace(x).permute_dims(x, tuple(order)))
+    return found
 
 
 def schedule(config: HybridConfig, length: int, gated: bool) -> tuple[list[int], dict[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from functools import wraps
+from inspect import signature
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,21 +21,33 @@ from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace,
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
+NAMED = ("weights", "gradients", "before", "after")
+"""Arguments that are arrays by name."""
+
+_NONE = HybridConfig()
+"""Stands for the configuration where a call takes none."""
+
 
 def placed(call: Call) -> Call:
     """Check the arrays of a call, and compute all of it with NumPy where their library cannot."""
+    form = signature(call)
 
     @wraps(call)
-    def checked(state: HybridState, *arrays: Any, **options: Any) -> Any:
-        given = [a for a in arrays if isinstance(a, Mapping) and a]
-        xp = places.check_arrays(call.__name__, given[0] if given else {})
+    def checked(*positional: Any, **options: Any) -> Any:
+        given = form.bind(*positional, **options).arguments
+        state, trees = given["state"], {name: given[name] for name in NAMED if name in given}
+        if not isinstance(state, HybridState):
+            expected, remedy = "the state that init or the last call gave", "Call init first."
+            raise ConfigError("state", expected, type(state).__name__, remedy)
+        if not isinstance(config := given.get("config", _NONE), HybridConfig):
+            raise ConfigError("config", "a HybridConfig", type(config).__name__)
+        (xp, *_) = [places.check_arrays(name, tree) for name, tree in trees.items()]
         with np.errstate(all="ignore"):  # what is not finite is masked, as on every device
             if not places.computed_elsewhere(xp):
-                namespace(state.stands, *given[0].values())
-                return call(state, *arrays, **options)
-            moved = [places.to_numpy(a) for a in arrays]
-            found, new = call(state, *moved, **{k: places.to_numpy(v) for k, v in options.items()})
-            wanted = given[1] if len(given) > 2 else given[0]  # weights, or all that there is
+                namespace(state.stands, *(x for tree in trees.values() for x in tree.values()))
+                return call(**given)
+            found, new = call(**{name: places.to_numpy(value) for name, value in given.items()})
+            wanted = trees.get("before") or next(iter(trees.values()))
             if isinstance(found, Mapping):
                 return places.like(found, wanted, xp), new
             return xp.asarray(bool(found), **beside(list(wanted.values()))), new
@@ -62,10 +75,11 @@ def predict(
     Returns:
         Weights that only stand once :func:`verify` says so, and the new state.
     """
-    named = plans(weights, config)
     xp, clock = namespace(*weights.values()), state.clock
     if not state.kept:
         return dict(weights), state._replace(predicted=0 * clock.steps)
+    named = {k: plan for k, plan in plans(weights, config).items() if k in state.groups}
+    _check_state(state, named, weights)
     position = xp.minimum(clock.steps, clock.total)
     due = xp.take(clock.due, xp.reshape(position, (1,)), axis=0)[0]
     may = ~clock.plain & ~baselines.pausing(state.monitor, clock.full_steps + 1)
@@ -93,8 +107,8 @@ def _open(
 ) -> dict[str, Any]:
     """Which groups may be predicted, as 0-dim bools: with skill, which most weights need."""
     ready, able, gated = {}, 0, 0
-    for key, plan in named.items():
-        history = state.groups[key].history
+    for key, group in state.groups.items():
+        plan, history = named[key], group.history
         if plan.rule is None or history is None:
             continue
         ready[key] = history.count > 0
@@ -131,7 +145,7 @@ def verify(
     dtype = monitor.start.dtype
     norms = ArrayBackend().norms(list(gradients.values()))
     norm = cast(xp.sqrt(xp.sum(norms * norms)), dtype)
-    value = xp.full_like(norm, math.nan) if loss is None else _number(loss, norm)
+    value = xp.full_like(norm, math.nan) if loss is None else _number(loss, norm, "loss")
     loss_limit, norm_limit = baselines.limits(monitor)
     good = state.sound & xp.isfinite(norm) & (norm <= norm_limit)
     if loss is not None:
@@ -160,13 +174,13 @@ def correct(
     config: HybridConfig,
     weight_decay: Any = 0.0,
     outputs_last: bool = False,
+    step_operations: float | None = None,
 ) -> tuple[dict[str, Any], HybridState]:
     r"""Put corrected updates in place of the optimizer's own, and learn from the displacement.
 
     .. math:: \theta \leftarrow (1 - \eta w) \, \theta + (1 - \kappa)\,u + \kappa\,c
 
-    with c of ``config.updates``. Where predicted steps do not stand, weights go back, and nothing
-    is learned.
+    with c of ``config.updates``. Predicted steps that do not stand are undone; nothing is learned.
 
     Args:
         state: What :func:`verify` gave.
@@ -176,30 +190,41 @@ def correct(
         learning_rates: :math:`\eta` of it: a number, a 0-dim array, or one of them by name.
         config: That of :func:`init`.
         weight_decay: w of decoupled weight decay, likewise; 0 where it is added to the gradient.
-        outputs_last: Whether matrices are of shape (inputs, outputs).
+        outputs_last: That of :func:`init`.
+        step_operations: That of :func:`init`.
 
     Returns:
         Weights, and the new state; its ``clock.ticks`` counts the steps done.
 
     Raises:
-        ConfigError: If a gradient or a rate is missing.
+        ConfigError: If a number is missing, a shape differs, or the state is another run's.
     """
-    _check_alike(before, gradients=gradients, after=after)
-    named, clock = plans(before, config), state.clock
+    _check_alike(before, gradients, after)
+    named, clock = plans(before, config, outputs_last, step_operations), state.clock
+    _check_state(state, named, before)
     rates = _by_name(learning_rates, before, "learning_rates")
-    shrinks = {n: rates[n] * w for n, w in _by_name(weight_decay, before, "weight_decay").items()}
+    decays = _by_name(weight_decay, before, "weight_decay")
+    shrinks = {name: rates[name] * decay for name, decay in decays.items()}
     active = (clock.steps + state.predicted < clock.total - clock.cooldown) & ~clock.plain
     bound = _bound(named, rates, before)
     made = Update(gradients, before, after, rates, shrinks, bound, active, outputs_last)
-    weights, groups = {name: after[name] for name in before}, {}
+    weights, groups, skills = _all_followed(named, made, state, config)
+    known = select(state.stands, (groups, skills), (state.groups, state.skills))
+    return select(state.stands, weights, _back(state, before)), _ticked(state, *known)
+
+
+def _all_followed(
+    named: Mapping[str, Plan], made: Update, state: HybridState, config: HybridConfig
+) -> tuple[dict[str, Any], dict[str, Group], dict[str, Any]]:
+    """Weights after the corrected updates of all groups, and what is known of these then."""
+    weights, groups = {name: made.after[name] for name in made.before}, {}
     readings: dict[str, list[Any]] = {}
     for key, plan in named.items():
         new, groups[key], found = _followed(plan, state.groups[key], made, state, config)
         weights |= new
         readings.setdefault(plan.kind, []).extend(found)
     skills = {kind: add_skill(skill, readings[kind]) for kind, skill in state.skills.items()}
-    known = select(state.stands, (groups, skills), (state.groups, state.skills))
-    return select(state.stands, weights, _back(state, before)), _ticked(state, *known)
+    return weights, groups, skills
 
 
 def _back(state: HybridState, weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,12 +233,32 @@ def _back(state: HybridState, weights: Mapping[str, Any]) -> dict[str, Any]:
     return {**weights, **select(state.predicted > 0, state.kept, moved)}
 
 
-def _check_alike(before: Mapping[str, Any], **others: Mapping[str, Any]) -> None:
-    for argument, given in others.items():
-        places.check_arrays(argument, given)
+def _check_alike(
+    before: Mapping[str, Any], gradients: Mapping[str, Any], after: Mapping[str, Any]
+) -> None:
+    for argument, given in (("gradients", gradients), ("after", after)):
         if missing := sorted(before.keys() - given.keys()):
             raise ConfigError(argument, "an array for every name in before", f"none of {missing}")
-        namespace(*before.values(), *given.values())
+        for name, array in before.items():
+            if tuple(given[name].shape) != tuple(array.shape):
+                expected, got = f"{tuple(array.shape)} as in before", tuple(given[name].shape)
+                raise ConfigError(f"{argument}[{name!r}]", expected, got)
+
+
+def _check_state(state: HybridState, named: Mapping[str, Plan], arrays: Mapping[str, Any]) -> None:
+    """Check that a state is about these weights and settings."""
+    remedy = "Give init the same weights, config, outputs_last and step_operations."
+    own, dtype = wide_dtype(*arrays.values()), state.monitor.start.dtype
+    if dtype != own:
+        raise ConfigError("state", f"a state of {own}", str(dtype), remedy)
+    known = {key: group.average for key, group in state.groups.items()}
+    for key in sorted(known.keys() | named.keys()):
+        shapes = {name: tuple(x.shape) for name, x in known.get(key, {}).items()}
+        plan = named.get(key)
+        wanted = {name: tuple(arrays[name].shape) for name in plan.names} if plan else {}
+        if odd := sorted(name for name, _ in shapes.items() ^ wanted.items()):
+            expected, got = (each.get(odd[0], "nothing") for each in (wanted, shapes))
+            raise ConfigError(f"state of {odd[0]!r}", f"the shape {expected}", got, remedy)
 
 
 def _followed(
@@ -271,13 +316,16 @@ def _by_name(given: Any, arrays: Mapping[str, Any], argument: str) -> dict[str, 
     if isinstance(given, Mapping):
         if missing := sorted(arrays.keys() - given.keys()):
             raise ConfigError(argument, "a number for every name", f"none of {missing}")
-        return {name: _number(given[name], array) for name, array in arrays.items()}
-    return {name: _number(given, array) for name, array in arrays.items()}
+        return {name: _number(given[name], x, argument) for name, x in arrays.items()}
+    return {name: _number(given, array, argument) for name, array in arrays.items()}
 
 
-def _number(given: Any, like: Any) -> Any:
+def _number(given: Any, like: Any, argument: str) -> Any:
     """A 0-dim array beside another one, in its type of at least 32 bits."""
     xp = namespace(like)
+    if not (isinstance(given, (int, float)) or getattr(given, "shape", None) == ()):
+        got = getattr(given, "shape", type(given).__name__)
+        raise ConfigError(argument, "a number or a 0-dim array", got)
     if hasattr(given, "dtype"):
         return cast(xp.asarray(given, **beside([like])), wide_dtype(like))
     return xp.asarray(given, dtype=wide_dtype(like), **beside([like]))

@@ -54,7 +54,7 @@ def combine(norms: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
     # Squares of 32-bit numbers overflow in 32 bits.
     packed = _all_reduced(torch.cat([norms.double().square(), sums.double()]))
     roots, totals = packed.split([len(norms), len(sums)])
-    return roots.sqrt().float(), totals.float()
+    return roots.sqrt().to(norms.dtype), totals.to(sums.dtype)
 
 
 def total(count: int) -> int:

@@ -61,4 +61,6 @@ class DelayedQueue:
 
     def load_state_dict(self, state: Sequence[tuple[Any, list[float]]]) -> None:
         """Load a state of :meth:`state_dict`."""
-        self._queue = deque((tag, torch.tensor(values), None) for tag, values in state)
+        self._queue = deque(
+            (tag, torch.tensor(values, dtype=torch.float64), None) for tag, values in state
+        )

@@ -75,7 +75,8 @@ def pack(
         windows: Tag and flat numbers of each closed window, of this rank.
 
     Returns:
-        A tag of primitives that describes the tensor, and the flat 32-bit tensor.
+        A tag of primitives that describes the tensor, and the flat tensor, of 64 bits if a window
+        has them, else of 32.
     """
     names = {"norms": list(norms), "owners": list(owners), "products": list(products)}
     sizes = [[tag, numbers.numel()] for tag, numbers in windows]

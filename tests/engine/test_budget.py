@@ -8,14 +8,14 @@ import torch
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate
-from hybrid_predict.engine import run
+from hybrid_predict.updates import budget
 
 BATCH = 16
 
 
 @pytest.fixture(autouse=True)
 def every_operation_counts(monkeypatch):
-    monkeypatch.setattr(run, "SMALLEST_STEP", 0.0)
+    monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
 
 
 class Loop:

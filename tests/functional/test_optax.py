@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from functional_loops import DECAY, KINDS, RATE, batch, in_the_engine, rate, weights
 
-from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor
-from hybrid_predict.functional import select
+from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor, functional
+from hybrid_predict.functional import correct, predict, select, verify
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -97,6 +102,95 @@ def test_a_transformation_corrects_what_the_engine_corrects() -> None:
     assert float(learning_rate(3)) == pytest.approx(rate(3, total))
     for name, wanted in theirs.weights.items():
         np.testing.assert_allclose(w[name], wanted, rtol=0, atol=1e-10)
+
+
+WRONG: dict[str, tuple[Any, dict[str, Any], str]] = {
+    "made already": (
+        adapter.train_step,
+        {"optimizer": optax.adamw(0.1)},
+        "optimizer: .*optax.adamw",
+    ),
+    "not made yet": (adapter.corrected, {"optimizer": optax.adamw}, "optimizer: .*learning rate"),
+    "no rate": (adapter.train_step, {"learning_rate": None}, "learning_rate: expected a number"),
+    "a dict": (adapter.corrected, {"config": {}}, "config: expected a HybridConfig"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_are_told(case: str) -> None:
+    call, changes, words = WRONG[case]
+    given = {"optimizer": optax.sgd, "learning_rate": 0.1, "config": config(total_steps=9)}
+    if call is adapter.train_step:
+        given["value_and_grad"] = jax.value_and_grad(loss)
+    with pytest.raises(ConfigError, match=f"^{words}"):
+        call(**given | changes)
+
+
+def test_leaves_need_names_of_their_own_and_meshes_automatic_axes() -> None:
+    one = jax.numpy.ones((2, 2))
+    with pytest.raises(ConfigError, match="params: expected leaves with names of their own"):
+        adapter.named({"a": {"b": one}, "a.b": one})
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Explicit,))
+    split = jax.NamedSharding(mesh, jax.P("x"))
+    init, _ = adapter.train_step(jax.value_and_grad(loss), optax.sgd, 0.1, config(total_steps=9))
+    with pytest.raises(ConfigError, match=r"params: expected .*AxisType\.Auto"):
+        init({"a": jax.device_put(one, split)})
+
+
+def test_operations_are_counted_without_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = batch(0)
+    counted = adapter.count_operations(jax.value_and_grad(loss), weights(), x, y)
+    products = 2 * 16 * (6 * 10 + 10 * 8 + 8 * 3)
+    assert 2.5 * products < counted < 5 * products
+    with pytest.raises(ConfigError, match="function: expected"):
+        adapter.count_operations(lambda w: w, 1.0)
+    settings = HybridConfig(kinds=KINDS, total_steps=60, max_overhead=0.0, predictors=UNGATED)
+    init, step = adapter.train_step(
+        jax.value_and_grad(loss), optax.sgd, 0.1, settings, step_operations=counted,
+        outputs_last=False,
+    )  # fmt: skip
+    limited = step(init(weights()), x, y)[0].params["2.weight"]
+    rows = limited - weights()["2.weight"]
+    # One row at a time: each of them is as long as the others once rows are levelled.
+    lengths = np.linalg.norm(rows, axis=1)
+    np.testing.assert_allclose(lengths, lengths.mean(), rtol=1e-6)
+
+
+def test_sharded_parameters_have_the_numbers_of_whole_ones() -> None:
+    environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    script = Path(__file__).parents[1] / "helpers" / "sharded_loop.py"
+    done = subprocess.run(
+        [sys.executable, str(script)], env={**os.environ, **environment}, capture_output=True,
+        text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["off"] < 1e-12
+    assert found["predicted"] == [10, 10]
+    assert found["kept"]
+
+
+def test_an_ensemble_is_a_vmap() -> None:
+    settings = config(total_steps=30, predictors=UNGATED, warmup_steps=2)
+    call = {"config": settings}
+    w = {name: jax.numpy.asarray(array) for name, array in weights().items()}
+    both = {name: jax.numpy.stack([x, 1.1 * x]) for name, x in w.items()}
+
+    def step(state: Any, w: Any) -> Any:
+        w, state = predict(state, w, 0.1, **call)
+        gradients = {name: jax.numpy.sin(3 * x) for name, x in w.items()}
+        after = {name: x - 0.1 * gradients[name] for name, x in w.items()}
+        return correct(verify(state, gradients)[1], gradients, w, after, 0.1, **call)[::-1]
+
+    alone, together = (functional.init(w, **call), w), (
+        jax.vmap(partial(functional.init, **call))(both), both
+    )  # fmt: skip
+    one, all_of_them = jax.jit(step), jax.jit(jax.vmap(step))
+    for _ in range(8):
+        alone, together = one(*alone), all_of_them(*together)
+    assert int(alone[0].clock.steps) > 8
+    for name, wanted in alone[1].items():
+        np.testing.assert_allclose(together[1][name][0], wanted, rtol=0, atol=1e-12)
 
 
 def test_a_transformation_predicts_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,15 @@ from functional_loops import KINDS, in_functions, weights
 
 from hybrid_predict import ConfigError, HybridConfig, MissingExtraError, MomentumPredictor
 from hybrid_predict.forecast.predictors import AbstractPredictor
-from hybrid_predict.functional import correct, init, kinds, places, select_backend
+from hybrid_predict.functional import (
+    correct,
+    init,
+    kinds,
+    places,
+    predict,
+    select_backend,
+    verify,
+)
 from hybrid_predict.tensors import arrays
 
 CONFIG = HybridConfig(speedup=1, kinds=KINDS)
@@ -53,7 +62,9 @@ BAD: dict[str, tuple[Any, str]] = {
     "integers": ({"a": np.zeros(2, int)}, "real floating-point"),
     "complex": ({"a": np.zeros(2, complex)}, "real floating-point"),
     "two libraries": ({"a": np.zeros(2), "b": torch.zeros(2)}, "arrays of one library"),
-    "a list": ({"a": [1.0, 2.0]}, "a library with the array API"),
+    "an object": ({"a": object()}, "a library with the array API"),
+    "nested": ({"a": {"b": np.zeros(2)}}, r"\['a'\]: expected an array"),
+    "numbers as names": ({1: np.zeros(2)}, "names that are strings"),
 }
 
 
@@ -128,11 +139,59 @@ def test_settings_without_a_meaning_are_refused(case: str) -> None:
         init(weights(), HybridConfig(kinds=KINDS, **settings))
 
 
-@pytest.mark.parametrize(("argument", "value"), [("config", {}), ("momentum", 1.0)])
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [("config", {}), ("momentum", 1.0), ("outputs_last", 1), ("step_operations", 0.0)],
+)
 def test_arguments_of_init_are_checked(argument: str, value: Any) -> None:
-    given = {"config": CONFIG, "momentum": 0.9, argument: value}
     with pytest.raises(ConfigError, match=f"^{argument}"):
-        init(weights(), given["config"], momentum=given["momentum"])
+        init(weights(), **{"config": CONFIG, argument: value})
+
+
+def called(name: str, **changes: Any) -> Any:
+    w = weights()
+    given = {"state": init(w, CONFIG), "gradients": w, "config": CONFIG, "learning_rates": 0.1}
+    call = {"predict": predict, "verify": verify, "correct": correct}[name]
+    given |= {"weights": w, "before": w, "after": w, **changes}
+    return call(**{n: x for n, x in given.items() if n in signature(call).parameters})
+
+
+def alike(arrays: dict[str, Any]) -> dict[str, Any]:
+    return dict.fromkeys(("before", "after", "gradients"), arrays)
+
+
+OTHERS = {"2.weight": np.ones((3, 3)), "4.weight": np.ones(3)}
+WRONG_CALLS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "no state": ("predict", {"state": None}, "state: .*Call init first"),
+    "no configuration": ("predict", {"config": None}, "config: expected a HybridConfig"),
+    "rates in a row": ("correct", {"learning_rates": np.ones(3)}, "learning_rates: expected a num"),
+    "a rate in words": ("predict", {"learning_rates": "0.1"}, "learning_rates: expected a number"),
+    "losses": ("verify", {"loss": np.ones(3)}, r"loss: expected a number .*\(3,\)"),
+    "no gradients": ("verify", {"gradients": {}}, "gradients: expected a mapping"),
+    "integers": ("correct", {"after": {"2.bias": np.zeros(8, int)}}, r"after\['2.bias'\]"),
+    "turned gradients": (
+        "correct",
+        {"gradients": {n: x.T for n, x in weights().items()}},
+        r"gradients\['0.weight'\]: expected \(10, 6\).*\(6, 10\)",
+    ),
+    "other weights": ("correct", alike(OTHERS), "state of '0.weight'.*Give init"),
+    "32 bits": (
+        "correct",
+        alike({n: x.astype(np.float32) for n, x in weights().items()}),
+        "state: expected a state of .*float32.*float64",
+    ),
+    "another layout": ("correct", {"outputs_last": True}, "outputs_last: expected that of init"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_CALLS)
+def test_what_a_call_cannot_use_is_refused_by_name(case: str) -> None:
+    name, changes, words = WRONG_CALLS[case]
+    settings = HybridConfig(kinds=KINDS, total_steps=90)
+    if name == "predict":  # a state with forecasts
+        changes = {"state": init(weights(), settings), "config": settings, **changes}
+    with pytest.raises(ConfigError, match=f"^{words}"):
+        called(name, **changes)
 
 
 @pytest.mark.parametrize("argument", ["gradients", "after", "learning_rates", "weight_decay"])

@@ -28,20 +28,12 @@ SETTINGS = {
     "a share": {"predictors": UNGATED, "updates": {"hidden": SpectralUpdate(share=0.4)}},
     "vectors too": {"predictors": {**UNGATED, "vector": MomentumPredictor(gated=False)}},
     "by pattern": {"predictors": UNGATED, "speedup": 1.5, "cooldown_steps": 11},
-}
-"""What does not depend on windows, which the engine keeps in 32 bits."""
-
-MEASURED = {
     "fitted": {"predictors": {"hidden": FittedPredictor(gated=False)}},
     "gated": {},
     "two drifts": {
         "predictors": {"hidden": FittedPredictor(decays=(0.9, 0.5), last=True, gated=False)}
     },
 }
-"""What does."""
-
-CLOSE = {"fitted": 1e-5, "gated": 1e-5, "two drifts": 1e-3}
-"""How close that is; directions that are nearly parallel make more of 32 bits."""
 
 
 def run(library: str, settings: HybridConfig, spoiled: int | None = None) -> Run:
@@ -67,21 +59,20 @@ COMPILED = ("both", "vectors too", "gated", "two drifts")
 CASES = [
     (library, case)
     for library in LIBRARIES
-    for case in (COMPILED if library == "jax" else [*SETTINGS, *MEASURED])
+    for case in (COMPILED if library == "jax" else SETTINGS)
 ]
 
 
 @pytest.mark.usefixtures("in_64_bits")
 @pytest.mark.parametrize(("library", "case"), CASES)
 def test_every_library_has_the_engine_s_numbers(library: str, case: str) -> None:
-    settings = config(**{**SETTINGS, **MEASURED}[case])
+    settings = config(**SETTINGS[case])
     ours, theirs = run(library, settings), in_the_engine(settings)
     assert ours.predicted == theirs.predicted
     assert ours.steps == theirs.steps == 90
     assert (sum(ours.predicted) > 0) == (case not in ("corrected",))
-    tolerance = CLOSE.get(case, 1e-10)
     for name, wanted in theirs.weights.items():
-        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=tolerance)
+        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=1e-9)
 
 
 @pytest.mark.usefixtures("in_64_bits")

@@ -85,6 +85,8 @@ class Run:
     predicted: list[int] = field(default_factory=list)
     undone: int = 0
     state: Any = None
+    operations: float | None = None
+    block: int | None = None
 
 
 def in_the_engine(config: HybridConfig, spoiled: int | None = None, stop: int | None = None) -> Run:
@@ -106,7 +108,11 @@ def in_the_engine(config: HybridConfig, spoiled: int | None = None, stop: int | 
             optimizer.zero_grad()
             predicted.append(engine.after_step(loss).predicted)
     named = {name: p.detach().numpy() for name, p in model.named_parameters()}
-    return Run(named, engine.clock.steps, predicted, engine.ledger.undone_steps)
+    counted, block = engine.ledger.flops_per_step, engine._run.forecaster.block
+    return Run(
+        named, engine.clock.steps, predicted, engine.ledger.undone_steps,
+        operations=counted, block=block,
+    )  # fmt: skip
 
 
 def in_functions(
@@ -114,12 +120,14 @@ def in_functions(
     load: Callable[[np.ndarray], Any] = lambda array: array,
     spoiled: int | None = None,
     jit: Callable[[Any], Any] = lambda function: function,
+    step_operations: float | None = None,
 ) -> Run:
     predicting = jit(partial(predict, config=config))
     verifying, differentiating = jit(verify), jit(loss_and_gradients)
-    correcting = jit(partial(correct, config=config, weight_decay=DECAY))
+    limited: dict[str, Any] = {"config": config, "step_operations": step_operations}
+    correcting = jit(partial(correct, weight_decay=DECAY, **limited))
     w = {name: load(array) for name, array in weights().items()}
-    state = init(w, config, momentum=0.9)
+    state = init(w, momentum=0.9, **limited)
     zeros = {name: 0.0 * x for name, x in w.items()}
     moments, predicted = (zeros, zeros, 0), []
     assert config.total_steps is not None

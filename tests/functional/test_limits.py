@@ -1,0 +1,67 @@
+"""Corrections stay within ``max_overhead`` of a full step whose operations the caller states."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+from functional_loops import KINDS, in_functions, in_the_engine
+
+from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor
+from hybrid_predict.functional import correct, init
+from hybrid_predict.updates import budget
+
+UNGATED = {"hidden": MomentumPredictor(gated=False)}
+
+
+@pytest.fixture(autouse=True)
+def every_operation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
+
+
+@pytest.mark.parametrize(("limit", "block"), [(0.0, 1), (0.3, 2), (0.6, 4), (3.0, None)])
+def test_as_many_rows_are_treated_together_as_in_the_engine(limit: float, block: int) -> None:
+    settings = HybridConfig(total_steps=40, kinds=KINDS, max_overhead=limit, predictors=UNGATED)
+    theirs = in_the_engine(settings)
+    assert theirs.operations and theirs.block == block
+    ours = in_functions(settings, step_operations=theirs.operations)
+    for name, wanted in theirs.weights.items():
+        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=1e-10)
+
+
+def wide() -> dict[str, np.ndarray]:
+    generator = np.random.default_rng(0)
+    return {"hidden": generator.normal(size=(48, 48)), "head": generator.normal(size=(2, 48))}
+
+
+@pytest.mark.parametrize(
+    ("settings", "groups", "warned"),
+    [
+        ({"total_steps": 90}, set(), True),
+        ({"total_steps": 90, "predictors": UNGATED}, {"hidden"}, False),
+        ({"speedup": 1}, {"hidden"}, False),
+    ],
+    ids=["gated", "not gated", "corrected only"],
+)
+def test_weak_corrections_make_up_for_no_predicted_steps(
+    settings: dict[str, Any], groups: set[str], warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    w, config = wide(), HybridConfig(kinds={"head": "head"}, max_overhead=0.0, **settings)
+    with caplog.at_level(logging.INFO):
+        state = init(w, config, step_operations=1e6)
+    assert state.groups.keys() == groups
+    assert ("too weak" in caplog.text) is warned
+    assert ("rows one by one" in caplog.text) is bool(groups)
+    after = {name: 0.99 * x for name, x in w.items()}
+    new, _ = correct(state, w, w, after, 0.1, config=config, step_operations=1e6)
+    assert np.array_equal(new["hidden"], after["hidden"]) is not bool(groups)
+
+
+def test_what_init_was_told_every_call_has_to_be_told() -> None:
+    w, config = wide(), HybridConfig(kinds={"head": "head"}, max_overhead=0.0, total_steps=90)
+    for told, later in ((1e6, None), (None, 1e6)):
+        state = init(w, config, step_operations=told)
+        with pytest.raises(ConfigError, match=r"state of 'hidden'.*step_operations"):
+            correct(state, w, w, w, 0.1, config=config, step_operations=later)
