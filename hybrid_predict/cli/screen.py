@@ -11,11 +11,11 @@ from hybrid_predict.runs.tracking import tracking_uri
 
 
 class Screen(Observer):
-    """Shows two bars, all runs and the current one, and leaves a line behind for each run.
+    """Shows a bar for all runs and one for the current run; prints a line for each finished run.
 
     Args:
-        lengths: Expected length of each run, in their order and in any unit.
-        outcome: What the line of a finished run says last.
+        lengths: Expected length of each run in any unit, in the order of the runs.
+        outcome: Function from a finished run to the last words of its line.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Screen(Observer):
         self._progress.stop()
 
     def run_started(self, arm: str, seed: int, full_steps: int) -> None:
-        """Show the coming run on the second bar."""
+        """Show the run on the second bar."""
         self._planned = full_steps
         name = f"{arm}, seed {seed}"
         self._progress.reset(self._one, description=name, total=full_steps, note="")
@@ -68,12 +68,12 @@ class Screen(Observer):
         self._progress.update(self._all, completed=now)
 
     def run_found(self, run: Mapping[str, Any]) -> None:
-        """Leave one line behind that says that nothing was trained."""
+        """Print a line for a run that was finished before."""
         self.found += 1
         self._leave(run, ", done before")
 
     def run_finished(self, run: Mapping[str, Any]) -> None:
-        """Leave one line behind."""
+        """Print a line for a finished run."""
         self._leave(run)
 
     def _leave(self, run: Mapping[str, Any], note: str = "") -> None:
@@ -97,14 +97,14 @@ class Screen(Observer):
         *,
         mlflow: bool,
     ) -> None:
-        """Print the table, the conclusion, and where to look further.
+        """Print the table, the conclusion, and the paths of the report and the results.
 
         Args:
-            results: What the results file holds.
-            conclusion: Its ``headline`` and its ``text``.
+            results: Content of the results file.
+            conclusion: ``headline`` and ``text``.
             table: Titles of the columns, and the rows.
-            folder: The output folder.
-            mlflow: Whether the runs are in MLflow too.
+            folder: Output folder.
+            mlflow: Whether the runs were logged to MLflow.
         """
         show = self._console.print
         if results["partial"]:
@@ -128,14 +128,14 @@ class Screen(Observer):
         *,
         partial: bool,
     ) -> None:
-        """Print what a search has tried, and the line to paste.
+        """Print the candidates of a search, and the line to paste.
 
         Args:
-            titles: Of the table's columns.
+            titles: Titles of the columns.
             rows: A row for each candidate.
-            line: The line.
-            results: The results file.
-            partial: Whether the search was stopped before its answer was final.
+            line: Line to paste.
+            results: Path of the results file.
+            partial: Whether the search was stopped before it finished.
         """
         self._show_table(titles, rows)
         if partial:
