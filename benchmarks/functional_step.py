@@ -1,7 +1,7 @@
-"""Step time of the jitted functional form beside optax's AdamW and Muon.
+"""Step time of the compiled functional form, compared with optax's AdamW and Muon.
 
-All loops take turns in one process, block by block, so that what the machine does meanwhile favours
-none. Needs the extra jax.
+The loops take turns in one process, block by block, so that other work on the machine slows all of
+them alike. Needs the extra jax.
 
 Run with: python -m benchmarks.functional_step [--blocks 8] [--length 10] [--batches 64 1024]
 """
@@ -34,21 +34,21 @@ KINDS = {"head": "head"}
 
 
 def network() -> dict[str, Any]:
-    """Residual layers of one width, and a head; matrices are of shape (inputs, outputs)."""
+    """Return residual layers and a head; matrices have the shape (inputs, outputs)."""
     keys = jax.random.split(jax.random.key(0), LAYERS + 1)
     layers = {f"layer{k}": jax.random.normal(keys[k], (WIDTH, WIDTH)) / 16 for k in range(LAYERS)}
     return {**layers, "head": jax.random.normal(keys[-1], (WIDTH, 10)) / 16}
 
 
 def loss(params: dict[str, Any], x: Any, y: Any) -> Any:
-    """Cross entropy of the network."""
+    """Return the cross entropy of the network."""
     for k in range(LAYERS):
         x = x + jax.nn.relu(x @ params[f"layer{k}"])
     return optax.softmax_cross_entropy_with_integer_labels(x @ params["head"], y).mean()
 
 
 def plain(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
-    """A jitted full step of an optax optimizer, with its state held inside."""
+    """Return a compiled full step of an optax optimizer, which holds its state."""
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Any, state: Any, x: Any, y: Any) -> Any:
@@ -67,7 +67,7 @@ def plain(optimizer: optax.GradientTransformation) -> Callable[..., Any]:
 
 
 def hybrid(steps: int) -> Callable[..., Any]:
-    """A jitted full step with its predicted ones, which counts as so many steps as it brings."""
+    """Return a compiled full step with the predicted steps that are due before it."""
     predictors = {"hidden": MomentumPredictor(gated=False)}
     config = HybridConfig(total_steps=steps, warmup_steps=1, kinds=KINDS, predictors=predictors)
     init, step = train_step(jax.value_and_grad(loss), optax.adamw, RATE, config)
@@ -81,7 +81,7 @@ def hybrid(steps: int) -> Callable[..., Any]:
 
 
 def loops(steps: int) -> dict[str, Callable[..., Any]]:
-    """What is measured, by name."""
+    """Return the loops to measure by name."""
     config = HybridConfig(speedup=1, kinds=KINDS)
     return {
         "adamw": plain(optax.adamw(RATE)),
@@ -92,7 +92,7 @@ def loops(steps: int) -> dict[str, Callable[..., Any]]:
 
 
 def measure(batch: int, blocks: int, length: int) -> dict[str, Any]:
-    """Processor time of a step with this batch, over that of AdamW, in alternating blocks."""
+    """Measure the processor time of a step for one batch size, relative to AdamW."""
     x = jax.random.normal(jax.random.key(1), (batch, WIDTH))
     y = jnp.arange(batch) % 10
     found = loops(10 * length * (blocks + 2))
@@ -108,7 +108,7 @@ def measure(batch: int, blocks: int, length: int) -> dict[str, Any]:
 
 
 def _block(run: Callable[..., Any], x: Any, y: Any, length: int) -> float:
-    """Seconds of processor time per step of the run."""
+    """Return the processor time per step, predicted steps included."""
     started, ticks = process_time(), []
     for _ in range(length):
         count, weights = run(x, y)
@@ -119,7 +119,7 @@ def _block(run: Callable[..., Any], x: Any, y: Any, length: int) -> float:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print the rows, and write the results file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--length", type=int, default=10)

@@ -9,17 +9,29 @@ from typing import Any
 from hybrid_predict.runs.runtime import Observer
 from hybrid_predict.runs.tracking import tracking_uri
 
+Run = Mapping[str, Any]
+"""Entry of a run in a results file."""
+
 
 class Screen(Observer):
     """Shows a bar for all runs and one for the current run; prints a line for each finished run.
 
+    There is no bar for the current run unless :meth:`run_started` is called.
+
     Args:
         lengths: Expected length of each run in any unit, in the order of the runs.
         outcome: Function from a finished run to the last words of its line.
+        name: Function from a finished run to the first words of its line.
+        done: Number of runs that were finished before and get no line.
     """
 
     def __init__(
-        self, lengths: Sequence[float], outcome: Callable[[Mapping[str, Any]], str]
+        self,
+        lengths: Sequence[float],
+        outcome: Callable[[Run], str],
+        *,
+        name: Callable[[Run], str] = "{arm}, seed {seed}".format_map,
+        done: int = 0,
     ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
@@ -27,7 +39,7 @@ class Screen(Observer):
 
         self._console = Console(highlight=False)
         self._lengths = lengths
-        self._outcome = outcome
+        self._outcome, self._name = outcome, name
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -38,10 +50,10 @@ class Screen(Observer):
             refresh_per_second=4,
             disable=not self._console.is_terminal,
         )
-        note = f"0/{len(lengths)} done"
-        self._all = self._progress.add_task("all runs", total=sum(lengths), note=note)
-        self._one = self._progress.add_task("preparing", total=None, note="")
-        self._done = self._planned = self.found = 0
+        self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
+        self._one: Any = None
+        self._done, self._planned, self.found = done, 0, 0
+        self._show_done()
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -53,6 +65,8 @@ class Screen(Observer):
     def run_started(self, arm: str, seed: int, full_steps: int) -> None:
         """Show the run on the second bar."""
         self._planned = full_steps
+        if self._one is None:
+            self._one = self._progress.add_task("", note="")
         name = f"{arm}, seed {seed}"
         self._progress.reset(self._one, description=name, total=full_steps, note="")
 
@@ -67,26 +81,29 @@ class Screen(Observer):
         )
         self._progress.update(self._all, completed=now)
 
-    def run_found(self, run: Mapping[str, Any]) -> None:
+    def run_found(self, run: Run) -> None:
         """Print a line for a run that was finished before."""
         self.found += 1
-        self._leave(run, ", done before")
+        self._print(run, ", done before")
 
-    def run_finished(self, run: Mapping[str, Any]) -> None:
+    def run_finished(self, run: Run) -> None:
         """Print a line for a finished run."""
-        self._leave(run)
+        self._print(run)
 
-    def _leave(self, run: Mapping[str, Any], note: str = "") -> None:
+    def _print(self, run: Run, note: str = "") -> None:
         self._done += 1
-        done = f"{self._done}/{len(self._lengths)}"
-        completed = sum(self._lengths[: self._done])
-        self._progress.update(self._all, completed=completed, note=f"{done} done")
+        self._show_done()
         self._console.print(
-            f"{done}  {run['arm']}, seed {run['seed']}: {run['full_steps']:,} full steps "
-            f"in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
+            f"{self._done}/{len(self._lengths)}  {self._name(run)}: {run['full_steps']:,} full "
+            f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
             soft_wrap=True,
         )
         self._console.file.flush()
+
+    def _show_done(self) -> None:
+        completed = sum(self._lengths[: self._done])
+        note = f"{self._done}/{len(self._lengths)} done"
+        self._progress.update(self._all, completed=completed, note=note)
 
     def conclude(
         self,
