@@ -63,7 +63,7 @@ def headline(demo: Demo) -> str:
         "steps and a schedule of their own, plain training ends at "
         f"{loss['short']} in {short['seconds']:.0f} seconds, "
         f"and corrected updates alone at {loss['corrected']} in {corrected['seconds']:.0f}. All "
-        "at the learning rate that is best for plain training. With so few seeds this is a hint, "
+        "arms have the learning rate that is best for plain training. So few seeds give a hint, "
         "not a proof."
     )
 
