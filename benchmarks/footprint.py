@@ -1,15 +1,20 @@
-"""Footprint of a checkout: modules that an import loads, and packages that pip installs."""
+"""Footprint of a checkout: modules that an import loads, and packages that it depends on."""
 
 from __future__ import annotations
 
-import json
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ENTRIES = ("hybrid_predict", "hybrid_predict.engine", "hybrid_predict.integrations.lightning",
            "hybrid_predict.cli", "hybrid_predict.audit")  # fmt: skip
@@ -19,8 +24,6 @@ _CLOSURE = (
     "import sys, {0}; "
     "print(sum(m.split('.')[0] == 'hybrid_predict' for m in sys.modules), {0}.__file__)"
 )
-
-_TORCH = ("torch", "torchgen", "functorch", "torchvision")
 
 
 def closures(root: Path) -> dict[str, int]:
@@ -45,37 +48,39 @@ def _closure(name: str, folder: str) -> int:
 
 
 def installed(root: Path) -> dict[str, Any]:
-    """Install a checkout into a fresh environment with its constraints, without extras.
+    """Return the packages that ``pip install .`` of a checkout adds, and their size.
+
+    Follows the requirements, without extras, through the packages of this environment. Each has to
+    be installed here.
 
     Returns:
-        ``packages`` beside the project itself, pip and setuptools, by name; and ``mib`` and
-        ``mib_without_torch``, the size of all that pip added.
+        ``packages`` by name, and ``mib`` and ``mib_without_torch``, the size of their files without
+        bytecode.
     """
-    with TemporaryDirectory() as folder:
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        python = str(Path(folder, "bin", "python"))
-        (site,) = Path(folder, "lib").glob("python*/site-packages")
-        before, kept = set(os.listdir(site)), _names(python)
-        command = [python, "-m", "pip", "install", "-q", "-c", "constraints.txt", "."]
-        subprocess.run(command, cwd=root, check=True, stdout=sys.stderr)
-        added = {name: _bytes(site / name) for name in set(os.listdir(site)) - before}
-        torch = sum(size for name, size in added.items() if name.startswith(_TORCH))
-        total = sum(added.values())
-        packages = _names(python) - kept - {"hybrid-predict", "hybrid_predict"}
+    sizes: dict[str, int] = {}
+    waiting = [Requirement(text) for text in _requirements(root)]
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        if name in sizes or (wanted.marker and not wanted.marker.evaluate({"extra": ""})):
+            continue
+        found = distribution(name)
+        files = [Path(str(found.locate_file(file))) for file in found.files or ()]
+        sizes[name] = sum(f.stat().st_size for f in files if f.suffix != ".pyc" and f.is_file())
+        waiting += [Requirement(text) for text in found.requires or ()]
+    total = sum(sizes.values())
     return {
-        "packages": sorted(packages),
+        "packages": sorted(sizes),
         "mib": round(total / 2**20, 1),
-        "mib_without_torch": round((total - torch) / 2**20, 1),
+        "mib_without_torch": round((total - sizes.get("torch", 0)) / 2**20, 1),
     }
 
 
-def _names(python: str) -> set[str]:
-    command = [python, "-m", "pip", "list", "--format", "json"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    return {package["name"] for package in json.loads(printed)} - {"pip", "setuptools"}
-
-
-def _bytes(path: Path) -> int:
-    """Return the size of a file, or of all files in a folder."""
-    files = [path] if path.is_file() else path.rglob("*")
-    return sum(file.stat().st_size for file in files if file.is_file())
+def _requirements(root: Path) -> list[str]:
+    """Return what ``dependencies`` in a checkout's pyproject.toml lists."""
+    text = (root / "pyproject.toml").read_text("utf-8")
+    found = re.search(r"^dependencies = (\[.*?\])$", text, re.M | re.S)
+    if found is None:
+        raise ValueError(f"{root / 'pyproject.toml'} lists no dependencies")
+    listed: list[str] = ast.literal_eval(found[1])
+    return listed

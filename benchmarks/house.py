@@ -1,7 +1,7 @@
 """Size of the package: files, lines, classes, functions, imports and installation, by part.
 
 Run with: python -m benchmarks.house --against COMMIT --output docs/results/house.json
-Installs both states into fresh environments, which needs a package index.
+In an environment with the packages that both states depend on.
 """
 
 from __future__ import annotations
@@ -195,8 +195,8 @@ def table(results: dict[str, Any]) -> str:
     both = before["installed"], after["installed"]
     rows += [
         ("packages that `pip install .` adds", *(len(x["packages"]) for x in both)),
-        ("MiB that it adds", *(x["mib"] for x in both)),
-        ("MiB that it adds beside torch", *(x["mib_without_torch"] for x in both)),
+        ("MiB of their files", *(x["mib"] for x in both)),
+        ("MiB of their files without torch's", *(x["mib_without_torch"] for x in both)),
     ]
     lines = ["| | before | after |", "| --- | ---: | ---: |"]
     return "\n".join([*lines, *(f"| {name} | {a:,} | {b:,} |" for name, a, b in rows)])

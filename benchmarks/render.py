@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import house
 from benchmarks import table as bench
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
@@ -183,6 +184,11 @@ def first_output() -> str:
     return f"{starts}\n\n{table}"
 
 
+def size() -> str:
+    """Return the table of the package's size before and after."""
+    return house.table(load("house.json"))
+
+
 def compatibility(group: str) -> str:
     """Return a table of the compatibility page, or its ``summary``."""
     # The tests check each row of the page, so the rows are part of the tests.
@@ -218,6 +224,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "early stopping": stopping,
     "fast loop": fast_loop,
     "first output": first_output,
+    "house": size,
     "import time": import_time,
     "step cost": step_cost,
     **{
