@@ -1,4 +1,4 @@
-"""``python -m benchmarks``: runs the suites behind the tables of results, and shows them."""
+"""``python -m benchmarks``: runs benchmark suites, and writes their results as tables."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from benchmarks.run import (
 )
 from hybrid_predict.cli.options import integer, need, output_folder
 from hybrid_predict.cli.program import INTERRUPTED, Command, run_program
+from hybrid_predict.cli.screen import Screen
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.runs.runtime import environment, finite, locked, write_json
@@ -34,10 +35,10 @@ PROGRAM = "python -m benchmarks"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one of the actions.
+    """Run a command.
 
     Args:
-        argv: Its arguments; None for those of the process.
+        argv: Name of the command and its arguments; None reads them from the process.
 
     Returns:
         The exit status: 2 for bad usage, 130 after Ctrl-C, else 0.
@@ -49,18 +50,18 @@ def _run_options(add: Any) -> None:
     suites = ", ".join(SUITES)
     add("--suite", default="core", metavar="NAME", help=f"One of {suites} (core).")
     for name, what in (("tasks", "Tasks"), ("settings", "Settings"), ("arms", "Arms")):
-        add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} instead of the suite's.")
-    add("--seeds", type=integer, metavar="N", help="Paired seeds instead of the suite's.")
+        add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} in place of the suite's.")
+    add("--seeds", type=integer, metavar="N", help="Paired seeds in place of the suite's.")
     add("--jobs", type=integer, default=1, metavar="N", help="Processes, one thread each (1).")
     add(
         "--output-dir",
         default="benchmark-runs",
         metavar="FOLDER",
-        help="Where every finished run is kept, so that the same command goes on where it was "
-        "stopped (benchmark-runs).",
+        help="Folder for finished runs; the same command goes on where it was stopped "
+        "(benchmark-runs).",
     )
-    add("--start-from", metavar="FILE", help="A results file whose runs are kept as far as they "
-        "are still of the same recipe.")  # fmt: skip
+    add("--start-from", metavar="FILE", help="Results file to take runs from; runs of another "
+        "recipe are trained again.")  # fmt: skip
 
 
 def _run(options: Any) -> int:
@@ -80,8 +81,9 @@ def _run_in(folder: Path, plan: Plan, options: Any, earlier: list[Row]) -> int:
     path, stopped = folder / RESULTS, False
     steps = _load(str(path))["steps"] if path.exists() else {}
     try:
-        with _Bar(len(plan), plan.finished(store.done)) as bar:
-            run_plan(plan, store, options.jobs, bar.finished)
+        lengths, done = [1.0] * len(plan), plan.finished(store.done)
+        with Screen(lengths, _outcome, name=_name, done=done) as screen:
+            run_plan(plan, store, options.jobs, screen.run_finished)
         steps = measure_steps(plan)
     except KeyboardInterrupt:
         stopped = True
@@ -103,9 +105,9 @@ def _suite(options: Any) -> Suite:
 
 
 def _table_options(add: Any) -> None:
-    add("files", nargs="+", metavar="FILE", help="Results files that run has written.")
-    add("--write", nargs="+", default=[], metavar="PAGE", help="Markdown pages whose marked "
-        "blocks are filled in, instead of printing.")  # fmt: skip
+    add("files", nargs="+", metavar="FILE", help="Results files of the command run.")
+    add("--write", nargs="+", default=[], metavar="PAGE", help="Markdown pages; fill their marked "
+        "blocks in place of printing.")  # fmt: skip
 
 
 def _table(options: Any) -> int:
@@ -129,10 +131,10 @@ def _made(file: str, make: Callable[[], str]) -> str:
 
 @contextmanager
 def _reading(file: str) -> Iterator[None]:
-    """Tell of what a results file holds in place of what it should.
+    """Turn errors from reading a results file into one that names the file.
 
     Raises:
-        ConfigError: Whatever its content leads to in the block.
+        ConfigError: If the block raises one of these errors.
     """
     try:
         yield
@@ -144,10 +146,10 @@ def _reading(file: str) -> Iterator[None]:
 
 
 def _fill(name: str, blocks: Mapping[str, Callable[[], str]]) -> None:
-    """Fill in a page.
+    """Fill the blocks of a page.
 
     Raises:
-        ConfigError: If there is nothing to fill.
+        ConfigError: If the page cannot be read, or has no block of these results.
     """
     try:
         text = Path(name).read_text("utf-8")
@@ -162,8 +164,8 @@ def _fill(name: str, blocks: Mapping[str, Callable[[], str]]) -> None:
 
 
 def _merge_options(add: Any) -> None:
-    add("file", metavar="FILE", help="The results file that is added to.")
-    add("others", nargs="+", metavar="OTHER", help="Results files whose runs are added.")
+    add("file", metavar="FILE", help="Results file to extend.")
+    add("others", nargs="+", metavar="OTHER", help="Results files to take runs from.")
 
 
 def _merge(options: Any) -> int:
@@ -174,8 +176,8 @@ def _merge(options: Any) -> int:
 
 
 def _plot_options(add: Any) -> None:
-    add("file", metavar="FILE", help="A results file that run has written.")
-    add("--output", default="bench.png", metavar="FILE", help="The picture: .png, .svg or .pdf "
+    add("file", metavar="FILE", help="Results file of the command run.")
+    add("--output", default="bench.png", metavar="FILE", help="File to write: .png, .svg or .pdf "
         "(bench.png).")  # fmt: skip
 
 
@@ -194,10 +196,10 @@ def _plot(options: Any) -> int:
 
 
 def _load(name: str) -> dict[str, Any]:
-    """A results file.
+    """Read a results file.
 
     Raises:
-        ConfigError: If it is none.
+        ConfigError: If it is not a results file of this version.
     """
     expected = "a results file written by python -m benchmarks run"
     try:
@@ -216,64 +218,37 @@ def _load(name: str) -> dict[str, Any]:
     return results
 
 
-class _Bar:
-    """A progress bar over all runs; one line per run where there is no terminal.
+def _name(row: Row) -> str:
+    grid = " (grid)" if row["seed"] == TUNING_SEED else ""
+    return (
+        f"{row['task']}, {row['setting']}, {row['arm']}, rate {row['rate']:g} x "
+        f"{row['hidden']:g}, seed {row['seed']}{grid}"
+    )
 
-    Args:
-        total: Number of runs.
-        done: How many were done before.
-    """
 
-    def __init__(self, total: int, done: int) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        self._total = total
-        self._console = Console(highlight=False)
-        self._progress = Progress(
-            console=self._console, transient=True, disable=not self._console.is_terminal
-        )
-        self._task = self._progress.add_task("runs", total=total, completed=done)
-
-    def __enter__(self) -> _Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
-
-    def finished(self, row: Row, done: int) -> None:
-        """Leave one line behind."""
-        loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
-        own = " (grid)" if row["seed"] == TUNING_SEED else ""
-        self._progress.update(self._task, completed=done)
-        self._console.print(
-            f"{done}/{self._total}  {row['task']}, {row['setting']}, {row['arm']}, rate "
-            f"{row['rate']:g} x {row['hidden']:g}, seed {row['seed']}{own}: "
-            f"{row['full_steps']:,} full steps in {row['seconds']:.1f} s, {loss}",
-            soft_wrap=True,
-        )
+def _outcome(row: Row) -> str:
+    return "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
 
 
 _ACTIONS = {
     "run": Command(
-        "Run a suite, or what is left of it.",
-        "Run a suite, or what is left of it. Suites: core takes about four hours on 2 cores, "
+        "Run a suite, or the rest of it.",
+        "Runs a suite, or the rest of it. Suites: core takes about four hours on 2 cores, "
         "wide too, fresh one, full days, smoke minutes, gpu needs a CUDA device.",
         _run_options,
         _run,
     ),
     "table": Command(
-        "Show results as Markdown tables, or put them into pages.",
-        "Show results as Markdown tables, or put them into pages. A page marks where with "
+        "Print results as Markdown tables, or write them into pages.",
+        "Prints results as Markdown tables, or writes them into pages, between the marks "
         "<!-- results: NAME --> and <!-- end -->.",
         _table_options,
         _table,
     ),
     "merge": Command(
-        "Add the runs of further results files to one.",
-        "Add the runs of further results files to one. An arm that another file has new runs of "
-        "takes the place of its runs in that task and setting.",
+        "Add runs of other results files to one.",
+        "Adds runs of other results files to one. If another file has new runs of an arm, they "
+        "replace all runs of the arm in that task and setting.",
         _merge_options,
         _merge,
     ),

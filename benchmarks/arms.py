@@ -1,4 +1,4 @@
-"""The benchmark's arms: plain training, what the plug-in does, controls, placebos and peers."""
+"""Arms of the benchmark: plain training, the plug-in, controls, placebos and peers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from hybrid_predict.testing.placebos import PLACEBOS
 from hybrid_predict.updates import SpectralUpdate
 
 SPEEDUP = 1.5
-"""Every arm but the plain ones has T / 1.5 full steps."""
+"""Every arm except the plain ones takes T / 1.5 full steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,18 +40,17 @@ class Arm:
     """One way to train.
 
     Args:
-        name: What the command line and results files call it.
-        title: What readers call it.
-        build: Makes its optimizers.
-        around: Puts a peer around them.
-        plugin: Further arguments of `HybridConfig`; None trains without the plug-in.
-        share: Full steps as a share of T, of an arm without predicted steps.
-        scheduled: Whether the setting's learning-rate schedule applies.
-        tunes: Which rate is tried at ``factors`` times the setting's: ``base`` or ``hidden``.
-        factors: What is tried; a single factor is simply applied.
-        after: Name of an arm whose measured speedup multiplies the rate ``tunes``, in place of
-            ``factors``.
-        kept: Whether its code is gone: committed runs are shown, and none can be made.
+        name: Name on the command line and in results files.
+        title: Name in tables.
+        build: Function that makes the optimizers.
+        around: Function that wraps the optimizers.
+        plugin: Arguments of `HybridConfig`; None trains without the plug-in.
+        share: Full steps as a share of T, for an arm without predicted steps.
+        scheduled: Whether the learning rate follows the setting's schedule.
+        tunes: Rate that is tuned: ``base`` or ``hidden``.
+        factors: Factors on this rate to try; a single factor is applied without a grid.
+        after: Name of an arm whose measured speedup is the factor, in place of ``factors``.
+        kept: Whether the arm cannot be run any more; its committed runs are still shown.
     """
 
     name: str
@@ -67,11 +66,11 @@ class Arm:
     kept: bool = False
 
     def full_steps(self, steps: int) -> int:
-        """Full steps of a run on a task of ``steps``, if all predicted steps stand."""
+        """Return the full steps on a task of ``steps``, if all predicted steps stand."""
         return max(1, round(steps * self.share))
 
     def config(self, steps: int) -> HybridConfig | None:
-        """The plug-in's configuration on a task of ``steps``; None without it."""
+        """Return the configuration of the plug-in on a task of ``steps``; None without it."""
         if self.plugin is None:
             return None
         config = HybridConfig(**{"speedup": SPEEDUP, "total_steps": steps, **self.plugin})
@@ -80,12 +79,12 @@ class Arm:
         return replace(config, total_steps=self.full_steps(steps))
 
     def schedule(self, steps: int) -> int:
-        """Steps of its learning-rate schedule on a task of ``steps``."""
+        """Return the steps of the learning-rate schedule on a task of ``steps``."""
         config = self.config(steps)
         return (config and config.total_steps) or self.full_steps(steps)
 
     def describe(self) -> dict[str, Any]:
-        """How it trains, but for its rates and the plug-in, as plain data."""
+        """Return the arm as plain data, without its rates and the plug-in."""
         return {
             "build": _described(self.build),
             "around": _described(self.around),
@@ -95,7 +94,7 @@ class Arm:
 
 
 def _described(function: Callable[..., Any]) -> str:
-    """A function's name with its bound and its default arguments."""
+    """Return a function's name with its bound and its default arguments."""
     bound = function.keywords if isinstance(function, partial) else {}
     inner = function.func if isinstance(function, partial) else function
     return f"{inner.__qualname__}{signature(inner)} {sorted(bound.items())}"
@@ -106,7 +105,7 @@ def _momentum(coefficient: float) -> MomentumPredictor:
 
 
 def _predicted(coefficient: float) -> Arm:
-    """Corrected updates, and predicted steps of one coefficient whatever their skill."""
+    """Return an arm with corrected updates, and predicted steps that need no skill."""
     return Arm(
         name=f"predict-{coefficient:g}".replace("0.", "."),
         title=f"corrected + predicted, coefficient {coefficient:g}",
@@ -125,11 +124,11 @@ _FITTED = {
     "fitted-decays": ("three drifts", FittedPredictor(decays=(0.95, 0.8, 0.99))),
     "fitted-last": ("drift and last displacement", FittedPredictor(last=True)),
 }
-"""What the fitted predictor is given, for its table."""
+"""Arms of the fitted predictor: words for the title, and the predictor."""
 
 
 def _placebos(*, gated: bool) -> tuple[Arm, ...]:
-    """Corrected updates, and predicted steps whose direction means nothing."""
+    """Return arms with corrected updates, and with predicted steps of a meaningless direction."""
     return tuple(
         Arm(
             name=f"placebo-{name}" + "-gated" * gated,
@@ -195,12 +194,12 @@ ARMS: dict[str, Arm] = {
             factors=(0.5, 1.0, 2.0)),
     )
 }  # fmt: skip
-"""The arms by name."""
+"""Arms by name."""
 
 PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
-"""The arms that give the curve from full steps to loss, ascending in steps.
+"""Arms of plain training that give the curve of loss over full steps, ascending in steps.
 
-With T / 1.5 full steps an arm's speedup can be told from 0.75 to 6.
+They resolve speedups from 0.75 to 6 of an arm with T / 1.5 full steps.
 """
 
 MECHANISMS: dict[str, str | None] = {
@@ -212,9 +211,9 @@ MECHANISMS: dict[str, str | None] = {
     "predicted-only": "predicted",
     "landed": None,
 }
-"""The arms that tell the plug-in's mechanisms apart, plain training of as many full steps first.
+"""Arms that separate the mechanisms of the plug-in, after plain training of as many full steps.
 
-By name: which of `step_cost.WAYS` their full steps cost as much as, None where it was not measured.
+The values name the way in `step_cost.WAYS` whose cost their full steps have; None if not measured.
 """
 
 RUNNABLE = tuple(name for name, arm in ARMS.items() if not arm.kept)

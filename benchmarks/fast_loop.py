@@ -1,7 +1,8 @@
-"""What people do to make a step fast, each alone and all together, with and without the plug-in.
+"""Time of a full step with the usual means to make it fast, with and without the plug-in.
 
-All loops take turns in one process, block by block, so that what the machine does meanwhile favours
-none. Pinned memory and unread losses mean something on a CUDA device only.
+Each is measured alone, then all together. The loops take turns in one process, block by block, so
+that other work on the machine slows all of them alike. Pinned memory and unread losses matter on a
+CUDA device only.
 
 Run with: python -m benchmarks.fast_loop [--device cuda]
 """
@@ -27,13 +28,12 @@ from hybrid_predict.runs.runtime import environment, write_json
 RESULTS = Path(__file__).parents[1] / "docs" / "results" / "fast_loop.json"
 
 PLUGIN: dict[str, Any] = {"predictors": {"hidden": MomentumPredictor(gated=False)}}
-"""The plug-in as it is by default, in a run that has skill: one to two full steps before each
-predicted step."""
+"""Arguments that make predicted steps without waiting for skill, at the default speedup."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """What is done to make a step fast; by default nothing is.
+    """Means to make a full step fast; none by default.
 
     Args:
         bf16: ``torch.autocast`` to bfloat16.
@@ -53,11 +53,11 @@ class Way:
 
 
 ON_CPU = ("bf16", "compiled", "fused", "channels_last")
-"""What means something without a CUDA device."""
+"""Means that matter without a CUDA device."""
 
 
 def ways(device: str) -> dict[str, Way]:
-    """What is measured on a device: nothing, each alone, all together."""
+    """Return the ways to measure on a device: with no means, with each alone, with all."""
     names = ON_CPU if device == "cpu" else (*ON_CPU, "pinned", "unread")
     alone = {name: Way(**{name: True}) for name in names}
     return {"none": Way(), **alone, "together": Way(**dict.fromkeys(names, True))}
@@ -65,7 +65,7 @@ def ways(device: str) -> dict[str, Way]:
 
 @dataclass(frozen=True)
 class Size:
-    """How large net and batch are.
+    """Size of network and batch.
 
     Args:
         width: Channels.
@@ -81,7 +81,7 @@ class Size:
 
 
 class Block(nn.Module):
-    """Two convolutions beside the identity."""
+    """A residual block of two convolutions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -91,12 +91,12 @@ class Block(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shape and dtype stay."""
+        """Return a tensor of the same shape and dtype."""
         return torch.relu(x + self.body(x))
 
 
 def network(size: Size) -> nn.Module:
-    """A residual net over ten classes."""
+    """Return a residual network with ten classes."""
     torch.manual_seed(0)
     stem = nn.Sequential(nn.Conv2d(3, size.width, 3, stride=2, padding=1), nn.ReLU())
     blocks = [Block(size.width) for _ in range(size.blocks)]
@@ -105,13 +105,13 @@ def network(size: Size) -> nn.Module:
 
 
 class Loop:
-    """A training loop on made-up images.
+    """A training loop on random images.
 
     Args:
-        way: What makes it fast.
-        plugin: Whether the plug-in is there.
+        way: Means to make it fast.
+        plugin: Whether to train with the plug-in.
         device: ``cpu`` or ``cuda``.
-        size: Of net and batch.
+        size: Size of network and batch.
     """
 
     def __init__(self, way: Way, plugin: bool, device: str, size: Size) -> None:
@@ -135,7 +135,7 @@ class Loop:
         self.taken = 0
 
     def step(self) -> None:
-        """One full step, with the predicted steps that are due before it."""
+        """Take the predicted steps that are due, and one full step."""
         if self.engine is not None:
             self.engine.before_step()
         x, y = self.images[self.taken % len(self.images)], self.labels
@@ -152,7 +152,7 @@ class Loop:
         self.taken += 1
 
     def run(self, steps: int) -> float:
-        """Seconds of so many full steps: processor time, or wall time with a CUDA device."""
+        """Return the seconds of ``steps`` full steps; see `timing.seconds`."""
         return seconds(self.step, steps, self.device)
 
 
@@ -163,16 +163,16 @@ def measure(
 
     Args:
         device: ``cpu`` or ``cuda``.
-        size: Of net and batch; None for that of the results file.
-        blocks: Blocks of every loop.
-        length: Full steps of a block.
+        size: Size of network and batch; None for the default.
+        blocks: Number of blocks of every loop.
+        length: Full steps in a block.
 
     Returns:
         ``rows``, each with ``way``, ``plain_ms`` (median milliseconds of a full step without the
         plug-in), ``speed`` (the same over that of ``none``), ``ratio`` (median over blocks of a
         full step with its share of predicted steps, over one without), its ``quartiles``, ``held``
         (full and predicted steps of the loop with the plug-in), and on a CUDA device ``waits``:
-        what made the host wait where losses are unread, None if nothing did.
+        torch's message on the first synchronisation, if losses are unread; None if there is none.
     """
     size = size or Size()
     if device == "cuda":
@@ -208,7 +208,7 @@ def measure(
 
 
 def main() -> None:
-    """Measure on one device, and keep what the file says of the other."""
+    """Measure on one device; the results file keeps those of the other."""
     parser = argparse.ArgumentParser("python -m benchmarks.fast_loop", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--output", type=Path, default=RESULTS, help="the results file")

@@ -1,4 +1,4 @@
-"""What a suite's runs amount to: per task, setting and arm, and over tasks."""
+"""Statistics of a suite's runs: per task, setting and arm, and over tasks."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Runs = dict[int, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Figures:
-    """What one arm did on one task in one setting.
+    """Statistics of one arm on one task in one setting.
 
     Args:
-        loss: Mean, standard deviation and number of the final losses; diverged runs left out.
+        loss: Mean, standard deviation and number of final losses, without diverged runs.
         diverged: Number of runs that diverged.
         full_steps: Mean full steps.
         predicted_steps: Mean predicted steps that stand.
         rate: Learning rate.
-        hidden: What it was multiplied by for the hidden matrices.
+        hidden: Factor on ``rate`` for the hidden matrices.
         seconds: Median seconds of training.
         memory: Median memory in bytes.
-        speedup: Speedup at equal quality; None where the plain arms are not done.
+        speedup: Speedup at equal quality; None if the plain arms are not finished.
     """
 
     loss: Mapping[str, Any]
@@ -48,10 +48,10 @@ class Overall:
     """Geometric mean of an arm's speedup over tasks.
 
     Args:
-        value: The mean; tasks beyond what was tried count with the end of what was tried.
-        bound: Whether that makes it a bound from below, from above, or neither.
+        value: The mean; a bound counts as its value.
+        bound: Whether bounds of single tasks make the mean a lower bound, an upper bound, or ``≈``.
         worst: Name of the task with the smallest speedup.
-        worst_value: The speedup there.
+        worst_value: Speedup on that task.
         tasks: Number of tasks.
     """
 
@@ -63,10 +63,10 @@ class Overall:
 
 
 class Summary:
-    """Figures of a results file.
+    """Statistics of all runs in a results file.
 
     Args:
-        results: What the file holds.
+        results: Content of the file.
     """
 
     def __init__(self, results: Mapping[str, Any]) -> None:
@@ -88,33 +88,33 @@ class Summary:
             self._runs.setdefault(key, {})[row["seed"]] = row
 
     def runs(self, task: str, setting: str, arm: str) -> Runs:
-        """The rows by seed; empty if there are none."""
+        """Return the rows of an arm by seed; empty if there are none."""
         return self._runs.get((task, setting, arm), {})
 
     def curve(self, setting: str) -> list[str]:
-        """The plain arms of the setting; earlier results have no run of 4T."""
+        """Return the plain arms of the setting; earlier results have no run of 4T."""
         return [arm for arm in PLAIN if arm in self.settings[setting]]
 
     def plain(self, task: str, setting: str, seeds: Iterable[int]) -> list[list[float]]:
-        """Losses of the plain arms over these seeds, one row per arm."""
+        """Return the losses of the plain arms over some seeds, one row per arm."""
         return [
             [number(self.runs(task, setting, arm)[seed]["loss"]) for seed in seeds]
             for arm in self.curve(setting)
         ]
 
     def paired(self, task: str, setting: str, arm: str) -> list[int]:
-        """Seeds that have the arm and all plain arms."""
+        """Return the seeds with which the arm and all plain arms are finished."""
         sets = [set(self.runs(task, setting, name)) for name in (*self.curve(setting), arm)]
         return sorted(set.intersection(*sets))
 
     def budgets(self, task: str, setting: str) -> list[int]:
-        """Full steps that the plain arms were given."""
+        """Return the planned full steps of the plain arms."""
         arms = self.curve(setting)
         firsts = [next(iter(self.runs(task, setting, arm).values())) for arm in arms]
         return [as_cell(row).budget for row in firsts]
 
     def figures(self, task: str, setting: str, arm: str) -> Figures | None:
-        """What the arm did there; None if it has no runs."""
+        """Return the statistics of an arm; None if it has no runs."""
         by_seed = self.runs(task, setting, arm)
         if not by_seed:
             return None
@@ -133,7 +133,7 @@ class Summary:
         )
 
     def overall(self, setting: str, arm: str) -> Overall | None:
-        """The arm over all tasks; None if it lacks one."""
+        """Return the mean speedup of an arm over all tasks; None if it lacks one."""
         found = {task: self._speedup(task, setting, arm) for task in self.tasks}
         known = {task: value for task, value in found.items() if value is not None}
         if not known or len(known) < len(found):
@@ -146,7 +146,7 @@ class Summary:
 
     def _speedup(self, task: str, setting: str, arm: str) -> Speedup | None:
         key = task, setting, arm
-        if key not in self._speedups:  # the bootstrap is worth keeping
+        if key not in self._speedups:  # the bootstrap takes long
             self._speedups[key] = self._measured(*key)
         return self._speedups[key]
 
@@ -156,7 +156,7 @@ class Summary:
             return None
         rows = [self.runs(task, setting, arm)[seed] for seed in seeds]
         losses = [number(row["loss"]) for row in rows]
-        # A run that diverged early has not saved the rest of its steps.
+        # A run that diverged early counts its planned full steps.
         least = [0 if math.isfinite(loss) else as_cell(rows[0]).budget for loss in losses]
         costs = [max(row["full_steps"], n) for row, n in zip(rows, least, strict=True)]
         return speedup(self.budgets(task, setting), self.plain(task, setting, seeds), losses, costs)

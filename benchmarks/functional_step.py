@@ -1,7 +1,7 @@
-"""Step time of the jitted functional form beside optax's AdamW and Muon.
+"""Step time of the compiled functional form, compared with optax's AdamW and Muon.
 
-All loops take turns in one process, block by block, so that what the machine does meanwhile favours
-none. Needs the extra jax.
+The loops take turns in one process, block by block, so that other work on the machine slows all of
+them alike. Needs the extra jax.
 
 Run with, for one thread:
 XLA_FLAGS=--xla_cpu_multi_thread_eigen=false python -m benchmarks.functional_step [--blocks 8]
@@ -36,7 +36,7 @@ KINDS = {"head": "head"}
 
 
 def network(width: int) -> dict[str, Any]:
-    """Residual layers of one width, and a head; matrices are of shape (inputs, outputs)."""
+    """Return residual layers of one width and a head; matrices are of shape (inputs, outputs)."""
     keys, scale = jax.random.split(jax.random.key(0), LAYERS + 1), width**-0.5
     shapes = {**{f"layer{k}": (width, width) for k in range(LAYERS)}, "head": (width, 10)}
     named = zip(shapes.items(), keys, strict=True)
@@ -44,14 +44,14 @@ def network(width: int) -> dict[str, Any]:
 
 
 def loss(params: dict[str, Any], x: Any, y: Any) -> Any:
-    """Cross entropy of the network."""
+    """Return the cross entropy of the network."""
     for k in range(LAYERS):
         x = x + jax.nn.relu(x @ params[f"layer{k}"])
     return optax.softmax_cross_entropy_with_integer_labels(x @ params["head"], y).mean()
 
 
 def plain(width: int, optimizer: optax.GradientTransformation) -> Callable[..., Any]:
-    """A jitted full step of an optax optimizer, with its state held inside."""
+    """Return a compiled full step of an optax optimizer, which holds its state."""
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def step(params: Any, state: Any, x: Any, y: Any) -> Any:
@@ -111,7 +111,7 @@ def measure(width: int, batch: int, blocks: int, length: int) -> dict[str, Any]:
 
 
 def _block(run: Callable[..., Any], x: Any, y: Any, length: int) -> float:
-    """Seconds of processor time per step of the run."""
+    """Return the processor time per step, predicted steps included."""
     started, ticks = process_time(), []
     for _ in range(length):
         count, weights = run(x, y)
@@ -122,7 +122,7 @@ def _block(run: Callable[..., Any], x: Any, y: Any, length: int) -> float:
 
 
 def main() -> None:
-    """Measure, print and write."""
+    """Measure, print the rows, and write the results file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--blocks", type=int, default=8)
     parser.add_argument("--length", type=int, default=10)

@@ -1,6 +1,7 @@
-"""How large is the package? Counts files, lines, classes, functions and imports, by folder.
+"""Size of the package: files, lines, classes, functions, imports and installation, by part.
 
-Run with: python -m benchmarks.house --against main --output docs/results/house.json
+Run with: python -m benchmarks.house --against COMMIT --output docs/results/house.json
+In an environment with the packages that both states depend on.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import hybrid_predict
+from benchmarks.footprint import closures, installed
 
 PACKAGE = "hybrid_predict"
 
 UNKNOWN = "?"
-"""Stands for the module of an import whose name is computed when the code runs."""
+"""Name of a module that is computed when the code runs."""
 
 _DYNAMIC = ("import_module", "__import__")
 
 
 def module_name(path: Path) -> str:
-    """Dotted name of a source file, from its path relative to the root of the repository."""
+    """Return the dotted name of a source file from its path relative to the repository."""
     parts = path.with_suffix("").parts
     parts = (PACKAGE, *parts) if parts[0] == "integrations" else parts
     return ".".join(parts)
@@ -62,7 +64,7 @@ def _called(node: ast.Call) -> str:
 
 
 def _dynamic(node: ast.Call) -> str:
-    """Name that a call of ``import_module`` or ``__import__`` imports, if it is a literal."""
+    """Return the name that ``import_module`` or ``__import__`` imports, if it is a literal."""
     given = {k.arg: k.value for k in node.keywords}
     texts = [
         value.value if isinstance(value, ast.Constant) else None
@@ -78,9 +80,9 @@ def _dynamic(node: ast.Call) -> str:
 
 
 def folders(names: Iterable[str]) -> set[str]:
-    """Folders of the package among imported names.
+    """Return the folders of the package that imported names belong to.
 
-    Public names count as the folder that defines them, and the bare package as ``PACKAGE``.
+    A public name belongs to the folder that defines it; the bare package counts as ``PACKAGE``.
     """
     found = set()
     for name in names:
@@ -92,7 +94,7 @@ def folders(names: Iterable[str]) -> set[str]:
 
 
 def sources(root: Path) -> dict[str, list[Path]]:
-    """Source files of the package by folder; files beside the folders are in ``(root)``."""
+    """Return the source files of the package by folder; files outside folders are ``(root)``."""
     found: dict[str, list[Path]] = {}
     for top in (PACKAGE, "integrations"):
         for path in sorted((root / top).rglob("*.py")):
@@ -103,7 +105,7 @@ def sources(root: Path) -> dict[str, list[Path]]:
 
 
 def count(paths: Iterable[Path]) -> dict[str, int]:
-    """Size of some files: files, lines, classes, functions, and their longest and typical sizes."""
+    """Count files, lines, classes and functions, with the longest and the typical ones."""
     texts = [path.read_text("utf-8") for path in paths]
     nodes = [node for text in texts for node in ast.walk(ast.parse(text))]
     functions = [n for n in nodes if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
@@ -122,8 +124,19 @@ def count(paths: Iterable[Path]) -> dict[str, int]:
     }
 
 
+def parts(root: Path) -> dict[str, list[Path]]:
+    """Return the source files of the product, of the audit, and of the benchmarks."""
+    package = [path for paths in sources(root).values() for path in paths]
+    audit = [path for path in package if "audit" in str(path.relative_to(root))]
+    return {
+        "product": [path for path in package if path not in audit],
+        "audit": audit,
+        "benchmarks": sorted((root / "benchmarks").rglob("*.py")),
+    }
+
+
 def measure(root: Path) -> dict[str, Any]:
-    """Size of every folder of a checkout, of all together, and the arrows between folders."""
+    """Measure a checkout: sizes by folder and by part, imports between folders, footprint."""
     found = sources(root)
     arrows = {}
     for folder, paths in found.items():
@@ -137,52 +150,72 @@ def measure(root: Path) -> dict[str, Any]:
         arrows[folder] = sorted(folders(names) - {folder})
     return {
         "folders": {folder: count(paths) for folder, paths in found.items()},
+        "parts": {part: count(paths) for part, paths in parts(root).items()},
         "total": count(path for paths in found.values() for path in paths),
+        "closures": closures(root),
+        "installed": installed(root),
         "imports": arrows,
         "arrows": sum(map(len, arrows.values())),
     }
 
 
 def measure_commit(root: Path, commit: str) -> dict[str, Any]:
-    """Size of the package in a commit of the repository at ``root``."""
-    archive = subprocess.run(
-        ["git", "archive", commit, PACKAGE, "integrations"],
-        cwd=root,
-        capture_output=True,
-        check=True,
-    ).stdout
+    """Measure a commit of the repository at ``root``."""
+    command = ["git", "archive", commit]
+    archive = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
     with TemporaryDirectory() as folder, tarfile.open(fileobj=BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
         return measure(Path(folder))
 
 
-def table(before: dict[str, Any], after: dict[str, Any]) -> str:
-    """The sizes of all folders before and after, as a Markdown table."""
-    names = list(after["total"])
-    lines = [f"| folder | {' | '.join(n.replace('_', ' ') for n in names)} |"]
-    lines.append("| --- |" + " ---: |" * len(names))
-    for folder in [*sorted(before["folders"].keys() | after["folders"].keys()), "all"]:
-        pair = [x["total"] if folder == "all" else x["folders"].get(folder, {}) for x in
-                (before, after)]  # fmt: skip
-        cells = [f"{pair[0].get(n, 0)} → {pair[1].get(n, 0)}" for n in names]
-        lines.append(f"| {folder} | {' | '.join(cells)} |")
-    return "\n".join([*lines, "", f"Arrows: {before['arrows']} → {after['arrows']}"])
+def table(results: dict[str, Any]) -> str:
+    """Return the sizes before and after as a Markdown table."""
+    before, after = results["before"], results["after"]
+    rows = [
+        (f"{what}, {part}", before["parts"][part][what], after["parts"][part][what])
+        for part in ("product", "audit", "benchmarks")
+        for what in ("files", "lines", "classes")
+    ]
+    rows += [
+        (f"{which} in the package", before["total"][key], after["total"][key])
+        for which, key in (
+            ("longest file, lines", "longest_file"),
+            ("longest function, lines", "longest_function"),
+            ("longest line, characters", "longest_line"),
+        )
+    ]
+    rows += [
+        ("folders", len(before["folders"]), len(after["folders"])),
+        ("imports between folders", before["arrows"], after["arrows"]),
+    ]
+    rows += [
+        (f"modules of the package that `import {name}` loads", before["closures"][name], number)
+        for name, number in after["closures"].items()
+    ]
+    both = before["installed"], after["installed"]
+    rows += [
+        ("packages that `pip install .` adds", *(len(x["packages"]) for x in both)),
+        ("MiB of their files", *(x["mib"] for x in both)),
+        ("MiB of their files without torch's", *(x["mib_without_torch"] for x in both)),
+    ]
+    lines = ["| | before | after |", "| --- | ---: | ---: |"]
+    return "\n".join([*lines, *(f"| {name} | {a:,} | {b:,} |" for name, a, b in rows)])
 
 
 def main() -> None:
-    """Measure the working tree and a commit, write both, and print the table."""
+    """Measure a commit and the working tree, write both, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--against", default="main", metavar="COMMIT", help="The state before.")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="JSON file to write.")
+    parser.add_argument("--against", default="main", metavar="COMMIT", help="state before (main)")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="results file to write")
     options = parser.parse_args()
     root = Path(__file__).parents[1]
     full = ["git", "rev-parse", options.against]
     commit = subprocess.run(full, cwd=root, capture_output=True, text=True, check=True).stdout
     before, after = measure_commit(root, options.against), measure(root)
+    results = {"commit_before": commit.strip(), "before": before, "after": after}
     if options.output is not None:
-        results = {"commit_before": commit.strip(), "before": before, "after": after}
         options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(table(before, after))
+    print(table(results))
 
 
 if __name__ == "__main__":

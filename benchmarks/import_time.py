@@ -1,7 +1,7 @@
-"""Times starts: the engine's import beside torch's, and the first output of every command.
+"""Times the import of the engine relative to torch, and the first output of every command.
 
 Run with: python -m benchmarks.import_time > docs/results/import_time.json
-With the argument ``commands`` each command is started once, and the import times stay.
+With the argument ``commands`` only the commands are timed, one start each; import times are kept.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ COMMANDS = (
     "", "--help", "--version", "demo --help", "audit --help", "audit {audit} --plan", "report RUN",
     "watch RUN", "stop RUN", "doctor", "schema", "wacth RUN",
 )  # fmt: skip
-"""What is typed behind ``hybrid-predict``, with a run that has ended and an audit of digits."""
+"""Arguments of ``hybrid-predict``; RUN is a finished run, {audit} a configuration file."""
 
 
 def seconds(module: str) -> float:
-    """Seconds that a fresh interpreter takes to import a module."""
+    """Return the seconds that a fresh interpreter takes to import a module."""
     command = [sys.executable, "-c", CLOCK.format(module)]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def on_a_terminal(arguments: list[str], folder: str) -> tuple[float, float]:
-    """Start Python on a terminal; seconds to its first output, and to its end."""
+    """Start Python on a terminal; return the seconds to its first output and to its end."""
     reader, writer = pty.openpty()
     started = perf_counter()
     process = subprocess.Popen(
@@ -72,7 +72,7 @@ def on_a_terminal(arguments: list[str], folder: str) -> tuple[float, float]:
 
 
 def commands(rounds: int) -> list[dict[str, object]]:
-    """First output and whole duration of each command, medians; Python's own start comes first."""
+    """Return the median times of each command, after those of Python alone."""
     audit = str(ROOT / "examples" / "audit.yaml")
     with tempfile.TemporaryDirectory() as folder:
         _write_run(Path(folder, "RUN", NAME))
@@ -85,7 +85,7 @@ def commands(rounds: int) -> list[dict[str, object]]:
 
 
 def _write_run(path: Path) -> None:
-    """The event log of a short run."""
+    """Write the event log of a short run."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters())
     config = HybridConfig(total_steps=300)
@@ -109,7 +109,7 @@ def _row(name: str, arguments: list[str], folder: str, rounds: int) -> dict[str,
 
 
 def first_outputs(rounds: int) -> dict[str, object]:
-    """The commands, and how busy the machine was meanwhile: processes that wanted a core."""
+    """Return the times of all commands, and the load of the machine meanwhile."""
     cores, rows = os.cpu_count(), commands(rounds)
     return {
         "commands": rows, "command_rounds": rounds, "load": os.getloadavg()[1], "cores": cores,
@@ -117,7 +117,7 @@ def first_outputs(rounds: int) -> dict[str, object]:
 
 
 def main(rounds: int = 11, command_rounds: int = 3) -> dict[str, object]:
-    """Median over interleaved rounds; the first warms the file cache and is dropped."""
+    """Return medians over interleaved rounds, after one that fills the file cache."""
     pairs = [(seconds("torch"), seconds("hybrid_predict.engine")) for _ in range(rounds + 1)][1:]
     ratios = sorted(ours / torch for torch, ours in pairs)
     return {
@@ -132,7 +132,7 @@ def main(rounds: int = 11, command_rounds: int = 3) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["commands"]:  # what else the file holds stays
+    if sys.argv[1:] == ["commands"]:  # keep the import times
         kept = json.loads(RESULT.read_text())
         print(json.dumps({**kept, **first_outputs(1)}, indent=2))
     else:

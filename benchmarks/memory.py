@@ -1,4 +1,4 @@
-"""How much memory a training run takes, and an engine holds."""
+"""Memory of a training run, and of an engine."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hybrid_predict.engine import HybridEngine
 
 
 class Memory:
-    """Bytes used from here on.
+    """Measures the bytes allocated after the object was made.
 
-    On a CUDA device it is the peak of torch's allocator. On the CPU nothing keeps a peak. There it
-    is the tensors that are held when asked: weights, gradients, states of optimizer and plug-in.
-    Activations are missing; they are the same for all arms.
+    On a CUDA device this is the peak of torch's allocator. On the CPU, which records no peak, it is
+    the size of the tensors alive: weights, gradients, states of optimizer and plug-in. Activations
+    are not included; they are the same for all arms.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class Memory:
         self._before = torch.cuda.memory_allocated() if self._cuda else _held()
 
     def used(self) -> int:
-        """Bytes used since this object was made."""
+        """Return the bytes used since this object was made."""
         now = torch.cuda.max_memory_allocated() if self._cuda else _held()
         return now - self._before
 
@@ -43,14 +43,12 @@ def _held() -> int:
 
 
 def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
-    """Bytes of the tensors that an engine reaches, without the run's own.
-
-    Tensors are found by following references from the engine, so nobody else's are counted.
+    """Return the bytes of the tensors that an engine refers to, without those of the user.
 
     Args:
         engine: The engine, between two full steps.
-        model: Its model; parameters and buffers are the run's own.
-        optimizer: Its optimizer; the state is the run's own.
+        model: Its model; parameters and buffers do not count.
+        optimizer: Its optimizer; its state does not count.
     """
     borders = (type, ModuleType, nn.Module, Optimizer)
     state = [v for entry in optimizer.state.values() for v in entry.values()]
@@ -67,7 +65,7 @@ def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
         if isinstance(x, Tensor):
             sizes[_address(x)] = x.untyped_storage().nbytes()
         elif isinstance(x, FunctionType):
-            queue += x.__closure__ or ()  # its globals are everybody's
+            queue += x.__closure__ or ()  # globals are shared, so they do not count
         else:
             queue += gc.get_referents(x)
     return sum(size for address, size in sizes.items() if address not in own)

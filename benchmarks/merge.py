@@ -1,4 +1,4 @@
-"""Adds the runs of further results files to a committed one, so that arms can be run apart."""
+"""Adds runs of other results files to one, so that arms can be run separately."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ Place = tuple[str, str, str]
 
 
 def merged(results: Results, others: Sequence[Results]) -> dict[str, Any]:
-    """A results file with the runs of others.
+    """Return the results of one file with runs of others.
 
-    An arm that another file has runs of which are new takes the place of the arm's runs in that
-    task and setting. Arms whose runs are all known stay as they are, with all their seeds.
+    If another file has new runs of an arm, they replace all runs of the arm in that task and
+    setting. An arm without new runs keeps all its runs.
 
     Args:
-        results: What is added to.
-        others: Results of the same tasks, later ones over earlier ones.
+        results: Content of the file to extend.
+        others: Contents of the other files; a later one replaces runs of an earlier one.
 
     Raises:
-        ConfigError: If another file's task is not the same.
+        ConfigError: If a task of another file is not the same.
     """
     rows = list(results["runs"])
     arms = {setting: set(names) for setting, names in results["arms"].items()}

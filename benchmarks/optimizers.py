@@ -1,4 +1,4 @@
-"""How an arm's optimizers are made from a model, a task's recipe and rates."""
+"""Makes the optimizers of an arm from a model, the recipe of a task, and rates."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ class Rates:
 
     Args:
         base: Learning rate of all parameters but the hidden matrices.
-        hidden: Multiplies ``base`` for the hidden matrices.
+        hidden: Factor on ``base`` for the hidden matrices.
     """
 
     base: float
     hidden: float = 1.0
 
     def times(self, what: str, factor: float) -> Rates:
-        """These rates with one of them multiplied; ``what`` is ``base`` or ``hidden``."""
+        """Return rates with ``what``, ``base`` or ``hidden``, multiplied by a factor."""
         if what == "base":
             return Rates(self.base * factor, self.hidden)
         return Rates(self.base, self.hidden * factor)
 
 
 Build = Callable[[nn.Module, Recipe, Rates, int], list[Optimizer]]
-"""Makes the optimizers from model, recipe, rates and the number of updates of the schedule."""
+"""Function from model, recipe, rates and steps of the schedule to optimizers."""
 
 
 def adamw(
     model: nn.Module, recipe: Recipe, rates: Rates, updates: int, *, beta1: float | None = None
 ) -> list[Optimizer]:
-    """AdamW, the hidden matrices in a group of their own."""
+    """Return AdamW with the hidden matrices in a group of their own."""
     betas = (beta1 or recipe.betas[0], recipe.betas[1])
     hidden, rest = hidden_and_rest(model)
     groups = [
@@ -56,34 +56,34 @@ def adamw(
 
 
 def muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Muon for the hidden matrices, AdamW for the rest."""
+    """Return Muon for the hidden matrices, AdamW for the rest."""
     return _split(model, recipe, rates, partial(Muon, adjust_lr_fn="match_rms_adamw"))
 
 
 def normuon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """NorMuon for the hidden matrices, AdamW for the rest."""
+    """Return NorMuon for the hidden matrices, AdamW for the rest."""
     return _split(model, recipe, rates, libraries.normuon)
 
 
 def soap(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """SOAP for the hidden matrices, AdamW for the rest."""
+    """Return SOAP for the hidden matrices, AdamW for the rest."""
     return _split(model, recipe, rates, libraries.soap)
 
 
 def soap_muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """SOAP-Muon for the hidden matrices, AdamW for the rest."""
+    """Return SOAP-Muon for the hidden matrices, AdamW for the rest."""
     return _split(model, recipe, rates, SOAPMuon)
 
 
 def kron(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Kron for the hidden matrices, AdamW for the rest."""
+    """Return Kron for the hidden matrices, AdamW for the rest."""
     return _split(model, recipe, rates, libraries.kron)
 
 
 def _split(
     model: nn.Module, recipe: Recipe, rates: Rates, make: Callable[..., Optimizer]
 ) -> list[Optimizer]:
-    """An optimizer of the hidden matrices, and AdamW for what there is besides."""
+    """Return one optimizer for the hidden matrices, and AdamW for the rest if there is any."""
     hidden, rest = hidden_and_rest(model)
     own = make(hidden, lr=rates.base * rates.hidden, weight_decay=recipe.weight_decay)
     if not rest:
@@ -103,7 +103,7 @@ def ademamix(
     alpha: float = 5.0,
     beta3: float = 0.999,
 ) -> list[Optimizer]:
-    """AdEMAMix for all parameters; its slow average gains weight over the whole run."""
+    """Return AdEMAMix for all parameters; its slow average gains weight over the whole run."""
     betas = (*recipe.betas, beta3)
     own = libraries.ademamix(
         trainable(model), rates.base, recipe.weight_decay, betas, alpha, updates
@@ -112,7 +112,7 @@ def ademamix(
 
 
 def gpa(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """GPA-AdamW for all parameters."""
+    """Return GPA-AdamW for all parameters."""
     own = GPAAdamW(
         trainable(model),
         lr=rates.base,
@@ -124,7 +124,7 @@ def gpa(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Op
 
 
 def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Schedule-Free AdamW for all parameters, with its own warm-up."""
+    """Return Schedule-Free AdamW for all parameters, with its own warm-up."""
     own = schedule_free(
         trainable(model),
         lr=rates.base,
@@ -136,5 +136,5 @@ def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[O
 
 
 def trainable(model: nn.Module) -> list[Tensor]:
-    """The parameters that want a gradient."""
+    """Return the parameters that require a gradient."""
     return [p for p in model.parameters() if p.requires_grad]

@@ -1,4 +1,4 @@
-"""Which runs a suite consists of, and which rates they get once their grids are done."""
+"""The runs of a suite, and their learning rates, which runs over a grid decide."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ from hybrid_predict.runs.evidence import speedup
 from hybrid_predict.updates import make_update
 
 TUNING, TUNING_SEED = "tuning", 1000
-"""Name in place of a setting, and the one seed, of grids; no comparison uses that seed."""
+"""Name of the setting and the seed of runs over a grid; comparisons use other seeds."""
 
 MULTIPLIERS = (1.0, 2.0, 3.0, 4.0)
-"""What ``tuned-by-kind`` tries for the hidden matrices, times every rate of the grid."""
+"""Factors on the hidden matrices' learning rate that ``tuned-by-kind`` tries."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """How the learning rate is chosen, for all arms alike.
+    """A way to choose the learning rate, the same for all arms.
 
     Args:
-        title: What readers call it.
-        decay: The schedule of the task's recipe; otherwise the rate is constant.
-        multipliers: Of the hidden matrices' rate in the grid; empty for the tutorial's rate.
+        title: Name in tables.
+        decay: Whether the rate follows the schedule of the task's recipe; else it is constant.
+        multipliers: Factors on the hidden matrices' rate in the grid; empty to use the default rate
+            of the task without a grid.
     """
 
     title: str
@@ -45,7 +46,7 @@ SETTINGS: dict[str, Setting] = {
     "tuned": Setting("tuned rate, decay", True, (1.0,)),
     "tuned-by-kind": Setting("rates tuned by kind, decay", True, MULTIPLIERS),
 }
-"""The settings by name, from what users have to what a thorough sweep would give them."""
+"""Settings by name, from an untuned rate to the most thorough search."""
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,9 @@ class Suite:
 
     Args:
         tasks: Names of tasks.
-        arms: Names of arms by name of setting; the plain arms, without which nothing can be
-            compared, are added.
+        arms: Names of arms by name of setting; the plain arms are always added.
         seeds: Number of paired seeds.
-        tiny: Train for a few steps only.
+        tiny: Whether to train for a few steps only.
         measured: Tasks whose full steps are timed with and without the plug-in; empty for all.
     """
 
@@ -92,7 +92,7 @@ SUITES: dict[str, Suite] = {
         measured=("gpt-30m", "gpt-124m"),
     ),
 }
-"""The suites by name."""
+"""Suites by name."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +103,12 @@ class Cell:
         task: Name of the task.
         setting: Name of the setting; :data:`TUNING` in a grid that settings share.
         arm: Name of the arm.
-        seed: Decides initial weights and batches.
+        seed: Seed of initial weights and batches.
         rate: Learning rate.
-        hidden: Multiplies it for the hidden matrices.
+        hidden: Factor on ``rate`` for the hidden matrices.
         decay: Whether the learning rate follows a schedule.
-        steps: T of the task.
-        recipe: Digest of everything else that the result depends on.
+        steps: Length T of the task in steps.
+        recipe: Digest of task and arm, on which the result depends as well.
     """
 
     task: str
@@ -123,7 +123,7 @@ class Cell:
 
     @property
     def rates(self) -> Rates:
-        """Its learning rates."""
+        """Learning rates of the cell."""
         return Rates(self.rate, self.hidden)
 
     @property
@@ -133,14 +133,14 @@ class Cell:
 
 
 Row = Mapping[str, Any]
-"""What is known of a finished cell: its fields and its results."""
+"""The fields of a finished cell and its results."""
 
 
 class Plan:
     """The cells of a suite.
 
     Args:
-        suite: What is asked for.
+        suite: The suite.
 
     Raises:
         ConfigError: If a name is unknown or ``seeds`` is below 1.
@@ -153,7 +153,7 @@ class Plan:
         self._digests: dict[tuple[str, str], str] = {}
 
     def __len__(self) -> int:
-        """Number of cells that can be run, grids included."""
+        """Return the number of cells that can be run, with those of grids."""
         widest = max(len(SETTINGS[setting].multipliers) for setting in self.suite.arms)
         rates = sum(len(task.recipe.rates) for task in self.tasks.values())
         count = rates * widest * len(PLAIN)
@@ -165,29 +165,29 @@ class Plan:
         return count
 
     def task(self, name: str) -> Task:
-        """A task in the size of the suite."""
+        """Return a task, shortened for a tiny suite."""
         return TASKS[name].tiny() if self.suite.tiny else TASKS[name]
 
     def arms(self, setting: str) -> tuple[str, ...]:
-        """Names of a setting's arms."""
+        """Return the names of the arms of a setting."""
         return (*PLAIN, *(name for name in self.suite.arms[setting] if name not in PLAIN))
 
     def ready(self, done: Mapping[Cell, Row]) -> list[Cell]:
-        """Cells that can be run now; more become ready when these are done."""
+        """Return the cells that can be run now; more are ready once these are finished."""
         cells = dict.fromkeys(self._cells(done))
         return [cell for cell in cells if cell not in done]
 
     def chosen(self, done: Mapping[Cell, Row]) -> dict[Cell, Row]:
-        """The finished cells that belong to this plan, those of kept arms included."""
+        """Return the finished cells of this plan, with those of kept arms."""
         cells = dict.fromkeys((*self._cells(done), *filter(self._is_kept, done)))
         return {cell: done[cell] for cell in cells if cell in done}
 
     def finished(self, done: Mapping[Cell, Row]) -> int:
-        """How many of the cells that can be run are done."""
+        """Return how many of the cells that can be run are finished."""
         return sum(not ARMS[cell.arm].kept for cell in self.chosen(done))
 
     def _is_kept(self, cell: Cell) -> bool:
-        """Whether a finished cell of an arm that cannot be run belongs to this plan."""
+        """Return whether a finished cell is of a kept arm of this plan."""
         return (
             ARMS[cell.arm].kept
             and cell.arm in self.suite.arms.get(cell.setting, ())
@@ -217,7 +217,7 @@ class Plan:
                 yield self._cell(task, setting, arm, seed, rates, SETTINGS[setting].decay)
 
     def _grid(self, task: str, setting: str, arm: str) -> list[Cell]:
-        """A plain arm over the grid of rates, at its own budget; none for the tutorial's rate."""
+        """Return the cells of a plain arm over the grid; empty for a setting without a grid."""
         return [
             self._cell(task, TUNING, arm, TUNING_SEED, Rates(rate, multiplier), True)
             for multiplier in SETTINGS[setting].multipliers
@@ -239,7 +239,7 @@ class Plan:
         return Cell(task, setting, arm, seed, rates.base, rates.hidden, decay, steps, digest)
 
     def _tried(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> list[Cell]:
-        """An arm's own grid around the setting's rates, once these are known."""
+        """Return the cells of an arm's own grid around the setting's rates, once they are known."""
         rates, chosen = self._base_rates(task, setting, arm, done), ARMS[arm]
         if rates is None:
             return []
@@ -250,16 +250,17 @@ class Plan:
     def _base_rates(
         self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]
     ) -> Rates | None:
-        """The setting's rates for an arm: of the plain run that its user would have tuned.
+        """Return the rates that are best for plain training, or None if they are not known yet.
 
-        With the plug-in that is the run of T full steps, without it the one as long as the arm.
+        An arm with the plug-in takes those of plain training for T full steps; an arm without it
+        those of plain training for as many full steps as its own.
         """
         tuned = arm if arm in PLAIN else "short" if ARMS[arm].plugin is None else "plain"
         grid = self._grid(task, setting, tuned)
         return best(grid, done) if grid else Rates(self.tasks[task].recipe.learning_rate)
 
     def rates(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> Rates | None:
-        """The rates of an arm; None as long as the runs that decide them are not done."""
+        """Return the rates of an arm; None until the runs that decide them are finished."""
         chosen = ARMS[arm]
         if len(chosen.factors) > 1:
             tried = self._tried(task, setting, arm, done)
@@ -273,7 +274,7 @@ class Plan:
         return rates.times(chosen.tunes, factor)
 
     def _gain(self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]) -> float | None:
-        """The measured speedup of an arm over all seeds, to two digits."""
+        """Return the measured speedup of an arm over all seeds, rounded to two decimals."""
         rows: list[list[Row]] = []
         for name in (*PLAIN, arm):
             if (rates := self.rates(task, setting, name, done)) is None:
@@ -311,19 +312,19 @@ def _check(suite: Suite) -> None:
 
 
 def best(cells: Sequence[Cell], done: Mapping[Cell, Row]) -> Rates | None:
-    """The rates of the cell that ended lowest, the first one if all diverged; None until done."""
+    """Return the rates of the cell with the lowest loss; None until all cells are finished."""
     if any(cell not in done for cell in cells):
         return None
     return min(cells, key=lambda cell: number(done[cell]["loss"])).rates
 
 
 def number(loss: float | None) -> float:
-    """A loss as JSON holds it: None stands for a run that diverged."""
+    """Return a loss of a results file, with infinity for None, a diverged run."""
     return math.inf if loss is None else loss
 
 
 def recipe_digest(task: Task, arm: Arm) -> str:
-    """Twelve hexadecimal digits over the task and how the arm trains, rates left out."""
+    """Return 12 hexadecimal digits over task and arm, without learning rates."""
     described = task.to_dict()
     for name in ("learning_rate", "rates"):  # a cell names the rate that it uses
         described["recipe"].pop(name)
@@ -336,7 +337,7 @@ def recipe_digest(task: Task, arm: Arm) -> str:
 
 
 def as_cell(row: Row) -> Cell:
-    """The cell that a row is the result of."""
+    """Return the cell of a row."""
     return Cell(**{name: row[name] for name in Cell.__dataclass_fields__})
 
 
@@ -347,14 +348,14 @@ def select(
     arms: Iterable[str] | None = None,
     seeds: int | None = None,
 ) -> Suite:
-    """A part of a suite, or what else was asked for by name.
+    """Return a suite with other tasks, settings, arms or seeds; None leaves those of the suite.
 
     Args:
-        suite: Where to start from.
-        tasks: Tasks instead of the suite's.
-        settings: Settings instead of the suite's; those it lacks get the arms of ``tuned``.
-        arms: Arms instead of the suite's, in every setting.
-        seeds: Paired seeds instead of the suite's.
+        suite: The suite to change.
+        tasks: Names of tasks.
+        settings: Names of settings; a setting that the suite lacks gets all arms.
+        arms: Names of arms for every setting.
+        seeds: Number of paired seeds.
     """
     chosen = {name: suite.arms.get(name, _ALL) for name in settings or suite.arms}
     if arms is not None:
@@ -369,5 +370,5 @@ def select(
 
 
 def to_row(cell: Cell, results: Mapping[str, Any]) -> dict[str, Any]:
-    """A cell with its results, as plain data."""
+    """Return a cell with its results as plain data."""
     return {**asdict(cell), **results}

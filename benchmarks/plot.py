@@ -1,4 +1,4 @@
-"""A suite's results as a figure: the plain curves with the arms on them, and their speedups."""
+"""Figure of the results of a suite: losses against full steps, and speedups."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _OURS = {
     "corrected": ("corrected", _CORRECTED),
     "hybrid": ("+ predicted (default)", _HYBRID),
 }
-"""The arms with a color of their own, and what the legend calls them."""
+"""Name in the legend and color of the arms that have a color of their own."""
 
 
 def plot(results: Mapping[str, Any]) -> Figure:
-    """One column per task: losses against full steps above, speedups at equal quality below.
+    """Draw losses against full steps and, below, speedups at equal quality; a column per task.
 
     Args:
-        results: What a results file holds.
+        results: Content of a results file.
 
     Returns:
         A matplotlib figure.
@@ -57,7 +57,7 @@ def plot(results: Mapping[str, Any]) -> Figure:
 
 
 def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
-    """The plain curve, and the runs of the arms with and without predicted steps."""
+    """Draw the curve of plain training, and the arms with and without predicted steps."""
     ours = [((arm,), label, color, "none") for arm, (label, color) in _OURS.items()]
     for arms, label, color, style in ((PLAIN, "plain", _PLAIN, "-"), *ours):
         found = [summary.figures(task, setting, arm) for arm in arms]
@@ -83,7 +83,7 @@ def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
 
 
 def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[str]) -> None:
-    """One line per arm: its speedup and the interval over seeds."""
+    """Draw the speedup of each arm with its interval over seeds, one line per arm."""
     axes.axvline(1.0, color=_PLAIN, linewidth=1)
     for row, arm in enumerate(arms):
         found = summary.figures(task, setting, arm)

@@ -1,7 +1,7 @@
 """Fills the blocks of README.md and of the pages in docs/.
 
 Numbers come from the files in docs/results/, the compatibility page from the rows in
-tests/compatibility/. The tables of decisions 1 to 14 were made with the first edition and stay.
+tests/compatibility/. The tables of decisions 1 to 14 are from the first edition and do not change.
 
 Run with: python -m benchmarks.render
 """
@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import house
 from benchmarks import table as bench
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
@@ -31,23 +32,23 @@ PAGES = tuple(
     if names(page.read_text())
 )
 Demo = Mapping[str, Any]
-"""Results of the demo, an audit's."""
+"""Results of the demo."""
 
 
 def load(name: str) -> dict[str, Any]:
-    """One committed results file."""
+    """Read a committed results file."""
     found: dict[str, Any] = json.loads((RESULTS / name).read_text())
     return found
 
 
 def seeds(demo: Demo) -> str:
-    """How many paired seeds a demo has finished."""
+    """Return the number of paired seeds of a demo, in words."""
     count = demo["paired"]["hybrid - full"]["n"]
     return f"{count} paired seed{'s' * (count != 1)}"
 
 
 def headline(demo: Demo) -> str:
-    """The measured claim in one paragraph."""
+    """Return the measured claim in one paragraph."""
     full, hybrid, short, corrected = (
         demo["summary"][arm] for arm in ("full", "hybrid", "short", "corrected")
     )
@@ -63,13 +64,13 @@ def headline(demo: Demo) -> str:
         "steps and a schedule of their own, plain training ends at "
         f"{loss['short']} in {short['seconds']:.0f} seconds, "
         f"and corrected updates alone at {loss['corrected']} in {corrected['seconds']:.0f}. All "
-        "at the learning rate that is best for plain training. With so few seeds this is a hint, "
+        "arms have the learning rate that is best for plain training. So few seeds give a hint, "
         "not a proof."
     )
 
 
 def demo_table(demo: Demo) -> str:
-    """The demo's arms."""
+    """Return the table of the demo's arms."""
     rows = []
     for arm, row in demo["summary"].items():
         rows.append([
@@ -89,7 +90,7 @@ def demo_table(demo: Demo) -> str:
 
 
 def environment(demo: Demo) -> str:
-    """What the demo's results were measured on."""
+    """Return the versions and the data of the demo's results."""
     env, text = demo["environment"], demo["depends_on"]["text"]
     return (
         f"Python {env['python']}, torch {env['torch']}, lightning {env['lightning']}, "
@@ -103,11 +104,11 @@ DEMO: dict[str, Callable[[Demo], str]] = {
     "demo table": demo_table,
     "environment": environment,
 }
-"""The blocks on the demo."""
+"""Blocks on the demo by name."""
 
 
 def step_cost() -> str:
-    """What corrected updates and predicted steps cost beside the optimizer's own update."""
+    """Return the table of `update_cost`."""
     rows = []
     for found in load("step_cost.json")["rows"]:
         low, high = found["quartiles"]
@@ -135,11 +136,11 @@ FAST = {
     "pinned": "pinned memory, copied without waiting", "unread": "no `loss.item()`",
     "together": "all together",
 }  # fmt: skip
-"""What makes a step fast, in words."""
+"""Ways to make a full step fast, in words."""
 
 
 def fast_loop() -> str:
-    """What makes a step fast, with and without the plug-in, a table per device."""
+    """Return the tables of `fast_loop`, one per device."""
     tables = []
     for device, found in load("fast_loop.json").items():
         env, waited = found["environment"], device == "cuda"
@@ -153,7 +154,7 @@ def fast_loop() -> str:
             ])  # fmt: skip
         titles = [
             f"on {env['gpu'] if waited else 'one thread of a CPU'}", "full step, ms",
-            "of the first row's", "with the plug-in / without (quartiles)",
+            "share of the first row", "with the plug-in / without (quartiles)",
             *(["waits of the host"] if waited else []),
         ]  # fmt: skip
         tables.append(bench.markdown(titles, rows))
@@ -161,7 +162,7 @@ def fast_loop() -> str:
 
 
 def import_time() -> str:
-    """What the import costs."""
+    """Return a sentence on the time of the import."""
     data = load("import_time.json")
     low, high = data["ratio_range"]
     return (
@@ -171,21 +172,26 @@ def import_time() -> str:
 
 
 def first_output() -> str:
-    """When each command says something first, and when it has ended."""
+    """Return the table of each command's time to its first output and to its end."""
     data = load("import_time.json")
     rows = [
         [f"`{r['command']}`", f"{r['first_output_seconds']:.2f}", f"{r['seconds']:.2f}"]
         for r in data["commands"]
     ]
-    busy = f"{data['load']:.0f} processes wanted one of {data['cores']} cores meanwhile."
-    starts = f"Starts of each command: {data['command_rounds']}, medians; {busy}"
-    table = bench.markdown(["command", "first output, s", "whole, s"], rows)
+    busy = f"{data['load']:.0f} processes competed for {data['cores']} cores."
+    starts = f"Medians over {data['command_rounds']} starts of each command. Meanwhile {busy}"
+    table = bench.markdown(["command", "to the first output, s", "to the end, s"], rows)
     return f"{starts}\n\n{table}"
 
 
+def size() -> str:
+    """Return the table of the package's size before and after."""
+    return house.table(load("house.json"))
+
+
 def compatibility(group: str) -> str:
-    """One table of the compatibility page, or its ``summary``."""
-    # What is tested is what the page says, so the rows live with the tests.
+    """Return a table of the compatibility page, or its ``summary``."""
+    # The tests check each row of the page, so the rows are part of the tests.
     folders = [str(ROOT / "tests"), str(ROOT / "tests" / "helpers")]
     sys.path += [folder for folder in folders if folder not in sys.path]
     page = importlib.import_module("compatibility.page")
@@ -194,7 +200,7 @@ def compatibility(group: str) -> str:
 
 
 def client(block: str) -> str:
-    """One block on the clients."""
+    """Return a block on the clients."""
     return clients.blocks(load("clients.json"))[f"clients {block}"]
 
 
@@ -213,7 +219,7 @@ def functional_step() -> str:
 
 
 def stopping() -> str:
-    """Where runs with early stopping stop, with and without the plug-in and the advice."""
+    """Return the table of `early_stopping`."""
     found = load("early_stopping.json")
     titles = ["run", f"stopped at epoch, of {found['epochs']}", "held-out negated ELBO, mean"]
     return bench.markdown(titles, early_stopping.table(found))
@@ -233,6 +239,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "fast loop": fast_loop,
     "functional step": functional_step,
     "first output": first_output,
+    "house": size,
     "import time": import_time,
     "step cost": step_cost,
     **{
@@ -244,19 +251,19 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def outdated() -> list[str]:
-    """The blocks whose results file another version has written; they stay as they are."""
+    """Return the blocks whose results file is of another version; they are not filled."""
     return [] if load("demo.json")["schema"] == SCHEMA else list(DEMO)
 
 
 def rendered(page: Path) -> str:
-    """A page with its blocks filled in.
+    """Return a page with its blocks filled.
 
     Raises:
-        KeyError: If nothing makes one of its blocks.
+        KeyError: If a block is unknown.
     """
     text = page.read_text()
     if unknown := set(names(text)) - BLOCKS.keys():
-        raise KeyError(f"{page.name}: nothing makes the blocks {sorted(unknown)}")
+        raise KeyError(f"{page.name}: unknown blocks {sorted(unknown)}")
     stay = outdated()
     return fill(text, {name: make for name, make in BLOCKS.items() if name not in stay})
 
@@ -265,4 +272,4 @@ if __name__ == "__main__":
     for page in PAGES:
         page.write_text(rendered(page))
     if stay := outdated():
-        print(f"Left as they are, for demo.json has another schema: {', '.join(stay)}.")
+        print(f"Not filled, because demo.json has another schema: {', '.join(stay)}.")

@@ -1,4 +1,4 @@
-"""Runs a plan's cells in several processes, keeping every finished one."""
+"""Runs the cells of a plan in several processes, and stores each finished one."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import threads
 
 RESULTS = "results.json"
-"""The file in the output folder that holds everything together."""
+"""Name of the results file in the output folder."""
 
 SCHEMA = 2
-"""Of the results file: what its fields mean."""
+"""Version of the results file's fields."""
 
 FIELDS = frozenset(
     ("schema", "suite", "seeds", "arms", "cells", "environment", "code", "tasks", "steps", "runs")
 )
-"""What a results file holds."""
+"""Fields of a results file."""
 
-# Says what corrected updates cost, which on tasks this small is more than users are to accept.
+# Warns that correcting is expensive, which is always so on tasks this small.
 _advice = logging.getLogger(operations.__name__)
 
-OnRow = Callable[[Row, int], None]
-"""Is told a finished row and how many cells are done."""
+OnRow = Callable[[Row], object]
+"""Called with the row of each finished cell."""
 
 
 def stored(folder: Path) -> Rows[Cell]:
-    """Finished cells of an output folder, which need not exist."""
+    """Return the finished cells of an output folder; it is created if missing."""
     folder.mkdir(parents=True, exist_ok=True)
     return Rows(folder / RUNS, as_cell)
 
@@ -50,16 +50,16 @@ def stored(folder: Path) -> Rows[Cell]:
 def run_plan(
     plan: Plan, store: Rows[Cell], jobs: int = 1, on_row: OnRow | None = None
 ) -> dict[Cell, Row]:
-    """Run whatever is not done yet.
+    """Run the cells that are not finished yet.
 
     Args:
         plan: The cells.
         store: Finished cells; new ones are added.
-        jobs: Processes, with one thread each.
-        on_row: Is told of every finished cell.
+        jobs: Number of processes, with one thread each.
+        on_row: Called with the row of each cell that finishes.
 
     Returns:
-        The plan's cells with their rows.
+        The rows of the plan by cell.
 
     Raises:
         ConfigError: If ``jobs`` is below 1.
@@ -73,7 +73,7 @@ def run_plan(
             while True:
                 under_way = set(running.values())
                 waiting = [c for c in plan.ready(store.done) if c not in under_way]
-                # No more than one in hand for each process: what is next depends on what is done.
+                # Submit only one cell ahead per process: finished cells decide which come next.
                 for cell in waiting[: 2 * jobs - len(running)]:
                     running[pool.submit(train, cell, plan.tasks[cell.task])] = cell
                 if not running:
@@ -83,7 +83,7 @@ def run_plan(
                     row = to_row(cell, {**future.result(), "code": code_digest(cell.arm)})
                     store.add(row)
                     if on_row is not None:
-                        on_row(row, plan.finished(store.done))
+                        on_row(row)
         except BaseException:
             for future in running:
                 future.cancel()
@@ -91,12 +91,12 @@ def run_plan(
 
 
 _TRAINING = ("tasks", "peers", "optimizers.py", "train.py")
-"""Where the benchmark trains, in its own folder."""
+"""Code of the benchmark that a result depends on."""
 
 _CORE = (
     "config.py", "engine", "forecast", "updates", "verify", "model", "accounts", "tensors",
 )  # fmt: skip
-"""Where the package trains; its commands, reports and pages change no result."""
+"""Code of the package that a result depends on."""
 
 
 def _start_worker() -> None:
@@ -106,7 +106,7 @@ def _start_worker() -> None:
 
 @lru_cache
 def code_digest(arm: str) -> str:
-    """Twelve hexadecimal digits over the source that an arm trains with, and torch's version."""
+    """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch."""
     digest = hashlib.sha256(torch.__version__.encode())
     package = Path(hybrid_predict.__file__).parent
     core = _CORE if ARMS[arm].plugin is not None else ("model/kinds.py",)
@@ -121,10 +121,10 @@ def _sources(path: Path) -> Iterable[Path]:
 
 
 def check_device(plan: Plan) -> None:
-    """Make sure that there is a CUDA device if a task needs one.
+    """Check that there is a CUDA device if a task needs one.
 
     Raises:
-        UnsupportedSetupError: If there is none.
+        UnsupportedSetupError: If a task needs one and there is none.
     """
     needy = [name for name, task in plan.tasks.items() if task.needs_cuda and not plan.suite.tiny]
     if needy and not torch.cuda.is_available():
@@ -134,7 +134,7 @@ def check_device(plan: Plan) -> None:
 
 
 def measure_steps(plan: Plan) -> dict[str, Any]:
-    """What the plug-in adds to a full step of each task, on one thread; see `step_cost.measure`."""
+    """Measure the cost of the plug-in for each task on one thread; see `step_cost.measure`."""
     short = {"blocks": 2, "length": 2} if plan.suite.tiny else {}
     names = plan.suite.measured or plan.suite.tasks
     level = _advice.level
@@ -153,14 +153,14 @@ def compile_results(
     environment: Mapping[str, Any],
     steps: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Everything that a results file holds, as plain data.
+    """Return the content of a results file as plain data.
 
     Args:
         suite: Name of the suite.
-        plan: Its cells.
-        done: The finished ones.
+        plan: Cells of the suite.
+        done: Rows of the finished cells.
         environment: Versions and hardware.
-        steps: What :func:`measure_steps` found; empty if it was not run.
+        steps: Result of :func:`measure_steps`; empty if it was not run.
     """
     return {
         "schema": SCHEMA,
@@ -177,7 +177,7 @@ def compile_results(
 
 
 def codes(done: Mapping[Cell, Row]) -> dict[str, list[str]]:
-    """Digests of the code of the runs that can be made, with and without the plug-in."""
+    """Return the digests of the code that runs with and without the plug-in came from."""
 
     def found(*, plugin: bool) -> list[str]:
         arms = {a.name for a in ARMS.values() if not a.kept and (a.plugin is not None) == plugin}

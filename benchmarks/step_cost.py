@@ -1,4 +1,4 @@
-"""What the plug-in adds to a step: time, memory, traffic, and waits of the host."""
+"""Cost of the plug-in in a full step: time, memory, memory traffic, synchronisation."""
 
 from __future__ import annotations
 
@@ -23,27 +23,24 @@ WAYS: dict[str, dict[str, Any]] = {
     "predicted": {"predictors": _DRIFT, "updates": {}},
     "both": {"predictors": _DRIFT},
 }
-"""What is measured beside plain full steps, as arguments of `HybridConfig`.
-
-Predicted steps are one to two full steps, as in every run at the default speedup.
-"""
+"""Arguments of `HybridConfig` by the name of what is measured, at the default speedup."""
 
 
 def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     """Compare full steps with and without the plug-in, in alternating blocks of one process.
 
     Args:
-        task: What is trained, with AdamW at the tutorial's rate.
-        blocks: Blocks of each way.
-        length: Full steps of a block.
+        task: Task to train, with AdamW at its default rate.
+        blocks: Number of blocks of each way.
+        length: Full steps in a block.
 
     Returns:
         ``plain_ms`` (median milliseconds of a plain full step), ``parameters``, and for ``plain``
         and each of :data:`WAYS` by name: ``ratio`` (median over blocks of a full step, with its
         share of predicted ones, over a plain one), its ``quartiles``, ``memory`` (bytes, see
-        `Memory`), ``traffic`` (what is added to the bytes read and written per parameter that is
-        corrected or predicted, see `operations.traffic`) and, on a CUDA device, ``waits``: what
-        made the host wait in steady state, None if nothing did.
+        `Memory`), ``traffic`` (bytes that the plug-in reads and writes, per parameter that is
+        corrected or predicted; see `operations.traffic`) and, on a CUDA device, ``waits``: torch's
+        message on the first synchronisation, None if there is none.
     """
     loops = {name: _Loop(task, options) for name, options in WAYS.items()}
     plain = _Loop(task, None)
@@ -80,8 +77,8 @@ class _Loop:
     """A training loop, plain or with the plug-in.
 
     Args:
-        task: What is trained.
-        options: Further arguments of `HybridConfig`; None trains without the plug-in.
+        task: Task to train.
+        options: Arguments of `HybridConfig`; None trains without the plug-in.
     """
 
     def __init__(self, task: Task, options: dict[str, Any] | None) -> None:
@@ -99,11 +96,11 @@ class _Loop:
             self._engine = HybridEngine(self.model, self._optimizer, config)
 
     def run(self, steps: int) -> float:
-        """Seconds of so many full steps: processor time, or wall time with a CUDA device."""
+        """Return the seconds of ``steps`` full steps; see `timing.seconds`."""
         return seconds(self.step, steps, self.device)
 
     def step(self) -> None:
-        """One full step."""
+        """Take one full step, after the predicted steps that are due."""
         if self._engine is not None:
             self._engine.before_step()
         loss = self._task.full_step(self.model, next(self._batches), self._optimizer)
@@ -111,7 +108,7 @@ class _Loop:
             self._engine.after_step(loss)
 
     def traffic(self) -> dict[str, float]:
-        """Bytes that a full step reads and writes, by kind of operation; the mean of two."""
+        """Return the bytes that a full step reads and writes, by kind of operation; mean of two."""
         return {kind: found / 2 for kind, found in traffic(lambda: self.run(2)).items()}
 
     @property
@@ -122,7 +119,7 @@ class _Loop:
         return sum(p.numel() for p, kind in kinds if kind == "hidden")
 
     def close(self) -> None:
-        """Let go of the model."""
+        """Detach the engine from the model."""
         if self._engine is not None:
             self._engine.detach()
 

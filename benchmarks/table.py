@@ -1,4 +1,4 @@
-"""A suite's results as Markdown tables."""
+"""Markdown tables of the results of a suite."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ NONE = "n/a"
 
 
 def main_setting(summary: Summary) -> str:
-    """The setting whose arms are compared in full."""
+    """Return the setting whose arms are all compared."""
     return "tuned" if "tuned" in summary.settings else next(iter(summary.settings))
 
 
 def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
-    """What makes the blocks of a suite, by name."""
+    """Return a function for the text of each block of a suite, by name."""
     suite = f"bench {results['suite']}"
     summary = Summary(results)
     return {
@@ -36,13 +36,13 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
 
 
 def source(results: Mapping[str, Any]) -> str:
-    """Where the numbers come from: suite, seeds, cells and machine."""
+    """Describe the source of the numbers: suite, seeds, cells and machine."""
     env, cells, seeds = results["environment"], results["cells"], results["seeds"]
     codes = {which: len(found) for which, found in results["code"].items() if len(found) > 1}
     states = " and ".join(f"those {which} from {n}" for which, n in codes.items())
     mixed = f" The runs come from several states of the code: {states}." if codes else ""
     if results["suite"] == "smoke":
-        mixed += " Runs of a few steps: they show that everything runs, and nothing else."
+        mixed += " Runs of a few steps show only that everything runs."
     hint = "" if seeds >= FEW_SEEDS else " So few seeds make every difference a hint."
     filled = "all" if cells["done"] == cells["planned"] else f"{cells['done']:,} of"
     some = "" if filled == "all" else " Where fewer seeds are named, differences are hints."
@@ -55,9 +55,9 @@ def source(results: Mapping[str, Any]) -> str:
 
 
 def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
-    """What each mechanism does in the main setting, a row per task and arm.
+    """Compare the mechanisms in the main setting, a row per task and arm.
 
-    Seconds are full steps times their cost in alternating blocks of one process.
+    Seconds are the number of full steps times their cost as `step_cost.measure` finds it.
     """
     rows, setting = [], main_setting(summary)
     for task in summary.tasks:
@@ -79,7 +79,7 @@ def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
 
 
 def settings_table(summary: Summary) -> str:
-    """Speedup with and without predicted steps, a column per setting."""
+    """Compare the speedups with and without predicted steps, a column per setting."""
     rows = []
     for arm in ("corrected", "hybrid", "landed"):
         shown = [name for name, arms in summary.settings.items() if arm in arms]
@@ -95,7 +95,7 @@ def settings_table(summary: Summary) -> str:
 
 
 def arms_table(summary: Summary) -> str:
-    """Speedup of every arm in the main setting, a row per arm and a column per task."""
+    """List the speedup of every arm in the main setting, a row per arm, a column per task."""
     rows, setting = [], main_setting(summary)
     for arm in summary.settings[setting]:
         if arm not in PLAIN:
@@ -107,7 +107,7 @@ def arms_table(summary: Summary) -> str:
 
 
 def losses_table(summary: Summary) -> str:
-    """Loss, steps, time and memory of every arm in every setting and task."""
+    """List loss, steps, time and memory of every arm in every setting and task."""
     rows = []
     for task in summary.tasks:
         for setting, arms in summary.settings.items():
@@ -126,7 +126,7 @@ def losses_table(summary: Summary) -> str:
 
 
 def steps_table(steps: Mapping[str, Any]) -> str:
-    """What the plug-in adds to a full step, a row per task."""
+    """List the cost of the plug-in in a full step, a row per task."""
     rows, waits = [], any("waits" in found[way] for found in steps.values() for way in WAYS)
     for task, found in steps.items():
         ratios = [(found[way]["ratio"], *found[way]["quartiles"]) for way in WAYS]
@@ -149,7 +149,7 @@ def _loss(summary: Summary, found: Figures) -> str:
 
 
 def _fewer(summary: Summary, seeds: int) -> str:
-    """What follows a number of fewer seeds than the suite has."""
+    """Return a note on the number of seeds if it is lower than the suite's."""
     return f" ({seeds} seed{'s' * (seeds != 1)})" if seeds < summary.seeds else ""
 
 
@@ -161,7 +161,7 @@ def _cell(summary: Summary, task: str, setting: str, arm: str) -> str:
 
 
 def speedup_text(found: Speedup) -> str:
-    """A speedup with its interval."""
+    """Format a speedup with its interval."""
     interval = "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
     return f"{found.bound}{found.value:.2f}{interval}"
 
@@ -175,6 +175,6 @@ def _worst(total: Overall | None) -> str:
 
 
 def markdown(titles: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table."""
+    """Return a Markdown table."""
     lines = [titles, ["---"] * len(titles), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

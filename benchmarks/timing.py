@@ -1,4 +1,4 @@
-"""How a benchmark times full steps: blocks that take turns, and what makes the host wait."""
+"""Timing of full steps, and detection of synchronisation with the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def seconds(step: Callable[[], object], steps: int, device: torch.device) -> float:
-    """Seconds of so many full steps: processor time on a CPU, wall time with a CUDA device."""
+    """Return the seconds of ``steps`` full steps: processor time on a CPU, wall time on CUDA."""
     clock = perf_counter if device.type == "cuda" else process_time
     _wait(device)
     started = clock()
@@ -27,7 +27,7 @@ def _wait(device: torch.device) -> None:
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """First quartile, median and third quartile; three times the value of a single one."""
+    """Return first quartile, median and third quartile; of a single value itself, three times."""
     if len(values) < 2:
         return (values[0],) * 3
     low, middle, high = statistics.quantiles(values, n=4)
@@ -35,7 +35,7 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def waits(step: Callable[[], object], steps: int) -> str | None:
-    """The complaint about the first wait of the host in so many full steps, None without one."""
+    """Return torch's message on the first synchronisation in ``steps`` full steps, or None."""
     try:
         with _no_waiting():
             for _ in range(steps):

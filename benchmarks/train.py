@@ -22,22 +22,22 @@ _CHECK_EVERY = 50
 
 
 def warm(task: Task) -> None:
-    """Load the task's data, and what its model starts from: nobody's cost."""
+    """Load the data and the initial weights of a task, so that no run is charged for it."""
     task.model(0)
     next(task.batches(0))
 
 
 def train(cell: Cell, task: Task) -> dict[str, Any]:
-    """Train, and measure.
+    """Train a cell and measure loss, steps, seconds and memory.
 
     Args:
-        cell: What to train.
-        task: The cell's task.
+        cell: The cell.
+        task: Its task.
 
     Returns:
         ``loss`` (None if the run diverged), ``full_steps``, ``predicted_steps`` that stand,
-        ``undone_steps``, ``seconds`` of training (processor time where there is no CUDA device, so
-        that other work on the machine counts little), and ``memory`` (bytes, see `Memory`).
+        ``undone_steps``, ``seconds`` of training (processor time without a CUDA device, so that
+        other work on the machine counts little), and ``memory`` (bytes, see `Memory`).
     """
     warm(task)
     memory = Memory()
@@ -84,11 +84,11 @@ class Run:
         before: Callable[[], object] = lambda: None,
         after: Callable[[float], object] = lambda rate: None,
     ) -> None:
-        """Train to the end of the schedule, or until the loss is no number.
+        """Train to the end of the schedule, or until a weight is not finite.
 
         Args:
-            before: Called in front of every full step.
-            after: Called behind it with the learning rate of the last group.
+            before: Called before every full step.
+            after: Called after it with the learning rate of the last group.
         """
         while self.finite and not self._done:
             if self.engine is not None:
@@ -110,7 +110,7 @@ class Run:
         return all(bool(p.isfinite().all()) for p in self.model.parameters())
 
     def show_final_weights(self) -> None:
-        """Put the weights that count into the model, where others were trained."""
+        """Load the final weights into the model if the optimizer trained others."""
         parts = [p for p in (self._stepper, *self._optimizers) if hasattr(p, "eval")]
         for part in parts:
             part.eval()
@@ -126,13 +126,13 @@ class Run:
 def refresh_batch_norm(
     task: Task, model: nn.Module, batches: Iterator[Any], count: int = 32
 ) -> None:
-    """Take batch-norm statistics anew, for weights that are not those that were trained.
+    """Compute batch-norm statistics again, for weights that were not trained themselves.
 
     Args:
-        task: Whose forward passes are made.
-        model: In training mode.
-        batches: Where the next ``count`` batches come from.
-        count: Number of batches; none are drawn without batch norm.
+        task: Task whose forward pass is used.
+        model: Model in training mode.
+        batches: Source of batches.
+        count: Number of batches to draw; none without batch norm.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     momenta = [norm.momentum for norm in norms]

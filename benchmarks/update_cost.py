@@ -1,4 +1,4 @@
-"""Measures what corrected updates and predicted steps cost in themselves, beside AdamW's update.
+"""Measures the cost of corrected updates and predicted steps relative to AdamW's update.
 
 Run with: python -m benchmarks.update_cost > docs/results/step_cost.json
 """
@@ -25,11 +25,11 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.forecast.predictors import MomentumPredictor
 
 SIZES = {"1M": (4, 144), "10M": (6, 384)}
-"""Blocks and width of the stacks of matrices, about as many parameters as their names say."""
+"""Blocks and width of a stack of matrices, by its approximate number of parameters."""
 
 ROUNDS = {"1M": 16, "10M": 6}
 LENGTH = 4
-"""Full steps of a block."""
+"""Full steps in a block."""
 
 _PREDICTED = {"speedup": 2, "predictors": {"hidden": MomentumPredictor(gated=False)}}
 MECHANISMS: dict[str, dict[str, Any]] = {
@@ -37,23 +37,23 @@ MECHANISMS: dict[str, dict[str, Any]] = {
     "predicted": {**_PREDICTED, "updates": {}},
     "corrected + predicted": _PREDICTED,
 }
-"""What is measured, as arguments of `HybridConfig`; with a predicted step before every full one."""
+"""Arguments of `HybridConfig` by mechanism; predicted steps come before every full step."""
 
 
 def stack(blocks: int, width: int) -> nn.Module:
-    """The hidden matrices of a transformer: 12 width² parameters in four matrices per block."""
+    """Return the hidden matrices of a transformer: four per block, 12 width² parameters."""
     shapes = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
     return nn.ModuleList(nn.Linear(i, o, bias=False) for _ in range(blocks) for i, o in shapes)
 
 
 class Steps:
-    """Full steps on preset gradients: the fused AdamW update, alone or with an engine around it.
+    """Full steps with constant gradients: the fused AdamW update, alone or with an engine.
 
     Args:
         mechanism: One of :data:`MECHANISMS`, for all parameters; None for the update alone.
         size: One of :data:`SIZES`.
-        history: How averages are stored.
-        device: Where to compute.
+        history: ``history_dtype`` of the configuration.
+        device: Device to compute on.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Steps:
         self.bytes = held(self._engine, model, self._optimizer) if self._engine else 0
 
     def seconds(self) -> float:
-        """Seconds that a block of steps takes: processor time, or wall time with a device."""
+        """Return the seconds of a block of full steps; see `timing.seconds`."""
         return seconds(self.step, LENGTH, self._device)
 
     def step(self) -> None:
-        """One full step, with the predicted one before it."""
+        """Take one full step, after the predicted step that is due."""
         if self._engine is not None:
             self._engine.before_step()
         self._optimizer.step()
@@ -91,11 +91,11 @@ class Steps:
             self._engine.after_step(self._loss)
 
     def passes(self) -> dict[str, float]:
-        """Reads and writes of a 32-bit buffer over the parameters, of products and of the rest."""
+        """Return memory traffic in units of a 32-bit buffer over all parameters, by operation."""
         return {key: bytes_ / 4 / self.parameters for key, bytes_ in traffic(self.step).items()}
 
     def copy_seconds(self) -> float:
-        """Seconds of a pass: half a plain copy of 32-bit parameters."""
+        """Return the seconds to read or write such a buffer: half of a copy."""
         source = [torch.randn_like(p) for p in self._shapes]
         target = [torch.empty_like(p) for p in self._shapes]
         times = []
@@ -106,19 +106,24 @@ class Steps:
         return statistics.median(times) / 2
 
     def close(self) -> None:
-        """Let go of the parameters."""
+        """Detach the engine from the parameters."""
         if self._engine is not None:
             self._engine.detach()
 
 
 def measure(mechanism: str, size: str, history: str) -> dict[str, Any]:
-    """What a mechanism adds to the fused AdamW update on the CPU, from alternating blocks.
+    """Measure the cost that a mechanism adds to the fused AdamW update, in alternating blocks.
+
+    Args:
+        mechanism: One of :data:`MECHANISMS`.
+        size: One of :data:`SIZES`.
+        history: ``history_dtype`` of the configuration.
 
     Returns:
-        ``ms_per_million_parameters`` that are added to a full step (the same number is nanoseconds
-        per parameter), ``ratio`` of that to the update alone with its ``quartiles`` over pairs of
-        blocks, ``adamw_ms_per_million_parameters``, ``bytes_per_parameter`` that are held, the
-        ``passes`` that are added, and ``copy_ms_per_million_parameters`` of one pass of a copy.
+        ``ms_per_million_parameters``, the time added to a full step; ``ratio`` of it to the update
+        alone, with ``quartiles`` over pairs of blocks; ``adamw_ms_per_million_parameters``;
+        ``bytes_per_parameter`` held by the engine; ``passes`` added, see :meth:`Steps.passes`; and
+        ``copy_ms_per_million_parameters`` of one such pass.
     """
     alone, steps = Steps(None, size), Steps(mechanism, size, history)
     pairs = [(alone.seconds(), steps.seconds()) for _ in range(ROUNDS[size])]
@@ -150,7 +155,7 @@ def _summary(pairs: Sequence[tuple[float, float]], parameters: int) -> dict[str,
 
 
 def main() -> dict[str, Any]:
-    """Every mechanism at every size with either history, in one thread."""
+    """Measure every mechanism at every size with either history, on one thread."""
     torch.set_num_threads(1)
     cells = itertools.product(MECHANISMS, SIZES, HISTORY_DTYPES)
     return {

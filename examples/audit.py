@@ -1,4 +1,4 @@
-"""The audit of audit.yaml from Python: are full steps saved on this model?
+"""The audit of audit.yaml from Python: does the callback save full steps on this model?
 
 Run with: python examples/audit.py (about three minutes on one core)
 """
@@ -14,7 +14,7 @@ from hybrid_predict.audit import AuditConfig, audit
 
 
 def make_run(arm: Any, max_steps: int = 600) -> tuple[Any, DigitsNet, Digits]:
-    """What is trained: called once per arm and seed, with the seed set."""
+    """Return Trainer, model and data; called for each arm and seed, after seeding."""
     trainer = arm.trainer(max_steps=max_steps, accelerator="cpu", log_every_n_steps=20)
     return trainer, DigitsNet(learning_rate=3e-3), Digits()
 

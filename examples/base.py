@@ -1,7 +1,7 @@
 """An ordinary Lightning training with one line added: the callback.
 
-Look at: the two lines of HybridPredict, at the start what is corrected and predicted, at the end
-what came of it. The schedule has seen as many steps as without it; fewer of them were full steps.
+Look at: the two lines that HybridPredict prints. The first says what is corrected and predicted,
+the last how many steps were full and predicted. The schedule advances as many steps as without it.
 
 Run with: python examples/base.py (about 15 seconds on one core)
 """
@@ -16,7 +16,7 @@ from hybrid_predict import HybridPredict
 
 def main(max_epochs: int = 15) -> L.Trainer:
     L.seed_everything(0, verbose=False)
-    callback = HybridPredict(speedup=1.5)  # the line that is added; the rest is as it was
+    callback = HybridPredict(speedup=1.5)  # the added line
     trainer = L.Trainer(
         max_epochs=max_epochs,
         callbacks=[callback],

@@ -1,4 +1,4 @@
-"""An ordinary LightningModule and LightningDataModule, which know nothing of hybrid_predict.
+"""An ordinary LightningModule and LightningDataModule, without code for hybrid_predict.
 
 Used by audit.py and audit.yaml.
 """
@@ -53,7 +53,7 @@ class DigitsNet(L.LightningModule):
 
 
 class Digits(L.LightningDataModule):
-    """Scikit-learn's images of digits, 8 x 8 pixels; a fifth of them is for validation."""
+    """Scikit-learn's images of digits, 8 x 8 pixels; a fifth is held out for validation."""
 
     def __init__(self, batch_size: int = 64) -> None:
         super().__init__()
@@ -73,9 +73,9 @@ class Digits(L.LightningDataModule):
 
 
 def shifted(images: Tensor) -> Tensor:
-    """Every image moved by up to a pixel in each direction at random, so that none is seen twice.
+    """Move every image by up to one pixel in each direction, at random.
 
-    Without it the net would soon know all 1400 images by heart, and more steps would not help.
+    Without augmentation the net soon overfits to the 1400 images, and more steps do not help.
     """
     padded = F.pad(images[:, 0], (1, 1, 1, 1))
     rows, columns = (torch.randint(3, (len(images), 1)) + torch.arange(8) for _ in range(2))

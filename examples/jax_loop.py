@@ -1,7 +1,7 @@
-"""A JAX loop of your own: the loss's value_and_grad stays, a train step goes around it.
+"""A JAX loop of your own: train_step wraps value_and_grad of the loss and an optax optimizer.
 
 Look at: train_step, which takes value_and_grad and the optimizer's constructor, and record.steps.
-The rate is a schedule over all N steps. Pass the state on: its buffers are donated to the next one.
+The rate is a schedule over all N steps. Use each state only once: its buffers are donated.
 
 Run with: python examples/jax_loop.py (about 15 seconds on one core; needs hybrid-predict[jax])
 """

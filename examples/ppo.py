@@ -1,7 +1,7 @@
 """Proximal policy optimization (Schulman et al., 2017) on CartPole in a plain loop.
 
-An update on one minibatch is one full step. Every rollout is learned from in as many steps as
-without the plug-in, of which some are predicted; the environment is played as often as without it.
+An update on one minibatch is one full step. Each rollout gets as many steps as without the plug-in,
+some of them predicted. The number of rollouts does not change.
 
 Run with: pip install gymnasium && python examples/ppo.py [--plain]
 """
@@ -100,7 +100,7 @@ class Run:
                 yield [part[chosen] for part in rollout]
 
     def learn(self, rollout: list[Tensor]) -> None:
-        """The steps of one rollout; predicted steps take the place of its last batches."""
+        """Take the steps of one rollout; predicted steps replace its last batches."""
         engine, end = self.engine, self.engine.clock.steps + PER_ROLLOUT
         for batch in self.batches(rollout):
             if engine.done or engine.clock.steps >= end:
@@ -111,8 +111,8 @@ class Run:
             nn.utils.clip_grad_norm_(self.agent.parameters(), 0.5)
             self.optimizer.step()
             self.optimizer.zero_grad()
-            # What is learned from changes with every rollout, so its loss need not fall: it only
-            # shows which matrices are heads, and is not watched.
+            # The loss of a new rollout need not be lower than that of the last one. So it only
+            # shows which matrices are heads, and no verdict uses it.
             engine.observe_graph(loss)
             for _ in range(engine.after_step().ticks):
                 self.scheduler.step()

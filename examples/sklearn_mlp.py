@@ -1,8 +1,8 @@
-"""scikit-learn's MLPClassifier, which shows neither gradients nor a graph, driven from outside.
+"""scikit-learn's MLPClassifier, which exposes no gradients, with corrected and predicted steps.
 
-Look at: full_step, where one call of partial_fit is a full step. With solver="sgd", momentum=0 it
-moves the weights by minus rate times gradient, so the displacement tells the gradient. Weights are
-written in place: the solver holds the same arrays.
+Look at: full_step, where one call of partial_fit is a full step. With solver="sgd" and momentum=0
+the displacement is minus rate times gradient, which gives the gradient. Weights are written in
+place, because the solver holds the same arrays.
 
 Run with: python examples/sklearn_mlp.py (about 5 seconds on one core)
 """
@@ -39,7 +39,7 @@ def copied(model):
 
 
 def full_step(model, state, config, batch):
-    """One call of partial_fit between predict and correct; the loss is that of moved weights."""
+    """Take one full step: partial_fit between predict and correct."""
     before, state = predict(state, copied(model), RATE, config=config)
     write(model, before)
     model.partial_fit(*batch)
@@ -58,7 +58,7 @@ def main(speedup=1.5, updates=None):
         (64, 64), solver="sgd", momentum=0.0, learning_rate_init=RATE, batch_size=BATCH,
         shuffle=False, random_state=0,
     )  # fmt: skip
-    model.partial_fit(images[:BATCH], labels[:BATCH], classes=np.arange(10))  # makes the weights
+    model.partial_fit(images[:BATCH], labels[:BATCH], classes=np.arange(10))  # creates the weights
     config = HybridConfig(
         speedup=speedup, total_steps=TOTAL_STEPS, kinds={"2.coefs": "head"},
         updates={"hidden": "spectral"} if updates is None else updates,

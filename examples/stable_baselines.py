@@ -18,14 +18,14 @@ from hybrid_predict import HybridConfig, HybridEngine
 
 
 class HybridPPO(BaseCallback):
-    """Every minibatch that the buffer hands out is a full step.
+    """Makes every minibatch of the rollout buffer a full step.
 
-    Each rollout has as many steps as without the callback, some of them predicted in the place of
-    its last minibatches. Environment, rollouts and schedules of PPO stay as they are. The losses of
-    rollouts are no one quantity that should fall, so none is watched.
+    Each rollout has as many steps as without the callback; predicted steps replace its last
+    minibatches. Environment, rollouts and schedules of PPO do not change. Losses of different
+    rollouts cannot be compared, so no verdict uses them.
 
     Args:
-        **fields: Of :class:`HybridConfig`; what is learned from gives ``total_steps``.
+        **fields: Fields of :class:`HybridConfig`; ``total_steps`` is set from PPO's arguments.
     """
 
     def __init__(self, **fields: Any) -> None:
@@ -50,7 +50,7 @@ class HybridPPO(BaseCallback):
         self.end = self.engine.clock.steps + self.per_rollout
 
     def _full_steps(self, batch_size: int | None = None) -> Iterator[Any]:
-        """The buffer's minibatches, with the two calls of the engine around each."""
+        """Yield the buffer's minibatches, with the two calls of the engine around each."""
         engine = self.engine
         assert engine is not None
         try:
@@ -61,7 +61,7 @@ class HybridPPO(BaseCallback):
                 yield samples
                 engine.after_step()
         finally:
-            engine.abandon()  # PPO leaves a pass where the policy has moved by more than target_kl
+            engine.abandon()  # PPO ends a pass early if the policy moved by more than target_kl
 
     def _on_training_end(self) -> None:
         if self.engine is not None:

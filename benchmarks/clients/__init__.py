@@ -1,4 +1,4 @@
-"""Published packages with the plug-in in their own training, by name.
+"""Published packages that train with the plug-in, by name.
 
 Add a client: one file with a final subclass of `Client` and an instance of it, and one line here.
 """
@@ -17,10 +17,10 @@ CLIENTS = {
     "fusion": "pytorch_forecasting",
     "deeptab": "deeptab",
 }
-"""The module of each client."""
+"""Module of each client by name."""
 
 
 def client(name: str) -> Client:
-    """A client by its name."""
+    """Return a client by name."""
     found: Client = import_module(f"benchmarks.clients.{CLIENTS[name]}").CLIENT
     return found

@@ -1,4 +1,4 @@
-"""What a client is: a published package that trains, with its own defaults, on small data."""
+"""Base class of clients: published packages that train small models with the plug-in."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ QUIET: dict[str, Any] = {
     "enable_model_summary": False,
     "logger": False,
 }
-"""What every Trainer is given."""
+"""Arguments of every Trainer."""
 
 
 class Client(ABC):
-    """A model of a package, its data, and the way in which the package trains it.
+    """A model of a package, trained by the package's own code on small data.
 
-    All but what is named in ``trains`` is the package's default.
+    Settings are the package's defaults, unless ``trains`` names them.
 
     Attributes:
-        package: The distribution that holds it.
-        trains: The model, the data, and every setting that is not a default.
-        metric: The package's own validation metric.
-        lower: Whether less of it is better.
+        package: Name of the distribution.
+        trains: Model, data, and every setting that is not a default, in words.
+        metric: Name of the package's own validation metric.
+        lower: Whether a lower value is better.
         length: Length of the full run, in ``unit``.
-        unit: What the package counts a run's length in: ``epochs`` or ``steps``.
+        unit: Unit in which the package counts the length of a run: ``epochs`` or ``steps``.
     """
 
     package: ClassVar[str]
@@ -39,31 +39,31 @@ class Client(ABC):
 
     @abstractmethod
     def data(self, seed: int) -> Any:
-        """What is trained and validated on.
+        """Return data for training and validation.
 
         Args:
-            seed: Of its split, and of what is made.
+            seed: Seed of the split and of generated data.
         """
 
     @abstractmethod
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train as the package's own pages do; the generators have been seeded.
+        """Train as the package's documentation does; the random generators are seeded before.
 
         Args:
-            data: What :meth:`data` gave.
-            length: Of the run, in ``unit``.
-            callbacks: For the Trainer, the plug-in among them.
+            data: Result of :meth:`data`.
+            length: Length of the run, in ``unit``.
+            callbacks: Callbacks for the Trainer, with or without the plug-in.
 
         Returns:
-            What :meth:`quality` needs.
+            An object for :meth:`quality`.
         """
 
     @abstractmethod
     def quality(self, trained: Any, data: Any) -> float:
-        """The metric of what was trained, on data that it was not trained on."""
+        """Return the metric of a trained model on data held out from training."""
 
     @final
     def to_dict(self) -> dict[str, Any]:
-        """What is trained, as plain data."""
+        """Return the description of the client as plain data."""
         names = ("package", "trains", "metric", "lower", "length", "unit")
         return {**{n: getattr(self, n) for n in names}, "version": version(self.package)}

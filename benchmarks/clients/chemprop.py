@@ -23,7 +23,7 @@ class Chemprop(Client):
     length = 50
 
     def data(self, seed: int) -> Any:
-        """Loaders of a random split into 80 % and 20 %."""
+        """Return loaders of a random split into 80 % and 20 %."""
         import chemprop.data as cp
         from rdkit import Chem, RDConfig
         from rdkit.Chem.Crippen import MolLogP
@@ -41,7 +41,7 @@ class Chemprop(Client):
         return cp.build_dataloader(train, seed=seed), cp.build_dataloader(val, shuffle=False)
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train with a Trainer of Lightning, as chemprop's own pages do."""
+        """Train with a Trainer of Lightning, as chemprop's documentation does."""
         import lightning.pytorch as pl
         from chemprop import models, nn
 
@@ -53,7 +53,7 @@ class Chemprop(Client):
         return trainer
 
     def quality(self, trained: Any, data: Any) -> float:
-        """The loss that chemprop logs on the validation loader."""
+        """Return the loss that chemprop logs on the validation loader."""
         return float(trained.validate(trained.model, data[1], verbose=False)[0]["val_loss"])
 
 

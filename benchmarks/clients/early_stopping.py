@@ -1,7 +1,8 @@
-"""Where an scVI run stops whose validation metric has a warm-up of its own.
+"""Epoch at which early stopping ends an scVI run whose loss changes during a warm-up.
 
-While the weight of the KL term rises, the evidence lower bound on held-out cells hardly falls, and
-with the plug-in it has fallen further before. A patience of a few epochs may take that for the end.
+While the weight of the KL term rises, the negated evidence lower bound on held-out cells hardly
+falls, the less with the plug-in, because it has fallen further before. Early stopping with a
+patience of a few epochs may then end the run.
 
 Run with: python -m benchmarks.clients.early_stopping
 """
@@ -22,10 +23,10 @@ from hybrid_predict.runs.runtime import environment, write_json
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "early_stopping.json"
 
 EPOCHS, RISE, PATIENCE, SEEDS = 60, 30, 5, 3
-"""Epochs of the run, those in which the weight of KL rises, patience, and seeds."""
+"""Epochs of a run, epochs in which the weight of KL rises, patience, number of seeds."""
 
 ADVISED = {"early_stopping_warmup_epochs": RISE}
-"""Early stopping begins where the warm-up of what it watches ends."""
+"""Arguments of ``train`` that start early stopping after the warm-up."""
 
 WAYS: dict[str, tuple[bool, dict[str, Any]]] = {
     "plain": (False, {}),
@@ -33,11 +34,11 @@ WAYS: dict[str, tuple[bool, dict[str, Any]]] = {
     "plain, as advised": (False, ADVISED),
     "hybrid, as advised": (True, ADVISED),
 }
-"""Whether the plug-in is there, and further arguments of ``train``."""
+"""Whether to train with the plug-in, and further arguments of ``train``."""
 
 
 def stopped(plugin: bool, more: dict[str, Any], seed: int) -> dict[str, Any]:
-    """The epoch at which a run stopped, and the bound on held-out cells then."""
+    """Train; return the epoch at which the run stopped, and the bound on held-out cells."""
     import scvi
     from lightning.fabric import seed_everything
 
@@ -61,7 +62,7 @@ def stopped(plugin: bool, more: dict[str, Any], seed: int) -> dict[str, Any]:
 
 
 def table(found: dict[str, Any]) -> list[list[str]]:
-    """A row for each way: epochs at which its runs stopped, mean bound."""
+    """Return a row for each way: epochs at which its runs stopped, and mean bound."""
     rows = []
     for way in WAYS:
         runs = [row for row in found["rows"] if row["way"] == way]

@@ -25,13 +25,13 @@ class Nhits(Client):
     unit = "steps"
 
     def data(self, seed: int) -> Any:
-        """Monthly passengers of two airlines."""
+        """Return the monthly passengers of two airlines."""
         from neuralforecast.utils import AirPassengersPanel
 
         return AirPassengersPanel[["unique_id", "ds", "y"]]
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train on all but the last two years, and forecast each year that lies in them."""
+        """Train without the last two years, and forecast every window of a year in them."""
         import neuralforecast
         from neuralforecast.models import NHITS
 
@@ -44,7 +44,7 @@ class Nhits(Client):
         return forecasts.cross_validation(data, n_windows=None, test_size=TESTED, step_size=1)
 
     def quality(self, trained: Any, data: Any) -> float:
-        """The mean over series and windows."""
+        """Return the mean absolute error over series and windows."""
         return float((trained["y"] - trained["NHITS"]).abs().mean())
 
 

@@ -1,4 +1,4 @@
-"""pytorch-forecasting: a temporal fusion transformer on series that the package makes."""
+"""pytorch-forecasting: a temporal fusion transformer on series that the package generates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Fusion(Client):
     length = 20
 
     def data(self, seed: int) -> Any:
-        """Loaders of the series' beginnings, and of their last windows."""
+        """Return loaders of the beginnings of the series, and of their last windows."""
         from pytorch_forecasting import TimeSeriesDataSet
         from pytorch_forecasting.data.examples import generate_ar_data
 
@@ -58,7 +58,7 @@ class Fusion(Client):
         return trainer
 
     def quality(self, trained: Any, data: Any) -> float:
-        """The loss that the package logs on the validation loader."""
+        """Return the loss that the package logs on the validation loader."""
         return float(trained.validate(trained.model, data[2], verbose=False)[0]["val_loss"])
 
 

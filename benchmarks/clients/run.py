@@ -1,4 +1,4 @@
-"""Trains every arm of a client in one process, and keeps finished seeds."""
+"""Trains all arms of a client, and stores each finished seed."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from benchmarks.run import code_digest
 from hybrid_predict.runs.runtime import environment, write_json
 
 ARMS: dict[str, Any] = {"full": None, "hybrid": {}, "auto": {"speedup": "auto"}, "short": None}
-"""Arguments of the callback by arm, in the order in which a seed's arms are trained."""
+"""Arguments of the callback by arm, in the order of training; None trains without it."""
 
 SHORT = 2 / 3
-"""Length of the short arm as a share of the full one; the default speedup's."""
+"""Length of the short arm as a share of the full one: 1 / 1.5, the default speedup."""
 
 SCHEMA = 1
-"""Of the results file: what its fields mean."""
+"""Version of the results file's fields."""
 
 Row = dict[str, Any]
 
 
 def results(path: Path) -> dict[str, Any]:
-    """What a results file holds; the frame of one if there is none."""
+    """Read a results file; empty results if it does not exist."""
     if path.exists():
         found: dict[str, Any] = json.loads(path.read_text("utf-8"))
         return found
@@ -42,15 +42,15 @@ def results(path: Path) -> dict[str, Any]:
 
 
 def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> dict[str, Any]:
-    """Run what is not done yet; write the file after every seed of every client.
+    """Train the seeds that are not finished yet; write the file after each of them.
 
-    Each seed of a client has a process of its own, so that no package meets another.
+    Each seed of a client has a process of its own, so that packages do not affect each other.
 
     Args:
-        names: The clients.
-        seeds: So many of each, from 0.
-        path: The results file; finished seeds in it are kept.
-        anew: Whether the chosen clients' finished seeds are made again.
+        names: Names of clients.
+        seeds: Number of seeds of each client.
+        path: Results file; finished seeds in it are kept.
+        anew: Whether to train finished seeds of these clients again.
     """
     found = results(path)
     if anew:
@@ -71,18 +71,17 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
 
 
 def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
-    """Train every arm of one seed, one after the other; a short run before them warms up.
+    """Train every arm with one seed, one after the other, after a short run to warm up.
 
-    Arms take turns. In odd seeds their order is reversed. So other work on the machine slows all of
-    them alike.
+    Odd seeds reverse the order of the arms, so that a slow spell of the machine favours none.
 
     Args:
-        name: The client.
-        seed: Of data, model and order.
-        share: Of the client's length; less than 1 to try it out.
+        name: Name of the client.
+        seed: Seed of data and model.
+        share: Share of the client's length to train for.
 
     Returns:
-        What the client tells of itself, and a row for each arm.
+        The description of the client, and a row for each arm.
     """
     torch.set_num_threads(1)
     quiet()
@@ -102,13 +101,13 @@ def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any]
 
 
 def quiet() -> None:
-    """Hold back what packages say about themselves."""
+    """Silence warnings and log lines of the packages."""
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
 
 
 def _trained(chosen: Client, arm: str, seed: int, length: int) -> Row:
-    """One run: its quality, steps, and seconds of processor time."""
+    """Train one run; return its quality, steps, and seconds of processor time."""
     from lightning.fabric import seed_everything
 
     from hybrid_predict import HybridPredict
@@ -141,5 +140,5 @@ def _count(updates: list[int], *_: object) -> None:
 
 
 def _seeds(rows: Iterable[Row], name: str) -> set[int]:
-    """The seeds of a client that are done."""
+    """Return the finished seeds of a client."""
     return {row["seed"] for row in rows if row["client"] == name}

@@ -1,4 +1,4 @@
-"""scvi-tools: a variational autoencoder of counts per gene, with a weight of KL that rises."""
+"""scvi-tools: a variational autoencoder of gene counts, with a rising weight of the KL term."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ CELLS, GENES, PROGRAMS, BATCHES = 420, 120, 6, 2
 
 @final
 class Scvi(Client):
-    """The default model of scvi-tools on counts that a few programs of genes explain."""
+    """The default model of scvi-tools on counts generated from a few gene programs."""
 
     package = "scvi-tools"
     trains = f"`SCVI`, counts of {CELLS} cells and {GENES} genes from {PROGRAMS} programs"
@@ -22,7 +22,7 @@ class Scvi(Client):
     length = 400
 
     def data(self, seed: int) -> Any:
-        """Negative binomial counts, in two batches."""
+        """Return negative binomial counts in two batches."""
         import anndata
 
         random = np.random.default_rng(seed)
@@ -38,11 +38,11 @@ class Scvi(Client):
         return cells
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train with the split of 90 % that scvi-tools makes."""
+        """Train on the 90 % that scvi-tools chooses."""
         import scvi
         import torch
 
-        scvi.settings.seed = torch.initial_seed() % 2**31  # of the split
+        scvi.settings.seed = torch.initial_seed() % 2**31  # seed of the split
         scvi.model.SCVI.setup_anndata(data, batch_key="batch")
         model = scvi.model.SCVI(data)
         own = {k: v for k, v in QUIET.items() if k != "enable_model_summary"}  # set by the package
@@ -50,7 +50,7 @@ class Scvi(Client):
         return model
 
     def quality(self, trained: Any, data: Any) -> float:
-        """The negated evidence lower bound of the cells that were held out."""
+        """Return the negated evidence lower bound of the held-out cells."""
         return float(-trained.get_elbo(indices=trained.validation_indices, return_mean=True))
 
 

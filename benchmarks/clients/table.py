@@ -1,4 +1,4 @@
-"""The clients' results as a Markdown table."""
+"""Markdown tables of the clients' results."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from benchmarks.table import NONE, markdown
 from hybrid_predict.runs.evidence import FEW_SEEDS, bounds, spread
 
 LEVEL = 0.95
-"""Of the intervals of paired differences."""
+"""Level of the confidence intervals of paired differences."""
 
 SHOWN = ("full", "short", "hybrid", "auto")
-"""The arms in the order of the columns."""
+"""Arms in the order of the columns."""
 
 
 def qualities(results: Mapping[str, Any]) -> str:
-    """Quality by arm, and the paired difference from the full run, a row per client."""
+    """List quality by arm, and the paired difference from the full run, a row per client."""
     rows = []
     for name, told in results["clients"].items():
         by_arm = arms(results, name)
@@ -34,7 +34,7 @@ def qualities(results: Mapping[str, Any]) -> str:
 
 
 def costs(results: Mapping[str, Any]) -> str:
-    """Full steps and processor time of the whole run, a row per client."""
+    """List full steps and processor time, a row per client."""
     rows = []
     for name in results["clients"]:
         by_arm = arms(results, name)
@@ -52,7 +52,7 @@ def costs(results: Mapping[str, Any]) -> str:
 
 
 def subjects(results: Mapping[str, Any]) -> str:
-    """What each client trains, as a list."""
+    """List the package, model, data and length of each client."""
     return "\n".join(
         f"- `{name}`: {told['package']} {told['version']}, {told['trains']}; "
         f"{told['length']} {told['unit']}."
@@ -61,7 +61,7 @@ def subjects(results: Mapping[str, Any]) -> str:
 
 
 def source(results: Mapping[str, Any]) -> str:
-    """Where the numbers come from."""
+    """Describe the source of the numbers: seeds, versions, clock."""
     env, counts = results["environment"], {len(a["full"]) for a in _all(results)}
     few, most = min(counts), max(counts)
     seeds = f"{few}" if few == most else f"{few} to {most}"
@@ -70,15 +70,15 @@ def source(results: Mapping[str, Any]) -> str:
     hint = " So few seeds make every difference a hint." if few < FEW_SEEDS else ""
     return (
         f"{seeds} paired seed{'s' * (most != 1)}, torch {env['torch']}, Python {env['python']}, "
-        "one thread. Processor time is that of the whole call that trains, of runs that follow "
-        "each other in turn in one process; median over seeds, in brackets the least and the most. "
+        "one thread. Processor time is that of the whole call that trains; runs of a seed follow "
+        "each other in one process. Medians over seeds; in brackets the lowest and the highest. "
         f"In brackets after differences: {LEVEL:.0%} intervals over seeds (Student's t).{hint}"
         f"{mixed}"
     )
 
 
 def blocks(results: Mapping[str, Any]) -> dict[str, str]:
-    """The page's blocks, by name."""
+    """Return the blocks of the page by name."""
     return {
         "clients source": source(results),
         "clients quality": qualities(results),
@@ -88,13 +88,13 @@ def blocks(results: Mapping[str, Any]) -> dict[str, str]:
 
 
 def arms(results: Mapping[str, Any], name: str) -> dict[str, list[dict[str, Any]]]:
-    """A client's rows by arm, in the order of seeds."""
+    """Return the rows of a client by arm, in the order of seeds."""
     rows = sorted((r for r in results["rows"] if r["client"] == name), key=lambda r: r["seed"])
     return {arm: [r for r in rows if r["arm"] == arm] for arm in {r["arm"]: 0 for r in rows}}
 
 
 def difference(values: list[float]) -> str:
-    """A mean difference with its interval; bold where the interval is above 0: worse."""
+    """Format a mean difference with its interval; bold if the whole interval is above 0, worse."""
     if not values:
         return NONE
     if len(values) < 2:
@@ -111,7 +111,7 @@ def _all(results: Mapping[str, Any]) -> list[dict[str, list[dict[str, Any]]]]:
 def _paired(
     by_arm: Mapping[str, list[dict[str, Any]]], one: str, other: str, field: str
 ) -> list[tuple[float, float]]:
-    """Finite values of two arms from the same seeds."""
+    """Return pairs of the finite values of two arms with the same seed."""
     pairs = zip(by_arm[one], by_arm[other], strict=True)
     return [(a[field], b[field]) for a, b in pairs if None not in (a[field], b[field])]
 

@@ -23,7 +23,7 @@ class Tide(Client):
     length = 20
 
     def data(self, seed: int) -> Any:
-        """Weekly differences, scaled; with and without what is tested."""
+        """Return scaled weekly differences, without and with the part to test on."""
         from darts import TimeSeries
         from statsmodels.datasets import co2
 
@@ -32,7 +32,7 @@ class Tide(Client):
         return series[:-TESTED], series
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train on all but the last four years."""
+        """Train without the last four years."""
         from darts.models import TiDEModel
 
         model = TiDEModel(
@@ -42,7 +42,7 @@ class Tide(Client):
         return model.fit(data[0])
 
     def quality(self, trained: Any, data: Any) -> float:
-        """The mean over windows that begin in the last four years."""
+        """Return the mean over windows that begin in the last four years."""
         from darts.metrics import mae
 
         windows = trained.historical_forecasts(

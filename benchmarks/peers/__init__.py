@@ -1,1 +1,1 @@
-"""Other published accelerators that forecasts are compared with."""
+"""Published optimizers and accelerators that the plug-in is compared with."""

@@ -1,4 +1,4 @@
-"""What the peers that wrap any optimizers have in common."""
+"""Base class of peers that wrap other optimizers."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ class AroundOptimizers:
 
     @torch.no_grad()
     def step(self) -> None:
-        """One step of every inner optimizer, and what follows it."""
+        """Step every inner optimizer, then do what the subclass adds."""
         for optimizer in self.optimizers:
             optimizer.step()
         self._after_step()
 
     def _after_step(self) -> None:
-        """Nothing."""
+        """Do nothing; subclasses override it."""

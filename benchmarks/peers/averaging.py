@@ -1,4 +1,4 @@
-"""Averaged weights for evaluation, whatever the optimizers."""
+"""Evaluation with averaged weights, for any optimizers."""
 
 from __future__ import annotations
 

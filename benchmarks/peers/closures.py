@@ -1,4 +1,4 @@
-"""What an optimizer's ``step`` does with its closure."""
+"""Calls the closure of an optimizer's ``step``."""
 
 from __future__ import annotations
 

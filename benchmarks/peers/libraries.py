@@ -114,13 +114,13 @@ def ademamix(
 def kron(
     params: Iterable[Tensor], lr: float, weight_decay: float = 0.0, momentum: float = 0.9
 ) -> Optimizer:
-    r"""Kron: momentum through a Kronecker-factored preconditioner that is learnt on the way (PSGD).
+    r"""Kron: momentum, preconditioned by a learnt Kronecker-factored matrix (PSGD).
 
     .. math:: w \leftarrow w - \eta \, (Q_1^T Q_1 \, \hat m \, Q_2^T Q_2 + \lambda w)
 
     with upper triangular Q, one for every dimension, and the root mean square of the preconditioned
     momentum limited to 1.1. The preconditioner is learnt in all of the first 500 steps, then less
-    and less often. Its random numbers are of its own, on the CPU: the global source is left alone.
+    and less often. It draws random numbers from generators of its own, on the CPU.
 
     Args:
         params: Matrices and kernels.
@@ -157,7 +157,7 @@ class _OwnNumbers:
         self._kept: tuple[Tensor, Any] = (torch_state, np.random.RandomState(seed).get_state())
 
     def swap(self, *_: object) -> None:
-        """Put the kept states in the place of the global ones, and keep those."""
+        """Exchange the kept states and the global ones."""
         outside = torch.get_rng_state(), np.random.get_state()
         torch.set_rng_state(self._kept[0])
         np.random.set_state(self._kept[1])

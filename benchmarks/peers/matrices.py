@@ -1,4 +1,4 @@
-"""Optimizers of matrices and convolution kernels alone: what Muon and SOAP-Muon share."""
+"""Base class of Muon and SOAP-Muon, optimizers of matrices and convolution kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 
 
 class MatrixOptimizer(Optimizer, ABC):
-    """An optimizer whose parameters have two dimensions at least, built on torch's Muon.
+    """An optimizer of parameters with at least two dimensions, built on torch's Muon.
 
     Args:
         params: Parameters of at least two dimensions, or groups of them.

@@ -1,4 +1,4 @@
-"""A forecast of drift in front of every full step, kept: EMA-Nesterov."""
+"""EMA-Nesterov: a movement along the drift before every full step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WINDOW = (0.15, 0.75)
 
 
 class EMANesterov(AroundOptimizers):
-    r"""Before every full step, weights move along an average of what full steps moved.
+    r"""Before every full step, weights move along the average of past displacements.
 
     .. math:: x_t = w_t + \beta \frac{\eta_{t-1}}{\max_s \eta_s} m_t, \qquad
         w_{t+1} = A(x_t), \qquad m_{t+1} = \gamma m_t + (1 - \gamma) (w_{t+1} - x_t)

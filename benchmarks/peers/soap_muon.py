@@ -78,7 +78,7 @@ class SOAPMuon(MatrixOptimizer):
     def _direction(
         self, state: dict[str, Any], gradient: Tensor, group: dict[str, Any]
     ) -> Tensor | None:
-        """What is orthogonalised; None in the first step."""
+        """Return the matrices to orthogonalise; None in the first step."""
         if not state:
             state["step"] = 0
             state["momentum_buffer"] = torch.zeros_like(gradient)
@@ -107,7 +107,7 @@ def _covariances(gradient: Tensor) -> dict[str, Tensor]:
 
 
 def _orthogonal_step(moved: list[tuple[Tensor, Tensor]], group: dict[str, Any]) -> None:
-    """The movement of Muon along the gradients of these matrices, without momentum of its own."""
+    """Return Muon's update for the gradients of these matrices, without momentum."""
     if not moved:
         return
     inner = torch.optim.Muon(

@@ -1,4 +1,4 @@
-"""Small, offline training tasks that show and check the forecasts at work."""
+"""Small training tasks of the benchmark; none needs a network."""
 
 from benchmarks.tasks.autoencoder import AUTOENCODER
 from benchmarks.tasks.base import Recipe, Task

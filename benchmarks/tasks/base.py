@@ -1,4 +1,4 @@
-"""What the benchmark asks of a task: model, batches, loss, quality, and a plain training recipe."""
+"""Base class of tasks: model, batches, loss, metric, and a recipe for plain training."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _LINEAR = "linear"
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How a task is trained when nobody forecasts anything: AdamW.
+    """Recipe for plain training of a task with AdamW.
 
     Args:
-        learning_rate: What a tutorial would use.
+        learning_rate: Default rate, as a tutorial would choose it.
         rates: Grid of learning rates for the tuned settings, ascending.
         betas: AdamW's decay rates.
         weight_decay: AdamW's weight decay, on all parameters.
@@ -55,11 +55,11 @@ class Recipe:
 class Task(ABC):
     """A training task; subclasses are final and hold their sizes as fields.
 
-    Whatever is random comes from the seed alone: the global random state is neither read nor moved.
+    All random numbers come from the seed; the global random state is neither read nor changed.
 
     Args:
-        name: What the command line and results files call it.
-        title: What readers call it.
+        name: Name on the command line and in results files.
+        title: Name in tables.
         steps: T, full steps of the plain run that others are compared with.
         recipe: Its plain training recipe.
 
@@ -95,12 +95,12 @@ class Task(ABC):
         """Training loss of a batch, 0-dim, with its autograd history."""
 
     def full_step(self, model: nn.Module, batch: Any, optimizer: Any) -> Tensor:
-        """Forward, backward, clipping and update; the loss, before the update.
+        """Run forward, backward, clipping and update; return the loss before the update.
 
         Args:
             model: The model.
             batch: A batch of :meth:`batches`.
-            optimizer: What has ``zero_grad()`` and ``step()``.
+            optimizer: An object with ``zero_grad()`` and ``step()``.
         """
         loss = self.loss(model, batch)
         optimizer.zero_grad()
@@ -115,7 +115,7 @@ class Task(ABC):
         """The metric of a model in evaluation mode."""
 
     def final_loss(self, model: nn.Module) -> float:
-        """The metric of a model in whatever mode, which is left as it was."""
+        """Return the metric of a model; its mode does not change."""
         training = model.training
         model.eval()
         try:
@@ -124,14 +124,14 @@ class Task(ABC):
             model.train(training)
 
     def tiny(self) -> Task:
-        """The same task for a few steps, to see that everything runs."""
+        """Return the same task with a few steps, for a quick test."""
         return replace(self, steps=12)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything the task's results depend on, as plain data."""
         plain = {**asdict(self), "metric": self.metric}
         if self.recipe.schedule == _LINEAR:
-            # Committed runs are known by a digest of this, from before recipes named a schedule.
+            # Committed runs have a digest of this from before recipes named a schedule.
             del plain["recipe"]["schedule"]
         return plain
 

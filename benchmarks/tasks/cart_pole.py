@@ -1,6 +1,6 @@
 """Poles on many carts in the wind: Barto, Sutton and Anderson's control problem (1983), in torch.
 
-Wind makes it harder than it was: there is no policy under which every pole stands.
+Because of the wind, no policy keeps every pole upright.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def pushed(state: Tensor, right: Tensor, wind: Tensor) -> Tensor:
         state: Position x (m), its velocity (m/s), angle of the pole from upright (rad), and its
             velocity (rad/s), shape [N, 4].
         right: Whether the cart is pushed to the right, or to the left, with 10 N; shape [N].
-        wind: What pushes it besides, in units of 12 N, shape [N].
+        wind: Force of the wind, in units of 12 N, shape [N].
 
     Returns:
         States of shape [N, 4].

@@ -89,8 +89,8 @@ def advantages(
 class ControlTask(Task):
     """Keep poles upright with proximal policy optimization (Schulman et al., 2017).
 
-    Every rollout is made with the weights that its first full step finds. A full step is one update
-    of the policy and the value. All that is random is drawn before.
+    A rollout is made with the weights before its first full step. A full step is one update of
+    policy and value. All random numbers are drawn before.
 
     Args:
         widths: Units of the hidden layers of policy and value.
@@ -102,7 +102,7 @@ class ControlTask(Task):
         trace: Decay of the advantage estimate's trace.
         clip: Largest change of a probability's ratio that is rewarded.
         value_weight: Of the value's squared error in the loss.
-        judged: Carts behind the metric.
+        judged: Carts in the evaluation.
     """
 
     metric = "negative mean return over one episode"
@@ -144,7 +144,7 @@ class ControlTask(Task):
 
     @torch.no_grad()
     def _roll(self, model: ActorCritic, rollout: dict[str, Any]) -> None:
-        """Let the policy drive, and note what it saw, did, and how that turned out."""
+        """Play a rollout; store states, actions, log-probabilities, advantages and returns."""
         carts, seen = rollout["carts"], []
         state, age = carts["state"], carts["age"]
         drawn = (rollout[name] for name in ("noise", "wind", "starts"))

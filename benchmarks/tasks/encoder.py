@@ -50,7 +50,7 @@ class PatchEncoder(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderTask(DigitsTask):
-    """Digits with an encoder that has learnt to tell how far an image is turned.
+    """Classify digits with an encoder that was pre-trained to predict the rotation of an image.
 
     Args:
         layers: Encoder layers.
@@ -86,7 +86,7 @@ class EncoderTask(DigitsTask):
 
 @lru_cache(maxsize=2)
 def pretrained(task: EncoderTask) -> dict[str, Tensor]:
-    """Weights of an encoder that tells turns by 0, 90, 180 and 270 degrees (Gidaris et al., 2018).
+    """Weights of an encoder that predicts rotations by 0, 90, 180 or 270 degrees (Gidaris, 2018).
 
     Args:
         task: Whose encoder it is, how long it is trained, and how images are augmented; always from

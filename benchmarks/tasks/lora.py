@@ -53,7 +53,7 @@ def base_state(task: ByteGPTTask) -> dict[str, Tensor]:
     """Weights of the GPT after its own training on source text, always from the same seed.
 
     Args:
-        task: What is trained, for how many steps, with which recipe.
+        task: Task to train on.
 
     Returns:
         Its state dict; the same tensors on every call in this process.

@@ -1,4 +1,4 @@
-"""What tasks on bytes of text share: random windows, their loss, fixed validation windows."""
+"""Base class of tasks on bytes of text: random windows, their loss, fixed validation windows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class TextTask(Task):
 
     Args:
         batch_size: Windows in a batch.
-        validation_batches: Batches of 32 windows behind the metric.
+        validation_batches: Batches of 32 windows in the evaluation.
     """
 
     metric = "validation loss (nats per byte)"

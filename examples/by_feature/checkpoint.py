@@ -1,7 +1,7 @@
-"""Checkpoints: a run that goes on from one is the uninterrupted run, bit for bit.
+"""Checkpoints: a resumed run is identical to the uninterrupted one, bit for bit.
 
-Look at: ModelCheckpoint and ckpt_path are used as always. The callback's state is part of the
-checkpoint; without the callback the checkpoint loads as well.
+Look at: ModelCheckpoint and ckpt_path, which are used as always. The checkpoint contains the state
+of the callback; it also loads without the callback.
 
 Run with: python examples/by_feature/checkpoint.py (about 10 seconds on one core)
 """

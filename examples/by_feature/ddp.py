@@ -1,7 +1,7 @@
 """Two processes: DDP, here over gloo on the CPU.
 
-Look at: the Trainer's strategy is all that is said of it. The first process alone speaks; both
-take the same predicted steps and end with the same weights.
+Look at: the strategy, an argument of the Trainer, is the only change. Only the first process
+prints; both take the same predicted steps and end with the same weights.
 
 Run with: python examples/by_feature/ddp.py (about 20 seconds on one core)
 """

@@ -1,7 +1,7 @@
 """Manual optimization: the module steps optimizer and scheduler itself.
 
-Look at: training_step is untouched. One call of it is one full step, and the scheduler is stepped
-for predicted steps too, so it ends where the plain run's would.
+Look at: training_step, which needs no change. One call is one full step. The callback steps the
+scheduler for predicted steps, so that it ends where it would without them.
 
 Run with: python examples/by_feature/manual_optimization.py (about 8 seconds on one core)
 """
@@ -19,7 +19,7 @@ from hybrid_predict import HybridPredict
 
 
 class ManualWaves(Waves):
-    """Updates in its own training step, with clipped gradients."""
+    """Steps its optimizer in its own training step, with clipped gradients."""
 
     def __init__(self) -> None:
         super().__init__()

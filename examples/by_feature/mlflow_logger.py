@@ -1,6 +1,6 @@
-"""MLflow: with an MLFlowLogger in the Trainer the callback records itself.
+"""MLflow: with an MLFlowLogger in the Trainer, the callback logs to MLflow.
 
-Look at: the command that is printed opens the run. Its metrics and tags are named hybrid_predict;
+Look at: the printed command, which opens the run. Its metrics and tags are named hybrid_predict;
 its artifacts hold the ledger and a figure.
 
 Run with: python examples/by_feature/mlflow_logger.py (about 20 seconds on one core)

@@ -1,7 +1,7 @@
-"""A predictor of one's own: a frozen dataclass with three methods, checked by the contract.
+"""A predictor of your own: a frozen dataclass with three methods, checked by check_predictor.
 
-Look at: check_predictor raises a ContractError that says what is wrong, if anything is. In the
-run, skill says how good this forecast is; predicted steps are made only while it has some.
+Look at: check_predictor, which raises a ContractError if a method does not behave as it must. In
+the run, skill measures the forecasts; predicted steps are made only while they have skill.
 
 Run with: python examples/by_feature/own_predictor.py (about 10 seconds on one core)
 """

@@ -1,7 +1,7 @@
-"""A corrected update of one's own: a direction for hidden matrices, checked by the contract.
+"""A corrected update of your own: a direction for hidden matrices, checked by check_update.
 
-Look at: check_update raises a ContractError that says what is wrong, if anything is. The callback
-takes care of weight decay, of the update's length and of how it is written.
+Look at: check_update, which raises a ContractError if a method does not behave as it must. The
+callback applies weight decay, sets the length of the update and writes it.
 
 Run with: python examples/by_feature/own_update.py (about 10 seconds on one core)
 """
@@ -21,7 +21,7 @@ from hybrid_predict.updates import AbstractUpdate, UpdateState
 
 @dataclass(frozen=True, kw_only=True)
 class RowUpdate(AbstractUpdate):
-    """Against the averaged gradient, every row of it equally long."""
+    """Moves against the averaged gradient, with all rows of equal length."""
 
     share: float = 1.0
     bound: float | None = 1.0

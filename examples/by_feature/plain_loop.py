@@ -1,6 +1,6 @@
 """A plain torch loop with gradient accumulation, saved halfway and resumed bit for bit.
 
-Look at: before_step and after_step around a full step, and record.ticks, which says how often to
+Look at: before_step and after_step around a full step, and record.ticks, the number of times to
 step the scheduler. The engine's state is saved beside those of model and optimizer.
 
 Run with: python examples/by_feature/plain_loop.py (about 5 seconds on one core)

@@ -1,8 +1,8 @@
-"""How many steps are predicted: speedup, or full_steps and predict_steps.
+"""The number of predicted steps: speedup, or full_steps and predict_steps.
 
-Look at: all runs end at step 300 with the same schedule. speedup=1 corrects and predicts nothing;
-1.5 plans every third step as a predicted one, 2 every second; full_steps=3, predict_steps=1 says
-directly what comes after what. Fewer are made than planned: none before skill is known.
+Look at: all runs end at step 300 with the same schedule. speedup=1 corrects but predicts nothing;
+1.5 plans a predicted step in every three, 2 in every two; full_steps=3, predict_steps=1 sets the
+pattern directly. Fewer are made than planned, because none are made before skill is known.
 
 Run with: python examples/by_feature/speedup.py (about 10 seconds on one core)
 """

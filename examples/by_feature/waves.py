@@ -1,6 +1,6 @@
-"""A small LightningModule and its data, which the other files of this folder train.
+"""A small LightningModule and its data, which the other examples in this folder train.
 
-It knows nothing of hybrid_predict. Run any of the others, for example:
+It has no code for hybrid_predict. Run one of the others, for example:
 python examples/by_feature/speedup.py
 """
 
@@ -42,7 +42,7 @@ class Waves(L.LightningModule):
 
 
 class WavesData(L.LightningDataModule):
-    """Points at random, the same in every run."""
+    """Random points, the same in every run."""
 
     def __init__(self, batch_size: int = 256) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class WavesData(L.LightningDataModule):
 
 
 def train(*callbacks: Any, model: Any = None, ckpt_path: Any = None, **options: Any) -> L.Trainer:
-    """Train from the same seed, with little on the screen; ``options`` are the Trainer's."""
+    """Train from a fixed seed; ``options`` are arguments of the Trainer."""
     L.seed_everything(0, verbose=False)
     quiet = {
         "accelerator": "cpu", "logger": False, "enable_checkpointing": False,

@@ -13,8 +13,8 @@ from hybrid_predict.cli.program import INTERRUPTED, Command
 
 
 def _add_options(add: Any) -> None:
-    add("--quick", action="store_true", help="A third of the steps, and one seed.")
-    add("--seeds", type=integer, metavar="N", help="Paired seeds (3; with --quick 1).")
+    add("--quick", action="store_true", help="Train a third of the steps, with one seed.")
+    add("--seeds", type=integer, metavar="N", help="Number of paired seeds (3; with --quick 1).")
     add(
         "--speedup",
         type=number,
@@ -37,27 +37,27 @@ def _add_options(add: Any) -> None:
     add(
         "--controls",
         action="store_true",
-        help="One more arm: full, with the hidden matrices at twice the learning rate.",
+        help="Add an arm: full, with twice the learning rate on the hidden matrices.",
     )
     add(
         "--output-dir",
         default="hybrid-predict-demo",
         metavar="FOLDER",
-        help="Where everything is written (hybrid-predict-demo).",
+        help="Folder for all files that the demo writes (hybrid-predict-demo).",
     )
     add(
         "--threads",
         type=integer,
         metavar="N",
-        help="Threads of torch (1, or one per core up to 4, whichever is faster when tried before "
-        "the first run). On a busy machine, setting OMP_WAIT_POLICY=passive in the environment "
-        "helps.",
+        help="Threads of torch (1, or one per core up to 4, whichever is faster in a short "
+        "measurement before the first run). On a busy machine, the environment variable "
+        "OMP_WAIT_POLICY=passive helps.",
     )
-    add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
+    add("--no-mlflow", action="store_true", help="Do not log to MLflow.")
     add(
         "--overwrite",
         action="store_true",
-        help="Train anew what the folder holds already; else a demo that was stopped goes on.",
+        help="Train all runs again. Without this option, a demo that was stopped goes on.",
     )
 
 
@@ -82,12 +82,12 @@ def _run(options: Namespace) -> int:
 
 
 COMMAND = Command(
-    "Train a small GPT with and without it.",
+    "Train a small GPT with and without the callback.",
     "Trains a small GPT on the source text of Python's standard library: in full, with a shortened "
     "schedule, with corrected updates, and with corrected updates and predicted steps, from the "
     "same weights and batches. Needs no network. Writes a report, the results and an MLflow "
-    "database into the output folder. A demo that was stopped goes on where it was; a finished one "
-    "is shown. Takes about 25 minutes on 2 cores, 3 minutes with --quick.",
+    "database into the output folder. Started again, it skips the runs that are finished. Takes "
+    "about 25 minutes on 2 cores, 3 minutes with --quick.",
     _add_options,
     _run,
 )

@@ -1,4 +1,4 @@
-"""``hybrid-predict doctor``: what is installed, and what would work with a Trainer and a model."""
+"""``hybrid-predict doctor``: what is installed, and what works with a Trainer and a model."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def _add_options(add: Any) -> None:
         "config",
         nargs="?",
         metavar="CONFIG",
-        help="YAML file as for the audit, or module:function for a function that returns trainer, "
-        "model and, unless the model has its own, the training data.",
+        help="YAML file as for the audit, or module:function. The function returns trainer, model "
+        "and training data; data can be left out if the model has its own.",
     )
     add("--speedup", type=number, metavar="X", help="Speedup to plan for (the file's, or 1.5).")
 
@@ -36,7 +36,7 @@ def _run(options: Namespace) -> int:
     for title, text in (*_environment(), *_extras()):
         _tell(title, text)
     if options.config is None:
-        _tell("next", "hybrid-predict doctor CONFIG tells what works with your Trainer and model.")
+        _tell("next", "hybrid-predict doctor CONFIG prints what works with your Trainer and model.")
         return 0
     need("The examination", ["lightning", "cli"])
     from hybrid_predict.audit.doctor import examine
@@ -72,7 +72,7 @@ def _extras() -> list[tuple[str, str]]:
 
 
 def _findings(found: Examination) -> list[tuple[str, str]]:
-    """What was found, as titles and texts."""
+    """Return the findings as titles and texts."""
     plan = found.plan
     if found.refused or plan is None:
         return [("works", f"no. {found.refused or 'Training did not start.'}")]
@@ -106,10 +106,11 @@ def _tell(title: str, text: str) -> None:
 
 
 COMMAND = Command(
-    "Tell what is installed, and what works with your Trainer and model.",
-    "Tells versions, devices and extras. With CONFIG it trains one full step of your model and "
-    "tells what would be corrected, predicted and left alone, how many predicted steps fit, and "
-    "the line to paste. Exit status: 0 if it works, 4 if the set-up is refused, 2 bad usage.",
+    "Print what is installed, and what works with your Trainer and model.",
+    "Prints versions, devices and extras. With CONFIG it trains one full step of your model and "
+    "prints what would be corrected, predicted and left alone, how many predicted steps fit, and "
+    "the line to paste. Exit status: 0 if it works, 4 if the callback refuses the set-up, 2 for "
+    "bad usage.",
     _add_options,
     _run,
 )

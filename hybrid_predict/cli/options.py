@@ -1,4 +1,4 @@
-"""What the commands share: kinds of options, and checks before training."""
+"""Types of options, and checks before training, for all commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hybrid_predict.errors import MissingExtraError
 
 PROGRAM = "hybrid-predict"
 
-# Modules that are imported sooner or later, by the extra that brings them.
+# Modules that each extra installs and the commands import.
 EXTRAS = {
     "cli": (
         "rich",
@@ -32,11 +32,11 @@ EXTRAS = {
 }
 
 _HEAVY = ("lightning", "mlflow")
-"""Extras whose import takes seconds."""
+"""Extras that take seconds to import."""
 
 
 def integer(text: str) -> int:
-    """An option's value as an integer."""
+    """Parse the value of an option as an integer."""
     try:
         return int(text)
     except ValueError:
@@ -44,7 +44,7 @@ def integer(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """An option's value as a number."""
+    """Parse the value of an option as a number."""
     try:
         return float(text)
     except ValueError:
@@ -52,10 +52,10 @@ def number(text: str) -> float:
 
 
 def output_folder(name: str) -> Path:
-    """The folder of ``--output-dir``, made and known to be writable before training begins.
+    """Create the folder of ``--output-dir`` and check that it can be written to.
 
     Raises:
-        ConfigError: If it cannot be written to.
+        ConfigError: If the folder cannot be created or written to.
     """
     from hybrid_predict.runs.runtime import writable_folder
 
@@ -63,20 +63,20 @@ def output_folder(name: str) -> Path:
 
 
 def under_way(text: str) -> None:
-    """Say on a terminal what takes a while; pipes and files get the command's own output alone."""
+    """Print to standard error what takes a while, if that is a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
         print(f"{PROGRAM}: {text} …", file=sys.stderr, flush=True)
 
 
 def need(feature: str, extras: Iterable[str]) -> None:
-    """Import what a command needs, so that whatever is missing is told at once.
+    """Import the packages of extras, so that an error names all missing extras at once.
 
     Args:
-        feature: What is asked for, for the message.
-        extras: The extras that bring it.
+        feature: Name of what needs them, for the message.
+        extras: Names of the extras.
 
     Raises:
-        MissingExtraError: If a package of theirs is not installed.
+        MissingExtraError: If a package of an extra is not installed.
     """
     missing, extras = [], list(extras)
     if heavy := [name for name in _HEAVY if name in extras]:

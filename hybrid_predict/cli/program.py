@@ -1,4 +1,4 @@
-"""A program of several commands: its help, bad usage told in one line, and exit statuses."""
+"""A program with several commands: help, one-line error messages, exit statuses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from hybrid_predict.errors import ConfigError, HybridPredictError, did_you_mean
 
 BAD_USAGE, INTERRUPTED = 2, 130
-"""Exit statuses that mean the same for every command."""
+"""Exit statuses that every command shares."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +21,10 @@ class Command:
     """One command of a program.
 
     Args:
-        help: One line, for the program's own help.
-        description: What it does, for its own.
-        add_options: Called with a parser's ``add_argument``.
-        run: Called with what was parsed; returns the exit status.
+        help: One line for the help of the program.
+        description: Text for the help of the command.
+        add_options: Function that adds options; it gets the parser's ``add_argument``.
+        run: Function that gets the parsed options and returns the exit status.
     """
 
     help: str
@@ -40,18 +40,17 @@ def run_program(
     argv: Sequence[str] | None = None,
     version: str | None = None,
 ) -> int:
-    """Run the command that the arguments ask for.
+    """Run the command that the arguments name, or print the help if there are none.
 
     Args:
-        name: What the program is called.
-        description: What it does.
-        commands: Its commands by name.
-        argv: Its arguments; None for those of the process.
-        version: What ``--version`` prints.
+        name: Name of the program.
+        description: Text for its help.
+        commands: Commands by name.
+        argv: Name of the command and its arguments; None reads them from the process.
+        version: Version that ``--version`` prints.
 
     Returns:
-        The exit status: 2 for bad usage, 130 after Ctrl-C, else the command's own. Without any
-        argument the help is printed.
+        The exit status: 2 for bad usage, 130 after Ctrl-C, else that of the command.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -61,23 +60,23 @@ def run_program(
             return int(end.code or 0)
         return run()
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # rich ends so where head has enough
+        if isinstance(end.__context__, BrokenPipeError):  # rich: the reader of a pipe left
             return 0
-        print(f"{name}: error: the model's own code ended with {end!r}.", file=sys.stderr)
+        print(f"{name}: error: the model's own code raised {end!r}.", file=sys.stderr)
         return BAD_USAGE
     except HybridPredictError as error:
         print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return BAD_USAGE
-    except BrokenPipeError:  # the reader of a pipe, such as head, has enough
+    except BrokenPipeError:  # the reader of a pipe, such as head, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print(f"{name}: stopped before there was anything to report.", file=sys.stderr)
+        print(f"{name}: stopped before anything was finished.", file=sys.stderr)
         return INTERRUPTED
 
 
 class _Parser(ArgumentParser):
-    """Raises where argparse would print its usage and leave."""
+    """Raises an error where argparse would print the usage and exit."""
 
     def error(self, message: str) -> NoReturn:
         raise HybridPredictError(message)
@@ -90,7 +89,7 @@ def _parsed(
     arguments: list[str],
     version: str | None,
 ) -> Callable[[], int]:
-    """What runs the command that is asked for."""
+    """Return a function that runs the chosen command."""
     if not arguments or arguments[0].startswith("-"):
         parser = _program(name, description, commands, version)
         _, rest = parser.parse_known_args(arguments or ["--help"])
@@ -111,14 +110,14 @@ def _parsed(
 def _program(
     name: str, description: str, commands: Mapping[str, Command], version: str | None
 ) -> _Parser:
-    """The parser of what comes before a command; it only prints."""
+    """Return the parser of ``--help`` and ``--version``, which come without a command."""
     width = max(map(len, commands))
     listed = "\n".join(f"  {key:{width}}  {command.help}" for key, command in commands.items())
     parser = _Parser(
         prog=name,
         usage=f"{name} COMMAND ...",
         description=f"{description}\n\ncommands:\n{listed}",
-        epilog=f"{name} COMMAND --help tells more about one of them.",
+        epilog=f"{name} COMMAND --help prints the options of a command.",
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -128,7 +127,7 @@ def _program(
 
 
 def _unknown(called: str, word: str, parser: ArgumentParser) -> ConfigError:
-    """What to raise for an argument that is not known."""
+    """Return the error for an unknown argument."""
     word = word.partition("=")[0]
     if not word.startswith("-"):
         return ConfigError(called, "no further argument", word, f"See {called} --help.")

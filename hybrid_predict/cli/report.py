@@ -18,12 +18,12 @@ def _add_options(add: Any) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="Folder of a run's logger, or any above it: the newest event log below it is read.",
+        help="Folder of a run's logger, or one above it; its newest event log is read.",
     )
     add(
         "--output",
         metavar="FILE",
-        help=f"The page ({PAGE} beside the event log; for several runs, in this folder).",
+        help=f"File to write ({PAGE}, beside the event log; in this folder for several runs).",
     )
 
 
@@ -48,11 +48,11 @@ def _run(options: Namespace) -> int:
 
 
 COMMAND = Command(
-    "Make a page about runs: what was spent, and what to do next.",
-    "Makes one HTML page about runs that were trained with the callback, finished or not: where "
-    "steps and seconds went, skill, events, configuration. Several runs stand side by side. Reads "
-    f"the event log that the callback writes into the folder of a TensorBoard or CSV logger. See "
-    f"also: {PROGRAM} watch.",
+    "Write a page about runs: their cost, and what to do next.",
+    "Writes one HTML page about runs that were trained with the callback, finished or not: where "
+    "steps and seconds went, skill, events, configuration. Several runs are shown side by side. "
+    "Reads the event log that the callback writes into the folder of a TensorBoard or CSV logger. "
+    f"See also: {PROGRAM} watch.",
     _add_options,
     _run,
 )

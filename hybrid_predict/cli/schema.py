@@ -1,4 +1,4 @@
-"""``hybrid-predict schema``: what an editor needs to complete and check configuration files."""
+"""``hybrid-predict schema``: the JSON schema of configuration files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybrid_predict.errors import ConfigError, MissingExtraError
 
 
 def _add_options(add: Any) -> None:
-    add("--output", metavar="FILE", help="Where it is written (standard output).")
+    add("--output", metavar="FILE", help="File to write (standard output).")
 
 
 def _run(options: Namespace) -> int:
@@ -40,7 +40,7 @@ def _run(options: Namespace) -> int:
 COMMAND = Command(
     "Print the JSON schema of configuration files, for editors.",
     "Prints a JSON schema of the callback's arguments in a LightningCLI file, and of the section "
-    "audit. An editor completes and checks such files with it.",
+    "audit. With it, an editor completes and checks such files.",
     _add_options,
     _run,
 )

@@ -9,17 +9,29 @@ from typing import Any
 from hybrid_predict.runs.runtime import Observer
 from hybrid_predict.runs.tracking import tracking_uri
 
+Run = Mapping[str, Any]
+"""Entry of a run in a results file."""
+
 
 class Screen(Observer):
-    """Shows two bars, all runs and the current one, and leaves a line behind for each run.
+    """Shows a bar for all runs and one for the current run; prints a line for each finished run.
+
+    There is no bar for the current run unless :meth:`run_started` is called.
 
     Args:
-        lengths: Expected length of each run, in their order and in any unit.
-        outcome: What the line of a finished run says last.
+        lengths: Expected length of each run in any unit, in the order of the runs.
+        outcome: Function from a finished run to the last words of its line.
+        name: Function from a finished run to the first words of its line.
+        done: Number of runs that were finished before and get no line.
     """
 
     def __init__(
-        self, lengths: Sequence[float], outcome: Callable[[Mapping[str, Any]], str]
+        self,
+        lengths: Sequence[float],
+        outcome: Callable[[Run], str],
+        *,
+        name: Callable[[Run], str] = "{arm}, seed {seed}".format_map,
+        done: int = 0,
     ) -> None:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
@@ -27,7 +39,7 @@ class Screen(Observer):
 
         self._console = Console(highlight=False)
         self._lengths = lengths
-        self._outcome = outcome
+        self._outcome, self._name = outcome, name
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -38,10 +50,10 @@ class Screen(Observer):
             refresh_per_second=4,
             disable=not self._console.is_terminal,
         )
-        note = f"0/{len(lengths)} done"
-        self._all = self._progress.add_task("all runs", total=sum(lengths), note=note)
-        self._one = self._progress.add_task("preparing", total=None, note="")
-        self._done = self._planned = self.found = 0
+        self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
+        self._one: Any = None
+        self._done, self._planned, self.found = done, 0, 0
+        self._show_done()
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -51,8 +63,10 @@ class Screen(Observer):
         self._progress.stop()
 
     def run_started(self, arm: str, seed: int, full_steps: int) -> None:
-        """Show the coming run on the second bar."""
+        """Show the run on the second bar."""
         self._planned = full_steps
+        if self._one is None:
+            self._one = self._progress.add_task("", note="")
         name = f"{arm}, seed {seed}"
         self._progress.reset(self._one, description=name, total=full_steps, note="")
 
@@ -67,26 +81,29 @@ class Screen(Observer):
         )
         self._progress.update(self._all, completed=now)
 
-    def run_found(self, run: Mapping[str, Any]) -> None:
-        """Leave one line behind that says that nothing was trained."""
+    def run_found(self, run: Run) -> None:
+        """Print a line for a run that was finished before."""
         self.found += 1
-        self._leave(run, ", done before")
+        self._print(run, ", done before")
 
-    def run_finished(self, run: Mapping[str, Any]) -> None:
-        """Leave one line behind."""
-        self._leave(run)
+    def run_finished(self, run: Run) -> None:
+        """Print a line for a finished run."""
+        self._print(run)
 
-    def _leave(self, run: Mapping[str, Any], note: str = "") -> None:
+    def _print(self, run: Run, note: str = "") -> None:
         self._done += 1
-        done = f"{self._done}/{len(self._lengths)}"
-        completed = sum(self._lengths[: self._done])
-        self._progress.update(self._all, completed=completed, note=f"{done} done")
+        self._show_done()
         self._console.print(
-            f"{done}  {run['arm']}, seed {run['seed']}: {run['full_steps']:,} full steps "
-            f"in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
+            f"{self._done}/{len(self._lengths)}  {self._name(run)}: {run['full_steps']:,} full "
+            f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
             soft_wrap=True,
         )
         self._console.file.flush()
+
+    def _show_done(self) -> None:
+        completed = sum(self._lengths[: self._done])
+        note = f"{self._done}/{len(self._lengths)} done"
+        self._progress.update(self._all, completed=completed, note=note)
 
     def conclude(
         self,
@@ -97,14 +114,14 @@ class Screen(Observer):
         *,
         mlflow: bool,
     ) -> None:
-        """Print the table, the conclusion, and where to look further.
+        """Print the table, the conclusion, and the paths of the report and the results.
 
         Args:
-            results: What the results file holds.
-            conclusion: Its ``headline`` and its ``text``.
+            results: Content of the results file.
+            conclusion: ``headline`` and ``text``.
             table: Titles of the columns, and the rows.
-            folder: The output folder.
-            mlflow: Whether the runs are in MLflow too.
+            folder: Output folder.
+            mlflow: Whether the runs were logged to MLflow.
         """
         show = self._console.print
         if results["partial"]:
@@ -128,14 +145,14 @@ class Screen(Observer):
         *,
         partial: bool,
     ) -> None:
-        """Print what a search has tried, and the line to paste.
+        """Print the candidates of a search, and the line to paste.
 
         Args:
-            titles: Of the table's columns.
+            titles: Titles of the columns.
             rows: A row for each candidate.
-            line: The line.
-            results: The results file.
-            partial: Whether the search was stopped before its answer was final.
+            line: Line to paste.
+            results: Path of the results file.
+            partial: Whether the search was stopped before it finished.
         """
         self._show_table(titles, rows)
         if partial:

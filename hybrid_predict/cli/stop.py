@@ -17,7 +17,7 @@ def _add_options(add: Any) -> None:
     add(
         "run",
         metavar="RUN",
-        help="Folder of a run's logger, or any above it: the newest event log below it is meant.",
+        help="Folder of a run's logger, or one above it; the run of its newest event log is asked.",
     )
 
 
@@ -25,8 +25,8 @@ def _run(options: Namespace) -> int:
     log = read_log(find_log(options.run))
     ask(log)
     print(
-        f"Asked {log.name} to stop. It looks about once a second, and ends after a full step with "
-        f"a checkpoint in {log.path.parent / 'checkpoints'}."
+        f"Asked {log.name} to stop. It looks for requests about once a second, and ends after a "
+        f"full step with a checkpoint in {log.path.parent / 'checkpoints'}."
     )
     silent = time() - log.seen
     if silent > 60:
@@ -37,10 +37,9 @@ def _run(options: Namespace) -> int:
 
 COMMAND = Command(
     "Ask a run to stop, with a checkpoint.",
-    "Asks a run that was started by a Trainer with the callback, in another process, to stop: it "
-    "ends after a full step, as by early stopping, and saves a checkpoint that trainer.fit(..., "
-    "ckpt_path=...) goes on from. The request is a file beside the run's event log; other runs "
-    "pass it over.",
+    "Asks a run of a Trainer with the callback, in another process, to stop. The run ends after a "
+    "full step, as with early stopping, and saves a checkpoint; trainer.fit(..., ckpt_path=...) "
+    "resumes from it. The request is a file beside the run's event log; other runs ignore it.",
     _add_options,
     _run,
 )

@@ -1,4 +1,4 @@
-"""``hybrid-predict watch``: a run in the terminal, while it trains or afterwards."""
+"""``hybrid-predict watch``: show a run in the terminal, while it trains or afterwards."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _add_options(add: Any) -> None:
     add(
         "run",
         metavar="RUN",
-        help="Folder of a run's logger, or any above it: the newest event log below it is read.",
+        help="Folder of a run's logger, or one above it; its newest event log is read.",
     )
 
 
@@ -73,13 +73,13 @@ def _follow(path: Path, console: Any) -> None:
 
 
 def _answer(note: str, key: str, log: RunLog) -> str:
-    """What the last line says after a key; asks the run to stop where the user is sure."""
+    """Return the last line to show after a key; y after s asks the run to stop."""
     if note == _SURE and key == "y":
         try:
             ask(log)
         except ConfigError as error:
             return str(error)
-        return "Asked. It looks about once a second. q leaves the view."
+        return "Asked. The run looks for requests about once a second. q leaves the view."
     if key == "s":
         return _SURE
     return _KEYS if note == _SURE and key else note
@@ -92,7 +92,7 @@ def _waited(seconds: float) -> str:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], str]]:
-    """A function that waits so many seconds at most and tells the key that was pressed."""
+    """Yield a function that waits for a key for some seconds and returns it, or ``""``."""
     try:
         import select
         import termios
@@ -111,7 +111,7 @@ def _keys() -> Iterator[Callable[[float], str]]:
         ready, _, _ = select.select([number], [], [], seconds)
         if not ready:
             return ""
-        return (os.read(number, 1) or b"q").decode("latin-1").lower()  # nothing: it is gone
+        return (os.read(number, 1) or b"q").decode("latin-1").lower()  # closed input gives nothing
 
     tty.setcbreak(number)
     try:
@@ -123,8 +123,8 @@ def _keys() -> Iterator[Callable[[float], str]]:
 COMMAND = Command(
     "Watch a run in the terminal.",
     "Shows a run that was trained with the callback, while it trains or afterwards: loss, full and "
-    "predicted steps, skill, saving, overhead, events. It only reads the run's event log, so "
-    "leaving it, by q or Ctrl-C, disturbs nothing. The key s, then y, asks the run to stop with a "
+    "predicted steps, skill, saving, overhead, events. It only reads the run's event log, so the "
+    "run goes on when you leave with q or Ctrl-C. The key s, then y, asks the run to stop with a "
     f"checkpoint, as {PROGRAM} stop does.",
     _add_options,
     _run,

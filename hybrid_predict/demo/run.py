@@ -34,14 +34,14 @@ def demo_config(
     recipe: DemoRecipe, *, speedup: float = 1.5, seeds: int = 3, controls: bool = False,
     mlflow: bool = True,
 ) -> AuditConfig:  # fmt: skip
-    """The configuration of the audit.
+    """Return the configuration of the audit.
 
     Args:
-        recipe: What is trained.
+        recipe: Model, data and optimizer.
         speedup: Steps per full step of the hybrid arm, above 1.
         seeds: Number of paired seeds, at least 1.
-        controls: Adds the full arm with the hidden matrices' learning rate doubled.
-        mlflow: Whether to record the runs in MLflow.
+        controls: Whether to add the arm of :data:`CONTROLS`.
+        mlflow: Whether to log the runs to MLflow.
 
     Raises:
         ConfigError: If a value is out of range.
@@ -68,19 +68,19 @@ def run_demo(
     number: int | None = None,
     overwrite: bool = False,
 ) -> AuditResult:
-    """Make the runs that are missing; see :func:`hybrid_predict.audit.audit`.
+    """Train the runs that the folder does not hold yet; see :func:`hybrid_predict.audit.audit`.
 
     Args:
-        recipe: What is trained.
-        config: From :func:`demo_config`.
-        folder: For everything that is written.
-        observer: Is told what happens.
-        number: Threads of torch; None for those of the runs that the folder holds, else for the
-            fastest.
-        overwrite: Whether to train anew what the folder holds already.
+        recipe: Model, data and optimizer.
+        config: Configuration from :func:`demo_config`.
+        folder: Folder for all files that the demo writes.
+        observer: Object that is called as runs begin, advance and end.
+        number: Threads of torch; None for as many as the runs in the folder had, or, in an empty
+            folder, for :func:`fastest_threads`.
+        overwrite: Whether to train again the runs that the folder holds.
 
     Returns:
-        What the audit found; ``partial`` is true if the user stopped it.
+        The result of the audit; ``partial`` is true if the user stopped it.
 
     Raises:
         ConfigError: If the folder holds another demo, or another process writes to it.
@@ -97,7 +97,7 @@ def run_demo(
 
 
 def demo_source(recipe: DemoRecipe, text: StdlibText) -> dict[str, Any]:
-    """What the runs depend on besides the configuration, as plain data."""
+    """Return recipe and text, on which the runs depend, as plain data."""
     told: Mapping[str, Any] = {
         "sha256": text.sha256,
         "files": text.num_files,
@@ -108,7 +108,7 @@ def demo_source(recipe: DemoRecipe, text: StdlibText) -> dict[str, Any]:
 
 
 def demo_maker(recipe: DemoRecipe, text: StdlibText) -> MakeRun:
-    """What builds Trainer, model and data of an arm."""
+    """Return the function that builds Trainer, model and data of an arm."""
 
     def make_run(arm: AuditArm) -> Any:
         steps = arm.scaled(recipe.steps)
@@ -128,15 +128,17 @@ def demo_maker(recipe: DemoRecipe, text: StdlibText) -> MakeRun:
 
 
 def fastest_threads(recipe: DemoRecipe, text: StdlibText, most: int = 4) -> int:
-    """Several threads, or 1 where other work keeps the processors too busy for them to meet.
+    """Choose between one thread and several by timing a few forward and backward passes.
+
+    On a busy machine threads wait for each other, and one is faster.
 
     Args:
-        recipe: Gives model and batches.
-        text: Gives batches.
-        most: Limit; a model this small gains little from more.
+        recipe: Sizes of model and batches.
+        text: Training bytes.
+        most: Most threads to try; a model this small gains little from more.
 
     Returns:
-        The number of threads, from the time of a few forward and backward passes.
+        The number of threads.
     """
     module, several = build_module(recipe, 1, 0), min(most, torch.get_num_threads())
     seconds = []
@@ -147,5 +149,5 @@ def fastest_threads(recipe: DemoRecipe, text: StdlibText, most: int = 4) -> int:
             for _ in range(13):
                 module(next(batches)[0]).square().mean().backward()
                 marks.append(perf_counter())
-        seconds.append(marks[-1] - marks[0])  # the first pass prepares
+        seconds.append(marks[-1] - marks[0])  # the first pass also sets up
     return several if seconds[1] < 0.85 * seconds[0] else 1

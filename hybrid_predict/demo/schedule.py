@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 
 def linear_schedule(total: int, warmup_fraction: float) -> Callable[[int], float]:
-    """The learning rate's factor by step: a linear rise, then a linear fall to zero.
+    """Return a schedule that rises linearly to 1, then falls linearly to 0.
 
     Args:
-        total: Steps of the schedule.
-        warmup_fraction: Share of them in which the factor rises.
+        total: Number of steps.
+        warmup_fraction: Share of the steps in which the factor rises.
 
     Returns:
-        A function for ``LambdaLR``.
+        The factor of the learning rate by step, for ``LambdaLR``.
     """
     warmup = max(1, round(warmup_fraction * total))
 

@@ -1,7 +1,7 @@
 """Byte-level text task: the source text of Python's own standard library.
 
 The text ships with every full Python installation, so nothing is downloaded. It differs a little
-between Python versions; `StdlibText.sha256` says exactly which bytes a result was measured on.
+between Python versions; `StdlibText.sha256` identifies the bytes that a result was measured on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from hybrid_predict.errors import ConfigError
 
 # Installed packages, tests and tools, which differ between distributions of the same Python.
 _OPTIONAL_FOLDERS = "site-packages dist-packages test tests idlelib lib2to3 ensurepip turtledemo"
-# Generated tables rather than code: nearly free to predict, they would drown the loss on the rest.
+# Generated tables: they are easy to predict and would dominate the loss.
 _TABLE_FOLDERS = "encodings pydoc_data"
 _EXCLUDED_FOLDERS = {"__pycache__", *_OPTIONAL_FOLDERS.split(), *_TABLE_FOLDERS.split()}
 # The build's own settings, which differ between machines.
@@ -35,7 +35,7 @@ class StdlibText:
 
     Attributes:
         train: Training bytes, uint8 of shape [num_train_bytes].
-        val: Validation bytes, uint8 of shape [num_val_bytes], from files that `train` never saw.
+        val: Validation bytes, uint8 of shape [num_val_bytes], from other files than `train`.
         sha256: Hex digest over the training bytes followed by the validation bytes.
         num_files: Number of files used.
         num_skipped: Number of files that could not be read.

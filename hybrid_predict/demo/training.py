@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 Batch = tuple[Tensor, Tensor]
 
 METRIC = "val_loss"
-"""What validation logs: the mean cross-entropy in nats per byte."""
+"""Name of the logged validation loss: mean cross-entropy in nats per byte."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoRecipe:
-    """What is trained and how, the same for every arm of the demo.
+    """Model, data and optimizer of the demo; the same for every arm.
 
     Args:
         layers: Decoder blocks.
@@ -44,8 +44,8 @@ class DemoRecipe:
         gradient_clip: Norm that gradients are clipped to.
         warmup_fraction: Share of the schedule in which the learning rate rises linearly; then it
             falls linearly to zero.
-        validation_windows: Windows behind each validation loss.
-        validations: Validations of the ``full`` arm, the last one aside.
+        validation_windows: Windows in each validation.
+        validations: Validations of the ``full`` arm before the last one.
 
     Raises:
         ConfigError: If a value is out of range.
@@ -76,21 +76,21 @@ class DemoRecipe:
 
     @classmethod
     def quick(cls) -> DemoRecipe:
-        """A third of the steps, their own best rate, a quarter of the validation windows."""
+        """Return a recipe with a third of the steps, and with the learning rate best for them."""
         return cls(steps=600, learning_rate=0.008, validation_windows=512)
 
     def to_dict(self) -> dict[str, Any]:
-        """The recipe as plain data."""
+        """Return the recipe as plain data."""
         return {**asdict(self), "betas": list(self.betas)}
 
 
 class TrainingBatches(IterableDataset[Batch]):
-    """Random windows without end, the same ones for the same seed.
+    """An endless stream of random windows, the same for the same seed.
 
     Args:
         data: Training bytes, uint8 of shape [num_bytes].
-        recipe: Gives the size of a batch.
-        seed: Decides which windows are drawn.
+        recipe: Sizes of batches and windows.
+        seed: Seed of the generator that draws the windows.
     """
 
     def __init__(self, data: Tensor, recipe: DemoRecipe, seed: int) -> None:
@@ -99,7 +99,7 @@ class TrainingBatches(IterableDataset[Batch]):
         self._seed = seed
 
     def __iter__(self) -> Iterator[Batch]:
-        """Draw from the start, whoever else draws random numbers."""
+        """Draw with a generator of its own, which starts anew."""
         generator = torch.Generator().manual_seed(self._seed)
         size, context = self._recipe.batch_size, self._recipe.context
         while True:
@@ -107,7 +107,7 @@ class TrainingBatches(IterableDataset[Batch]):
 
 
 class _Batches(Dataset[Batch]):
-    """Batches that are there already."""
+    """A dataset of finished batches."""
 
     def __init__(self, batches: list[Batch]) -> None:
         self._batches = batches
@@ -122,16 +122,16 @@ class _Batches(Dataset[Batch]):
 def build_module(
     recipe: DemoRecipe, total_steps: int, seed: int, hidden_factor: float = 1.0
 ) -> pl.LightningModule:
-    """An ordinary LightningModule, which knows nothing of the callback.
+    """Build an ordinary LightningModule, without any code for the callback.
 
     Args:
         recipe: Model and optimizer.
         total_steps: Steps of the schedule.
-        seed: Decides the initial weights.
-        hidden_factor: Multiplies the learning rate of the hidden matrices.
+        seed: Seed of the initial weights.
+        hidden_factor: Factor on the learning rate of the hidden matrices.
 
     Returns:
-        The module, freshly initialised; the global random state is left alone.
+        The module with fresh weights; the global random state does not change.
     """
     import lightning.pytorch as pl
 
@@ -176,7 +176,7 @@ def _loss(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def _groups(model: nn.Module, rate: float, hidden_factor: float) -> list[dict[str, Any]]:
-    """One group of all parameters, or the hidden matrices in a group of their own."""
+    """Return one parameter group, or two if the hidden matrices have another rate."""
     if hidden_factor == 1.0:
         return [{"params": list(model.parameters())}]
     hidden, rest = hidden_and_rest(model)
@@ -184,12 +184,12 @@ def _groups(model: nn.Module, rate: float, hidden_factor: float) -> list[dict[st
 
 
 def build_data(recipe: DemoRecipe, text: StdlibText, seed: int) -> pl.LightningDataModule:
-    """Training windows without end, and fixed, evenly spaced ones for validation.
+    """Build the data: endless random windows for training, fixed ones for validation.
 
     Args:
-        recipe: Sizes.
+        recipe: Sizes of batches and windows.
         text: Training and validation bytes.
-        seed: Decides which training windows are drawn.
+        seed: Seed of the generator that draws the training windows.
     """
     import lightning.pytorch as pl
 

@@ -1,4 +1,4 @@
-"""Fills marked blocks of Markdown pages, so that a number stands in one place only."""
+"""Fills marked blocks of Markdown pages from results files."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import textwrap
 from collections.abc import Callable, Mapping
 
 WIDTH = 120
-"""Characters of a line of a page; rows of tables are as long as they need to be."""
+"""Most characters in a line of a page; rows of tables may be longer."""
 
 _BLOCK = re.compile(r"(<!-- results: (.+?) -->\n).*?(<!-- end -->)", re.S)
 
 
 def names(page: str) -> list[str]:
-    """Names of a page's blocks."""
+    """Return the names of the blocks of a page."""
     return [found[2] for found in _BLOCK.finditer(page)]
 
 
 def fill(page: str, blocks: Mapping[str, Callable[[], str]]) -> str:
-    """A page with the blocks that are known filled in.
+    """Return a page with filled blocks.
 
-    A block is what stands between ``<!-- results: NAME -->`` and ``<!-- end -->``.
+    A block is the text between ``<!-- results: NAME -->`` and ``<!-- end -->``.
 
     Args:
         page: Markdown text.
-        blocks: What makes a block's text, by its name; blocks of other names stay as they are.
+        blocks: Functions that return the text of a block, by name; other blocks do not change.
     """
 
     def replaced(found: re.Match[str]) -> str:
@@ -35,7 +35,7 @@ def fill(page: str, blocks: Mapping[str, Callable[[], str]]) -> str:
 
 
 def wrapped(text: str) -> str:
-    """Markdown whose long lines are wrapped; rows of tables stay, list items are indented."""
+    """Wrap long lines of Markdown; rows of tables stay whole, list items are indented."""
     return "\n".join(map(_wrapped_line, text.split("\n")))
 
 

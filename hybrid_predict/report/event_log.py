@@ -1,4 +1,4 @@
-"""The course of a run as a file of JSON lines, written while it trains."""
+"""Writes the event log of a run, a file of JSON lines, while it trains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hybrid_predict.report.run_log import NAME, SCHEMA, RunLog, told
 from hybrid_predict.runs.runtime import environment, finite
 
 ROWS = 500
-"""Rows that a run is divided into; between them a row is written at least every few seconds."""
+"""Rows evenly spaced over a run; more are written if they are many seconds apart."""
 
 _PATIENCE, _BUFFERED = 10.0, 1.0
 
@@ -24,20 +24,20 @@ logger = logging.getLogger(__name__)
 
 
 class EventLog:
-    """Appends one run to a file; whatever the disk does, training goes on.
+    """Appends one run to a file; if the file cannot be written, training goes on without it.
 
-    A line is complete or missing: after a crash at most those of the last second are lost.
+    A crash loses at most the lines of the last second.
 
     Args:
-        path: The file; it and its folder are made if need be. None writes nothing.
-        plan: What the run will do.
-        config: The run's configuration, as plain data.
-        full_steps: Full steps that were done before, where a run is resumed.
-        keep: Whether what is written is kept in ``run`` as well.
+        path: The file; it and its folder are created if missing. None writes no file.
+        plan: Plan of the run.
+        config: Configuration of the run, as plain data.
+        full_steps: Full steps done before a resumed run goes on; 0 for a new run.
+        keep: Whether to keep the log in ``run`` as well.
 
     Attributes:
-        run: What was written, as a reader of the file would have it; None unless it is kept.
-        started: When the run began, in seconds since 1970.
+        run: The log as :func:`~hybrid_predict.report.run_log.read_log` returns it, or None.
+        started: Start of the run, in seconds since 1970.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class EventLog:
         self._write("start", start, flush=True)
 
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
-        """Take a full step; events are written at once, numbers at every so many full steps."""
+        """Take the record of a full step; write new events at once, and a row if one is due."""
         if record.loss is not None:
             self._losses.append(record.loss)
         for event in ledger.events[self._events :]:
@@ -89,13 +89,13 @@ class EventLog:
         ledger: SavingsLedger,
         checkpoint: str | None = None,
     ) -> None:
-        """Write the last row and how the run ended, and close the file.
+        """Write the last row and the status, and close the file.
 
         Args:
             status: ``finished``, ``stopped``, ``stopped as asked`` or ``failed: ...``.
-            record: The last full step, None if there was none.
-            ledger: What the run has cost and saved.
-            checkpoint: Where a run that was asked to stop can go on.
+            record: Record of the last full step, or None if there was none.
+            ledger: Ledger of the run.
+            checkpoint: Path of the checkpoint of a run that was asked to stop, or None.
         """
         if record is not None and record.step != self._rows:
             self._row(record, ledger)
@@ -104,7 +104,7 @@ class EventLog:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         file, self._file = self._file, None
         if file is not None:
             file.close()
@@ -140,7 +140,7 @@ class EventLog:
             self._give_up(error)
 
     def _mend(self) -> None:
-        """End a line that a crash has torn, so that the next one can be read."""
+        """End a line that a crash has cut off, so that the next one can be read."""
         end = self._file.tell()
         if end:
             self._file.seek(end - 1)
@@ -166,5 +166,5 @@ class EventLog:
         logger.warning(text, self.path, error.strerror or error)
         file, self._file = self._file, None
         if file is not None:
-            with suppress(OSError):  # what was buffered cannot be written either
+            with suppress(OSError):  # the buffer cannot be written either
                 file.close()

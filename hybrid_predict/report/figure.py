@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 COLORS = {"stands": "#2a9d8f", "undone": "#d1495b"}
 
 BARS = 40
-"""Most bars in which predicted steps are counted."""
+"""Most bars in the histogram of predicted steps."""
 
 
 def new_figure(**kwargs: Any) -> Figure:
-    """An empty matplotlib figure that no window or global state knows.
+    """Return an empty matplotlib figure, without pyplot and its global state.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.
@@ -33,7 +33,7 @@ def new_figure(**kwargs: Any) -> Figure:
 
 
 def smoothed(values: list[float | None], span: int = 25) -> np.ndarray:
-    """A running mean over up to ``span`` past values; gaps where a value is missing."""
+    """Return the running mean over the last ``span`` values; NaN while none of them is known."""
     data = np.array([np.nan if v is None else v for v in values], dtype=float)
     known = ~np.isnan(data)
     sums, counts = np.cumsum(np.where(known, data, 0.0)), np.cumsum(known)
@@ -44,13 +44,13 @@ def smoothed(values: list[float | None], span: int = 25) -> np.ndarray:
 
 
 def run_figure(history: RunHistory) -> Figure:
-    """Training loss over the steps of a run; below it its predicted steps and their verdicts.
+    """Draw training loss over steps and, below it, predicted steps with their verdicts.
 
     Args:
-        history: The run's history.
+        history: History of the run.
 
     Returns:
-        A matplotlib figure of two panels.
+        A figure of two panels.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.

@@ -1,4 +1,4 @@
-"""The course of a run in bounded memory, for figures."""
+"""The history of a run in bounded memory, for figures."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ COLUMNS = ("full_step", "step", "loss", "predicted", "undone")
 
 @dataclass
 class RunHistory:
-    """Evenly thinned records of a run, at most ``capacity`` of them.
+    """Rows of a run, each for ``stride`` full steps; at most ``capacity`` of them.
 
     Args:
-        capacity: Rows kept, at least 2; when they run out, every two become one, and from then on
-            a row stands for twice as many full steps.
-        stride: Full steps that a row stands for.
-        rows: The last full step and step that a row stands for, the training loss there, and how
-            many predicted steps among them stand and were undone.
+        capacity: Most rows to keep, at least 2. If there are more, two rows at a time are merged
+            into one, and ``stride`` doubles.
+        stride: Full steps in a row.
+        rows: For each row its last full step, its last step and the training loss there, then the
+            number of predicted steps in it that stand and that were undone.
     """
 
     capacity: int = 2000
@@ -29,11 +29,11 @@ class RunHistory:
     _made: dict[int, int] = field(default_factory=dict, repr=False)
 
     def add(self, record: StepRecord, steps: int) -> None:
-        """Take the next record of the run; one without measurements adds nothing by itself.
+        """Add the measurements of a record, if it has any.
 
         Args:
-            record: Its measurements are those of full step ``read_step``.
-            steps: Steps of the run when it was made, the record's own ticks included.
+            record: Record of a full step; it measures full step ``read_step``.
+            steps: Steps done, the record's own ticks included.
         """
         if record.predicted:
             self._made[record.step] = record.predicted
@@ -50,23 +50,23 @@ class RunHistory:
                 self._append(row)
 
     def column(self, name: str) -> list[Any]:
-        """One column; ``name`` is one of :data:`COLUMNS`."""
+        """Return one column; ``name`` is one of :data:`COLUMNS`."""
         k = COLUMNS.index(name)
         return [row[k] for row in self.rows]
 
     def state_dict(self) -> dict[str, Any]:
-        """The rows, as primitives."""
+        """Return the rows as primitives."""
         made = [list(pair) for pair in self._made.items()]
         return {"stride": self.stride, "rows": [list(row) for row in self.rows], "made": made}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from saved rows."""
+        """Load a state of :meth:`state_dict`."""
         self.stride = int(state["stride"])
         self.rows = [list(row) for row in state["rows"]]
         self._made = {int(step): int(count) for step, count in state["made"]}
 
     def _append(self, row: list[Any]) -> None:
-        """Add a row, or merge it into the last one where both belong to the same stride."""
+        """Append a row, or merge it into the last one if both belong to the same stride."""
         last = self.rows[-1] if self.rows else None
         if last is None or (last[0] - 1) // self.stride != (row[0] - 1) // self.stride:
             self.rows.append(row)

@@ -1,4 +1,4 @@
-"""Figures of one run, drawn from its event log. Each shows this run alone, and says so."""
+"""Figures of one run, drawn from its event log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = {"hidden": "#264653", "embedding": "#457b9d", "head": "#e9a03b", "vector": "#8a8f98"}
-"""A kind of parameters has the same colour on every page."""
+"""Colours of the kinds of parameters, the same on every page."""
 
 PARTS = {
     "full steps, corrected": "#2a9d8f",
@@ -23,11 +23,11 @@ PARTS = {
     "correcting": "#d1495b",
     "predicting, verifying": "#f4a6b0",
 }
-"""Where steps and seconds go."""
+"""Colours of what steps and seconds are spent on."""
 
 
 def loss_figure(log: RunLog) -> Figure:
-    """Training loss over the steps of a run, and below it its predicted steps."""
+    """Draw training loss over steps and, below it, predicted steps with their verdicts."""
     figure = new_figure(figsize=SIZE)
     top, bottom = figure.subplots(2, 1, height_ratios=(2.4, 1), sharex=True)
     steps = np.array([row["steps"] for row in log.rows], dtype=float)
@@ -58,7 +58,7 @@ def loss_figure(log: RunLog) -> Figure:
 
 
 def skill_figure(log: RunLog) -> Figure:
-    """Skill of the forecasts over full steps, by kind, with the bound that decides."""
+    """Draw skill over full steps by kind, with the lower bound that decides."""
     figure = new_figure(figsize=SIZE)
     axes = figure.subplots()
     for kind, steps, means, lower in _skills(log):
@@ -78,7 +78,7 @@ def skill_figure(log: RunLog) -> Figure:
 
 
 def _skills(log: RunLog) -> list[tuple[str, list[int], list[float], list[float]]]:
-    """By kind: full steps, mean skill and its lower bound, where both are known."""
+    """Return for each kind: name, full steps, mean skill and its lower bound, where known."""
     found = []
     for kind in dict.fromkeys(kind for row in log.rows for kind in row["skills"]):
         rows = [(row["full_steps"], row["skills"].get(kind)) for row in log.rows]
@@ -91,7 +91,7 @@ def _skills(log: RunLog) -> list[tuple[str, list[int], list[float], list[float]]
 
 
 def spent_figure(log: RunLog) -> Figure:
-    """Where the steps and the seconds of a run went, as shares."""
+    """Draw the shares of steps and seconds that each part of a run took."""
     figure = new_figure(figsize=(SIZE[0], 2.4))
     axes = figure.subplots()
     named: set[str] = set()
@@ -118,14 +118,14 @@ def spent_figure(log: RunLog) -> Figure:
 
 
 def steps_spent(log: RunLog) -> dict[str, float]:
-    """Steps of a run by what they were."""
+    """Return the number of corrected, plain and predicted steps."""
     ledger = log.ledger
     counts = (ledger.corrected_steps, ledger.plain_steps, ledger.predicted_steps)
     return dict(zip(PARTS, map(float, counts), strict=False))
 
 
 def seconds_spent(log: RunLog) -> dict[str, float]:
-    """Host seconds of a run by what they were for; those of full steps are the user's own."""
+    """Return the seconds on the host by part; those of full steps are in the user's code."""
     ledger = log.ledger
     share = ledger.corrected_steps / ledger.full_steps if ledger.full_steps else 0.0
     full = {"full steps, corrected": share, "full steps, plain": 1.0 - share}
@@ -137,7 +137,7 @@ def seconds_spent(log: RunLog) -> dict[str, float]:
 
 
 def _unique(axes: Any) -> tuple[list[Any], list[str]]:
-    """Handles and labels of a legend, in the order of the parts."""
+    """Return handles and labels of a legend in the order of :data:`PARTS`."""
     handles, labels = axes.get_legend_handles_labels()
     order = sorted(range(len(labels)), key=lambda k: list(PARTS).index(labels[k]))
     return [handles[k] for k in order], [labels[k] for k in order]

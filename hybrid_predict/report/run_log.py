@@ -12,7 +12,7 @@ from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.errors import ConfigError
 
 NAME = "hybrid_predict.jsonl"
-"""What the file is called, in the folder of the run's logger."""
+"""Name of the event log in the folder of the run's logger."""
 
 SCHEMA = 1
 
@@ -21,14 +21,14 @@ _COUNTS = ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_
 
 @dataclass
 class RunLog:
-    """What a file tells of its last run.
+    """The last run in an event log.
 
     Args:
         path: The file.
         start: Configuration, plan and environment.
-        rows: Numbers at some full steps, in order.
-        events: Reasons and the full steps at which they first came up.
-        end: How it ended; None if it has not, or was killed.
+        rows: Counts, loss, skill and seconds after some of the full steps, in order.
+        events: Reasons, each with the full step at which it first happened.
+        end: Status and ledger at the end; None while the run trains, or if it was killed.
     """
 
     path: Path
@@ -39,28 +39,28 @@ class RunLog:
 
     @property
     def name(self) -> str:
-        """What the run is called on pages: the last two folders of its path."""
+        """Name of the run on pages: the last two folders of its path."""
         return "/".join(self.path.resolve().parent.parts[-2:])
 
     @property
     def steps(self) -> int:
-        """The run's length."""
+        """Length of the run in steps."""
         return int(self.start["plan"]["steps"])
 
     @property
     def status(self) -> str:
-        """``running``, or how it ended."""
+        """``running``, or the status at the end."""
         return "running" if self.end is None else str(self.end["status"])
 
     @property
     def seen(self) -> float:
-        """When something was written last, in seconds since 1970."""
+        """Time of the last line, in seconds since 1970."""
         last = self.end or (self.rows[-1] if self.rows else self.start)
         return float(last["time"])
 
     @property
     def ledger(self) -> SavingsLedger:
-        """What the run has cost and saved, as far as it is written."""
+        """Ledger as of the last row."""
         if not self.rows:
             return SavingsLedger()
         row = self.rows[-1]
@@ -78,10 +78,10 @@ class RunLog:
 
 
 def find_log(name: str | Path) -> Path:
-    """The event log that is meant by a file, or the newest one in or below a folder.
+    """Find the newest event log in or below a folder; the path of a file is returned as it is.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is no event log.
     """
     place = Path(name).expanduser()
     if place.is_file():
@@ -100,11 +100,10 @@ def find_log(name: str | Path) -> Path:
 def read_log(path: Path) -> RunLog:
     """Read the last run of a file.
 
-    Lines that a crash or a disk has damaged are passed over. Where a resumed run has done full
-    steps again, what was written of them before is dropped.
+    Damaged lines are skipped. If a resumed run repeats full steps, their earlier rows are dropped.
 
     Raises:
-        ConfigError: If it is no event log of this version.
+        ConfigError: If the file is not an event log of this version.
     """
     log: RunLog | None = None
     try:
@@ -128,16 +127,16 @@ def read_log(path: Path) -> RunLog:
 
 
 def told(log: RunLog | None, path: Path, found: dict[str, Any]) -> RunLog:
-    """What is known of a run with one more line.
+    """Return a log with one more line.
 
     Args:
-        log: What was known before, None for nothing.
+        log: The log so far; None before the first line.
         path: The file.
         found: The line.
 
     Raises:
-        KeyError: If the line lacks something.
-        ValueError: If it does not follow what was known.
+        KeyError: If the line lacks an entry.
+        ValueError: If the line cannot follow the ones before it.
     """
     kind = found["type"]
     if kind == "start":
@@ -156,9 +155,9 @@ def told(log: RunLog | None, path: Path, found: dict[str, Any]) -> RunLog:
 
 
 def _started(log: RunLog | None, path: Path, start: dict[str, Any]) -> RunLog:
-    """A new run, or one that goes on after what is known of it."""
+    """Return the log of a new run, or of a resumed one with its earlier rows."""
     done = start["full_steps"]
     if log is None or not done:
         return RunLog(path, start)
     rows = [row for row in log.rows if row["full_steps"] <= done]
-    return RunLog(path, start, rows)  # a resumed run tells its earlier events again
+    return RunLog(path, start, rows)  # a resumed run repeats its events

@@ -1,4 +1,4 @@
-"""The report of single runs, from their event logs: what was spent, never whether it is as good."""
+"""The report of single runs from their event logs: their cost, not a comparison of losses."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ONE_RUN = (
     "One run cannot show whether the loss is as good as that of plain training: nothing here was "
     "trained without the plug-in. It shows what was spent."
 )
-"""What a single run can prove."""
+"""Sentence on what a single run can show."""
 
 NEXT = "hybrid-predict audit config.yaml --plan"
-"""What tells how long a proof takes; without ``--plan`` it makes one."""
+"""Command that estimates the time of an audit."""
 
 
 def write_run_page(logs: Sequence[RunLog], path: Path) -> Path:
-    """Write one page about one run or several, side by side.
+    """Write a page about one run, or about several side by side.
 
     Args:
-        logs: At least one run.
-        path: Where to write.
+        logs: Logs of at least one run.
+        path: File to write.
 
     Returns:
         The path.
@@ -58,7 +58,7 @@ def write_run_page(logs: Sequence[RunLog], path: Path) -> Path:
 
 
 def finding(log: RunLog) -> str:
-    """What came of a run, in one line."""
+    """Return a line on the full steps and the seconds that a run saved."""
     ledger, plan = log.ledger, log.start["plan"]
     so_far = "so far " if log.end is None else ""
     if not ledger.full_steps:
@@ -78,7 +78,7 @@ def finding(log: RunLog) -> str:
 
 
 def facts(log: RunLog) -> dict[str, str]:
-    """The numbers of a run, as text, the same names for every run."""
+    """Return the counts and measurements of a run as text by name."""
     ledger, plan = log.ledger, log.start["plan"]
     losses = [row["loss"] for row in log.rows if row["loss"] is not None]
     planned = f"{plan['predicted']:,} planned"
@@ -101,7 +101,7 @@ def facts(log: RunLog) -> dict[str, str]:
 
 
 def skill_rows(log: RunLog) -> list[dict[str, str]]:
-    """What is known of the forecasts' skill, by kind, as text."""
+    """Return the skill of the forecasts by kind, as text."""
     return [
         {
             "kind": kind,
@@ -120,7 +120,7 @@ def _counted(log: RunLog) -> str:
 
 
 def _short_names(logs: Sequence[RunLog]) -> list[str]:
-    """The runs' names, without the part that all of them share."""
+    """Return the names of the runs without the folders that all of them share."""
     parts = [log.path.resolve().parent.parts for log in logs]
     if len(parts) == 1:
         return [logs[0].name]

@@ -1,4 +1,4 @@
-"""What the pages share: one HTML file that needs nothing but itself, its figures and numbers."""
+"""Rendering, figures and numbers for all HTML pages; a page is one file without links to others."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SIZE = (4.8, 3.6)
-"""Inches of a figure: two side by side on a wide screen, one below the other on a phone."""
+"""Width and height of a figure in inches; two fit side by side on a wide screen."""
 
 
 def render(template: str, path: Path, **context: Any) -> Path:
     """Write a page from one of the package's templates.
 
     Args:
-        template: Its name.
-        path: Where to write.
-        context: What the template uses.
+        template: Name of the template.
+        path: File to write.
+        context: Variables of the template.
 
     Returns:
-        The page's path.
+        The path.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -41,18 +41,18 @@ def render(template: str, path: Path, **context: Any) -> Path:
 
 
 def data_uri(figure: Figure) -> str:
-    """A figure as an address that holds the whole drawing."""
+    """Return a figure as a data URI of SVG."""
     drawing = BytesIO()
     figure.savefig(drawing, format="svg", metadata={"Date": None}, transparent=True)
     return "data:image/svg+xml;base64," + base64.b64encode(drawing.getvalue()).decode("ascii")
 
 
 def mean_and_sd(spread: Mapping[str, Any], places: int | None = None) -> str:
-    """A mean with its standard deviation, if there is one.
+    """Format a mean with its standard deviation, if there is one.
 
     Args:
-        spread: As :func:`hybrid_predict.runs.evidence.spread` makes it.
-        places: Digits behind the point; None for as many as show two of the deviation.
+        spread: Result of :func:`hybrid_predict.runs.evidence.spread`.
+        places: Decimal places; None for two significant digits of the deviation.
     """
     mean, sd = spread["mean"], spread["sd"]
     if mean is None:
@@ -66,12 +66,12 @@ def mean_and_sd(spread: Mapping[str, Any], places: int | None = None) -> str:
 
 
 def tidy(axes: Any) -> None:
-    """No frame above and at the right, and faint horizontal lines."""
+    """Remove the frame at the top and the right, and draw faint horizontal lines."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#e3e5e9", linewidth=0.8)
     axes.set_axisbelow(True)
 
 
 def number(value: float | None) -> float:
-    """What a results file holds, with its None as not a number."""
+    """Return a number of a results file, with NaN for None."""
     return math.nan if value is None else value

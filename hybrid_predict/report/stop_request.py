@@ -1,4 +1,4 @@
-"""A request that a run end with a checkpoint, as a file beside its event log."""
+"""A request to stop a run with a checkpoint: a file beside its event log."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.run_log import RunLog
 
 STOP = "hybrid_predict.stop"
-"""What the file is called."""
+"""Name of the file."""
 
 
 def ask(log: RunLog) -> None:
-    """Ask a run to end after a full step, with a checkpoint.
+    """Ask a run to stop after a full step, with a checkpoint.
 
-    The request names the run by the time it began at, so no later run in the folder takes it for
-    its own.
+    The request names the start time of the run, so that a later run in the folder ignores it.
 
     Raises:
         ConfigError: If the run has ended, or the request cannot be written.
     """
     if log.end is not None:
-        remedy = "A run that has just been started is known from its first full step on."
+        remedy = "A run that has just started can be asked after its first full step."
         raise ConfigError("RUN", "a run that trains", log.status, remedy)
     path = log.path.with_name(STOP)
     fresh = path.with_name(f"{STOP}.{os.getpid()}")
@@ -37,11 +36,11 @@ def ask(log: RunLog) -> None:
 
 
 def is_asked(log: Path, started: float) -> bool:
-    """Whether a run has been asked to end.
+    """Return whether a run has been asked to stop.
 
     Args:
-        log: Its event log.
-        started: When it began, as the log's first line tells.
+        log: Event log of the run.
+        started: Start of the run, in seconds since 1970, as in the log's first line.
     """
     try:
         found = json.loads(log.with_name(STOP).read_text(encoding="utf-8"))
@@ -51,7 +50,7 @@ def is_asked(log: Path, started: float) -> bool:
 
 
 def withdraw(log: Path, started: float) -> None:
-    """Remove the request to a run that has ended; one to another run stays."""
+    """Remove the request to this run, if there is one; a request to another run stays."""
     if is_asked(log, started):
         with suppress(OSError):
             log.with_name(STOP).unlink()

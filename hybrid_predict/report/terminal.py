@@ -13,18 +13,18 @@ from hybrid_predict.report.stop_request import is_asked
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 EVENTS = 5
-"""Events that are shown, the latest ones."""
+"""Number of latest events that are shown."""
 
 NARROWEST = 40
-"""Columns that lines need."""
+"""Fewest columns that a run is drawn with."""
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Values as a line of blocks, averaged where there are more of them than characters.
+    """Draw values as a line of block characters; neighbours are averaged if there are too many.
 
     Args:
         values: Finite numbers in order.
-        width: Characters at most.
+        width: Most characters.
     """
     count = min(width, len(values))
     if not count:
@@ -40,13 +40,13 @@ def sparkline(values: Sequence[float], width: int) -> str:
 def lines(
     log: RunLog, width: int, now: float, metrics: Mapping[str, str] | None = None
 ) -> list[str]:
-    """A run as lines of text.
+    """Return a run as lines of text.
 
     Args:
-        log: What is known of it.
-        width: Columns of the terminal; fewer than :data:`NARROWEST` count as these.
-        now: Seconds since 1970.
-        metrics: The user's own, by name.
+        log: Log of the run.
+        width: Columns of the terminal; :data:`NARROWEST` at least are used.
+        now: Present time, in seconds since 1970.
+        metrics: Metrics of the user's own, as text by name.
     """
     width = max(NARROWEST, width)
     ledger, plan = log.ledger, log.start["plan"]
@@ -94,7 +94,7 @@ def _bar(done: int, total: int, width: int) -> str:
 
 
 def _time(log: RunLog) -> str:
-    """How long the run has taken since it was started or resumed, and how long it still will."""
+    """Return the time since the run was started or resumed, and an estimate of the rest."""
     taken = max(0.0, log.seen - float(log.start["time"]))
     done = [row["steps"] for row in log.rows if row["full_steps"] <= log.start["full_steps"]]
     made = log.ledger.steps - (done[-1] if done else 0)

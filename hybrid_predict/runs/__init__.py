@@ -1,1 +1,1 @@
-"""What every command that trains shares: observers, locks, MLflow, statistics over seeds."""
+"""Shared by all commands that train: observers, locks, MLflow, statistics over seeds."""

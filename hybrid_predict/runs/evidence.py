@@ -1,4 +1,4 @@
-"""What paired runs say: spread over seeds, and how many plain full steps reach a loss."""
+"""Statistics of paired runs: spread over seeds, confidence bounds, speedup at equal quality."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 from hybrid_predict.errors import MissingExtraError
 
 FULL, SHORT, CORRECTED, HYBRID = "full", "short", "corrected", "hybrid"
-"""Arms of a comparison: plain training of N steps; of fewer; as many with corrected updates; and N
-steps with corrected updates, some of them predicted."""
+"""Arms of a comparison: plain training of N steps; plain training of fewer steps; as many with
+corrected updates; and N steps with corrected updates, some of them predicted."""
 
 ARMS = (FULL, SHORT, CORRECTED, HYBRID)
 """The arms in the order in which each seed trains them."""
@@ -23,11 +23,11 @@ FEW_SEEDS = 5
 """Results from fewer paired seeds are called a hint."""
 
 EXACT, AT_LEAST, AT_MOST = "", "≥", "≤"
-"""How a number relates to what was measured: interpolated, or beyond one end of what was tried."""
+"""Whether a number is interpolated, or a bound because it lies outside the range measured."""
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """Mean, sample standard deviation (None below two values) and number of values."""
+    """Return mean, sample standard deviation (None below two values) and number of values."""
     return {
         "mean": statistics.fmean(values) if values else None,
         "sd": statistics.stdev(values) if len(values) > 1 else None,
@@ -37,7 +37,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A mean over seeds between its one-sided confidence bounds.
+    """A mean over seeds with its one-sided confidence bounds.
 
     Args:
         mean: The mean.
@@ -55,16 +55,16 @@ class Bounds:
 
 
 def bounds(values: Sequence[float], alpha: float) -> Bounds:
-    r"""One-sided confidence bounds of a mean, each at level ``1 - alpha``.
+    r"""Return one-sided confidence bounds of a mean, each at confidence ``1 - alpha``.
 
     .. math:: \bar x \pm t_{1 - \alpha, n - 1} \operatorname{sd}(x) / \sqrt n
 
     Args:
         values: One finite number per seed, at least two.
-        alpha: One-sided level.
+        alpha: One-sided level of significance.
 
     Returns:
-        The mean between its bounds, which meet where the values do not vary.
+        The mean with its bounds; they are equal if the values do not vary.
 
     Raises:
         MissingExtraError: If scipy is not installed.
@@ -75,7 +75,7 @@ def bounds(values: Sequence[float], alpha: float) -> Bounds:
 
 
 def _student(tail: float, freedom: int) -> float:
-    """The quantile of Student's t distribution that leaves so much above it."""
+    """Return the quantile of Student's t distribution with probability ``tail`` above it."""
     return float(_distributions().t.isf(tail, freedom))
 
 
@@ -92,7 +92,7 @@ class PlainSteps:
     """A number of plain full steps.
 
     Args:
-        steps: The number; at a bound, the nearest number that was tried.
+        steps: The number; for a bound, the nearest number that was measured.
         bound: One of :data:`EXACT`, :data:`AT_LEAST`, :data:`AT_MOST`.
     """
 
@@ -103,19 +103,19 @@ class PlainSteps:
 def plain_steps_to_reach(
     steps: Sequence[float], losses: Sequence[float], loss: float
 ) -> PlainSteps:
-    r"""The fewest full steps after which plain training would have ended at a given loss.
+    r"""Return the fewest full steps with which plain training reaches a given loss.
 
-    Every plain run has a schedule of its own. Between two of them the loss is taken as linear in
-    the logarithm of the steps; a budget that ends no lower than a smaller one is passed over, for
-    nobody would choose it. Nothing is extrapolated.
+    Every plain run has a schedule of its own. Between two runs the loss is interpolated linearly in
+    the logarithm of the steps. A run that ends no lower than a shorter one is skipped. Nothing is
+    extrapolated.
 
     Args:
         steps: Full steps of the plain runs, ascending.
-        losses: Their losses; a diverged run has a loss that is not finite.
-        loss: The loss asked for; not finite if its run diverged.
+        losses: Their losses; not finite for a diverged run.
+        loss: The loss to reach; not finite if its run diverged.
 
     Returns:
-        The number, or the end of what was tried that it lies beyond.
+        The number, or a bound if the loss is outside the range of the plain losses.
     """
     known: list[tuple[float, float]] = []
     for budget, value in zip(steps, losses, strict=True):
@@ -134,10 +134,10 @@ class Speedup:
     """Plain full steps to reach an arm's loss, per full step spent, with a bootstrap interval.
 
     Args:
-        value: Of the mean losses over all seeds.
-        bound: Whether ``value`` is only a bound.
+        value: Speedup from the mean losses over all seeds.
+        bound: Whether ``value`` is only a bound; see :class:`PlainSteps`.
         low: Lower end of the 95 % interval; None below two seeds.
-        high: Its upper end. Resamples beyond what was tried count with the end of what was tried.
+        high: Upper end of the interval. A resample outside the measured range counts with its end.
         seeds: Number of paired seeds.
     """
 
@@ -155,7 +155,7 @@ def speedup(
     costs: Sequence[float],
     resamples: int = 2000,
 ) -> Speedup:
-    r"""Speedup at equal quality of an arm, from runs paired by seed.
+    r"""Return the speedup of an arm at equal quality, from runs paired by seed.
 
     Expanded percentile bootstrap: seeds are drawn with replacement, the same ones for the plain
     curve and for the arm, and means are formed before they are compared. With few seeds percentile
@@ -167,9 +167,9 @@ def speedup(
 
     Args:
         steps: Full steps of the plain runs, ascending.
-        plain: Their losses, one row per budget, one column per seed.
-        losses: The arm's losses by seed.
-        costs: What the arm spent by seed, in full steps.
+        plain: Their losses: one row per number of steps, one column per seed.
+        losses: Losses of the arm by seed.
+        costs: Full steps of the arm by seed.
         resamples: Number of resamples.
 
     Returns:
@@ -197,6 +197,6 @@ def speedup(
 
 
 def _expanded_tail(n: int) -> float:
-    """Share of resamples beyond each end of the interval, for so many seeds."""
+    """Return the share of resamples beyond each end of the interval, for ``n`` seeds."""
     reach = math.sqrt(n / (n - 1)) * _student(0.025, n - 1)
     return float(_distributions().norm.sf(reach))

@@ -1,4 +1,4 @@
-"""Objects that plain data describes: ``class_path``, and ``init_args`` for its arguments."""
+"""Makes objects from their description in a file: ``class_path`` and ``init_args``."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from hybrid_predict.config import check_names
 from hybrid_predict.errors import ConfigError, did_you_mean
 
 OBJECTS = ("updates", "predictors")
-"""Fields of the configuration whose values by kind may be objects."""
+"""Fields of the configuration that may hold an object for each kind."""
 
 
 def find_class(name: str, described: Mapping[str, Any]) -> Any:
-    """The class of ``class_path``, which takes the ``init_args``; None for a name without a module.
+    """Return the class of ``class_path``, or None for a name without a module.
 
     Args:
-        name: Where it stands in the file.
-        described: What stands there.
+        name: Place of the description in the file, for messages.
+        described: The description; its ``init_args`` are checked against the class.
 
     Raises:
-        ConfigError: If it cannot be imported, or does not have such an argument.
+        ConfigError: If the class cannot be imported, or does not have one of the arguments.
     """
     path = described["class_path"]
     module, _, wanted = path.rpartition(".")
@@ -52,10 +52,10 @@ def find_class(name: str, described: Mapping[str, Any]) -> Any:
 
 
 def made(name: str, choices: Any) -> Any:
-    """The same choices by kind, with objects in place of what describes them.
+    """Return choices by kind, with objects in place of their descriptions.
 
     Args:
-        name: Where they stand.
+        name: Place of the choices in the file, for messages.
         choices: Names, objects, or descriptions, by parameter kind.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Finished runs in a file, so that whatever made them goes on where it was stopped."""
+"""Finished runs in a file, so that a command can go on after a stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from hybrid_predict.runs.runtime import finite, writing
 
 RUNS = "runs.jsonl"
-"""What the file is called in an output folder."""
+"""Name of the file in an output folder."""
 
 Row = dict[str, Any]
 Key = TypeVar("Key")
@@ -23,16 +23,15 @@ logger = logging.getLogger(__name__)
 class Rows(Generic[Key]):
     """Finished runs, one JSON line each.
 
-    A line that is no finished run, as after a crash, is left out and told of; its run is made
-    again.
+    A damaged line, as after a crash, is skipped with a warning; its run is trained again.
 
     Args:
-        path: The file; need not exist.
-        key: What tells runs apart, taken from a row; raises LookupError, TypeError, ValueError
-            or AttributeError where a row is none.
+        path: The file; it need not exist.
+        key: Function from a row to the key of its run. It may raise LookupError, TypeError,
+            ValueError or AttributeError; such a row counts as damaged.
 
     Attributes:
-        done: The rows by key; of several with one key the last.
+        done: Rows by key; the last of several with the same key.
     """
 
     def __init__(self, path: Path, key: Callable[[Mapping[str, Any]], Key]) -> None:
@@ -46,13 +45,13 @@ class Rows(Generic[Key]):
                 row = json.loads(line)
                 self.done[key(row)] = row
             except (ValueError, LookupError, TypeError, AttributeError):
-                logger.warning("%s, line %d is no finished run; it is left out.", path, number)
+                logger.warning("%s, line %d is not a finished run; it is skipped.", path, number)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Keep a row, on the disk before this returns; numbers that JSON cannot hold become None.
+        """Append a row, and wait until it is on the disk; numbers that are not finite become None.
 
         Raises:
-            ConfigError: If the system refuses; the rows before it are kept.
+            ConfigError: If the file cannot be written; the rows before it are kept.
         """
         kept: Row = finite(row)
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
@@ -63,10 +62,10 @@ class Rows(Generic[Key]):
         self.done[self._key(kept)] = kept
 
     def start_from(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Keep rows of an earlier file; runs that are here already stay.
+        """Append rows of another file whose runs are not here yet.
 
         Returns:
-            How many were new.
+            The number of rows appended.
         """
         new = [row for row in rows if self._key(row) not in self.done]
         for row in new:
@@ -74,10 +73,10 @@ class Rows(Generic[Key]):
         return len(new)
 
     def clear(self) -> None:
-        """Forget all of them.
+        """Delete all rows and the file.
 
         Raises:
-            ConfigError: If the system refuses.
+            ConfigError: If the file cannot be deleted.
         """
         with writing(self.path):
             self.path.unlink(missing_ok=True)

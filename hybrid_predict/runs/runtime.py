@@ -1,4 +1,4 @@
-"""What the commands share that train: observers, quiet, locks, Ctrl-C, the machine, JSON."""
+"""Shared by all commands that train: observers, log levels, locks, Ctrl-C, environment, JSON."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ _ADVICE = (
 
 
 class Observer:
-    """Is told what happens while arms are trained; does nothing."""
+    """Methods that are called while arms are trained; these do nothing."""
 
     def run_started(self, arm: str, seed: int, full_steps: int) -> None:
-        """A run begins; it takes so many full steps if no predicted step is undone."""
+        """A run begins; it takes ``full_steps`` if no predicted step is undone."""
 
     def stepped(self, full_steps: int, loss: float) -> None:
-        """A run has done so many full steps; called at some of them."""
+        """A run has done ``full_steps``; called after some of the full steps."""
 
     def run_found(self, run: Mapping[str, Any]) -> None:
-        """A run was done before; its entry of the results file."""
+        """A run was finished before; ``run`` is its entry in the results file."""
 
     def run_finished(self, run: Mapping[str, Any]) -> None:
-        """A run is done; its entry of the results file."""
+        """A run is finished; ``run`` is its entry in the results file."""
 
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Hold back Lightning's banner and advice and MLflow's notes on its new database."""
+    """Silence Lightning's banner and advice, and MLflow's notes on its database."""
     loggers = [logging.getLogger(name) for name in _CHATTY_LOGGERS]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -69,7 +69,7 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Let torch compute in so many threads inside the block; None leaves their number."""
+    """Set the number of torch's threads inside the block; None leaves it."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:
@@ -79,14 +79,14 @@ def threads(number: int | None) -> Iterator[None]:
 
 
 def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
-    """Make a folder, and make sure that it can be written to before training begins.
+    """Create a folder if it is missing, and check that it can be written to.
 
     Args:
-        folder: Where it is to be; ``~`` is the home folder.
-        argument: What the user calls it.
+        folder: Path of the folder; ``~`` is the home folder.
+        argument: Name of the argument that gave the path, for the message.
 
     Raises:
-        ConfigError: If that is not possible.
+        ConfigError: If the folder cannot be created or written to.
     """
     place = Path(folder).expanduser()
     try:
@@ -102,13 +102,13 @@ def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep a folder to this process inside the block; the system lets go of it after a crash.
+    """Lock a folder inside the block; after a crash the system releases the lock.
 
     Args:
-        folder: Exists; the empty file ``.lock`` stays in it.
+        folder: An existing folder; the empty file ``.lock`` stays in it.
 
     Raises:
-        ConfigError: If another process, or another block of this one, has the folder.
+        ConfigError: If another process, or another block of this one, holds the lock.
         MissingExtraError: If filelock is not installed.
     """
     try:
@@ -134,7 +134,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C out as itself; Lightning leaves the process instead, deaf to further ones."""
+    """Raise KeyboardInterrupt on Ctrl-C where Lightning exits and ignores further Ctrl-C."""
     handler = signal.getsignal(signal.SIGINT)
     try:
         yield
@@ -146,7 +146,7 @@ def interruptible() -> Iterator[None]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and hardware that results depend on."""
+    """Return the versions and the hardware that results depend on."""
     return {
         "hybrid_predict": _version("hybrid-predict"),
         "python": platform.python_version(),
@@ -160,7 +160,7 @@ def environment() -> dict[str, Any]:
 
 
 def _version(package: str) -> str | None:
-    """A package's version, None where it is not installed."""
+    """Return the version of a package, or None if it is not installed."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -168,7 +168,7 @@ def _version(package: str) -> str | None:
 
 
 def _cpu() -> str:
-    """The processor's model, as far as the system tells."""
+    """Return the model of the processor, or its architecture if the model is not known."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -178,7 +178,7 @@ def _cpu() -> str:
 
 
 def finite(value: Any) -> Any:
-    """The same plain data with None for numbers that JSON cannot hold."""
+    """Return plain data with None in place of numbers that are not finite."""
     if isinstance(value, Mapping):
         return {k: finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -188,10 +188,10 @@ def finite(value: Any) -> Any:
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Name the file that the block writes, if the system refuses.
+    """Turn an error of the system inside the block into one that names the file.
 
     Raises:
-        ConfigError: If it does.
+        ConfigError: If the block raises OSError.
     """
     try:
         yield
@@ -201,10 +201,10 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def write_json(value: Any, path: Path) -> Path:
-    """Write plain data, complete or not at all; numbers that JSON cannot hold become None.
+    """Write plain data, complete or not at all; numbers that are not finite become None.
 
     Raises:
-        ConfigError: If the system refuses; a file that was there before is still there.
+        ConfigError: If the file cannot be written; an earlier file is kept.
     """
     draft = path.with_name(path.name + ".part")
     with writing(path):

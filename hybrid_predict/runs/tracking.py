@@ -1,4 +1,4 @@
-"""MLflow for a family of runs: one parent run, and below it one run per arm and seed."""
+"""Logs runs to MLflow: one parent run, and below it one run per arm and seed."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ PARENT = "mlflow.parentRunId"
 """Tag by which MLflow nests a run below another."""
 
 KEY = "hybrid_predict.key"
-"""Tag by which a parent run is found again."""
+"""Tag that identifies a parent run."""
 
 
 def tracking_uri(folder: Path) -> str:
-    """Where MLflow finds the runs of an output folder."""
+    """Return the tracking URI of an output folder."""
     return f"sqlite:///{(folder / 'mlflow.db').resolve()}"
 
 
 class Tracking:
-    """An MLflow experiment in an output folder, with a parent run for all that is trained there.
+    """An MLflow experiment in an output folder, with a parent run for all runs trained there.
 
     Args:
-        folder: Where database and artifacts are; exists.
+        folder: Existing folder for database and artifacts.
         experiment: Name of the experiment.
         name: Name of the parent run.
-        params: The parent run's parameters.
-        key: Continue the parent run that has this key, if there is one; None starts a new one.
+        params: Parameters of the parent run.
+        key: Key of the parent run to continue, if there is one; None starts a new one.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Tracking:
                 self._client.log_param(self._parent, parameter, value)
 
     def logger(self, name: str, tags: Mapping[str, str]) -> MLFlowLogger:
-        """The Trainer's logger for one run below the parent."""
+        """Return a logger for the Trainer of one run below the parent."""
         from lightning.pytorch.loggers import MLFlowLogger
 
         self._logged = True
@@ -83,7 +83,7 @@ class Tracking:
         )
 
     def finish_run(self, logger: MLFlowLogger, metrics: Mapping[str, float | None]) -> None:
-        """Add what is known only after training to one run."""
+        """Log metrics to a finished run; None is logged as NaN."""
         for name, value in metrics.items():
             self._client.log_metric(str(logger.run_id), name, math.nan if value is None else value)
 
@@ -94,13 +94,13 @@ class Tracking:
         files: Sequence[Path],
         status: str = "FINISHED",
     ) -> None:
-        """Add the outcome to the parent run and end it.
+        """Log metrics, tags and files to the parent run, and end it.
 
         Args:
-            metrics: Summary numbers by name; None is logged as not a number.
-            tags: Summary texts by name.
-            files: Become the run's artifacts.
-            status: MLflow's word for how it ended.
+            metrics: Numbers by name; None is logged as NaN.
+            tags: Texts by name.
+            files: Files to store as artifacts.
+            status: Status of the run in MLflow's terms.
         """
         for name, value in metrics.items():
             self._client.log_metric(self._parent, name, math.nan if value is None else value)
@@ -111,7 +111,6 @@ class Tracking:
         if self._logged:
             import mlflow
 
-            # Asks the store that the loggers have made MLflow's current one; without them it would
-            # make a database in the current directory.
+            # Without a logger this would create a database in the current directory.
             mlflow.flush_async_logging()
         self._client.set_terminated(self._parent, status)

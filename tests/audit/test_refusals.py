@@ -45,7 +45,7 @@ def test_unreadable_arm_is_told_and_trained_again(tmp_path, caplog):
     task = Task()
     assert len(audit(task, config(seeds=1), tmp_path).results["runs"]) == 4
     assert task.calls == [(HYBRID, 0)]
-    assert "line 4 is no finished run" in caplog.text
+    assert "line 4 is not a finished run" in caplog.text
     again = Task()
     audit(again, config(seeds=1), tmp_path)
     assert again.calls == []

@@ -313,10 +313,11 @@ def test_engine_corrects_and_predicts_on_muon_and_undoes_a_spoiled_step(monkeypa
     assert same_bits(before["optimizer"], after["optimizer"])
 
 
-def test_muon_needs_a_torch_that_has_it(monkeypatch):
+@pytest.mark.parametrize("make", [matched_muon, partial(SOAPMuon, lr=0.01)])
+def test_muon_and_what_is_built_on_it_need_a_torch_that_has_it(make, monkeypatch):
     monkeypatch.delattr(torch.optim, "Muon")
     with pytest.raises(UnsupportedSetupError, match=r"torch 2\.9.*Upgrade torch"):
-        Loop(matched_muon, MATRICES)
+        Loop(make, MATRICES)
 
 
 def test_schedule_free_needs_its_package(monkeypatch):

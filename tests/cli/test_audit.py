@@ -216,7 +216,7 @@ def test_model_that_leaves_the_process_is_not_taken_for_an_outcome(
     (work / "lines.py").write_text(bad)
     assert cli.main(["audit", write(FILE), *plan]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == f"hybrid-predict: error: the model's own code ended with {said}."
+    assert line == f"hybrid-predict: error: the model's own code raised {said}."
 
 
 def test_modules_of_the_current_directory_can_be_imported_while_training(work):

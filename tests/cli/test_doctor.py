@@ -146,7 +146,7 @@ def test_a_set_up_that_is_refused_is_told_with_its_reason(capsys):
         ("threads_of_mine:biuld", "Did you mean build?"),
         ("threads_of_yours:build", "No module named 'threads_of_yours'"),
         ("threads_of_mine:nothing", "returns trainer, model"),
-        ("threads_of_mine:leaving", "the model's own code ended with SystemExit('no data here')"),
+        ("threads_of_mine:leaving", "the model's own code raised SystemExit('no data here')"),
         ("nowhere.yaml", "nowhere.yaml"),
     ],
 )

@@ -14,7 +14,6 @@ from jsonschema import Draft202012Validator
 
 from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate, cli
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.runs.objects import made
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "docs" / "hybrid_predict.schema.json"
@@ -122,9 +121,14 @@ def test_objects_are_made_from_what_describes_them() -> None:
         ({**DESCRIBED, "init_args": {"shar": 1}}, "updates.hidden.init_args.*mean share"),
         ({**DESCRIBED, "init_args": {"share": 2}}, "share: expected in"),
         ({"class_path": "Spectral"}, "one of spectral"),
+        ({"class_path": "hybrid_predict.__version__"}, "a class"),
+        ({"class_path": ".x.Y"}, "can be imported"),
+        ({"class_path": "hybrid_predict.SpectralUpdate", "init_args": [1]}, "a mapping"),
+        ({"class_path": "hybrid_predict.SpectralUpdate", "dict_kwargs": {}}, "dict_kwargs"),
+        ({"class_path": "torch.nn.Linear"}, "arguments of Linear"),
     ],
 )
-def test_what_cannot_be_made_is_told(described: Any, words: str) -> None:
+def test_what_cannot_be_made_is_refused(described: Any, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         HybridPredict(updates={"hidden": described})
 
@@ -134,18 +138,3 @@ def test_the_command_prints_it_or_says_why_not(capsys: pytest.CaptureFixture[str
     assert json.loads(capsys.readouterr().out) == CHECKER.schema
     assert cli.main(["schema", "--output", "nowhere/at/all.json"]) == 2
     assert "a file that can be written" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("described", "words"),
-    [
-        ({"class_path": "hybrid_predict.__version__"}, "a class"),
-        ({"class_path": ".x.Y"}, "can be imported"),
-        ({"class_path": "hybrid_predict.SpectralUpdate", "init_args": [1]}, "a mapping"),
-        ({"class_path": "hybrid_predict.SpectralUpdate", "dict_kwargs": {}}, "dict_kwargs"),
-        ({"class_path": "torch.nn.Linear"}, "arguments of Linear"),
-    ],
-)
-def test_what_describes_no_object_is_refused(described: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        made("updates", {"hidden": described})

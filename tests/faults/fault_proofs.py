@@ -294,8 +294,8 @@ PREDICTORS = [
           "there are no more predicted steps.",
           each(broken_numbers(directions(lambda d: d * NAN)),
                broken_numbers(lambda d: d.scaled(NAN)))),
-    Fault(PARTS, "NaN in the forecast of a row that the batch does not visit", "Undone: lengths of "
-          "forecasts are looked at beside the gradients.", untouched_row),
+    Fault(PARTS, "NaN in the forecast of a row that the batch does not visit", "Undone: the "
+          "verdict also checks the lengths of forecasts.", untouched_row),
 ]  # fmt: skip
 
 PROCESS = [

@@ -242,11 +242,11 @@ NUMBERS = [
     Fault("Numbers", "NaN or Inf in the gradients of a verifying step", "Undone.",
           each(*(undone(SPOILERS[name]) for name in ("nan-loss", "inf-loss", "one-gradient")))),
     Fault("Numbers", "a gradient a million times its length in a verifying step",
-          "Undone, once eight full steps have told what is usual: the limit is a hundred times "
-          "that, or eight standard deviations if this is more.",
+          "Undone, if at least eight full steps came before. The limit is a hundred times the "
+          "usual length, or eight standard deviations if this is more.",
           undone(burst, before=13, **LONG)),
-    Fault("Numbers", "NaN, Inf, or ten times what is usual in nothing but the loss of a verifying "
-          "step, which its closure has returned", "Undone.",
+    Fault("Numbers", "only the loss of a verifying step, which its closure returned, is NaN, Inf, "
+          "or ten times the usual loss", "Undone.",
           each(undone(SPOILERS["nan-loss-only"], step=closure_step),
                undone(SPOILERS["inf-loss-only"], step=closure_step),
                undone(AWAY, before=13, step=closure_step, **LONG))),
@@ -259,9 +259,9 @@ NUMBERS = [
           "The optimizer's update of a parameter whose gradient is not finite is not corrected.",
           spoiled_full_step),
     Fault("Numbers", "NaN gradients in another full step, after which the loop loads its own copy "
-          "of weights and optimizer", "The run goes on: no average has taken anything in that is "
-          "not finite.", spoiled_full_step_and_back),
-    Fault("Numbers", "forecasts 30 times too long, or of the wrong sign besides", "Predicted "
+          "of weights and optimizer", "The run goes on: averages leave out what is not "
+          "finite.", spoiled_full_step_and_back),
+    Fault("Numbers", "forecasts 30 times too long, with the right or the wrong sign", "Predicted "
           "steps are undone or pause, and the run falls back; weights stay finite. A forecast that "
           "is only slightly wrong raises no alarm.", too_far),
     Fault("Numbers", "the mean loss stands a fifth above that of the warm-up for 32 full steps",

@@ -1,4 +1,4 @@
-"""Every fault that is injected, what happens then, and the proof; docs/faults.md is made from it.
+"""The faults that tests inject, what happens then, and the proof; makes docs/faults.md.
 
 Run with: python tests/faults/fault_table.py
 """
@@ -14,17 +14,17 @@ PAGE = ROOT / "docs" / "faults.md"
 
 HEAD = """# When something goes wrong
 
-What happens after each fault. A test injects every one of them and proves what is said here; the
-page is made from the test's own table by `python tests/faults/fault_table.py`.
+What happens after each fault. A test injects each of them and checks what this page says;
+`python tests/faults/fault_table.py` writes the page from the tests.
 
-**Undone**, below, means: weights, optimizer state and buffers are bit for bit what they were before
-the predicted steps, and the update of the verifying step did not happen. The verdict is `undone`,
-the full step ticks 1, the reason is in the ledger, and predicted steps **pause** for 16 full steps;
+**Undone** means: weights, optimizer state and buffers are bit for bit what they were before the
+predicted steps, and the update of the verifying step did not happen. The verdict is `undone`, the
+full step ticks once, and the reason is in the ledger. Predicted steps **pause** for 16 full steps,
 for twice as many after each further alarm, and for good after the fourth.
 
-**Falls back** means: the rest of the run is the user's own training, bit for bit, with one warning
-and the reason in the ledger. A predictor or update that fails must never cost the user a run.
-One that gives a result of a wrong *form* raises a `PredictorError` in the first full step instead:
+**Falls back** means: the rest of the run is plain training, bit for bit, with one warning and the
+reason in the ledger. So a predictor or update that fails does not end the run. But one whose result
+has a wrong *form* raises a `PredictorError` in the first full step:
 [why](decisions/0006-failures.md).
 """
 
@@ -65,5 +65,5 @@ def page() -> str:
 if __name__ == "__main__":
     # Under its own name, so that the table's entries are of the same class.
     sys.modules["fault_table"] = sys.modules["__main__"]
-    sys.path += [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "ranks")]
+    sys.path += [str(ROOT), *(str(ROOT / "tests" / name) for name in ("", "helpers", "ranks"))]
     PAGE.write_text(page(), encoding="utf-8")
