@@ -9,7 +9,9 @@ import torch
 from torch import nn
 
 from benchmarks.memory import Memory
-from benchmarks.tasks import Task
+from benchmarks.optimizers import Build, Rates
+from benchmarks.peers.around import AroundOptimizers
+from benchmarks.tasks import Recipe, Task
 from benchmarks.timing import quartiles, seconds, waits
 from benchmarks.train import warm
 from hybrid_predict.accounts.operations import traffic
@@ -45,8 +47,8 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
         corrected or predicted, see `operations.traffic`) and, on a CUDA device, ``waits``: what
         made the host wait in steady state, None if nothing did.
     """
-    loops = {name: _Loop(task, options) for name, options in WAYS.items()}
-    plain = _Loop(task, None)
+    loops = {name: Loop(task, options) for name, options in WAYS.items()}
+    plain = Loop(task, None)
     for loop in (plain, *loops.values()):
         loop.run(length)
     rounds = [
@@ -72,31 +74,32 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
             found[name]["waits"] = waits(loop.step, length)
         loop.close()
     for name, options in {"plain": None, **WAYS}.items():
-        found.setdefault(name, {})["memory"] = _memory(task, options)
+        found.setdefault(name, {})["memory"] = memory(task, options)
     return found
 
 
-class _Loop:
+class Loop:
     """A training loop, plain or with the plug-in.
 
     Args:
         task: What is trained.
         options: Further arguments of `HybridConfig`; None trains without the plug-in.
+        build: Makes the optimizers; None takes AdamW with one group.
     """
 
-    def __init__(self, task: Task, options: dict[str, Any] | None) -> None:
+    def __init__(
+        self, task: Task, options: dict[str, Any] | None, build: Build | None = None
+    ) -> None:
         self._task, recipe = task, task.recipe
         self.model: nn.Module = task.model(0)
         self.device = next(self.model.parameters()).device
         self._batches = task.batches(0)
-        self._optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=recipe.learning_rate, betas=recipe.betas,
-            weight_decay=recipe.weight_decay, fused=True,
-        )  # fmt: skip
+        optimizers = (build or _one_group)(self.model, recipe, Rates(recipe.learning_rate), 10**9)
+        self._optimizer = AroundOptimizers(optimizers)
         self._engine: HybridEngine | None = None
         if options is not None:
             config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **options)
-            self._engine = HybridEngine(self.model, self._optimizer, config)
+            self._engine = HybridEngine(self.model, optimizers, config)
 
     def run(self, steps: int) -> float:
         """Seconds of so many full steps: processor time, or wall time with a CUDA device."""
@@ -115,6 +118,11 @@ class _Loop:
         return {kind: found / 2 for kind, found in traffic(lambda: self.run(2)).items()}
 
     @property
+    def counted(self) -> float | None:
+        """Operations that correcting adds per operation of a full step; None without the plug-in."""
+        return self._engine.ledger.correction_share if self._engine else None
+
+    @property
     def followed(self) -> int:
         """Number of parameters that are corrected or predicted."""
         assert self._engine is not None
@@ -127,11 +135,28 @@ class _Loop:
             self._engine.detach()
 
 
-def _memory(task: Task, options: dict[str, Any] | None) -> int:
+def _one_group(
+    model: nn.Module, recipe: Recipe, rates: Rates, updates: int
+) -> list[torch.optim.Optimizer]:
+    return [
+        torch.optim.AdamW(
+            model.parameters(), lr=rates.base, betas=recipe.betas,
+            weight_decay=recipe.weight_decay, fused=True,
+        )
+    ]  # fmt: skip
+
+
+def memory(task: Task, options: dict[str, Any] | None) -> int:
+    """Bytes that twelve full steps take, see `Memory`.
+
+    Args:
+        task: What is trained.
+        options: Further arguments of `HybridConfig`; None trains without the plug-in.
+    """
     warm(task)
-    memory = Memory()
-    loop = _Loop(task, options)
+    counter = Memory()
+    loop = Loop(task, options)
     loop.run(12)
-    used = memory.used()
+    used = counter.used()
     loop.close()
     return used
