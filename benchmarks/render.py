@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks import table as bench
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
+from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
 from benchmarks.scale import table as scale
 from hybrid_predict.audit.results import SCHEMA
@@ -228,6 +229,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "early stopping": stopping,
     "fast loop": fast_loop,
     "first output": first_output,
+    **gpu.blocks(),
     "import time": import_time,
     "step cost": step_cost,
     **{

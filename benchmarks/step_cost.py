@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -51,30 +52,49 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     plain = Loop(task, None)
     for loop in (plain, *loops.values()):
         loop.run(length)
-    rounds = [
-        {name: loop.run(length) for name, loop in (("plain", plain), *loops.items())}
-        for _ in range(blocks)
-    ]
     found: dict[str, Any] = {
         "parameters": sum(p.numel() for p in plain.model.parameters()),
-        "plain_ms": 1e3 * statistics.median(r["plain"] for r in rounds) / length,
+        **take_turns(plain, loops, blocks, length),
         "blocks": blocks,
         "length": length,
         "threads": torch.get_num_threads(),
     }
     least = plain.traffic()
     for name, loop in loops.items():
-        low, middle, high = quartiles([r[name] / r["plain"] for r in rounds])
-        found[name] = {
-            "ratio": middle,
-            "quartiles": [low, high],
-            "traffic": {k: (v - least[k]) / loop.followed for k, v in loop.traffic().items()},
+        found[name]["traffic"] = {
+            k: (v - least[k]) / loop.followed for k, v in loop.traffic().items()
         }
         if loop.device.type == "cuda":
             found[name]["waits"] = waits(loop.step, length)
         loop.close()
     for name, options in {"plain": None, **WAYS}.items():
         found.setdefault(name, {})["memory"] = memory(task, options)
+    return found
+
+
+def take_turns(plain: Loop, loops: Mapping[str, Loop], blocks: int, length: int) -> dict[str, Any]:
+    """Time loops in alternating blocks.
+
+    Args:
+        plain: What the others are compared with.
+        loops: The others by name.
+        blocks: Blocks of each loop.
+        length: Full steps of a block.
+
+    Returns:
+        ``plain_ms`` (median milliseconds of a plain full step) and, by name, ``ratio`` (median over
+        blocks of a full step over a plain one) with its ``quartiles``.
+    """
+    rounds = [
+        (plain.run(length), {name: loop.run(length) for name, loop in loops.items()})
+        for _ in range(blocks)
+    ]
+    found: dict[str, Any] = {
+        "plain_ms": 1e3 * statistics.median(least for least, _ in rounds) / length
+    }
+    for name in loops:
+        low, middle, high = quartiles([others[name] / least for least, others in rounds])
+        found[name] = {"ratio": middle, "quartiles": [low, high]}
     return found
 
 
@@ -119,7 +139,7 @@ class Loop:
 
     @property
     def counted(self) -> float | None:
-        """Operations that correcting adds per operation of a full step; None without the plug-in."""
+        """Operations that correcting adds per operation of a full step; None if not counted."""
         return self._engine.ledger.correction_share if self._engine else None
 
     @property

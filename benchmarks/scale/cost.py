@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from benchmarks.optimizers import Build, muon, normuon
 from benchmarks.scale.sizes import CASES, sized
 from benchmarks.scale.study import told
-from benchmarks.step_cost import WAYS, Loop
-from benchmarks.timing import quartiles
+from benchmarks.step_cost import WAYS, Loop, take_turns
 
 LOOPS: dict[str, tuple[dict[str, Any] | None, Build | None]] = {
     "corrected": (WAYS["corrected"], None),
@@ -55,20 +53,12 @@ def measure(
 
 def _timed(width: int, rows: int, blocks: int, length: int) -> dict[str, Any]:
     task = sized(width, rows)
-    loops = {"plain": Loop(task, None)}
-    loops |= {name: Loop(task, options, build) for name, (options, build) in LOOPS.items()}
-    for loop in loops.values():
+    plain = Loop(task, None)
+    loops = {name: Loop(task, options, build) for name, (options, build) in LOOPS.items()}
+    for loop in (plain, *loops.values()):
         loop.run(2)
-    rounds = [{name: loop.run(length) for name, loop in loops.items()} for _ in range(blocks)]
-    found: dict[str, Any] = {
-        "rows": rows,
-        **told(task),
-        "plain_ms": 1e3 * statistics.median(r["plain"] for r in rounds) / length,
-    }
-    for name in LOOPS:
-        low, middle, high = quartiles([r[name] / r["plain"] for r in rounds])
-        counted = loops[name].counted
-        found[name] = {"ratio": middle, "quartiles": [low, high], "counted": counted}
-    for loop in loops.values():
+    found = {"rows": rows, **told(task), **take_turns(plain, loops, blocks, length)}
+    for name, loop in loops.items():
+        found[name]["counted"] = loop.counted
         loop.close()
     return found

@@ -46,8 +46,8 @@ class Case:
 
 CASES = (
     Case(64, 600, 2, (*COMPARED, UNBOUNDED)),
-    Case(64, 2400, 1),
     Case(32, 600, 2, (*COMPARED, UNBOUNDED)),
+    Case(64, 2400, 1),
     Case(128, 600, 1, (*COMPARED, UNBOUNDED)),
     Case(64, 2400, 2),
     Case(64, 9600, 1),
