@@ -225,7 +225,9 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     **{name: partial(_of_demo, make) for name, make in DEMO.items()},
-    **{f"scale {b}": partial(sizes, b) for b in ("source", "plain", "speedups", "cost")},
+    **{
+        f"scale {b}": partial(sizes, b) for b in ("source", "plain", "speedups", "cost", "foretold")
+    },
     "early stopping": stopping,
     "fast loop": fast_loop,
     "first output": first_output,

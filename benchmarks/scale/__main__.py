@@ -57,8 +57,11 @@ def _say(row: Row) -> None:
 
 
 def _cost(asked: argparse.Namespace) -> None:
-    found = {"rows": list(measure(print)), "environment": environment()}
-    print(write_json(found, asked.folder / "scale-cost.json"))
+    rows, path = [], asked.folder / "scale-cost.json"
+    for row in measure(print):
+        rows.append(row)
+        write_json({"rows": rows, "environment": environment()}, path)
+    print(path)
 
 
 def _plot(asked: argparse.Namespace) -> None:

@@ -20,14 +20,14 @@ LOOPS: dict[str, tuple[dict[str, Any] | None, Build | None]] = {
 """What is timed beside plain full steps: arguments of `HybridConfig`, and the optimizer."""
 
 WIDTHS = sorted({case.width for case in CASES})
-ROWS = (4, 8, 16, 32, 64)
+ROWS = (4, 8, 16, 32)
 
 
 def measure(
     say: Callable[[Any], object],
     widths: Sequence[int] = tuple(WIDTHS),
     rows: Sequence[int] = ROWS,
-    blocks: int = 6,
+    blocks: int = 4,
 ) -> Iterator[dict[str, Any]]:
     """One row per width and rows of a batch.
 

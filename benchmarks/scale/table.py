@@ -7,12 +7,21 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+import torch
+
 from benchmarks.arms import ARMS
+from benchmarks.gpu.gpt2 import GPT2, Size
+from benchmarks.gpu.record import Setup
 from benchmarks.plan import TUNING, TUNING_SEED, Row
 from benchmarks.scale.cost import LOOPS
 from benchmarks.scale.figures import Point, points
 from benchmarks.scale.sizes import CASES, PLAIN
 from benchmarks.table import NONE, markdown, speedup_text
+from benchmarks.tasks.gpt import GPT_124M
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.demo.byte_gpt import ByteGPT
+from hybrid_predict.tensors import TorchBackend
+from hybrid_predict.updates import SpectralUpdate
 
 
 def blocks(rows: Iterable[Row], cost: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
@@ -28,16 +37,19 @@ def blocks(rows: Iterable[Row], cost: Mapping[str, Any]) -> dict[str, Callable[[
         "scale plain": partial(plain_table, kept),
         "scale speedups": partial(speedups_table, kept),
         "scale cost": partial(cost_table, cost),
+        "scale foretold": foretold,
     }
 
 
 def source(rows: list[Row]) -> str:
     """How many runs there are, and which cases are not done."""
-    found = {(p.width, p.steps, p.arm): p for p in points(rows)}
+    found = {(p.width, p.steps, p.arm) for p in points(rows) if p.speedup is not None}
+    cases = {(case.width, case.steps): case.arms for case in CASES}
     missing = [
-        f"width {case.width} at T = {case.steps:,} ({', '.join(arms)})"
-        for case in CASES
-        if (arms := [arm for arm in case.arms if not _done(found, case.width, case.steps, arm)])
+        f"width {width} at T = {steps:,}"
+        + (f" ({', '.join(left)})" if len(left) < len(arms) else "")
+        for (width, steps), arms in cases.items()
+        if (left := [arm for arm in arms if (width, steps, arm) not in found])
     ]
     trials = sum(row["setting"] == TUNING for row in rows)
     codes = len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})
@@ -47,11 +59,6 @@ def source(rows: list[Row]) -> str:
         f"{len(rows) - trials} runs, and {trials} trials of rates with seed {TUNING_SEED}, one "
         f"thread each. So few seeds make every difference a hint.{mixed}{still}"
     )
-
-
-def _done(found: Mapping[tuple[int, int, str], Point], width: int, steps: int, arm: str) -> bool:
-    point = found.get((width, steps, arm))
-    return point is not None and point.speedup is not None
 
 
 def plain_table(rows: list[Row]) -> str:
@@ -94,6 +101,39 @@ def cost_table(cost: Mapping[str, Any]) -> str:
               *(f"{ARMS[arm].title} / plain" for arm in LOOPS), "counted, corrected",
               "counted, whatever it costs"]  # fmt: skip
     return markdown(titles, lines)
+
+
+def foretold() -> str:
+    """What correcting whole matrices adds to the counted operations at 124 M parameters."""
+    with torch.device("meta"):
+        bytes_, tokens_ = ByteGPT(GPT_124M.shape()), GPT2(Size())
+    rows = (
+        (f"`{GPT_124M.name}`", bytes_, GPT_124M.batch_size * GPT_124M.context),
+        ("GPT-2 in the public record's set-up", tokens_, Setup().tokens),
+    )
+    limit = HybridConfig().max_overhead
+    lines = [
+        [name, f"{tokens:,}", f"{share(model, tokens):.1%}", f"{share(model, 1) / limit:,.0f}"]
+        for name, model, tokens in rows
+    ]
+    titles = ["model", "tokens in a batch", "counted, whatever it costs",
+              "tokens from which `max_overhead` allows that"]  # fmt: skip
+    return markdown(titles, lines)
+
+
+def share(model: ByteGPT | GPT2, tokens: int) -> float:
+    """Operations of correcting whole matrices per operation of a full step.
+
+    A full step counts six operations per token and weight of a matrix product; attention is left
+    out.
+
+    Args:
+        model: The model, on any device.
+        tokens: Tokens in a batch.
+    """
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+    weights = sum(p.numel() for p in matrices) + model.head.weight.numel()
+    return SpectralUpdate().operations(matrices, TorchBackend(), None) / (6 * weights * tokens)
 
 
 def _ratio(found: Mapping[str, Any]) -> str:

@@ -166,6 +166,8 @@ def test_costs_are_told_for_every_arm(monkeypatch):
     counted = {arm: found[arm]["counted"] for arm in cost.LOOPS}
     assert 0 < counted["corrected"] <= counted["corrected-any-cost"]
     assert counted["muon"] is counted["normuon"] is None
+    foretold = table.share(small(32).model(0), 32)
+    assert counted["corrected-any-cost"] == pytest.approx(foretold, rel=0.05)
     shown = table.cost_table({"rows": [json.loads(json.dumps(found))]})
     assert "| 32 | 2 | 32 |" in shown
 
