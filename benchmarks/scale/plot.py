@@ -64,6 +64,8 @@ def _lines(axes: Axes, found: Sequence[Point], along: str) -> None:
     ticks = sorted({getattr(p, along) for p in found})
     axes.set_xscale("log")
     axes.minorticks_off()
+    if ticks:  # a single one is to stand in the middle
+        axes.set_xlim(ticks[0] / 1.5, ticks[-1] * 1.5)
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.axhline(1.0, color="#264653", linewidth=1)
     axes.spines[["top", "right"]].set_visible(False)
