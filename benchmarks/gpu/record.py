@@ -103,24 +103,31 @@ def train(
     if compiled:
         model.compile(dynamic=False)
     run = _Run(arm, steps, model, setup, device)
-    curve: list[tuple[int, float]] = []
-    seconds = 0.0
     batches = training.read(setup.tokens, setup.size.context)
-    while not run.done:
-        started = perf_counter()
-        run.train(batches, setup.every)
-        _wait(device)
-        seconds += perf_counter() - started
-        loss = evaluate(model, held, setup.rows, device)
-        curve.append((run.full_steps, loss))
-        say(f"{arm}: {run.full_steps:,} full steps, validation loss {loss:.4f}")
-        if not math.isfinite(loss):
-            break
+    curve, seconds = _validated(run, batches, held, say)
+    loss = curve[-1][1]
     return {
         "arm": arm, "steps": steps, "seed": seed, **run.close(), "curve": curve, "seconds": seconds,
         "loss": loss if math.isfinite(loss) else None, "reached": loss <= TARGET,
         "memory": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
     }  # fmt: skip
+
+
+def _validated(
+    run: _Run, batches: Iterator[Batch], held: Batch, say: Callable[[str], object]
+) -> tuple[list[tuple[int, float]], float]:
+    """Full steps and validation losses of a whole run, and its seconds of training alone."""
+    curve: list[tuple[int, float]] = []
+    seconds = 0.0
+    while not run.done and (not curve or math.isfinite(curve[-1][1])):
+        started = perf_counter()
+        run.train(batches, run.setup.every)
+        _wait(run.device)
+        seconds += perf_counter() - started
+        loss = evaluate(run.model, held, run.setup.rows, run.device)
+        curve.append((run.full_steps, loss))
+        say(f"{run.full_steps:,} full steps, validation loss {loss:.4f}")
+    return curve, seconds
 
 
 @torch.no_grad()
@@ -147,7 +154,7 @@ class _Run:
     ) -> None:
         hidden, options = ARMS[arm]
         self.full_steps = 0
-        self._model, self._setup, self._device, self._steps = model, setup, device, steps
+        self.model, self.setup, self.device, self._steps = model, setup, device, steps
         self._optimizers = optimizers(model, hidden)
         warmup = _WARMUP if hidden == "adamw" else 0
         factors = [schedule(steps, 0), schedule(steps, min(warmup, steps // 10))]
@@ -173,10 +180,10 @@ class _Run:
     def _step(self, batch: Batch) -> None:
         if self._engine is not None:
             self._engine.before_step()
-        total = torch.zeros((), device=self._device)
-        rows = self._setup.rows
+        total = torch.zeros((), device=self.device)
+        rows = self.setup.rows
         for part in zip(batch[0].split(rows), batch[1].split(rows), strict=True):
-            loss = _loss(self._model, part, self._device)
+            loss = _loss(self.model, part, self.device)
             loss.backward()
             total += loss.detach()
         for optimizer in self._optimizers:

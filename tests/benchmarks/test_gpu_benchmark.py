@@ -163,6 +163,17 @@ def test_every_arm_of_the_record_learns(arm, folder, monkeypatch):
     assert row["curve"][0][1] > row["loss"]
 
 
+@ON_CPU
+def test_a_run_that_diverges_ends_early_and_is_kept(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(record, "evaluate", lambda *_: float("nan"))
+    file = tmp_path / "record.json"
+    more = ("--arm", "adamw", "--steps", "12", "--output", str(file))
+    assert program.main(arguments(folder, *more)) == 0
+    (row,) = json.loads(file.read_text())["rows"]
+    assert (row["full_steps"], row["loss"], row["reached"]) == (5, None, False)
+    assert "diverged" in capsys.readouterr().out
+
+
 def test_accumulated_gradients_are_those_of_the_whole_batch(folder):
     found = Shards.find(str(folder / "train_*.bin"), "--train")
     batch = next(found.read(64, 16))
