@@ -19,7 +19,7 @@ from benchmarks.tasks.gpt import GPT_124M
 from hybrid_predict.cli.options import integer
 from hybrid_predict.cli.program import Command, run_program
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.runs.runtime import environment, finite, write_json
+from hybrid_predict.runs.runtime import environment, write_json
 
 PROGRAM = "python -m benchmarks.gpu"
 
@@ -69,7 +69,7 @@ def _task(options: Any) -> Task:
 
 def _tell(name: str, found: dict[str, Any], options: Any) -> int:
     """Print the table, and write the results file; toys only where it is named."""
-    found = finite({**found, "toy": options.toy, "environment": environment()})
+    found = {**found, "toy": options.toy, "environment": environment()}
     print(TABLES[name](found))
     if file := _file(name, options):
         print(f"\nResults: {write_json(found, file)}")
