@@ -20,9 +20,13 @@ from benchmarks import house
 from benchmarks import table as bench
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
+from benchmarks.gpu import table as gpu
+from benchmarks.plan import as_cell
+from benchmarks.scale import table as scale
 from hybrid_predict.audit.results import SCHEMA
 from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.report.shared import mean_and_sd
+from hybrid_predict.runs.rows import Rows
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "docs" / "results"
@@ -225,6 +229,12 @@ def stopping() -> str:
     return bench.markdown(titles, early_stopping.table(found))
 
 
+def sizes(block: str) -> str:
+    """One block on widths and lengths."""
+    rows = Rows(RESULTS / "scale.jsonl", as_cell).done.values()
+    return scale.blocks(rows, load("scale-cost.json"))[f"scale {block}"]()
+
+
 def _of_demo(make: Callable[[Demo], str]) -> str:
     return make(load("demo.json"))
 
@@ -235,11 +245,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     **{name: partial(_of_demo, make) for name, make in DEMO.items()},
+    **{
+        f"scale {b}": partial(sizes, b) for b in ("source", "plain", "speedups", "cost", "foretold")
+    },
     "early stopping": stopping,
     "fast loop": fast_loop,
     "functional step": functional_step,
     "first output": first_output,
     "house": size,
+    **gpu.blocks(),
     "import time": import_time,
     "step cost": step_cost,
     **{

@@ -1,0 +1,252 @@
+"""The public record's set-up: GPT-2 with 124 M parameters on FineWeb, full steps to a loss of 3.28.
+
+It is the optimization track of github.com/KellerJordan/modded-nanogpt: model, data, order and batch
+are fixed, optimizers are free, and what counts is the number of forward-backward passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+
+from benchmarks.gpu.gpt2 import GPT2, Size
+from benchmarks.gpu.shards import Batch, Shards
+from benchmarks.peers.muon import Muon
+from benchmarks.tasks.base import seeded
+from hybrid_predict import HybridConfig, HybridEngine
+
+TARGET = 3.28
+"""Validation loss in nats per token that counts as reached."""
+
+_DECAY, _WARMUP = 0.7, 250
+"""Share of the run in which all rates fall to zero, and steps in which AdamW's hidden one rises."""
+
+ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
+    "adamw": ("adamw", None),
+    "muon": ("muon", None),
+    "corrected": ("adamw", {"speedup": 1}),
+    "hybrid": ("adamw", {}),
+    "hybrid-muon": ("muon", {}),
+}
+"""By name: what updates the hidden matrices, and arguments of `HybridConfig` or None without it."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """How large model, batches and validation are; by default as in the record.
+
+    Args:
+        size: The model's shape.
+        tokens: Tokens in a batch.
+        rows: Windows that go through the model together; the rest of a batch follows.
+        validation: Tokens behind a validation loss.
+        every: Full steps between two validations.
+    """
+
+    size: Size = field(default_factory=Size)
+    tokens: int = 524_288
+    rows: int = 16
+    validation: int = 20 * 524_288
+    every: int = 125
+
+
+TOY = Setup(Size(layers=2, width=32, head=16, vocab=128, context=16), 64, 2, 128, 5)
+"""To see that everything runs."""
+
+
+def train(
+    arm: str,
+    steps: int,
+    seed: int,
+    shards: tuple[Shards, Shards],
+    setup: Setup,
+    device: torch.device,
+    *,
+    compiled: bool = False,
+    say: Callable[[str], object] = lambda line: None,
+) -> dict[str, Any]:
+    """One run.
+
+    Args:
+        arm: Out of :data:`ARMS`.
+        steps: Steps of the run; the schedule ends with them.
+        seed: Decides initial weights.
+        shards: Of training and of validation.
+        setup: Sizes.
+        device: Where it runs.
+        compiled: Whether ``torch.compile`` compiles the model.
+        say: Is told every validation.
+
+    Returns:
+        ``arm``, ``steps``, ``seed``, ``full_steps``, ``predicted_steps`` that stand,
+        ``undone_steps``, ``loss`` at the end (None if it is not finite), whether it ``reached``
+        the target, ``seconds`` of training, ``memory`` (the allocator's peak in bytes; None without
+        a CUDA device) and ``curve``: pairs of full steps and validation loss.
+
+    Raises:
+        ConfigError: If the shards hold too few tokens.
+    """
+    training, validation = shards
+    training.need(steps, setup.tokens)
+    validation.need(1, setup.validation)
+    held = next(validation.read(setup.validation, setup.size.context))
+    model = seeded(lambda: GPT2(setup.size), seed).to(device)
+    if compiled:
+        model.compile(dynamic=False)
+    run = _Run(arm, steps, model, setup, device)
+    batches = training.read(setup.tokens, setup.size.context)
+    curve, seconds = _validated(run, batches, held, say)
+    loss = curve[-1][1]
+    return {
+        "arm": arm, "steps": steps, "seed": seed, **run.close(), "curve": curve, "seconds": seconds,
+        "loss": loss if math.isfinite(loss) else None, "reached": loss <= TARGET,
+        "memory": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
+    }  # fmt: skip
+
+
+def _validated(
+    run: _Run, batches: Iterator[Batch], held: Batch, say: Callable[[str], object]
+) -> tuple[list[tuple[int, float]], float]:
+    """Full steps and validation losses of a whole run, and its seconds of training alone."""
+    curve: list[tuple[int, float]] = []
+    seconds = 0.0
+    while not run.done and (not curve or math.isfinite(curve[-1][1])):
+        started = perf_counter()
+        run.train(batches, run.setup.every)
+        _wait(run.device)
+        seconds += perf_counter() - started
+        loss = evaluate(run.model, held, run.setup.rows, run.device)
+        curve.append((run.full_steps, loss))
+        say(f"{run.full_steps:,} full steps, validation loss {loss:.4f}")
+    return curve, seconds
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, batch: Batch, rows: int, device: torch.device) -> float:
+    """Mean cross-entropy in nats per token.
+
+    Args:
+        model: The model.
+        batch: Inputs and targets, int64 of shape [B, T].
+        rows: Windows that go through the model together.
+        device: Where the model is.
+    """
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for part in zip(batch[0].split(rows), batch[1].split(rows), strict=True):
+        total += _loss(model, part, device)
+    return float(total) / batch[0].numel()
+
+
+class _Run:
+    """A model, its optimizers and schedules, with or without the plug-in."""
+
+    def __init__(
+        self, arm: str, steps: int, model: nn.Module, setup: Setup, device: torch.device
+    ) -> None:
+        hidden, options = ARMS[arm]
+        self.full_steps = 0
+        self.model, self.setup, self.device, self._steps = model, setup, device, steps
+        self._optimizers = optimizers(model, hidden)
+        warmup = _WARMUP if hidden == "adamw" else 0
+        factors = [schedule(steps, 0), schedule(steps, min(warmup, steps // 10))]
+        pairs = zip(self._optimizers, factors, strict=True)
+        self._schedulers = [LambdaLR(optimizer, factor) for optimizer, factor in pairs]
+        self._engine: HybridEngine | None = None
+        if options is not None:
+            config = HybridConfig(total_steps=steps, **options)
+            self._engine = HybridEngine(model, self._optimizers, config)
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps are made."""
+        return self._engine.done if self._engine else self.full_steps >= self._steps
+
+    def train(self, batches: Iterator[Batch], most: int) -> None:
+        """Take full steps, so many or to the end of the run."""
+        for _ in range(most):
+            if self.done:
+                return
+            self._step(next(batches))
+
+    def _step(self, batch: Batch) -> None:
+        if self._engine is not None:
+            self._engine.before_step()
+        total = torch.zeros((), device=self.device)
+        rows = self.setup.rows
+        for part in zip(batch[0].split(rows), batch[1].split(rows), strict=True):
+            loss = _loss(self.model, part, self.device)
+            loss.backward()
+            total += loss.detach()
+        for optimizer in self._optimizers:
+            optimizer.step()
+        for optimizer in self._optimizers:
+            optimizer.zero_grad()
+        self.full_steps += 1
+        ticks = 1 if self._engine is None else self._engine.after_step(total).ticks
+        for _ in range(ticks):
+            for scheduler in self._schedulers:
+                scheduler.step()
+
+    def close(self) -> dict[str, int]:
+        """Let go of the model, and count."""
+        ledger = self._engine.ledger if self._engine else None
+        if self._engine is not None:
+            self._engine.detach()
+        return {
+            "full_steps": self.full_steps,
+            "predicted_steps": ledger.predicted_steps if ledger else 0,
+            "undone_steps": ledger.undone_steps if ledger else 0,
+        }
+
+
+def optimizers(model: nn.Module, hidden: str) -> list[Optimizer]:
+    """AdamW of embeddings, head and vectors, and what updates the blocks' matrices.
+
+    Rates and constants are those that the track's own page and baseline name.
+
+    Args:
+        model: A `GPT2`.
+        hidden: ``adamw`` or ``muon``.
+    """
+    assert isinstance(model, GPT2)
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+    vectors = [p for p in model.parameters() if p.ndim < 2]
+    groups = [
+        {"params": [model.embed.weight], "lr": 0.3},
+        {"params": [model.head.weight], "lr": 1 / 320},
+        {"params": vectors, "lr": 0.01},
+    ]
+    rest = AdamW(groups, betas=(0.8, 0.95), eps=1e-10, weight_decay=0.0, fused=True)
+    if hidden == "muon":
+        return [rest, Muon(matrices, lr=0.025, weight_decay=0.025)]
+    return [rest, AdamW(matrices, lr=0.0015, betas=(0.9, 0.95), weight_decay=0.125, fused=True)]
+
+
+def schedule(steps: int, warmup: int) -> Callable[[int], float]:
+    """A linear warm-up, constant rates, and a linear decay to zero over the last 70 %."""
+
+    def factor(step: int) -> float:
+        rising = (step + 1) / warmup if step < warmup else 1.0
+        return min(rising, max(0.0, (steps - step) / (_DECAY * steps)))
+
+    return factor
+
+
+def _loss(model: nn.Module, part: Batch, device: torch.device) -> Tensor:
+    """Summed cross-entropy; the record's gradients are sums over the tokens of a batch."""
+    inputs, targets = (x.to(device, non_blocking=True) for x in part)
+    return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

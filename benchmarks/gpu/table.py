@@ -1,0 +1,115 @@
+"""What was measured on a GPU as Markdown; what was not measured is told in words."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from benchmarks.arms import ARMS
+from benchmarks.gpu.quality import speedups
+from benchmarks.gpu.record import TARGET
+from benchmarks.step_cost import WAYS
+from benchmarks.table import NONE, markdown, speedup_text
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+Found = Mapping[str, Any]
+
+
+def path(name: str, folder: Path = RESULTS) -> Path:
+    """The results file of a command."""
+    return folder / f"gpu-{name}.json"
+
+
+def blocks(folder: Path = RESULTS) -> dict[str, Callable[[], str]]:
+    """What makes the blocks of the page, by name.
+
+    Args:
+        folder: Of the results files, which need not exist.
+    """
+    return {f"gpu {name}": partial(_block, name, make, folder) for name, make in TABLES.items()}
+
+
+def _block(name: str, make: Callable[[Found], str], folder: Path) -> str:
+    file = path(name, folder)
+    if not file.exists():
+        return f"Not measured yet. `python -m benchmarks.gpu {name}` measures it."
+    found: Found = json.loads(file.read_text("utf-8"))
+    env = found["environment"]
+    return f"{make(found)}\n\n{env['gpu'] or env['cpu']}, torch {env['torch']}."
+
+
+def step_time(found: Found) -> str:
+    """A full step with and without the plug-in."""
+    rows = [["plain", f"{found['plain_ms']:.1f}", "1"]]
+    for way in WAYS:
+        low, high = found[way]["quartiles"]
+        ratio = found[way]["ratio"]
+        rows.append(
+            [way, f"{ratio * found['plain_ms']:.1f}", f"{ratio:.3f} ({low:.3f} to {high:.3f})"]
+        )
+    return markdown(["way", "full step, ms", "of a plain one (quartiles)"], rows)
+
+
+def memory(found: Found) -> str:
+    """Peak of the allocator."""
+    rows = [[way, f"{found[way] / 2**20:,.0f}", f"{found[way] / found['plain']:.3f}"]
+            for way in ("plain", *WAYS)]  # fmt: skip
+    return markdown(["way", "memory, MiB", "of plain training's"], rows)
+
+
+def sync(found: Found) -> str:
+    """Waits of the host."""
+    rows = [[way, found[way] or "none"] for way in ("plain", *WAYS)]
+    return markdown(["way", "first wait of the host in steady state"], rows)
+
+
+def quality(found: Found) -> str:
+    """One run of every arm."""
+    known = speedups(found["rows"])
+    rows = [
+        [ARMS[row["arm"]].title, f"{row['full_steps']:,}", f"{row['predicted_steps']:,}",
+         f"{row['seconds']:.0f}", _loss(row),
+         speedup_text(known[row["arm"]]) if row["arm"] in known else NONE]
+        for row in found["rows"]
+    ]  # fmt: skip
+    titles = ["arm", "full steps", "predicted steps", "seconds", "final loss",
+              "speedup at equal quality"]  # fmt: skip
+    return markdown(titles, rows) + "\n\nOne seed: every difference is a hint."
+
+
+def record(found: Found) -> str:
+    """Runs in the public record's set-up."""
+    rows = [
+        [f"`{row['arm']}`", f"{row['steps']:,}", str(row["seed"]), f"{row['full_steps']:,}",
+         f"{row['predicted_steps']:,}", f"{row['seconds']:.0f}", _loss(row),
+         "yes" if row["reached"] else "no"]
+        for row in found["rows"]
+    ]  # fmt: skip
+    titles = ["arm", "steps", "seed", "full steps", "predicted steps", "seconds",
+              "validation loss at the end", f"reached {TARGET:g}"]  # fmt: skip
+    return markdown(titles, rows)
+
+
+def _loss(row: Found) -> str:
+    return "diverged" if row["loss"] is None else f"{row['loss']:.4f}"
+
+
+TABLES: dict[str, Callable[[Found], str]] = {
+    "step-time": step_time,
+    "memory": memory,
+    "sync": sync,
+    "quality": quality,
+    "record": record,
+}
+"""What makes a table of a results file, by the command that writes the file."""
+
+
+def done(file: Path) -> Sequence[Found]:
+    """The rows of a results file; none if there is no file."""
+    if not file.exists():
+        return []
+    found: list[Found] = json.loads(file.read_text("utf-8"))["rows"]
+    return found

@@ -1,0 +1,1 @@
+"""What becomes of the speedup when models grow and runs get longer."""

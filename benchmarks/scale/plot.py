@@ -1,0 +1,89 @@
+"""Speedup against parameters and against steps, with intervals over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from benchmarks.arms import ARMS
+from benchmarks.plan import Row
+from benchmarks.scale.figures import Point, points
+from hybrid_predict.report.figure import new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLORS = {
+    "corrected": "#edae49",
+    "hybrid": "#d1495b",
+    "corrected-any-cost": "#7a5195",
+    "muon": "#30638e",
+    "normuon": "#2a9d8f",
+}
+
+WIDTH, STEPS = 64, 600
+"""The width whose lengths, and the T whose widths are compared."""
+
+
+def plot(rows: Iterable[Row]) -> Figure:
+    """Two panels: widths at one length, lengths at one width.
+
+    Args:
+        rows: Rows of ``scale.jsonl``.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    found = [p for p in points(rows) if p.speedup is not None]
+    figure = new_figure(figsize=(9.6, 4.2))
+    left, right = figure.subplots(1, 2, sharey=True)
+    _lines(left, [p for p in found if p.steps == STEPS], "parameters")
+    _lines(right, [p for p in found if p.width == WIDTH], "steps")
+    left.set(title=f"T = {STEPS:,} steps", xlabel="parameters",
+             ylabel="speedup at equal quality")  # fmt: skip
+    right.set(title=f"width {WIDTH}", xlabel="T, steps")
+    handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
+    handles |= dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5,
+                  frameon=False)  # fmt: skip
+    return figure
+
+
+def _lines(axes: Axes, found: Sequence[Point], along: str) -> None:
+    """One line per arm; bars are intervals over seeds, hollow marks have a single seed."""
+    for k, (arm, color) in enumerate(COLORS.items()):
+        mine = sorted((p for p in found if p.arm == arm), key=lambda p: getattr(p, along))
+        if not mine:
+            continue
+        # Side by side, so that bars do not hide one another.
+        at = [getattr(p, along) * 1.03 ** (k - 2) for p in mine]
+        axes.plot(at, [_value(p) for p in mine], color=color, linewidth=1.2, label=ARMS[arm].title)
+        for x, point in zip(at, mine, strict=True):
+            _mark(axes, x, point, color)
+    ticks = sorted({getattr(p, along) for p in found})
+    axes.set_xscale("log")
+    axes.minorticks_off()
+    if ticks:  # a single one is to stand in the middle
+        axes.set_xlim(ticks[0] / 1.5, ticks[-1] * 1.5)
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.axhline(1.0, color="#264653", linewidth=1)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(color="#e3e5e9", linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _mark(axes: Axes, x: float, point: Point, color: str) -> None:
+    found = point.speedup
+    assert found is not None
+    if found.low is not None and found.high is not None:
+        axes.plot([x, x], [found.low, found.high], color=color, linewidth=2.5, alpha=0.5)
+    single = found.low is None
+    axes.plot([x], [found.value], color=color, marker="o", mfc="white" if single else color)
+    if found.bound:
+        axes.annotate(found.bound, (x, found.value), xytext=(5, 3), textcoords="offset points")
+
+
+def _value(point: Point) -> float:
+    assert point.speedup is not None
+    return point.speedup.value

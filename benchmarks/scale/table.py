@@ -1,0 +1,145 @@
+"""Results of several widths and lengths as Markdown tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+from benchmarks.arms import ARMS
+from benchmarks.gpu.gpt2 import GPT2, Size
+from benchmarks.gpu.record import Setup
+from benchmarks.plan import TUNING, TUNING_SEED, Row
+from benchmarks.scale.cost import LOOPS
+from benchmarks.scale.figures import Point, points
+from benchmarks.scale.sizes import CASES, PLAIN
+from benchmarks.table import NONE, markdown, speedup_text
+from benchmarks.tasks.gpt import GPT_124M
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.demo.byte_gpt import ByteGPT
+from hybrid_predict.tensors import TorchBackend
+from hybrid_predict.updates import SpectralUpdate
+
+
+def blocks(rows: Iterable[Row], cost: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
+    """What makes the blocks of the page, by name.
+
+    Args:
+        rows: Rows of ``scale.jsonl``.
+        cost: What ``scale-cost.json`` holds.
+    """
+    kept = list(rows)
+    return {
+        "scale source": partial(source, kept),
+        "scale plain": partial(plain_table, kept),
+        "scale speedups": partial(speedups_table, kept),
+        "scale cost": partial(cost_table, cost),
+        "scale foretold": foretold,
+    }
+
+
+def source(rows: list[Row]) -> str:
+    """How many runs there are, and which cases are not done."""
+    found = {(p.width, p.steps, p.arm) for p in points(rows) if p.speedup is not None}
+    cases = {(case.width, case.steps): case.arms for case in CASES}
+    missing = [
+        f"width {width} at T = {steps:,}"
+        + (f" ({', '.join(left)})" if len(left) < len(arms) else "")
+        for (width, steps), arms in cases.items()
+        if (left := [arm for arm in arms if (width, steps, arm) not in found])
+    ]
+    trials = sum(row["setting"] == TUNING for row in rows)
+    codes = len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})
+    mixed = f" Runs with the plug-in come from {codes} states of the code." if codes > 1 else ""
+    still = f" Not done yet: {'; '.join(missing)}." if missing else ""
+    return (
+        f"{len(rows) - trials} runs, and {trials} trials of rates with seed {TUNING_SEED}, one "
+        f"thread each. So few seeds make every difference a hint.{mixed}{still}"
+    )
+
+
+def plain_table(rows: list[Row]) -> str:
+    """The plain runs, a row per width and length."""
+    lines = [
+        [str(p.width), f"{p.parameters:,}", f"{p.full_steps:,.0f}", f"{p.tokens:.2g}",
+         f"{p.rate:g}", _loss(p), str(p.seeds)]
+        for p in points(rows) if p.arm == PLAIN
+    ]  # fmt: skip
+    titles = ["width", "parameters", "full steps", "bytes per parameter", "rate",
+              "final loss, mean", "seeds"]  # fmt: skip
+    return markdown(titles, lines)
+
+
+def speedups_table(rows: list[Row]) -> str:
+    """The arms beside plain training, a row per width, length and arm."""
+    lines = [
+        [str(p.width), f"{p.steps:,}", ARMS[p.arm].title, f"{p.full_steps:,.0f}",
+         f"{p.predicted_steps:,.0f}", f"{p.tokens:.2g}",
+         f"{p.rate:g}" + (f" x {p.hidden:g}" if p.hidden != 1 else ""), _loss(p),
+         NONE if p.speedup is None else speedup_text(p.speedup), str(p.seeds)]
+        for p in points(rows) if p.arm != PLAIN
+    ]  # fmt: skip
+    titles = ["width", "T", "arm", "full steps", "predicted steps", "bytes per parameter",
+              "rate (x hidden)", "final loss, mean", "speedup at equal quality",
+              "seeds"]  # fmt: skip
+    return markdown(titles, lines)
+
+
+def cost_table(cost: Mapping[str, Any]) -> str:
+    """A full step of every arm beside a plain one, a row per width and rows of a batch."""
+    lines = []
+    for row in cost["rows"]:
+        shares = (row[arm]["counted"] for arm in ("corrected", "corrected-any-cost"))
+        lines.append([
+            str(row["width"]), str(row["rows"]), f"{row['tokens']:,}", f"{row['plain_ms']:.1f}",
+            *(_ratio(row[arm]) for arm in LOOPS), *(f"{share:.0%}" for share in shares),
+        ])  # fmt: skip
+    titles = ["width", "rows", "bytes in a batch", "plain full step, ms",
+              *(f"{ARMS[arm].title} / plain" for arm in LOOPS), "counted, corrected",
+              "counted, whatever it costs"]  # fmt: skip
+    return markdown(titles, lines)
+
+
+def foretold() -> str:
+    """What correcting whole matrices adds to the counted operations at 124 M parameters."""
+    with torch.device("meta"):
+        bytes_, tokens_ = ByteGPT(GPT_124M.shape()), GPT2(Size())
+    rows = (
+        (f"`{GPT_124M.name}`", bytes_, GPT_124M.batch_size * GPT_124M.context),
+        ("GPT-2 in the public record's set-up", tokens_, Setup().tokens),
+    )
+    limit = HybridConfig().max_overhead
+    lines = [
+        [name, f"{tokens:,}", f"{share(model, tokens):.1%}", f"{share(model, 1) / limit:,.0f}"]
+        for name, model, tokens in rows
+    ]
+    titles = ["model", "tokens in a batch", "counted, whatever it costs",
+              "tokens from which `max_overhead` allows that"]  # fmt: skip
+    return markdown(titles, lines)
+
+
+def share(model: ByteGPT | GPT2, tokens: int) -> float:
+    """Operations of correcting whole matrices per operation of a full step.
+
+    A full step counts six operations per token and weight of a matrix product; attention is left
+    out.
+
+    Args:
+        model: The model, on any device.
+        tokens: Tokens in a batch.
+    """
+    matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
+    weights = sum(p.numel() for p in matrices) + model.head.weight.numel()
+    return SpectralUpdate().operations(matrices, TorchBackend(), None) / (6 * weights * tokens)
+
+
+def _ratio(found: Mapping[str, Any]) -> str:
+    low, high = found["quartiles"]
+    return f"{found['ratio']:.2f} [{low:.2f}, {high:.2f}]"
+
+
+def _loss(point: Point) -> str:
+    return f"{point.loss:.4f}" if math.isfinite(point.loss) else "diverged"

@@ -1,0 +1,269 @@
+"""What is measured on a GPU, at toy size on any machine: shards, the record's model, commands."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from benchmarks.gpu import __main__ as program
+from benchmarks.gpu import record, shards, steps, table
+from benchmarks.gpu.gpt2 import GPT2, Size, _rotations, _turned
+from benchmarks.gpu.shards import Shards
+from benchmarks.render import BLOCKS
+from benchmarks.step_cost import WAYS
+from hybrid_predict.errors import ConfigError
+
+ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*predicted steps only:UserWarning")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Two shards of training tokens and one of validation tokens, which count up to 16."""
+    for name, count in (("train_0", 900), ("train_1", 2000), ("val_0", 300)):
+        shards.write(tmp_path / f"{name}.bin", torch.arange(count) % 16)
+    return tmp_path
+
+
+def test_batches_follow_one_another_within_each_shard(folder):
+    found = Shards.find(str(folder / "train_*.bin"), "--train")
+    assert found.counts == (900, 2000)
+    read = list(found.read(400, 100))
+    assert len(read) == found.batches(400) == 2 + 4
+    for k, (inputs, targets) in enumerate(read):
+        start = 400 * (k if k < 2 else k - 2)
+        expected = (torch.arange(start, start + 401) % 16).view(-1)
+        assert torch.equal(inputs.flatten(), expected[:-1])
+        assert torch.equal(targets.flatten(), expected[1:])
+        assert inputs.shape == (4, 100)
+        assert inputs.dtype == torch.int64
+
+
+def test_large_tokens_keep_their_numbers(tmp_path):
+    tokens = torch.tensor([50256, 65535, 40000, 0, 1])
+    shards.write(tmp_path / "a.bin", tokens)
+    ((inputs, targets),) = Shards.find(str(tmp_path / "a.bin"), "--train").read(4, 4)
+    assert inputs.tolist() == [[50256, 65535, 40000, 0]]
+    assert targets.tolist() == [[65535, 40000, 0, 1]]
+
+
+def broken(path, *, magic=shards.MAGIC, version=shards.VERSION, count=8, held=8):
+    header = np.zeros(shards.HEADER, "<i4")
+    header[:3] = magic, version, count
+    path.write_bytes(header.tobytes() + np.zeros(held, "<u2").tobytes())
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        ({"magic": 20240521}, "begin with 20240520 and 1"),
+        ({"version": 2}, "begin with 20240520 and 1"),
+        ({"held": 7}, "a whole shard"),
+        ({"held": 9}, "a whole shard"),
+    ],
+)
+def test_a_file_that_is_no_whole_shard_is_refused(fields, complaint, tmp_path):
+    broken(tmp_path / "a.bin", **fields)
+    with pytest.raises(ConfigError, match=complaint) as caught:
+        Shards.find(str(tmp_path / "*.bin"), "--val")
+    assert caught.value.argument == "--val"
+
+
+def test_an_empty_file_and_no_file_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="pattern that matches token shards"):
+        Shards.find(str(tmp_path / "*.bin"), "--train")
+    (tmp_path / "a.bin").write_bytes(b"")
+    with pytest.raises(ConfigError, match="token shards, whose headers"):
+        Shards.find(str(tmp_path / "*.bin"), "--train")
+
+
+def test_too_few_tokens_are_told_before_training(folder):
+    found = Shards.find(str(folder / "train_*.bin"), "--train")
+    found.need(6, 400)
+    with pytest.raises(ConfigError, match=r"at least 7 batches of 400 tokens, got 6"):
+        found.need(7, 400)
+
+
+def test_the_model_has_124_million_parameters_beside_its_head():
+    with torch.device("meta"):
+        model = GPT2(Size())
+    head = sum(p.numel() for p in model.head.parameters())
+    assert sum(p.numel() for p in model.parameters()) - head == 123_671_040
+
+
+def test_the_model_sees_no_later_token_and_bounds_its_logits():
+    torch.manual_seed(0)
+    model = GPT2(record.TOY.size)
+    for p in model.parameters():  # some start at zero, and would hide everything
+        torch.nn.init.normal_(p, std=0.5)
+    tokens = torch.randint(128, (2, 16))
+    changed = tokens.clone()
+    changed[:, 9:] = (changed[:, 9:] + 1) % 128
+    before, after = model(tokens), model(changed)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert not torch.equal(before[:, 9:], after[:, 9:])
+    assert before.dtype == torch.float32
+    assert before.abs().max() <= 15
+
+
+def test_positions_turn_half_of_the_entries_and_keep_lengths():
+    rotations = _rotations(record.TOY.size)
+    x = torch.randn(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    turned = _turned(x, rotations)
+    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
+    assert torch.equal(turned[:, :, 0], x[:, :, 0])
+    still = (turned == x)[0, 0, 5]
+    assert still.nonzero().flatten().tolist() == [4, 5, 6, 7, 12, 13, 14, 15]
+
+
+@pytest.mark.parametrize("hidden", ["adamw", "muon"])
+def test_every_parameter_has_one_optimizer(hidden):
+    model = GPT2(record.TOY.size)
+    found = [
+        p
+        for optimizer in record.optimizers(model, hidden)
+        for group in optimizer.param_groups
+        for p in group["params"]
+    ]
+    assert len(found) == len({id(p) for p in found}) == len(list(model.parameters()))
+
+
+def test_rates_rise_stay_and_fall_to_zero():
+    factor = record.schedule(100, 10)
+    assert [factor(0), factor(9), factor(30)] == pytest.approx([0.1, 1, 1])
+    assert [factor(65), factor(99), factor(100)] == pytest.approx([0.5, 1 / 70, 0])
+
+
+def arguments(folder, *more):
+    patterns = ["--train", str(folder / "train_*.bin"), "--val", str(folder / "val_*.bin")]
+    return ["record", "--toy", *patterns, *more]
+
+
+@pytest.mark.parametrize("arm", record.ARMS)
+def test_every_arm_of_the_record_learns(arm, folder, monkeypatch):
+    monkeypatch.setattr(record, "TARGET", 2.0)
+    found = {name: Shards.find(str(folder / f"{name}_*.bin"), name) for name in ("train", "val")}
+    row = record.train(
+        arm, 40, 0, (found["train"], found["val"]), record.TOY, torch.device("cpu")
+    )  # fmt: skip
+    assert row["full_steps"] + row["predicted_steps"] == 40
+    assert row["curve"][0][0] == record.TOY.every
+    assert row["curve"][-1] == (row["full_steps"], row["loss"])
+    assert row["reached"]
+    assert row["curve"][0][1] > row["loss"]
+
+
+@ON_CPU
+def test_a_run_that_diverges_ends_early_and_is_kept(folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(record, "evaluate", lambda *_: float("nan"))
+    file = tmp_path / "record.json"
+    more = ("--arm", "adamw", "--steps", "12", "--output", str(file))
+    assert program.main(arguments(folder, *more)) == 0
+    (row,) = json.loads(file.read_text())["rows"]
+    assert (row["full_steps"], row["loss"], row["reached"]) == (5, None, False)
+    assert "diverged" in capsys.readouterr().out
+
+
+def test_accumulated_gradients_are_those_of_the_whole_batch(folder):
+    found = Shards.find(str(folder / "train_*.bin"), "--train")
+    batch = next(found.read(64, 16))
+    gradients = []
+    for rows in (1, 4):
+        torch.manual_seed(0)
+        model = GPT2(record.TOY.size)
+        for part in zip(batch[0].split(rows), batch[1].split(rows), strict=True):
+            record._loss(model, part, torch.device("cpu")).backward()
+        gradients.append(model.head.weight.grad)
+    assert torch.allclose(*gradients, rtol=0.05, atol=0.05)
+
+
+@ON_CPU
+def test_runs_of_the_record_are_kept_side_by_side(folder, tmp_path, capsys):
+    file = tmp_path / "record.json"
+    for arm in ("adamw", "muon", "adamw"):
+        more = ("--arm", arm, "--steps", "6", "--output", str(file))
+        assert program.main(arguments(folder, *more)) == 0
+    assert "reached 3.28" in capsys.readouterr().out
+    found = json.loads(file.read_text())
+    assert [row["arm"] for row in found["rows"]] == ["muon", "adamw"]
+    assert found["toy"] is True
+
+
+@ON_CPU
+@pytest.mark.parametrize("name", ["step-time", "memory", "quality"])
+def test_toys_print_a_table_and_write_what_is_asked_for(name, tmp_path, capsys):
+    file = table.path(name, tmp_path)
+    assert program.main([name, "--toy", "--output", str(file)]) == 0
+    told = capsys.readouterr().out
+    shown = table.blocks(tmp_path)[f"gpu {name}"]()
+    assert shown.splitlines()[0] in told
+    assert "torch" in shown.splitlines()[-1]
+
+
+@ON_CPU
+def test_quality_goes_on_where_it_was(tmp_path, monkeypatch):
+    file = table.path("quality", tmp_path)
+    made = []
+
+    def train(cell, task):
+        made.append(cell.arm)
+        return {"loss": 5.0, "full_steps": 8, "predicted_steps": 0, "seconds": 1.0}
+
+    monkeypatch.setattr(program.quality, "train", train)
+    for _ in range(2):
+        assert program.main(["quality", "--toy", "--output", str(file)]) == 0
+    assert made == list(program.quality.NAMES)
+
+
+@ON_CPU
+def test_a_toy_leaves_the_committed_results_alone(monkeypatch, tmp_path):
+    monkeypatch.setattr(program, "path", lambda name: tmp_path / name)
+    assert program.main(["memory", "--toy"]) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_waits_are_told_by_way(monkeypatch):
+    monkeypatch.setattr(steps, "waits", lambda step, count: step() or "a wait")
+    found = steps.syncs(program.GPT_124M.tiny(), 2)
+    assert found == dict.fromkeys(("plain", *WAYS), "a wait")
+    assert table.sync({**found, "plain": None}).count("a wait") == len(WAYS)
+
+
+@pytest.mark.parametrize("name", table.TABLES)
+def test_what_was_not_measured_is_told_in_words(name, tmp_path):
+    shown = table.blocks(tmp_path)[f"gpu {name}"]()
+    assert shown == f"Not measured yet. `python -m benchmarks.gpu {name}` measures it."
+    assert f"gpu {name}" in BLOCKS
+    assert name in program._COMMANDS
+
+
+@ON_CPU
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        (["step-time"], "CUDA"),
+        (["sync", "--toy"], "CUDA"),
+        (["quality"], "CUDA"),
+        (["record", "--train", "a", "--val", "b"], "CUDA"),
+        (["record", "--toy"], "--train"),
+        (["record", "--toy", "--train", "none*.bin", "--val", "b"], "token shards"),
+        (["record", "--toy", "--train", "a", "--val", "b", "--arm", "sgd"], "--arm"),
+        (["record", "--toy", "--train", "a", "--val", "b", "--steps", "0"], "--steps"),
+        (["step"], "Did you mean step-time?"),
+    ],
+)
+def test_bad_usage_is_one_line(given, complaint, capsys):
+    assert program.main(given) == 2
+    message = capsys.readouterr().err
+    assert complaint in message
+    assert message.count("\n") == 1
