@@ -272,8 +272,9 @@ _ACTIONS = {
     ),
     "merge": Command(
         "Add the runs of further results files to one.",
-        "Add the runs of further results files to one. An arm that another file has new runs of "
-        "takes the place of its runs in that task and setting.",
+        "Add the runs of further results files to one. An arm that the other files have new runs "
+        "of takes the place of its runs in that task and setting. Several files may hold seeds of "
+        "one arm.",
         _merge_options,
         _merge,
     ),

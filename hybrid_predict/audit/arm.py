@@ -227,7 +227,8 @@ def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
     if rounded > ROUNDING * length / speedup:
         what = f"{length} shortened to {rounded}, not {length / speedup:.3g}"
         remedy = "Set max_steps instead, to more steps, or train for more epochs."
-        raise ConfigError(name, "a length that can be divided by the speedup", what, remedy)
+        expected = f"a length that can be divided by the speedup {speedup:g}"
+        raise ConfigError(name, expected, what, remedy)
     return math.ceil(total * rounded / length - 1e-9)
 
 

@@ -13,7 +13,7 @@ import torch
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.results import SCHEMA, make_results
+from hybrid_predict.audit.results import SCHEMA, Finished, make_results
 from hybrid_predict.audit.store import RESULTS, RunStore
 from hybrid_predict.audit.training import train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
@@ -29,7 +29,7 @@ _TRACKED = ("metric", "full_steps", "predicted_steps", "undone_steps", "steps", 
 
 
 @dataclass(frozen=True)
-class AuditResult:
+class AuditResult(Finished):
     """What an audit found.
 
     Args:
@@ -46,11 +46,6 @@ class AuditResult:
     def outcome(self) -> AuditOutcome:
         """Verified, no saving, or undecided."""
         return self.verdict.outcome
-
-    @property
-    def partial(self) -> bool:
-        """Whether arms are missing because the user stopped the audit."""
-        return bool(self.results["partial"])
 
 
 def audit(
@@ -97,7 +92,6 @@ def audit(
         store = RunStore(place, conditions(config, source or {}))
         if overwrite:
             store.clear()
-            (place / RESULTS).unlink(missing_ok=True)
         return _Running(make_run, config, place, observer or Observer(), store).run()
 
 
@@ -174,7 +168,7 @@ class _Running:
             self._config,
             name,
             seed,
-            self._place(name, seed),
+            self._store.place(name, seed),
             self._observer,
             logger,
             self._store.check,
@@ -183,10 +177,6 @@ class _Running:
         if tracking is not None and logger is not None:
             tracking.finish_run(logger, {f"audit/{k}": run[k] for k in _TRACKED})
         return run
-
-    def _place(self, name: str, seed: int) -> Path:
-        """Where the Trainer of an arm may write."""
-        return self._folder / "runs" / f"{name}-seed{seed}"
 
     def _write_results(self) -> Path:
         runs = [self._found[key] for key in self._order() if key in self._found]
@@ -206,7 +196,7 @@ class _Running:
                 last.callback(self._end_tracking, files, status)
             files.append(self._write_results())
             assert self.result is not None
-            log = self._place(HYBRID, 0) / NAME if (HYBRID, 0) in self._found else None
+            log = self._store.place(HYBRID, 0) / NAME if (HYBRID, 0) in self._found else None
             page = self._folder / REPORT
             files.append(write_audit_page(self.result.results, log, page))
 

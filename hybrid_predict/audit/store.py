@@ -74,13 +74,18 @@ class RunStore:
             self._refuse_other_results()
         return {key: saved["run"] for key, saved in self._rows.done.items()}
 
+    def place(self, name: str, seed: int) -> Path:
+        """Where the Trainer of an arm may write."""
+        return self._folder / "runs" / f"{name}-seed{seed}"
+
     def clear(self) -> None:
-        """Forget all finished arms.
+        """Forget all finished arms, and what was made of them.
 
         Raises:
             ConfigError: If the system refuses.
         """
         self._rows.clear()
+        (self._folder / RESULTS).unlink(missing_ok=True)
 
     def check(self, run: Mapping[str, Any]) -> None:
         """Make sure that an arm is one of the same training as those that are known.
@@ -113,6 +118,7 @@ class RunStore:
         """
         self.check(run)
         self._known[run["arm"], run["seed"]] = run
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._rows.add({"digest": self.digest, "depends_on": self.depends_on, "run": run})
 
     def _differences(self, before: Mapping[str, Any]) -> list[str]:

@@ -6,12 +6,15 @@ import traceback
 from argparse import Namespace
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.cli.auditing import check_threads, searched, shown
 from hybrid_predict.cli.options import integer, need, output_folder, under_way
 from hybrid_predict.cli.program import BAD_USAGE, INTERRUPTED, Command
 from hybrid_predict.errors import HybridPredictError
+
+if TYPE_CHECKING:
+    from hybrid_predict.audit import AuditResult, SearchResult
 
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses by outcome; 1 is what Python itself ends with when something is broken."""
@@ -74,22 +77,19 @@ def _run(options: Namespace) -> int:
     config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
     if options.plan:
         under_way("timing a few full steps of plain training")
-        if options.search:
-            print(plan_search(make_run, config))
-        else:
-            print(plan_audit(make_run, config, options.output_dir, source=source))
+        kept = None if options.overwrite else options.output_dir
+        plan: Any = plan_search if options.search else plan_audit
+        print(plan(make_run, config, kept, source=source))
         return 0
     folder = output_folder(options.output_dir)
+    find = search if options.search else audit
+    train: Any = partial(find, make_run, config, folder, source=source, overwrite=options.overwrite)
+    result: AuditResult | SearchResult
     if options.search:
-        found = searched(config, folder, partial(search, make_run, config, folder, source=source))
-        if found.partial:
-            return INTERRUPTED
-        open_ = any(tried.verdict.outcome.value == "undecided" for tried in found.tried)
-        missed = "undecided" if open_ else "no saving"
-        return STATUS["verified" if any(found.best.values()) else missed]
-    need("The audit", ["mlflow"] if config.mlflow else [])
-    train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
-    result = shown("audit", config, folder, train)
+        result = searched(config, folder, train)
+    else:
+        need("The audit", ["mlflow"] if config.mlflow else [])
+        result = shown("audit", config, folder, train)
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]
 
 

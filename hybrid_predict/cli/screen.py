@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer
 from hybrid_predict.runs.tracking import tracking_uri
 
@@ -42,6 +43,12 @@ class Screen(Observer):
         self._all = self._progress.add_task("all runs", total=sum(lengths), note=note)
         self._one = self._progress.add_task("preparing", total=None, note="")
         self._done = self._planned = self.found = 0
+        self._speedup: float | None = None
+
+    @property
+    def trained(self) -> int:
+        """How many runs were not done before."""
+        return self._done - self.found
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -53,8 +60,9 @@ class Screen(Observer):
     def run_started(self, arm: str, seed: int, full_steps: int) -> None:
         """Show the coming run on the second bar."""
         self._planned = full_steps
-        name = f"{arm}, seed {seed}"
-        self._progress.reset(self._one, description=name, total=full_steps, note="")
+        self._progress.reset(
+            self._one, description=self._name(arm, seed), total=full_steps, note=""
+        )
 
     def stepped(self, full_steps: int, loss: float) -> None:
         """Move both bars."""
@@ -76,13 +84,28 @@ class Screen(Observer):
         """Leave one line behind."""
         self._leave(run)
 
+    def candidate_started(self, arm: str, speedup: float) -> None:
+        """Name the speedup of the runs that follow."""
+        self._speedup = speedup
+
+    def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
+        """Leave one line behind that says what came of it."""
+        self._console.print(f"{arm} at speedup {speedup:g}: {finding}", style="bold")
+        self._console.file.flush()
+
+    def _name(self, arm: str, seed: int) -> str:
+        """What a run is called; the full arm is the same at every speedup."""
+        if self._speedup is not None and arm != FULL:
+            arm = f"{arm} at speedup {self._speedup:g}"
+        return f"{arm}, seed {seed}"
+
     def _leave(self, run: Mapping[str, Any], note: str = "") -> None:
         self._done += 1
         done = f"{self._done}/{len(self._lengths)}"
         completed = sum(self._lengths[: self._done])
         self._progress.update(self._all, completed=completed, note=f"{done} done")
         self._console.print(
-            f"{done}  {run['arm']}, seed {run['seed']}: {run['full_steps']:,} full steps "
+            f"{done}  {self._name(run['arm'], run['seed'])}: {run['full_steps']:,} full steps "
             f"in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
             soft_wrap=True,
         )
