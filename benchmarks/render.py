@@ -19,6 +19,7 @@ from typing import Any
 from benchmarks import table as bench
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
+from benchmarks.search import table as searched
 from hybrid_predict.audit.results import SCHEMA
 from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.report.shared import mean_and_sd
@@ -216,6 +217,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     **{name: partial(_of_demo, make) for name, make in DEMO.items()},
     "early stopping": stopping,
+    **searched.blocks(load("search.json")),
     "fast loop": fast_loop,
     "first output": first_output,
     "import time": import_time,

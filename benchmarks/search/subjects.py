@@ -50,10 +50,11 @@ class TaskSubject(Subject):
 
     Args:
         name: The task's.
+        steps: Of the full arm; None for half of the task's.
     """
 
-    def __init__(self, name: str) -> None:
-        self._task = replace(TASKS[name], steps=TASKS[name].steps // 2)
+    def __init__(self, name: str, steps: int | None = None) -> None:
+        self._task = replace(TASKS[name], steps=steps or TASKS[name].steps // 2)
 
     @cached_property
     def rate(self) -> float:

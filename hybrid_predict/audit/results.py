@@ -228,7 +228,7 @@ def _notes_on_length(complete: Sequence[Mapping[str, Any]], config: AuditConfig)
     if short > due + 1:
         notes.append(
             f"The short and the corrected arm take {short:,.0f} full steps instead of {due:,.0f}, "
-            "because epochs are rounded up so that the controls are never short-changed."
+            "because epochs are rounded up: these arms never get fewer steps than they should."
         )
     if hybrid > 1.01 * due:
         notes.append(

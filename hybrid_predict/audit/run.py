@@ -59,12 +59,12 @@ def audit(
 ) -> AuditResult:
     """Find out whether full steps are saved at equal quality on a model of your own.
 
-    For every seed four arms are trained: ``full`` is your training as it is, ``short`` the same
-    over as many steps as the hybrid arm has full steps, ``corrected`` as many with corrected
-    updates, and ``hybrid`` corrects updates and takes predicted steps; then come the controls of
-    the configuration. Arms that a folder holds already are not trained again, so an audit that was
-    stopped goes on, and one with more seeds or controls extends it. ``results.json`` is written
-    after every arm, ``report.html`` at the end.
+    For every seed four arms are trained. ``full`` is your training as it is, over N steps.
+    ``short`` is the same over N / speedup steps. ``corrected`` is as ``short``, with corrected
+    updates. ``hybrid`` takes N steps, with corrected updates and predicted steps. The controls of
+    the configuration follow. Arms that the folder holds already are not trained again: an audit
+    that was stopped goes on, and one with more seeds or controls extends it. ``results.json`` is
+    written after every arm, ``report.html`` at the end.
 
     Args:
         make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that

@@ -67,14 +67,15 @@ class Tried:
     @property
     def finding(self) -> str:
         """What became of it, in a few words."""
-        return self.verdict.headline if self.given_up else _FINDINGS[self.verdict.outcome]
+        return self.verdict.headline if self.given_up else FINDINGS[self.verdict.outcome]
 
 
-_FINDINGS = {
+FINDINGS = {
     AuditOutcome.VERIFIED: "keeps quality",
     AuditOutcome.NO_SAVING: "no saving",
     AuditOutcome.UNDECIDED: "not enough seeds to tell",
 }
+"""Outcomes in a few words."""
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ def _unstable(seeds: Sequence[PairedSeed], saving: float, arm: str) -> AuditVerd
             what = f"the {name} arm's metric is not finite on {len(bad)} of {n} seeds"
             text = "The weights are finite: mend how validation computes the metric."
         if place == HYBRID:
-            text = "The full and the short arm have no such seed, so the callback is to blame."
+            text = "The full and the short arm have no such seed, so the callback is the cause."
             return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text, n, saving)
         return AuditVerdict(AuditOutcome.UNDECIDED, f"no comparison: {what}", text, n, saving)
     return None
@@ -242,7 +242,7 @@ def _decide(
     if worth.upper < (config.margin or 0.0):
         equal = "better than" if config.margin is None else "as good as"
         return none, (
-            f"no saving to be credited: {control[0]} is {equal} the full arm, so the run can "
+            f"no saving is credited: {control[0]} is {equal} the full arm, so the run can "
             "simply be shortened"
         )
     if contrast.lower > 0:

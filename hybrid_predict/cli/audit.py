@@ -36,8 +36,12 @@ def _add_options(add: Any) -> None:
     add("--threads", type=integer, metavar="N", help="Threads of torch (torch's own choice).")
     add("--plan", action="store_true", help="Only say what would be trained and how long it takes.")
     add("--overwrite", action="store_true", help="Train anew what the folder holds already.")
-    add("--search", action="store_true",
-        help="Find the largest of the file's speedups that keeps quality.")  # fmt: skip
+    add(
+        "--search",
+        action="store_true",
+        help="Instead of one verdict, find the largest speedup that keeps quality, out of the "
+        "file's audit.speedups: with corrected updates alone, and with predicted steps.",
+    )
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
 
@@ -97,9 +101,10 @@ COMMAND = Command(
     "Find out whether it saves full steps on your own model.",
     "Trains your own Lightning model in full, with a shortened schedule, with corrected updates, "
     "and with corrected updates and predicted steps, from the same seeds, and tests whether full "
-    "steps are saved at equal quality. An audit that was stopped goes on where it was. Exit "
-    "status: 0 verified saving, 4 no saving, 3 not enough seeds to tell, 2 bad usage or failed "
-    "training, 130 interrupted.",
+    "steps are saved at equal quality. With --search it does that at several speedups, and ends "
+    "with the line that builds the Trainer. What was stopped goes on where it was. Exit status: 0 "
+    "verified saving, 4 no saving, 3 not enough seeds to tell, 2 bad usage or failed training, 130 "
+    "interrupted.",
     _add_options,
     _command,
 )

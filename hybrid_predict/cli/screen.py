@@ -156,15 +156,17 @@ class Screen(Observer):
         Args:
             titles: Of the table's columns.
             rows: A row for each candidate.
-            line: The line.
+            line: The line; empty if it is not known yet.
             results: The results file.
             partial: Whether the search was stopped before its answer was final.
         """
+        show = self._console.print
         self._show_table(titles, rows)
         if partial:
-            self._console.print("\nStopped; the same command goes on. So far:")
-        self._console.print(f"\n[bold]{line}[/bold]\n", soft_wrap=True)
-        self._console.print(f"Results:  {results}", soft_wrap=True)
+            show("\nStopped; the same command goes on." + " So far:" * bool(line))
+        if line:  # in it square brackets are Python's
+            show(f"\n{line}", style="bold", markup=False, soft_wrap=True)
+        show(f"\nResults:  {results}", soft_wrap=True)
 
     def _show_table(self, titles: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
         from rich.box import SIMPLE_HEAD

@@ -247,7 +247,7 @@ def test_a_plan_adds_up_the_longest_way_through_the_candidates() -> None:
     task = Task()
     plan = plan_search(task, config(speedups=(1.5, 2.0)))
     assert (plan.runs, plan.left, plan.done, plan.tests) == (2 * 7, 2 * 7, 0, 4)
-    # 2 is tested first, as the upper one of two, and then 1.5 if it fails.
+    # 1.5 is tested first, the lower one of two, and then 2 if it passes.
     steps = {1.5: STEPS / 1.5, 2.0: STEPS / 2}
     longest = STEPS + sum(3 * n for n in steps.values())
     assert plan.seconds == pytest.approx(2 * longest * plan.seconds_per_step)
