@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.search.subjects import RESULTS, SUBJECTS, subject
 from benchmarks.search.sweep import compare
+from hybrid_predict.audit import AuditConfig
 from hybrid_predict.runs.runtime import environment, write_json
 
 SCHEMA = 1
@@ -25,6 +26,10 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=5, help="of each (default: 5)")
     parser.add_argument(
+        "--speedups", type=float, nargs="+", default=AuditConfig().speedups, metavar="X",
+        help="the candidates, ascending (those of an audit)",
+    )  # fmt: skip
+    parser.add_argument(
         "--output-dir", type=Path, default=Path("search-runs"),
         help="where finished runs are kept, so that the same command goes on (search-runs)",
     )  # fmt: skip
@@ -38,7 +43,9 @@ def main() -> None:
         parser.error("--seeds: expected at least 1")
     torch.set_num_threads(1)
     for name in asked.names or SUBJECTS:
-        found = compare(subject(name), asked.seeds, asked.output_dir / name)
+        chosen = subject(name)
+        config = chosen.config(asked.seeds, asked.speedups)
+        found = compare(chosen, config, asked.output_dir / name)
         write_json(_with(asked.output, name, found), asked.output)
         print(f"{name}: {found['search']['line']}", flush=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -39,9 +39,9 @@ class Subject(ABC):
     def to_dict(self) -> dict[str, Any]:
         """What is trained, as plain data; ``title`` and ``metric`` are for readers."""
 
-    def config(self, seeds: int) -> AuditConfig:
+    def config(self, seeds: int, speedups: Sequence[float]) -> AuditConfig:
         """The search's configuration."""
-        return AuditConfig(metric=METRIC, seeds=seeds, mlflow=False)
+        return AuditConfig(metric=METRIC, seeds=seeds, speedups=tuple(speedups), mlflow=False)
 
 
 @final

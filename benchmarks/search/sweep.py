@@ -34,25 +34,25 @@ KEPT = (
 Row = Mapping[str, Any]
 
 
-def compare(chosen: Subject, seeds: int, folder: Path) -> dict[str, Any]:
+def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any]:
     """The sweep of a subject, and the search over the sweep's runs.
 
     Args:
         chosen: What is trained.
-        seeds: Number of paired seeds.
+        config: From the subject.
         folder: Where finished runs are kept; those that are there are not trained again.
 
     Returns:
         The subject's part of the results file.
     """
-    config, place, source = chosen.config(seeds), writable_folder(folder), chosen.to_dict()
+    place, source = writable_folder(folder), chosen.to_dict()
     logging.getLogger("hybrid_predict").setLevel(logging.ERROR)
     with locked(place), quiet():
         trained = _Told(config)
         runs = SharedRuns(chosen.make_run, config, place, observer=trained, source=source)
         rows = [
             {"speedup": speedup, **{name: run[name] for name in KEPT}}
-            for seed in range(seeds)
+            for seed in range(config.seeds)
             for speedup in config.speedups
             for name in (FULL, SHORT, *WAYS)
             if name != FULL or speedup == config.speedups[0]

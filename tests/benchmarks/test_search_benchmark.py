@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from cases import UNGATED
 
 from benchmarks.search import table
 from benchmarks.search.__main__ import main
-from benchmarks.search.subjects import SUBJECTS, Subject, TaskSubject, subject
+from benchmarks.search.subjects import SUBJECTS, TaskSubject, subject
 from benchmarks.search.sweep import compare, judged
 from hybrid_predict.audit import AuditConfig, AuditOutcome
 from hybrid_predict.audit.searching import WAYS
@@ -51,15 +52,10 @@ def test_the_largest_candidate_of_the_sweep_is_by_the_audits_own_test() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The number of training batches")
-def test_the_search_reads_the_runs_of_the_sweep(tmp_path: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(
-        Subject,
-        "config",
-        lambda self, seeds: AuditConfig(
-            seeds=seeds, speedups=SPEEDUPS, mlflow=False, hybrid={"predictors": UNGATED}
-        ),
-    )
-    found = compare(TaskSubject("mlp", 18), 1, tmp_path)
+def test_the_search_reads_the_runs_of_the_sweep(tmp_path: Any) -> None:
+    chosen = TaskSubject("mlp", 18)
+    config = replace(chosen.config(1, SPEEDUPS), hybrid={"predictors": UNGATED})
+    found = compare(chosen, config, tmp_path)
     assert [(r["arm"], r["speedup"], r["full_steps"]) for r in found["runs"]] == [
         ("full", 1.5, 18), ("short", 1.5, 12), ("corrected", 1.5, 12), ("hybrid", 1.5, 12),
         ("short", 3.0, 6), ("corrected", 3.0, 6), ("hybrid", 3.0, 6),
