@@ -49,9 +49,9 @@ class SearchPlan:
                 f"At most about {duration(self.seconds)} of training to come, at "
                 f"{1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
                 "updates, predicted steps and start-up are not included; on small models they "
-                "take longer. Full steps in the place of predicted steps without skill come on "
-                "top too.",
-                "A search ends earlier where candidates are given up, or were trained before.",
+                "take longer. Without skill, full steps take the place of predicted "
+                "ones.",
+                "It is less if candidates are given up early.",
             )
         )
 
