@@ -247,8 +247,9 @@ _ACTIONS = {
     ),
     "merge": Command(
         "Add runs of other results files to one.",
-        "Adds runs of other results files to one. If another file has new runs of an arm, they "
-        "replace all runs of the arm in that task and setting.",
+        "Adds runs of other results files to one. If other files have new runs of an arm, they "
+        "replace all runs of the arm in that task and setting. Several files may hold seeds of one "
+        "arm.",
         _merge_options,
         _merge,
     ),

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.arms import ARMS
-from benchmarks.plan import Row, as_cell
+from benchmarks.plan import Cell, Row, as_cell
 from benchmarks.run import codes
 from hybrid_predict.errors import ConfigError
 
@@ -17,23 +17,23 @@ Place = tuple[str, str, str]
 def merged(results: Results, others: Sequence[Results]) -> dict[str, Any]:
     """Return the results of one file with runs of others.
 
-    If another file has new runs of an arm, they replace all runs of the arm in that task and
+    If other files have new runs of an arm, they replace all runs of the arm in that task and
     setting. An arm without new runs keeps all its runs.
 
     Args:
         results: Content of the file to extend.
-        others: Contents of the other files; a later one replaces runs of an earlier one.
+        others: Contents of the other files. Their runs of an arm with one recipe are put together,
+            later ones over earlier ones; with another recipe only the last file's are taken.
 
     Raises:
         ConfigError: If a task of another file is not the same.
     """
-    rows = list(results["runs"])
     arms = {setting: set(names) for setting, names in results["arms"].items()}
     for other in others:
         _check_tasks(results, other)
-        rows = _with(rows, other["runs"])
         for setting, names in other["arms"].items():
             arms.setdefault(setting, set()).update(names)
+    rows = _with(results["runs"], [other["runs"] for other in others])
     done = {as_cell(row): row for row in rows}
     made = sum(not ARMS[row["arm"]].kept for row in rows)
     return {
@@ -45,14 +45,24 @@ def merged(results: Results, others: Sequence[Results]) -> dict[str, Any]:
     }
 
 
-def _with(rows: Sequence[Row], others: Sequence[Row]) -> list[Row]:
+def _with(rows: Sequence[Row], others: Iterable[Sequence[Row]]) -> list[Row]:
     known = {as_cell(row) for row in rows}
-    new: dict[Place, list[Row]] = {}
-    for row in others:
-        new.setdefault(_place(row), []).append(row)
-    taken = {p: found for p, found in new.items() if any(as_cell(r) not in known for r in found)}
+    new: dict[Place, dict[Cell, Row]] = {}
+    for other in others:
+        for place, found in _by_place(other).items():
+            before = new.get(place, {})
+            same = {cell.recipe for cell in before} == {cell.recipe for cell in found}
+            new[place] = {**before, **found} if same else found
+    taken = {place: found for place, found in new.items() if found.keys() - known}
     kept = [row for row in rows if _place(row) not in taken]
-    return [*kept, *(row for found in taken.values() for row in found)]
+    return [*kept, *(row for found in taken.values() for row in found.values())]
+
+
+def _by_place(rows: Iterable[Row]) -> dict[Place, dict[Cell, Row]]:
+    found: dict[Place, dict[Cell, Row]] = {}
+    for row in rows:
+        found.setdefault(_place(row), {})[as_cell(row)] = row
+    return found
 
 
 def _place(row: Row) -> Place:

@@ -23,6 +23,7 @@ from benchmarks.clients import table as clients
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
 from benchmarks.scale import table as scale
+from benchmarks.search import table as searched
 from hybrid_predict.audit.results import SCHEMA
 from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.report.shared import mean_and_sd
@@ -249,6 +250,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
         f"scale {b}": partial(sizes, b) for b in ("source", "plain", "speedups", "cost", "foretold")
     },
     "early stopping": stopping,
+    **searched.blocks(load("search.json")),
     "fast loop": fast_loop,
     "functional step": functional_step,
     "first output": first_output,

@@ -24,6 +24,10 @@ class Chemprop(Client):
 
     def data(self, seed: int) -> Any:
         """Return loaders of a random split into 80 % and 20 %."""
+        return self.loaders(seed, seed)
+
+    def loaders(self, split: int, order: int) -> Any:
+        """Return loaders of a split and an order of the batches, each from a seed of its own."""
         import chemprop.data as cp
         from rdkit import Chem, RDConfig
         from rdkit.Chem.Crippen import MolLogP
@@ -32,20 +36,25 @@ class Chemprop(Client):
         texts = [line.split()[0] for line in lines[: 2 * MOLECULES]]
         known = [(t, m) for t in texts if (m := Chem.MolFromSmiles(t)) and m.GetNumBonds() > 1]
         points = [cp.MoleculeDatapoint.from_smi(t, [MolLogP(m)]) for t, m in known[:MOLECULES]]
-        order = np.random.default_rng(seed).permutation(len(points))
+        mixed = np.random.default_rng(split).permutation(len(points))
         cut = len(points) * 4 // 5
-        train, val = (cp.MoleculeDataset([points[k] for k in o]) for o in np.split(order, [cut]))
+        train, val = (cp.MoleculeDataset([points[k] for k in o]) for o in np.split(mixed, [cut]))
         scaler = train.normalize_targets()
         val.normalize_targets(scaler)
         train.cache = val.cache = True
-        return cp.build_dataloader(train, seed=seed), cp.build_dataloader(val, shuffle=False)
+        return cp.build_dataloader(train, seed=order), cp.build_dataloader(val, shuffle=False)
+
+    def model(self) -> Any:
+        """The network, untrained."""
+        from chemprop import models, nn
+
+        return models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
         """Train with a Trainer of Lightning, as chemprop's documentation does."""
         import lightning.pytorch as pl
-        from chemprop import models, nn
 
-        model = models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
+        model = self.model()
         trainer = pl.Trainer(
             max_epochs=length, callbacks=list(callbacks), enable_checkpointing=False, **QUIET
         )

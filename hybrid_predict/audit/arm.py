@@ -25,7 +25,7 @@ MakeRun = Callable[["AuditArm"], Any]
 _LENGTHS = ("max_steps", "max_epochs")
 
 ROUNDING = 1.1
-"""How many times as long as they should be the short arms may get by rounding up."""
+"""The factor by which rounding up may lengthen the short arms at most."""
 
 
 class AuditArm:
@@ -72,8 +72,8 @@ class AuditArm:
             number: Steps or epochs of the full arm.
 
         Returns:
-            ``number / speedup`` in the short and the corrected arm, rounded up so that the
-            controls are never short-changed; else ``number``.
+            ``number / speedup`` in the short and the corrected arm, rounded up so that they never
+            get fewer steps than they should; else ``number``.
 
         Raises:
             ConfigError: If it is no positive integer.
@@ -218,7 +218,7 @@ def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
         Their number, at least ``total / speedup``.
 
     Raises:
-        ConfigError: If rounding makes them so many more that such an arm is no control.
+        ConfigError: If rounding up adds so many that the arm is no control any more.
     """
     # Whichever of steps and epochs ends the full arm ends the short ones too.
     name = "max_steps" if lengths.get("max_steps") == total else "max_epochs"
@@ -227,7 +227,8 @@ def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
     if rounded > ROUNDING * length / speedup:
         what = f"{length} shortened to {rounded}, not {length / speedup:.3g}"
         remedy = "Set max_steps instead, to more steps, or train for more epochs."
-        raise ConfigError(name, "a length that can be divided by the speedup", what, remedy)
+        expected = f"a length that can be divided by the speedup {speedup:g}"
+        raise ConfigError(name, expected, what, remedy)
     return math.ceil(total * rounded / length - 1e-9)
 
 

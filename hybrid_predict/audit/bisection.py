@@ -51,6 +51,15 @@ class Bisection:
             self._failed = due
 
 
+def tested(count: int, border: int) -> list[int]:
+    """The candidates that are tested, in order, where those from ``border`` on fail."""
+    bisection, found = Bisection(count), list[int]()
+    while (due := bisection.due) is not None:
+        found.append(due)
+        bisection.tell(due < border)
+    return found
+
+
 def most_tests(count: int) -> int:
     """Tests of the longest way through ``count`` candidates."""
     return math.ceil(math.log2(count + 1))

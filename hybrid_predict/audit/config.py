@@ -21,7 +21,8 @@ SHORTENED = (SHORT, CORRECTED)
 _ANY_TIME = (
     "seeds", "speedups", "margin", "retain", "alpha", "experiment", "mlflow", "controls",
 )  # fmt: skip
-"""What finished arms do not depend on; a control's own arms do on what it changes."""
+"""Options that may change while finished arms stay valid; the arm of a control still depends on
+what the control changes."""
 
 _SET_BY_THE_AUDIT = (
     "speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow",

@@ -75,7 +75,7 @@ def _reading(n: int, lower: float | None, upper: float | None) -> str:
 
 
 def advice(found: Mapping[str, dict[str, Any]], short: int) -> str:
-    """What to try where predicted steps have not earned anything; empty if they have.
+    """What to try if predicted steps have earned nothing; empty if they have earned something.
 
     Args:
         found: What :func:`earned` gave.

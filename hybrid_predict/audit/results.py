@@ -29,6 +29,18 @@ from hybrid_predict.runs.runtime import environment, finite
 SCHEMA = 4
 """Of the results file: what its fields mean."""
 
+
+class Finished:
+    """What an audit or a search leaves behind, whole or not."""
+
+    results: Mapping[str, Any]
+
+    @property
+    def partial(self) -> bool:
+        """Whether the user stopped it before its answer was final."""
+        return bool(self.results["partial"])
+
+
 Run = Mapping[str, Any]
 Runs = Sequence[Mapping[str, Any]]
 
@@ -83,7 +95,10 @@ def paired_seeds(runs: Runs) -> list[PairedSeed]:
 
 
 def paired(full: Run, short: Run, hybrid: Run) -> PairedSeed:
-    """What a verdict compares of one seed, from the entries of its arms."""
+    """What a verdict compares of one seed, from the entries of its arms.
+
+    A search judges the corrected arm in the place of the hybrid one.
+    """
     named = zip((FULL, SHORT, HYBRID), (full, short, hybrid), strict=True)
     return PairedSeed(
         full=_metric(full),
@@ -213,7 +228,7 @@ def _notes_on_length(complete: Sequence[Mapping[str, Any]], config: AuditConfig)
     if short > due + 1:
         notes.append(
             f"The short and the corrected arm take {short:,.0f} full steps instead of {due:,.0f}, "
-            "because epochs are rounded up so that the controls are never short-changed."
+            "because epochs are rounded up: these arms never get fewer steps than they should."
         )
     if hybrid > 1.01 * due:
         notes.append(

@@ -13,7 +13,7 @@ import torch
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.results import SCHEMA, make_results
+from hybrid_predict.audit.results import SCHEMA, Finished, make_results
 from hybrid_predict.audit.store import RESULTS, RunStore
 from hybrid_predict.audit.training import train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
@@ -29,7 +29,7 @@ _TRACKED = ("metric", "full_steps", "predicted_steps", "undone_steps", "steps", 
 
 
 @dataclass(frozen=True)
-class AuditResult:
+class AuditResult(Finished):
     """What an audit found.
 
     Args:
@@ -47,11 +47,6 @@ class AuditResult:
         """Verified, no saving, or undecided."""
         return self.verdict.outcome
 
-    @property
-    def partial(self) -> bool:
-        """Whether arms are missing because the user stopped the audit."""
-        return bool(self.results["partial"])
-
 
 def audit(
     make_run: MakeRun,
@@ -64,12 +59,12 @@ def audit(
 ) -> AuditResult:
     """Find out whether full steps are saved at equal quality on a model of your own.
 
-    For every seed four arms are trained: ``full`` is your training as it is, ``short`` the same
-    over as many steps as the hybrid arm has full steps, ``corrected`` as many with corrected
-    updates, and ``hybrid`` corrects updates and takes predicted steps; then come the controls of
-    the configuration. Arms that a folder holds already are not trained again, so an audit that was
-    stopped goes on, and one with more seeds or controls extends it. ``results.json`` is written
-    after every arm, ``report.html`` at the end.
+    For every seed four arms are trained. ``full`` is your training as it is, over N steps.
+    ``short`` is the same over N / speedup steps. ``corrected`` is as ``short``, with corrected
+    updates. ``hybrid`` takes N steps, with corrected updates and predicted steps. The controls of
+    the configuration follow. Arms that the folder holds already are not trained again: an audit
+    that was stopped goes on, and one with more seeds or controls extends it. ``results.json`` is
+    written after every arm, ``report.html`` at the end.
 
     Args:
         make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that
@@ -97,7 +92,6 @@ def audit(
         store = RunStore(place, conditions(config, source or {}))
         if overwrite:
             store.clear()
-            (place / RESULTS).unlink(missing_ok=True)
         return _Running(make_run, config, place, observer or Observer(), store).run()
 
 
@@ -174,7 +168,7 @@ class _Running:
             self._config,
             name,
             seed,
-            self._place(name, seed),
+            self._store.place(name, seed),
             self._observer,
             logger,
             self._store.check,
@@ -183,10 +177,6 @@ class _Running:
         if tracking is not None and logger is not None:
             tracking.finish_run(logger, {f"audit/{k}": run[k] for k in _TRACKED})
         return run
-
-    def _place(self, name: str, seed: int) -> Path:
-        """Where the Trainer of an arm may write."""
-        return self._folder / "runs" / f"{name}-seed{seed}"
 
     def _write_results(self) -> Path:
         runs = [self._found[key] for key in self._order() if key in self._found]
@@ -206,7 +196,7 @@ class _Running:
                 last.callback(self._end_tracking, files, status)
             files.append(self._write_results())
             assert self.result is not None
-            log = self._place(HYBRID, 0) / NAME if (HYBRID, 0) in self._found else None
+            log = self._store.place(HYBRID, 0) / NAME if (HYBRID, 0) in self._found else None
             page = self._folder / REPORT
             files.append(write_audit_page(self.result.results, log, page))
 

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import tempfile
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.audit.arm import MakeRun, planned_steps, shortened
-from hybrid_predict.audit.bisection import Bisection, level, most_tests
+from hybrid_predict.audit.arm import MakeRun, shortened
+from hybrid_predict.audit.bisection import Bisection, level
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.plan import TRIED_STEPS, duration
-from hybrid_predict.audit.results import paired
-from hybrid_predict.audit.run import conditions
-from hybrid_predict.audit.store import RunStore
-from hybrid_predict.audit.training import train_arm, try_steps
-from hybrid_predict.audit.verdict import LEAST_SAVING, AuditOutcome, AuditVerdict, judge_audit
+from hybrid_predict.audit.results import Finished, paired
+from hybrid_predict.audit.shared_runs import SharedRuns
+from hybrid_predict.audit.verdict import (
+    LEAST_SAVING,
+    AuditOutcome,
+    AuditVerdict,
+    PairedSeed,
+    judge_audit,
+)
 from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
@@ -48,20 +51,35 @@ class Tried:
         arm: ``corrected`` or ``hybrid``.
         speedup: Its speedup.
         verdict: On the seeds that were trained, at the level of one test of the search.
+        given_up: Whether it could not pass any more before all seeds were trained.
     """
 
     arm: str
     speedup: float
     verdict: AuditVerdict
+    given_up: bool = False
 
     @property
     def passed(self) -> bool:
         """Whether it saves full steps at equal quality."""
         return self.verdict.outcome is AuditOutcome.VERIFIED
 
+    @property
+    def finding(self) -> str:
+        """What became of it, in a few words."""
+        return self.verdict.headline if self.given_up else FINDINGS[self.verdict.outcome]
+
+
+FINDINGS = {
+    AuditOutcome.VERIFIED: "keeps quality",
+    AuditOutcome.NO_SAVING: "no saving",
+    AuditOutcome.UNDECIDED: "not enough seeds to tell",
+}
+"""Outcomes in a few words."""
+
 
 @dataclass(frozen=True)
-class SearchResult:
+class SearchResult(Finished):
     """What a search found.
 
     Args:
@@ -79,9 +97,13 @@ class SearchResult:
     folder: Path
 
     @property
-    def partial(self) -> bool:
-        """Whether the user stopped the search before its answer was final."""
-        return bool(self.results["partial"])
+    def outcome(self) -> AuditOutcome:
+        """Verified if a candidate keeps quality; undecided if more seeds may show that one does."""
+        if any(tried.passed for tried in self.tried):
+            return AuditOutcome.VERIFIED
+        if any(tried.verdict.outcome is AuditOutcome.UNDECIDED for tried in self.tried):
+            return AuditOutcome.UNDECIDED
+        return AuditOutcome.NO_SAVING
 
 
 def search(
@@ -91,13 +113,15 @@ def search(
     *,
     observer: Observer | None = None,
     source: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> SearchResult:
     """Find the largest speedup that keeps quality, with predicted steps and with corrections alone.
 
     Bisects ``config.speedups`` once for each arm. A candidate passes if the audit's own test
     verifies a saving over the paired seeds. The test's level is divided by the number of tests, so
     that all of them together err with a probability of at most ``config.alpha``. Runs of the full
-    arm are trained once and shared. A search that was stopped goes on where it was.
+    arm are trained once and shared. A search that was stopped goes on where it was. Nothing is
+    recorded in MLflow.
 
     Args:
         make_run: As for :func:`hybrid_predict.audit.audit`.
@@ -105,6 +129,7 @@ def search(
         folder: For everything that is written; every speedup has an audit's folder in it.
         observer: Is told what happens.
         source: As for :func:`hybrid_predict.audit.audit`.
+        overwrite: Forget what the folder holds, and train all runs anew.
 
     Returns:
         The answer; ``partial`` is true after Ctrl-C.
@@ -114,9 +139,14 @@ def search(
         UnsupportedSetupError: As :func:`hybrid_predict.audit.audit` does.
         MissingExtraError: If Lightning is not installed.
     """
-    place = writable_folder(folder)
+    place, told = writable_folder(folder), observer or Observer()
     with locked(place), quiet():
-        searching = _Searching(make_run, config, place, observer or Observer(), source or {})
+        if overwrite:
+            (place / RESULTS).unlink(missing_ok=True)
+        runs = SharedRuns(
+            make_run, config, place, observer=told, source=source, overwrite=overwrite
+        )
+        searching = _Searching(runs, config, place, told)
         try:
             searching.train()
         except KeyboardInterrupt:
@@ -128,20 +158,12 @@ class _Searching:
     """One call of :func:`search`."""
 
     def __init__(
-        self,
-        make_run: MakeRun,
-        config: AuditConfig,
-        folder: Path,
-        observer: Observer,
-        source: Mapping[str, Any],
+        self, runs: SharedRuns, config: AuditConfig, folder: Path, observer: Observer
     ) -> None:
-        self._make_run, self._config, self._folder = make_run, config, folder
-        self._observer, self._source = observer, source
+        self._runs, self._config, self._folder = runs, config, folder
+        self._observer = observer
         self._level = level(config.alpha, len(config.speedups), len(WAYS))
-        self._stores: dict[float, RunStore] = {}
-        self._found: dict[float, dict[tuple[str, int], dict[str, Any]]] = {}
         self._tried: list[Tried] = []
-        self._best: dict[str, float | None] = dict.fromkeys(WAYS)
 
     def train(self) -> None:
         """Test candidates until the answer cannot change."""
@@ -149,63 +171,37 @@ class _Searching:
         for arm in WAYS:
             bisection = Bisection(len(speedups))
             while (due := bisection.due) is not None:
+                self._observer.candidate_started(arm, speedups[due])
                 tried = self._test(arm, speedups[due])
                 self._tried.append(tried)
                 bisection.tell(tried.passed or _simply_shorter(tried.verdict, self._config))
-                if tried.passed:
-                    self._best[arm] = max(self._best[arm] or 0.0, tried.speedup)
                 self.result(partial=True)
+                self._observer.candidate_finished(arm, tried.speedup, tried.finding)
 
     def _test(self, arm: str, speedup: float) -> Tried:
+        """Train and judge one candidate, seed by seed, as long as it can still pass."""
         config, seeds = replace(self._config, speedup=speedup, alpha=self._level), []
         for seed in range(config.seeds):
-            runs = [self._run(name, speedup, seed) for name in (FULL, SHORT, arm)]
+            runs = [self._runs.run(name, speedup, seed) for name in (FULL, SHORT, arm)]
             seeds.append(paired(*runs))
-            verdict = judge_audit(seeds, config)
-            contrast = verdict.contrast
-            if len(seeds) >= FUTILE and contrast is not None and contrast.lower > 0:
-                break
+            verdict = judge_audit(seeds, config, arm)
+            hopeless = _hopeless(arm, seeds, verdict, config)
+            if hopeless is not None and len(seeds) < config.seeds:
+                reason, outcome = hopeless
+                if config.seeds < FEW_SEEDS:
+                    outcome = AuditOutcome.UNDECIDED
+                given_up = replace(verdict, outcome=outcome, headline=f"given up: {reason}")
+                return Tried(arm, speedup, given_up, given_up=True)
         return Tried(arm, speedup, verdict)
-
-    def _run(self, name: str, speedup: float, seed: int) -> dict[str, Any]:
-        """A finished run: known, of another speedup if it is a full one, or trained now."""
-        store, found = self._store(speedup)
-        if (name, seed) not in found:
-            known = [runs[name, seed] for runs in self._found.values() if (name, seed) in runs]
-            if name == FULL and known:
-                store.save(known[0])
-                found[name, seed] = known[0]
-            else:
-                found[name, seed] = self._train(name, speedup, seed, store)
-        return found[name, seed]
-
-    def _store(self, speedup: float) -> tuple[RunStore, dict[tuple[str, int], dict[str, Any]]]:
-        if speedup not in self._stores:
-            config = replace(self._config, speedup=speedup)
-            folder = self._folder / f"speedup-{speedup:g}"
-            folder.mkdir(exist_ok=True)
-            store = RunStore(folder, conditions(config, self._source))
-            self._found[speedup] = store.load()
-            self._stores[speedup] = store
-            for run in self._found[speedup].values():
-                self._observer.run_found(run)
-        return self._stores[speedup], self._found[speedup]
-
-    def _train(self, name: str, speedup: float, seed: int, store: RunStore) -> dict[str, Any]:
-        place = self._folder / "lightning" / f"{name}-{speedup:g}-seed{seed}"
-        config = replace(self._config, speedup=speedup)
-        run = train_arm(
-            self._make_run, config, name, seed, place, self._observer, None, store.check
-        )
-        store.save(run)
-        self._observer.run_finished(run)
-        return run
 
     def result(self, *, partial: bool) -> SearchResult:
         """Write what is known so far."""
-        full = next((r for runs in self._found.values() for (n, _), r in runs.items() if n == FULL),
-                    None)  # fmt: skip
-        line = paste(self._config, self._tried, full["lengths"]) if full else ""
+        lengths = self._runs.lengths
+        line = paste(self._config, self._tried, lengths) if lengths else ""
+        best = {
+            arm: max((t.speedup for t in self._tried if t.arm == arm and t.passed), default=None)
+            for arm in WAYS
+        }
         results = {
             "schema": SCHEMA,
             "partial": partial,
@@ -213,18 +209,43 @@ class _Searching:
             "config": self._config.to_dict(),
             "level": self._level,
             "tried": [
-                {"arm": t.arm, "speedup": t.speedup, "passed": t.passed, **t.verdict.to_dict()}
+                {
+                    "arm": t.arm,
+                    "speedup": t.speedup,
+                    "passed": t.passed,
+                    "finding": t.finding,
+                    **t.verdict.to_dict(),
+                }
                 for t in self._tried
             ],
-            "best": self._best,
+            "best": best,
             "line": line,
         }
         plain: dict[str, Any] = finite(results)
         write_json(plain, self._folder / RESULTS)
-        return SearchResult(tuple(self._tried), dict(self._best), line, plain, self._folder)
+        return SearchResult(tuple(self._tried), best, line, plain, self._folder)
 
 
-def paste(config: AuditConfig, tried: list[Tried], lengths: Mapping[str, int]) -> str:
+def _hopeless(
+    arm: str, seeds: Sequence[PairedSeed], verdict: AuditVerdict, config: AuditConfig
+) -> tuple[str, AuditOutcome] | None:
+    """Why neither the candidate can pass nor plain training as short be as good, and its outcome.
+
+    None if one of the two is still possible.
+    """
+    last = seeds[-1]
+    for name, value in ((FULL, last.full), (SHORT, last.short), (arm, last.hybrid)):
+        if not math.isfinite(value):
+            failed = AuditOutcome.NO_SAVING if name == arm else AuditOutcome.UNDECIDED
+            return f"{name} diverged", failed
+    contrast, worth = verdict.contrast, verdict.worth
+    if len(seeds) < FUTILE or contrast is None or worth is None:
+        return None
+    inferior = contrast.lower > 0 and worth.lower > (config.margin or 0.0)
+    return (f"inferior on {len(seeds)} seeds", AuditOutcome.NO_SAVING) if inferior else None
+
+
+def paste(config: AuditConfig, tried: Sequence[Tried], lengths: Mapping[str, int]) -> str:
     """How to build the Trainer of the candidate that saves most.
 
     Args:
@@ -269,59 +290,3 @@ def _trainer(lengths: Mapping[str, int], options: Sequence[str]) -> str:
     if options:
         given.append(f"callbacks=[HybridPredict({', '.join(options)})]")
     return f"Trainer({', '.join(given)})"
-
-
-def most_runs(config: AuditConfig) -> int:
-    """Most runs of a search: the full ones, and for every test a short one and the arm's."""
-    return config.seeds * (1 + 2 * len(WAYS) * most_tests(len(config.speedups)))
-
-
-@dataclass(frozen=True)
-class SearchPlan:
-    """What a search would do at most.
-
-    Args:
-        runs: Most runs, of those that are not done.
-        seconds: Estimated seconds of plain training in them, validation left out.
-        tests: Most candidates that are tested.
-    """
-
-    runs: int
-    seconds: float
-    tests: int
-
-    def __str__(self) -> str:
-        """The plan in one sentence."""
-        return (
-            f"At most {self.runs} runs for {self.tests} tests of {len(WAYS)} arms: about "
-            f"{duration(self.seconds)} of training at the speed of plain full steps. Bisection "
-            "ends earlier where a candidate is inferior from the first seeds on."
-        )
-
-
-def plan_search(make_run: MakeRun, config: AuditConfig) -> SearchPlan:
-    """Find out what a search would take at most, by a few full steps of the full arm.
-
-    Args:
-        make_run: As for :func:`search`; called once.
-        config: As for :func:`search`.
-
-    Raises:
-        ConfigError: As :func:`search` does.
-        UnsupportedSetupError: As :func:`search` does.
-    """
-    with quiet(), tempfile.TemporaryDirectory() as place:
-        tried = try_steps(make_run, config, TRIED_STEPS, Path(place))
-    total, lengths = tried["total_steps"], tried["lengths"]
-
-    def steps(speedup: float) -> int:
-        chosen = replace(config, speedup=speedup)
-        return sum(planned_steps(name, total, lengths, chosen) for name in (SHORT, *WAYS))
-
-    tests = most_tests(len(config.speedups))
-    longest = sorted(map(steps, config.speedups), reverse=True)[:tests]
-    return SearchPlan(
-        runs=most_runs(config),
-        seconds=tried["seconds_per_step"] * config.seeds * (total + sum(longest)),
-        tests=tests * len(WAYS),
-    )

@@ -22,11 +22,11 @@ RESULTS = "results.json"
 """The file that everything is in, made anew from the finished arms."""
 
 RATES_APART = 0.05
-"""Final learning rates, as shares of their peaks, that differ by more and by more than a factor of
-two are taken for a schedule that was not shortened. Schedules without an end, such as one over the
-square root of the steps, stay within that factor."""
+"""A schedule counts as not shortened if the final learning rates of two arms, as shares of their
+peaks, differ by more than this and by more than a factor of two. Schedules without an end, such as
+one over the square root of the steps, stay within that factor."""
 
-_REMEDY = "Choose another folder, or train anew what is in this one by overwrite (--overwrite)."
+_REMEDY = "Choose another folder, or train this one's arms anew: overwrite=True, --overwrite."
 
 _CALLED = {
     "shapes": "names or shapes of parameters",
@@ -74,22 +74,27 @@ class RunStore:
             self._refuse_other_results()
         return {key: saved["run"] for key, saved in self._rows.done.items()}
 
+    def place(self, name: str, seed: int) -> Path:
+        """Where the Trainer of an arm may write."""
+        return self._folder / "runs" / f"{name}-seed{seed}"
+
     def clear(self) -> None:
-        """Forget all finished arms.
+        """Forget all finished arms, and what was made of them.
 
         Raises:
             ConfigError: If the system refuses.
         """
         self._rows.clear()
+        (self._folder / RESULTS).unlink(missing_ok=True)
 
     def check(self, run: Mapping[str, Any]) -> None:
-        """Make sure that an arm is one of the same training as those that are known.
+        """Make sure that an arm belongs to the same training as the known ones.
 
         Args:
             run: Its entry of the results file; before training, what is known of it.
 
         Raises:
-            ConfigError: If it is not.
+            ConfigError: If it does not.
         """
         for (arm, seed), other in self._known.items():
             if (arm, seed) == (run["arm"], run["seed"]):
@@ -109,10 +114,11 @@ class RunStore:
         """Keep a finished arm.
 
         Raises:
-            ConfigError: If it is not of the same training as those that are known.
+            ConfigError: If it belongs to another training than the known ones.
         """
         self.check(run)
         self._known[run["arm"], run["seed"]] = run
+        self._folder.mkdir(parents=True, exist_ok=True)
         self._rows.add({"digest": self.digest, "depends_on": self.depends_on, "run": run})
 
     def _differences(self, before: Mapping[str, Any]) -> list[str]:

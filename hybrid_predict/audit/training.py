@@ -127,7 +127,7 @@ def _entry(arm: AuditArm, meter: Meter) -> dict[str, Any]:
 
 
 def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) -> dict[str, Any]:
-    """Train the full arm a few full steps, to learn its length and the seconds of a step.
+    """Train the full arm for a few full steps, to learn its length and the seconds of a step.
 
     Args:
         make_run: Builds Trainer, model and data.

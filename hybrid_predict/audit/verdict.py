@@ -134,12 +134,15 @@ class AuditVerdict:
         return {**asdict(self), "outcome": self.outcome.value}
 
 
-def judge_audit(seeds: Sequence[PairedSeed], config: AuditConfig) -> AuditVerdict:
+def judge_audit(
+    seeds: Sequence[PairedSeed], config: AuditConfig, arm: str = HYBRID
+) -> AuditVerdict:
     """The verdict over all seeds whose arms are done.
 
     Args:
         seeds: One entry per seed.
         config: Gives mode, margin or retention, and level.
+        arm: What the arm is called that stands in the place of the hybrid one.
 
     Returns:
         The verdict; below five seeds it is always undecided, and its text a hint.
@@ -150,7 +153,7 @@ def judge_audit(seeds: Sequence[PairedSeed], config: AuditConfig) -> AuditVerdic
         return AuditVerdict(AuditOutcome.UNDECIDED, "nothing to compare yet", text)
     taken = statistics.fmean(s.hybrid_steps for s in seeds)
     saving = 1.0 - taken / statistics.fmean(s.full_steps for s in seeds)
-    verdict = _unstable(seeds, saving) or _compare(seeds, saving, config)
+    verdict = _unstable(seeds, saving, arm) or _compare(seeds, saving, config, arm)
     if n >= FEW_SEEDS:
         return verdict
     many = "1 seed" if n == 1 else f"{n} seeds"
@@ -162,27 +165,29 @@ def judge_audit(seeds: Sequence[PairedSeed], config: AuditConfig) -> AuditVerdic
     )
 
 
-def _unstable(seeds: Sequence[PairedSeed], saving: float) -> AuditVerdict | None:
+def _unstable(seeds: Sequence[PairedSeed], saving: float, arm: str) -> AuditVerdict | None:
     """The verdict if an arm diverged; the plain arms first, for they say that the task is so."""
     n = len(seeds)
-    for arm in (FULL, SHORT, HYBRID):
-        bad = [s for s in seeds if not math.isfinite(getattr(s, arm))]
+    for place, name in ((FULL, FULL), (SHORT, SHORT), (HYBRID, arm)):
+        bad = [s for s in seeds if not math.isfinite(getattr(s, place))]
         if not bad:
             continue
-        diverged = sum(arm not in s.unmeasured for s in bad)
-        what = f"the {arm} arm diverged on {diverged} of {n} seeds"
+        diverged = sum(place not in s.unmeasured for s in bad)
+        what = f"the {name} arm diverged on {diverged} of {n} seeds"
         text = "Lower the learning rate or clip gradients until plain training is stable."
         if not diverged:
-            what = f"the {arm} arm's metric is not finite on {len(bad)} of {n} seeds"
+            what = f"the {name} arm's metric is not finite on {len(bad)} of {n} seeds"
             text = "The weights are finite: mend how validation computes the metric."
-        if arm == HYBRID:
-            text = "The full and the short arm have no such seed, so the callback is to blame."
+        if place == HYBRID:
+            text = "The full and the short arm have no such seed, so the callback is the cause."
             return AuditVerdict(AuditOutcome.NO_SAVING, f"no saving: {what}", text, n, saving)
         return AuditVerdict(AuditOutcome.UNDECIDED, f"no comparison: {what}", text, n, saving)
     return None
 
 
-def _compare(seeds: Sequence[PairedSeed], saving: float, config: AuditConfig) -> AuditVerdict:
+def _compare(
+    seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str
+) -> AuditVerdict:
     """The verdict on arms that all ended with a finite metric."""
     n, sign = len(seeds), 1.0 if config.mode == "min" else -1.0
     lost = [sign * (s.hybrid - s.full) for s in seeds]
@@ -203,11 +208,11 @@ def _compare(seeds: Sequence[PairedSeed], saving: float, config: AuditConfig) ->
     lots = (contrast, gain, worth)
     tested = _Tested(*(bounds(values, config.alpha) for values in lots))
     control = _control(seeds, way)
-    outcome, headline = _decide(tested, saving, config, control)
+    outcome, headline = _decide(tested, saving, config, control, arm)
     if outcome is AuditOutcome.VERIFIED:
         spread = f"{difference} ± {statistics.stdev(lost):.2g}, n = {n}"
         headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
-    text = _explain(tested, saving, config, control)
+    text = _explain(tested, saving, config, control, arm)
     return AuditVerdict(outcome, headline, text, n, saving, line, way, *tested)
 
 
@@ -224,7 +229,7 @@ def _control(seeds: Sequence[PairedSeed], way: float) -> tuple[str, str]:
 
 
 def _decide(
-    tested: _Tested, saving: float, config: AuditConfig, control: tuple[str, str]
+    tested: _Tested, saving: float, config: AuditConfig, control: tuple[str, str], arm: str
 ) -> tuple[AuditOutcome, str]:
     """The outcome and, unless it is verified, the headline."""
     contrast, gain, worth = tested
@@ -237,16 +242,16 @@ def _decide(
     if worth.upper < (config.margin or 0.0):
         equal = "better than" if config.margin is None else "as good as"
         return none, (
-            f"no saving to be credited: {control[0]} is {equal} the full arm, so the run can "
+            f"no saving is credited: {control[0]} is {equal} the full arm, so the run can "
             "simply be shortened"
         )
     if contrast.lower > 0:
-        return none, "no saving: the hybrid arm is inferior to the full arm"
+        return none, f"no saving: the {arm} arm is inferior to the full arm"
     if contrast.upper < 0:
         if gain.lower > 0:
             return AuditOutcome.VERIFIED, ""
         return open_, (
-            "not enough seeds to tell: the hybrid arm is not shown to be better than "
+            f"not enough seeds to tell: the {arm} arm is not shown to be better than "
             f"{control[0]}, so no saving is credited"
         )
     if worth.lower <= 0:
@@ -254,31 +259,33 @@ def _decide(
             f"not enough seeds to tell: {control[0]} and the full arm cannot be told apart, so "
             "what the saved steps are worth is unknown"
         )
-    return open_, "not enough seeds to tell whether the hybrid arm is inferior to the full arm"
+    return open_, f"not enough seeds to tell whether the {arm} arm is inferior to the full arm"
 
 
-def _explain(tested: _Tested, saving: float, config: AuditConfig, control: tuple[str, str]) -> str:
+def _explain(
+    tested: _Tested, saving: float, config: AuditConfig, control: tuple[str, str], arm: str
+) -> str:
     """The tests and their bounds, in sentences."""
     contrast, gain, worth = tested
-    level, theta = percent(1.0 - config.alpha), f"{config.retain:g}"
+    level, theta = f"{100 * (1.0 - config.alpha):.3g} %", f"{config.retain:g}"
     if config.margin is None:
         asked = (
             f"keep at least {percent(config.retain)} of what the saved steps are worth (control - "
             f"full: {signed(worth.mean)} ± {worth.sd:.2g})"
         )
-        formula = f"hybrid - {theta} full - {1.0 - config.retain:g} control"
+        formula = f"{arm} - {theta} full - {1.0 - config.retain:g} control"
     else:
         asked = f"lose less than the margin of {config.margin:g}"
-        formula = f"hybrid - full - {config.margin:g}"
+        formula = f"{arm} - full - {config.margin:g}"
     met, apart = contrast.upper < 0, gain.lower > 0
     turned = "" if config.mode == "min" else ", signs turned so that less is better"
     return (
-        f"The hybrid arm took {percent(saving)} fewer full steps than the full arm. Its "
+        f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. Its "
         f"control is {control[1]}. It has to "
         f"{asked}: the upper bound of the mean of {formula} over seeds has to be below 0{turned}. "
         f"The mean is {signed(contrast.mean)}, its one-sided {level} bounds are "
         f"{signed(contrast.lower)} and {signed(contrast.upper)}: {'met' if met else 'not met'}. It "
-        "also has to be better than the control: control - hybrid is "
+        f"also has to be better than the control: control - {arm} is "
         f"{signed(gain.mean)} with the lower bound {signed(gain.lower)}, which has to be above 0: "
         f"{'met' if apart else 'not met'}. Paired t tests over {contrast.n} seeds, each "
         f"at level {config.alpha:g}; ± is the standard deviation over seeds."

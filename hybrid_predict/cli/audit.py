@@ -6,12 +6,15 @@ import traceback
 from argparse import Namespace
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.cli.auditing import check_threads, searched, shown
 from hybrid_predict.cli.options import integer, need, output_folder, under_way
 from hybrid_predict.cli.program import BAD_USAGE, INTERRUPTED, Command
 from hybrid_predict.errors import HybridPredictError
+
+if TYPE_CHECKING:
+    from hybrid_predict.audit import AuditResult, SearchResult
 
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses by outcome; 1 is what Python itself ends with when something is broken."""
@@ -33,8 +36,12 @@ def _add_options(add: Any) -> None:
     add("--threads", type=integer, metavar="N", help="Threads of torch (torch's own choice).")
     add("--plan", action="store_true", help="Only say what would be trained and how long it takes.")
     add("--overwrite", action="store_true", help="Train anew what the folder holds already.")
-    add("--search", action="store_true",
-        help="Find the largest of the file's speedups that keeps quality.")  # fmt: skip
+    add(
+        "--search",
+        action="store_true",
+        help="Instead of one verdict, find the largest speedup that keeps quality, out of the "
+        "file's audit.speedups: with corrected updates alone, and with predicted steps.",
+    )
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
 
@@ -74,22 +81,19 @@ def _run(options: Namespace) -> int:
     config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
     if options.plan:
         under_way("timing a few full steps of plain training")
-        if options.search:
-            print(plan_search(make_run, config))
-        else:
-            print(plan_audit(make_run, config, options.output_dir, source=source))
+        kept = None if options.overwrite else options.output_dir
+        plan: Any = plan_search if options.search else plan_audit
+        print(plan(make_run, config, kept, source=source))
         return 0
     folder = output_folder(options.output_dir)
+    find = search if options.search else audit
+    train: Any = partial(find, make_run, config, folder, source=source, overwrite=options.overwrite)
+    result: AuditResult | SearchResult
     if options.search:
-        found = searched(config, folder, partial(search, make_run, config, folder, source=source))
-        if found.partial:
-            return INTERRUPTED
-        open_ = any(tried.verdict.outcome.value == "undecided" for tried in found.tried)
-        missed = "undecided" if open_ else "no saving"
-        return STATUS["verified" if any(found.best.values()) else missed]
-    need("The audit", ["mlflow"] if config.mlflow else [])
-    train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
-    result = shown("audit", config, folder, train)
+        result = searched(config, folder, train)
+    else:
+        need("The audit", ["mlflow"] if config.mlflow else [])
+        result = shown("audit", config, folder, train)
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]
 
 
@@ -97,9 +101,10 @@ COMMAND = Command(
     "Find out whether it saves full steps on your own model.",
     "Trains your own Lightning model in full, with a shortened schedule, with corrected updates, "
     "and with corrected updates and predicted steps, from the same seeds, and tests whether full "
-    "steps are saved at equal quality. An audit that was stopped goes on where it was. Exit "
-    "status: 0 verified saving, 4 no saving, 3 not enough seeds to tell, 2 bad usage or failed "
-    "training, 130 interrupted.",
+    "steps are saved at equal quality. With --search it does that at several speedups, and ends "
+    "with the line that builds the Trainer. What was stopped goes on where it was. Exit status: 0 "
+    "verified saving, 4 no saving, 3 not enough seeds to tell, 2 bad usage or failed training, 130 "
+    "interrupted.",
     _add_options,
     _command,
 )

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from hybrid_predict.audit import AuditConfig, AuditResult, SearchResult
 
 
+_NOTHING = "Nothing was trained: all runs were done before. --overwrite trains them anew."
+
+
 def check_threads(number: int | None) -> None:
     """Refuse a number of threads that torch cannot have.
 
@@ -57,7 +60,7 @@ def shown(
     conclusion = _conclusion(plain_finding(told), told["verdict"])
     screen.conclude(told, conclusion, table, folder, mlflow=config.mlflow)
     if screen.found == len(lengths):
-        print("Nothing was trained: all runs were done before. --overwrite trains them anew.")
+        print(_NOTHING)
     return result
 
 
@@ -72,7 +75,8 @@ def searched(config: AuditConfig, folder: Path, train: Callable[..., SearchResul
     Returns:
         What it found.
     """
-    from hybrid_predict.audit.searching import RESULTS, most_runs
+    from hybrid_predict.audit.search_plan import most_runs
+    from hybrid_predict.audit.searching import RESULTS
     from hybrid_predict.audit.verdict import percent
     from hybrid_predict.cli.screen import Screen
 
@@ -84,12 +88,14 @@ def searched(config: AuditConfig, folder: Path, train: Callable[..., SearchResul
         [
             tried.arm, f"{tried.speedup:g}", str(tried.verdict.seeds),
             "" if tried.verdict.saving is None else percent(tried.verdict.saving),
-            "keeps quality" if tried.passed else tried.verdict.outcome.value,
+            tried.finding,
         ]
         for tried in result.tried
     ]  # fmt: skip
     titles = ["arm", "speedup", "seeds", "fewer full steps", "finding"]
     screen.answer(titles, rows, result.line, folder / RESULTS, partial=result.partial)
+    if not (screen.trained or result.partial):
+        print(_NOTHING)
     return result
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer
 from hybrid_predict.runs.tracking import tracking_uri
 
@@ -21,7 +22,7 @@ class Screen(Observer):
     Args:
         lengths: Expected length of each run in any unit, in the order of the runs.
         outcome: Function from a finished run to the last words of its line.
-        name: Function from a finished run to the first words of its line.
+        name: Function from a finished run to the first words of its line; None for arm and seed.
         done: Number of runs that were finished before and get no line.
     """
 
@@ -30,7 +31,7 @@ class Screen(Observer):
         lengths: Sequence[float],
         outcome: Callable[[Run], str],
         *,
-        name: Callable[[Run], str] = "{arm}, seed {seed}".format_map,
+        name: Callable[[Run], str] | None = None,
         done: int = 0,
     ) -> None:
         from rich.console import Console
@@ -53,7 +54,13 @@ class Screen(Observer):
         self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
         self._one: Any = None
         self._done, self._planned, self.found = done, 0, 0
+        self._speedup: float | None = None
         self._show_done()
+
+    @property
+    def trained(self) -> int:
+        """Number of runs that were not finished before."""
+        return self._done - self.found
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -67,7 +74,7 @@ class Screen(Observer):
         self._planned = full_steps
         if self._one is None:
             self._one = self._progress.add_task("", note="")
-        name = f"{arm}, seed {seed}"
+        name = self._title({"arm": arm, "seed": seed})
         self._progress.reset(self._one, description=name, total=full_steps, note="")
 
     def stepped(self, full_steps: int, loss: float) -> None:
@@ -90,11 +97,28 @@ class Screen(Observer):
         """Print a line for a finished run."""
         self._print(run)
 
+    def candidate_started(self, arm: str, speedup: float) -> None:
+        """Name the speedup in the lines of the runs that follow."""
+        self._speedup = speedup
+
+    def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
+        """Print a line for a candidate that was tested."""
+        self._console.print(f"{arm} at speedup {speedup:g}: {finding}", style="bold")
+        self._console.file.flush()
+
+    def _title(self, run: Run) -> str:
+        """Return the first words of a run's line; the full arm is the same at every speedup."""
+        if self._name is not None:
+            return self._name(run)
+        speedup = self._speedup if run["arm"] != FULL else None
+        arm = run["arm"] if speedup is None else f"{run['arm']} at speedup {speedup:g}"
+        return f"{arm}, seed {run['seed']}"
+
     def _print(self, run: Run, note: str = "") -> None:
         self._done += 1
         self._show_done()
         self._console.print(
-            f"{self._done}/{len(self._lengths)}  {self._name(run)}: {run['full_steps']:,} full "
+            f"{self._done}/{len(self._lengths)}  {self._title(run)}: {run['full_steps']:,} full "
             f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
             soft_wrap=True,
         )
@@ -150,15 +174,17 @@ class Screen(Observer):
         Args:
             titles: Titles of the columns.
             rows: A row for each candidate.
-            line: Line to paste.
+            line: Line to paste; empty if it is not known yet.
             results: Path of the results file.
-            partial: Whether the search was stopped before it finished.
+            partial: Whether the search was stopped before its answer was final.
         """
+        show = self._console.print
         self._show_table(titles, rows)
         if partial:
-            self._console.print("\nStopped; the same command goes on. So far:")
-        self._console.print(f"\n[bold]{line}[/bold]\n", soft_wrap=True)
-        self._console.print(f"Results:  {results}", soft_wrap=True)
+            show("\nStopped; the same command goes on." + " So far:" * bool(line))
+        if line:  # in it square brackets are Python's
+            show(f"\n{line}", style="bold", markup=False, soft_wrap=True)
+        show(f"\nResults:  {results}", soft_wrap=True)
 
     def _show_table(self, titles: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
         from rich.box import SIMPLE_HEAD

@@ -49,6 +49,12 @@ class Observer:
     def run_finished(self, run: Mapping[str, Any]) -> None:
         """A run is finished; ``run`` is its entry in the results file."""
 
+    def candidate_started(self, arm: str, speedup: float) -> None:
+        """A search tests whether an arm keeps quality at a speedup; its runs follow."""
+
+    def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
+        """A search has tested it; in a few words what came of it."""
+
 
 @contextmanager
 def quiet() -> Iterator[None]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from audit_task import STEPS, Task, config
+from audit_task import STEPS, Task, config, kept
 
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_search, search
+from hybrid_predict.audit.search_plan import everything, most_runs
 from hybrid_predict.audit.searching import Tried, _Searching, paste
 from hybrid_predict.audit.verdict import AuditVerdict, Bounds
 from hybrid_predict.runs.runtime import Observer
@@ -17,42 +19,150 @@ from hybrid_predict.runs.runtime import Observer
 SPEEDUPS = (1.5, 2.0, 3.0)
 
 
-def judged(monkeypatch: pytest.MonkeyPatch, border: dict[str, float]) -> list[tuple[str, float]]:
-    """Let candidates up to a speedup pass, and tell which were tested."""
-    tested: list[tuple[str, float]] = []
-    real = _Searching._test
+class Made:
+    """Finished runs in the place of trained ones: the metric is what a function says."""
 
-    def test(self: Any, arm: str, speedup: float) -> Tried:
-        real(self, arm, speedup)
-        tested.append((arm, speedup))
-        passed = speedup <= border[arm]
-        outcome = AuditOutcome.VERIFIED if passed else AuditOutcome.NO_SAVING
-        return Tried(arm, speedup, AuditVerdict(outcome, "", "", 2, 1 - 1 / speedup))
+    lengths: Mapping[str, int] = {"max_steps": 600}
 
-    monkeypatch.setattr(_Searching, "_test", test)
-    return tested
+    def __init__(self, metric: Callable[[str, float, int], float | None]) -> None:
+        self.metric = metric
+        self.asked: list[tuple[str, float, int]] = []
+
+    def run(self, name: str, speedup: float, seed: int) -> dict[str, Any]:
+        self.asked.append((name, speedup, seed))
+        value = self.metric(name, speedup, seed)
+        return {
+            "arm": name,
+            "seed": seed,
+            "metric": value,
+            "failure": "diverged" if value is None else None,
+            "full_steps": 600 if name == "full" else 600 / speedup,
+        }
+
+
+class Lines(Observer):
+    """Everything that a search tells."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, ...]] = []
+
+    def candidate_started(self, arm: str, speedup: float) -> None:
+        self.told.append(("tests", arm, speedup))
+
+    def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
+        self.told.append((arm, speedup, finding))
+
+    def run_found(self, run: Mapping[str, Any]) -> None:
+        self.told.append(("found", run["arm"], run["seed"]))
+
+    def run_finished(self, run: Mapping[str, Any]) -> None:
+        self.told.append(("finished", run["arm"], run["seed"]))
+
+    @property
+    def runs(self) -> list[tuple[Any, ...]]:
+        return [line for line in self.told if line[0] in ("found", "finished")]
+
+
+def searched(
+    metric: Callable[[str, float, int], float | None], folder: Any, **options: Any
+) -> tuple[Any, Made, Lines]:
+    """A search over made runs: its result, what it asked for, and what it told."""
+    runs, lines = Made(metric), Lines()
+    chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
+    searching = _Searching(runs, chosen, folder, lines)  # type: ignore[arg-type]
+    searching.train()
+    return searching.result(partial=False), runs, lines
+
+
+def metric(borders: Mapping[str, float]) -> Callable[[str, float, int], float]:
+    """As good as full up to an arm's border, above it as bad as short."""
+
+    def value(name: str, speedup: float, seed: int) -> float:
+        bad = name == "short" or speedup > borders.get(name, 9.0)
+        return 1.0 + 0.3 * bad * speedup + 0.01 * seed + 0.001 * (len(name) * seed % 3)
+
+    return lambda name, speedup, seed: value(name, 1.0 if name == "full" else speedup, seed)
 
 
 @pytest.mark.parametrize(
     ("corrected", "hybrid", "line"),
     [
-        (3.0, 1.5, f"Trainer(max_steps={STEPS // 3}, callbacks=[HybridPredict(speedup=1, "),
-        (1.5, 2.0, f"Trainer(max_steps={STEPS}, callbacks=[HybridPredict(speedup=2, "),
-        (0.0, 0.0, f"Trainer(max_steps={STEPS})  # no saving at equal quality was shown"),
+        (3.0, 1.5, "Trainer(max_steps=200, callbacks=[HybridPredict(speedup=1)])  # with a sch"),
+        (1.5, 2.0, "Trainer(max_steps=600, callbacks=[HybridPredict(speedup=2)])"),
+        (2.0, 2.0, "Trainer(max_steps=300, callbacks=[HybridPredict(speedup=1)])  # with a sch"),
+        (0.0, 0.0, "Trainer(max_steps=600)  # no saving at equal quality was shown"),
     ],
 )
 def test_each_arm_is_bisected_and_the_largest_saving_wins(
-    corrected: float, hybrid: float, line: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    corrected: float, hybrid: float, line: str, tmp_path: Any
 ) -> None:
     borders = {"corrected": corrected, "hybrid": hybrid}
-    tested, task = judged(monkeypatch, borders), Task()
-    found = search(task, config(speedups=SPEEDUPS), tmp_path)
+    found, _, lines = searched(metric(borders), tmp_path)
     assert found.line.startswith(line) and not found.partial
     assert found.best == {arm: border or None for arm, border in borders.items()}
     for arm, border in borders.items():
-        assert tested.index((arm, 2.0)) == min(k for k, t in enumerate(tested) if t[0] == arm)
-        assert (arm, 3.0 if border >= 2 else 1.5) in tested
-    assert task.calls.count(("full", 0)) == task.calls.count(("full", 1)) == 1
+        mine = [line[2] for line in lines.told if line[:2] == ("tests", arm)]
+        assert mine == [2.0, 3.0 if border >= 2 else 1.5]
+    expected = AuditOutcome.VERIFIED if corrected or hybrid else AuditOutcome.NO_SAVING
+    assert found.outcome is expected
+
+
+def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(tmp_path: Any) -> None:
+    found, runs, lines = searched(metric({"corrected": 0.0, "hybrid": 3.0}), tmp_path)
+    first = found.tried[0]
+    assert (first.arm, first.speedup, first.verdict.seeds) == ("corrected", 2.0, 3)
+    assert first.given_up and first.finding == "given up: inferior on 3 seeds"
+    assert first.verdict.outcome is AuditOutcome.NO_SAVING
+    assert ("corrected", 2.0, first.finding) in lines.told
+    assert ("corrected", 2.0, 3) not in runs.asked
+    assert ("hybrid", 2.0, "keeps quality") in lines.told
+    assert found.results["tried"][0]["finding"] == first.finding
+
+
+def test_few_seeds_decide_nothing_though_candidates_are_given_up(tmp_path: Any) -> None:
+    found, _, _ = searched(metric({"corrected": 0.0, "hybrid": 0.0}), tmp_path, seeds=4)
+    assert {t.finding for t in found.tried} == {"given up: inferior on 3 seeds"}
+    assert found.outcome is AuditOutcome.UNDECIDED
+    assert found.line.endswith("fewer than 5 seeds show none")
+
+
+@pytest.mark.parametrize(
+    ("fails", "outcome"),
+    [("full", AuditOutcome.UNDECIDED), ("corrected", AuditOutcome.NO_SAVING)],
+)
+def test_a_run_that_diverged_ends_its_candidate(
+    fails: str, outcome: AuditOutcome, tmp_path: Any
+) -> None:
+    good = metric({})
+
+    def value(name: str, speedup: float, seed: int) -> float | None:
+        return None if name == fails and seed == 1 else good(name, speedup, seed)
+
+    found, runs, _ = searched(value, tmp_path)
+    first = found.tried[0]
+    assert first.finding == f"given up: {fails} diverged"
+    assert first.verdict.outcome is outcome
+    assert max(seed for name, _, seed in runs.asked if name == "corrected") == 1
+
+
+def test_the_best_seeds_may_still_show_that_plain_training_can_be_shorter(tmp_path: Any) -> None:
+    """A corrected arm that is inferior is not given up where the short one is better than full."""
+
+    def value(name: str, speedup: float, seed: int) -> float:
+        ends = {"full": 1.0, "short": 0.9, "corrected": 1.3, "hybrid": 1.3}
+        return ends[name] + 0.001 * (len(name) * seed % 3)
+
+    found, _, _ = searched(value, tmp_path)
+    assert not any(t.given_up for t in found.tried)
+    assert found.line.startswith("Trainer(max_steps=200)  # plain training")
+
+
+def test_texts_name_the_arm_that_is_judged(tmp_path: Any) -> None:
+    found, _, _ = searched(metric({"corrected": 3.0, "hybrid": 1.5}), tmp_path)
+    for tried in found.results["tried"]:
+        other = {"corrected": "hybrid", "hybrid": "corrected"}[tried["arm"]]
+        assert f"The {tried['arm']} arm took" in tried["text"]
+        assert other not in tried["text"] + tried["headline"]
 
 
 def test_a_search_goes_on_where_it_was_stopped(tmp_path: Any) -> None:
@@ -67,13 +177,23 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path: Any) -> None:
     second = Task()
     whole = search(second, chosen, tmp_path)
     assert not whole.partial and ("full", 0) not in second.calls
-    again = Task()
-    repeated = search(again, chosen, tmp_path)
+    assert second.calls.count(("full", 1)) == 1
+    again, lines = Task(), Lines()
+    repeated = search(again, chosen, tmp_path, observer=lines)
     assert again.calls == []
     assert repeated.results == whole.results
+    assert len(lines.runs) == 1 + len(second.calls) <= most_runs(chosen)
     saved = json.loads((tmp_path / "search.json").read_text())
     assert saved["line"] == whole.line and saved["level"] == pytest.approx(0.05 / 4)
     assert {t["arm"] for t in saved["tried"]} == {"corrected", "hybrid"}
+    plan = plan_search(Task(), chosen, tmp_path)
+    assert plan.done == len(lines.runs)
+    assert plan.left < plan_search(Task(), chosen).left == plan.runs == most_runs(chosen)
+    with pytest.raises(ConfigError, match=r"other hybrid.*--overwrite"):
+        search(Task(), config(speedups=(1.5, 3.0), hybrid={"warmup_steps": 2}), tmp_path)
+    anew = Task()
+    assert not search(anew, chosen, tmp_path, overwrite=True).partial
+    assert anew.calls == [*first.calls, *second.calls]
 
 
 def test_every_speedup_has_the_folder_of_an_audit(tmp_path: Any) -> None:
@@ -97,12 +217,42 @@ def test_plain_training_that_can_simply_be_shortened_is_told() -> None:
     assert line == "Trainer(max_epochs=16)  # plain training, with a schedule as short as the run"
 
 
-def test_a_plan_tells_the_most_that_a_search_trains() -> None:
+def test_full_runs_of_other_candidates_are_shared(tmp_path: Any) -> None:
+    search(Task(), config(speedups=(1.5,), seeds=1), tmp_path)
+    task, lines = Task(), Lines()
+    search(task, config(speedups=(2.0,), seeds=1), tmp_path, observer=lines)
+    assert [name for name, _ in task.calls] == ["short", "corrected", "hybrid"]
+    assert lines.runs[0] == ("found", "full", 0)
+    assert kept(tmp_path / "speedup-2")[0]["run"]["arm"] == "full"
+
+
+def test_all_candidates_have_to_divide_the_epochs_before_anything_is_trained(tmp_path: Any) -> None:
+    task = Task(max_steps=-1, max_epochs=4)
+    chosen = config(speedups=(1.5, 2.0, 4.0))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"by the speedup 1\.5, got .4 shortened to 3"):
+            search(task, chosen, tmp_path)
+    assert set(task.calls) == {("full", 0)}
+    assert not (tmp_path / "speedup-2").exists() or kept(tmp_path / "speedup-2") == []
+
+
+@pytest.mark.parametrize(("count", "runs"), [(1, 1 + 1 + 2), (3, 1 + 3 + 4), (4, 1 + 4 + 5)])
+def test_a_plan_tells_the_most_that_a_search_trains(count: int, runs: int) -> None:
+    chosen = config(speedups=(1.25, 1.5, 2.0, 3.0)[:count])
+    assert most_runs(chosen) == 2 * runs
+    assert len(everything(chosen)) == 2 * (1 + 3 * count)
+
+
+def test_a_plan_adds_up_the_longest_way_through_the_candidates() -> None:
     task = Task()
-    plan = plan_search(task, config(speedups=SPEEDUPS))
-    assert (plan.runs, plan.tests) == (2 * (1 + 2 * 4), 4)
+    plan = plan_search(task, config(speedups=(1.5, 2.0)))
+    assert (plan.runs, plan.left, plan.done, plan.tests) == (2 * 7, 2 * 7, 0, 4)
+    # 1.5 is tested first, the lower one of two, and then 2 if it passes.
+    steps = {1.5: STEPS / 1.5, 2.0: STEPS / 2}
+    longest = STEPS + sum(3 * n for n in steps.values())
+    assert plan.seconds == pytest.approx(2 * longest * plan.seconds_per_step)
     assert len(task.calls) == 1
-    assert "At most 18 runs for 4 tests" in str(plan)
+    assert "At most 14 runs, for 4 tests of candidates; 0 done" in str(plan)
 
 
 @pytest.mark.parametrize("speedups", [(), (2.0, 1.5), (1.0, 2.0), (1.5, 1.5), 2.0, ("2",)])

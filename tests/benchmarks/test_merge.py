@@ -54,6 +54,18 @@ def test_an_arm_that_was_run_anew_takes_the_place_of_the_old_one() -> None:
     ]
 
 
+def test_several_files_may_hold_seeds_of_one_new_arm() -> None:
+    others = [row("muon", 0), row("muon", 1), row("muon", 1, code="new")]
+    found = merged(results(*KNOWN), [results(other) for other in others])
+    assert found["runs"] == [*KNOWN, others[0], others[2]]
+
+
+def test_seeds_of_two_recipes_are_not_mixed() -> None:
+    last = {**row("muon", 1), "recipe": "another"}
+    found = merged(results(*KNOWN), [results(row("muon", 0)), results(last)])
+    assert found["runs"] == [*KNOWN, last]
+
+
 def test_another_task_of_the_same_name_is_refused() -> None:
     other = {**results(row("muon", 0)), "tasks": {"inr": {**TASK, "steps": 13}}}
     with pytest.raises(ConfigError, match="inr"):

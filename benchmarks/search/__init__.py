@@ -1,0 +1,1 @@
+"""The audit's search against a sweep over all of its candidates."""

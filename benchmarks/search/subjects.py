@@ -1,0 +1,163 @@
+"""What is searched: tasks of the benchmark in a LightningModule, and a published package."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, final
+
+import lightning.pytorch as pl  # noqa: TID253
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader, IterableDataset
+
+from benchmarks.clients import client
+from benchmarks.optimizers import Rates, adamw
+from benchmarks.tasks import TASKS, Task
+from hybrid_predict.audit import AuditArm, AuditConfig
+
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
+
+METRIC = "val_loss"
+
+EPOCHS = 30
+"""Of the package's training: every candidate divides them."""
+
+
+class Subject(ABC):
+    """A training with a Trainer that is searched."""
+
+    @abstractmethod
+    def make_run(self, arm: AuditArm) -> Any:
+        """Trainer, model and data of an arm."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """What is trained, as plain data; ``title`` and ``metric`` are for readers."""
+
+    def config(self, seeds: int, speedups: Sequence[float]) -> AuditConfig:
+        """The search's configuration."""
+        return AuditConfig(metric=METRIC, seeds=seeds, speedups=tuple(speedups), mlflow=False)
+
+
+@final
+class TaskSubject(Subject):
+    """A task of the benchmark, half as long, at the rate that is best for plain training of it.
+
+    Args:
+        name: The task's.
+        steps: Of the full arm; None for half of the task's.
+    """
+
+    def __init__(self, name: str, steps: int | None = None) -> None:
+        self._task = replace(TASKS[name], steps=steps or TASKS[name].steps // 2)
+
+    @cached_property
+    def rate(self) -> float:
+        """The rate that the benchmark's grid chose for plain training of the whole length."""
+        found = {
+            float(row["rate"])
+            for path in sorted(RESULTS.glob("bench-*.json"))
+            for row in json.loads(path.read_text())["runs"]
+            if (row["task"], row["setting"], row["arm"]) == (self._task.name, "tuned", "plain")
+        }
+        (rate,) = found
+        return rate
+
+    def make_run(self, arm: AuditArm) -> Any:
+        """The task's recipe over the arm's steps; validated at the end only."""
+        task, steps = self._task, arm.scaled(self._task.steps)
+        trainer = arm.trainer(
+            max_steps=task.steps,
+            gradient_clip_val=task.recipe.gradient_clip,
+            accelerator="cpu",
+            inference_mode=False,  # some metrics are made of derivatives
+            num_sanity_val_steps=0,
+            check_val_every_n_epoch=None,
+            val_check_interval=steps,
+        )
+        loaders = [DataLoader(data, batch_size=None) for data in (_Batches(task, arm.seed), [0])]
+        return trainer, _Module(task, self.rate, steps, arm.seed), tuple(loaders)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The task, and its rate."""
+        task = self._task.to_dict()
+        return {
+            "title": self._task.title,
+            "metric": task["metric"],
+            "rate": self.rate,
+            "task": task,
+        }
+
+
+@final
+class ChempropSubject(Subject):
+    """The network of chemprop as the benchmark of clients trains it, on one split of the data."""
+
+    def __init__(self) -> None:
+        self._client: Any = client("chemprop")
+
+    def make_run(self, arm: AuditArm) -> Any:
+        """The package's default recipe, which takes its length from the Trainer."""
+        trainer = arm.trainer(max_epochs=EPOCHS, accelerator="cpu", enable_checkpointing=False)
+        return trainer, self._client.model(), self._client.loaders(0, arm.seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the client says of itself."""
+        told = self._client.to_dict()
+        title = f"{told['package']} {told['version']}: {told['trains']}, {EPOCHS} epochs"
+        return {"title": title, "metric": told["metric"], "client": {**told, "length": EPOCHS}}
+
+
+@final
+class _Batches(IterableDataset[Any]):
+    """A task's batches without end."""
+
+    def __init__(self, task: Task, seed: int) -> None:
+        self._task, self._seed = task, seed
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._task.batches(self._seed)
+
+
+@final
+class _Module(pl.LightningModule):
+    """A task's model under its plain recipe."""
+
+    def __init__(self, task: Task, rate: float, steps: int, seed: int) -> None:
+        super().__init__()
+        self._task, self._rate, self._steps = task, rate, steps
+        self.net = task.model(seed)
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        """The training loss."""
+        return self._task.loss(self.net, batch)
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        """Log the task's metric; the batch means nothing."""
+        self.log(METRIC, self._task.final_loss(self.net), batch_size=1)
+
+    def configure_optimizers(self) -> Any:
+        """AdamW and the recipe's schedule, by steps."""
+        recipe = self._task.recipe
+        (optimizer,) = adamw(self.net, recipe, Rates(self._rate), self._steps)
+        schedule = LambdaLR(optimizer, recipe.factor(self._steps))
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+
+TASK_SUBJECTS = ("cnn", "mlp", "pinn")
+
+SUBJECTS = (*TASK_SUBJECTS, "chemprop")
+"""What can be searched, by name."""
+
+
+def subject(name: str) -> Subject:
+    """A subject by its name."""
+    return TaskSubject(name) if name in TASK_SUBJECTS else ChempropSubject()

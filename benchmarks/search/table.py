@@ -1,0 +1,123 @@
+"""The search against the sweep, and against ``speedup="auto"``, as Markdown tables."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from benchmarks.table import NONE, markdown
+from hybrid_predict.audit import AuditOutcome
+from hybrid_predict.audit.searching import FINDINGS, WAYS
+from hybrid_predict.audit.verdict import percent
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.report.shared import mean_and_sd
+from hybrid_predict.runs.evidence import FULL, HYBRID, spread
+
+Found = Mapping[str, Any]
+
+AUTO = (HYBRID, HybridConfig(speedup="auto").compression)
+"""The candidate that ``speedup="auto"`` is."""
+
+PASSED = AuditOutcome.VERIFIED.value
+
+
+def blocks(results: Found) -> dict[str, Callable[[], str]]:
+    """What makes the pages' blocks, by name."""
+    return {
+        f"search {name}": partial(make, results["subjects"])
+        for name, make in (("source", source), ("answers", answers), ("candidates", candidates))
+    }
+
+
+def source(subjects: Found) -> str:
+    """Where the numbers come from."""
+    first = next(iter(subjects.values()))
+    (seeds,) = {found["config"]["seeds"] for found in subjects.values()}
+    (level,) = {found["level"] for found in subjects.values()}
+    told = "; ".join(f"`{name}`: {_subject(found)}" for name, found in subjects.items())
+    return (
+        f"{seeds} paired seeds, every test at level {level:.2g}; torch "
+        f"{first['environment']['torch']}, one thread. {told}."
+    )
+
+
+def answers(subjects: Found) -> str:
+    """What the search answered, what the sweep says, and how both compare with auto."""
+    rows = []
+    for name, found in subjects.items():
+        answer = _answer(found)
+        rows.append([
+            f"`{name}`",
+            *(_both(found["search"]["best"][arm], largest(found, arm)) for arm in WAYS),
+            f"{found['search']['runs']} / {len(found['runs'])}",
+            _quality(found, FULL, None),
+            f"{_called(*answer)}: {_steps(found, *answer)}", _quality(found, *answer),
+            f"{_called(*AUTO)}: {_steps(found, *AUTO)}", _quality(found, *AUTO),
+        ])  # fmt: skip
+    titles = [
+        "training", *(f"largest speedup of {arm}, search / sweep" for arm in WAYS),
+        "runs, search / sweep", "full: quality", "the search's answer: full steps", "its quality",
+        "auto: full steps", "its quality",
+    ]  # fmt: skip
+    return markdown(titles, rows)
+
+
+def candidates(subjects: Found) -> str:
+    """Every candidate, what the sweep says of it, and what the search found."""
+    rows = []
+    for name, found in subjects.items():
+        asked = {(t["arm"], t["speedup"]): t["finding"] for t in found["search"]["tried"]}
+        for verdict in found["sweep"]:
+            key = (verdict["arm"], verdict["speedup"])
+            rows.append([
+                f"`{name}`", key[0], f"{key[1]:g}", percent(verdict["saving"]),
+                _quality(found, "short", key[1]), _quality(found, *key),
+                FINDINGS[AuditOutcome(verdict["outcome"])], asked.get(key, "not asked for"),
+            ])  # fmt: skip
+    titles = ["training", "arm", "speedup", "fewer full steps", "quality of short", "its quality",
+              "sweep", "search"]  # fmt: skip
+    return markdown(titles, rows)
+
+
+def largest(found: Found, arm: str) -> float | None:
+    """The largest speedup of an arm that keeps quality over all seeds; None if none does."""
+    kept = [v["speedup"] for v in found["sweep"] if v["arm"] == arm and v["outcome"] == PASSED]
+    return max(kept, default=None)
+
+
+def _answer(found: Found) -> tuple[str, float | None]:
+    """The candidate that saves most, of those that the search found to keep quality."""
+    passed = [t for t in found["search"]["tried"] if t["passed"]]
+    if not passed:
+        return FULL, None
+    best = max(passed, key=lambda t: t["saving"])
+    return best["arm"], best["speedup"]
+
+
+def _subject(found: Found) -> str:
+    told = found["subject"]
+    length = f", {told['task']['steps']} steps" if "task" in told else ""
+    return f"{told['title']}{length}; {told['metric']}"
+
+
+def _called(arm: str, speedup: float | None) -> str:
+    return arm if speedup is None else f"{arm} at {speedup:g}"
+
+
+def _both(search: float | None, sweep: float | None) -> str:
+    return " / ".join("none" if x is None else f"{x:g}" for x in (search, sweep))
+
+
+def _runs(found: Found, arm: str, speedup: float | None) -> list[Found]:
+    return [r for r in found["runs"] if r["arm"] == arm and speedup in (None, r["speedup"])]
+
+
+def _steps(found: Found, arm: str, speedup: float | None) -> str:
+    return f"{statistics.fmean(r['full_steps'] for r in _runs(found, arm, speedup)):,.0f}"
+
+
+def _quality(found: Found, arm: str, speedup: float | None) -> str:
+    values = [r["metric"] for r in _runs(found, arm, speedup) if not r["failure"]]
+    return mean_and_sd(spread(values), 4) if values else NONE
