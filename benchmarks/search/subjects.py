@@ -80,7 +80,8 @@ class TaskSubject(Subject):
             check_val_every_n_epoch=None,
             val_check_interval=steps,
         )
-        loaders = [DataLoader(data, batch_size=None) for data in (_Batches(task, arm.seed), [0])]
+        data: list[Any] = [_Batches(task, arm.seed), [0]]
+        loaders = [DataLoader(part, batch_size=None) for part in data]
         return trainer, _Module(task, self.rate, steps, arm.seed), tuple(loaders)
 
     def to_dict(self) -> dict[str, Any]:
