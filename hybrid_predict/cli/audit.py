@@ -64,7 +64,7 @@ def _command(options: Namespace) -> int:
     try:
         with importable(), threads(options.threads):
             return _run(options)
-    except HybridPredictError:
+    except (HybridPredictError, BrokenPipeError):  # the program answers these
         raise
     except Exception:
         traceback.print_exc()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from typing import Any
 
 import pytest
 from audit_file import FILE, seen, with_audit, write
 
 from hybrid_predict import cli
+from hybrid_predict.cli.audit import COMMAND
 from hybrid_predict.cli.screen import Screen
 
 pytestmark = [
@@ -52,6 +54,16 @@ def test_a_search_that_is_stopped_at_once_says_how_to_go_on(work, monkeypatch, c
     monkeypatch.setattr(Screen, "stepped", stop)
     assert cli.main(["audit", write(FILE), "--search"]) == 130
     assert "Stopped; the same command goes on.\n" in capsys.readouterr().out
+
+
+def test_a_reader_who_has_enough_is_no_failed_training(work, monkeypatch, capsys):
+    def closed(options: Any) -> int:
+        raise BrokenPipeError
+
+    monkeypatch.setattr("hybrid_predict.cli.audit._run", closed)
+    with pytest.raises(BrokenPipeError):
+        COMMAND.run(Namespace(threads=None))
+    assert capsys.readouterr().err == ""
 
 
 def test_a_line_to_paste_is_printed_as_it_is(work, capsys):
