@@ -81,8 +81,8 @@ def _run_in(folder: Path, plan: Plan, options: Any, earlier: list[Row]) -> int:
     path, stopped = folder / RESULTS, False
     steps = _load(str(path))["steps"] if path.exists() else {}
     try:
-        lengths, done = [1.0] * len(plan), plan.finished(store.done)
-        with Screen(lengths, _outcome, name=_name, done=done) as screen:
+        lengths, before = [1.0] * len(plan), plan.finished(store.done)
+        with Screen(lengths, _outcome, name=_name, done=before) as screen:
             run_plan(plan, store, options.jobs, screen.run_finished)
         steps = measure_steps(plan)
     except KeyboardInterrupt:

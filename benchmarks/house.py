@@ -192,11 +192,11 @@ def table(results: dict[str, Any]) -> str:
         (f"modules of the package that `import {name}` loads", before["closures"][name], number)
         for name, number in after["closures"].items()
     ]
-    both = before["installed"], after["installed"]
+    old, new = before["installed"], after["installed"]
     rows += [
-        ("packages that `pip install .` adds", *(len(x["packages"]) for x in both)),
-        ("MiB of their files", *(x["mib"] for x in both)),
-        ("MiB of their files without torch's", *(x["mib_without_torch"] for x in both)),
+        ("packages that `pip install .` adds", len(old["packages"]), len(new["packages"])),
+        ("MiB of their files", old["mib"], new["mib"]),
+        ("MiB of their files without torch's", old["mib_without_torch"], new["mib_without_torch"]),
     ]
     lines = ["| | before | after |", "| --- | ---: | ---: |"]
     return "\n".join([*lines, *(f"| {name} | {a:,} | {b:,} |" for name, a, b in rows)])

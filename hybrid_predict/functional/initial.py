@@ -14,8 +14,7 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.gate import TOO_EXPENSIVE
 from hybrid_predict.forecast.window import window_length
 from hybrid_predict.functional import histories, places
-from hybrid_predict.functional.corrections import turned
-from hybrid_predict.functional.plan import Plan, plans, schedule
+from hybrid_predict.functional.plan import Plan, plans, schedule, turned
 from hybrid_predict.functional.state import Baseline, Clock, Group, HybridState, Monitor, Skill
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, namespace, wide_dtype
 
