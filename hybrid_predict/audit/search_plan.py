@@ -46,7 +46,7 @@ class SearchPlan:
             (
                 f"At most {self.runs} runs, for {self.tests} tests of candidates; {self.done} "
                 f"done, at most {self.left} to be trained.",
-                f"At most about {duration(self.seconds)} of training to come, at "
+                f"About {duration(self.seconds)} of training to come at most, at "
                 f"{1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
                 "updates, predicted steps and start-up are not included; on small models they "
                 "take longer. Without skill, full steps take the place of predicted "

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from hybrid_predict.runs.runtime import (
     quiet,
     writable_folder,
     write_json,
+    writing,
 )
 
 RESULTS, SCHEMA = "search.json", 1
@@ -51,7 +51,7 @@ class Tried:
         arm: ``corrected`` or ``hybrid``.
         speedup: Its speedup.
         verdict: On the seeds that were trained, at the level of one test of the search.
-        given_up: Whether it could not pass any more before all seeds were trained.
+        given_up: Whether it could not pass any more, and the rest of its runs was left out.
     """
 
     arm: str
@@ -98,7 +98,10 @@ class SearchResult(Finished):
 
     @property
     def outcome(self) -> AuditOutcome:
-        """Verified if a candidate keeps quality; undecided if more seeds may show that one does."""
+        """Verified if a candidate keeps quality; undecided if another search may show one.
+
+        One with more seeds may, or one of a plain training that is stable.
+        """
         if any(tried.passed for tried in self.tried):
             return AuditOutcome.VERIFIED
         if any(tried.verdict.outcome is AuditOutcome.UNDECIDED for tried in self.tried):
@@ -142,7 +145,8 @@ def search(
     place, told = writable_folder(folder), observer or Observer()
     with locked(place), quiet():
         if overwrite:
-            (place / RESULTS).unlink(missing_ok=True)
+            with writing(place / RESULTS):
+                (place / RESULTS).unlink(missing_ok=True)
         runs = SharedRuns(
             make_run, config, place, observer=told, source=source, overwrite=overwrite
         )
@@ -164,6 +168,8 @@ class _Searching:
         self._observer = observer
         self._level = level(config.alpha, len(config.speedups), len(WAYS))
         self._tried: list[Tried] = []
+        self._failed = False
+        """Whether a run of the full arm, which all candidates share, has no metric."""
 
     def train(self) -> None:
         """Test candidates until the answer cannot change."""
@@ -177,22 +183,25 @@ class _Searching:
                 bisection.tell(tried.passed or _simply_shorter(tried.verdict, self._config))
                 self.result(partial=True)
                 self._observer.candidate_finished(arm, tried.speedup, tried.finding)
+                if self._failed:
+                    return
 
     def _test(self, arm: str, speedup: float) -> Tried:
         """Train and judge one candidate, seed by seed, as long as it can still pass."""
-        config, seeds = replace(self._config, speedup=speedup, alpha=self._level), []
+        config = replace(self._config, speedup=speedup, alpha=self._level)
+        seeds: list[PairedSeed] = []
         for seed in range(config.seeds):
-            runs = [self._runs.run(name, speedup, seed) for name in (FULL, SHORT, arm)]
+            runs = []
+            for name in (FULL, SHORT, arm):
+                runs.append(self._runs.run(name, speedup, seed))
+                if failure := runs[-1]["failure"]:
+                    self._failed = name == FULL
+                    return _given_up(arm, config, seeds, f"{name} {failure}", fault=name == arm)
             seeds.append(paired(*runs))
-            verdict = judge_audit(seeds, config, arm)
-            hopeless = _hopeless(arm, seeds, verdict, config)
-            if hopeless is not None and len(seeds) < config.seeds:
-                reason, outcome = hopeless
-                if config.seeds < FEW_SEEDS:
-                    outcome = AuditOutcome.UNDECIDED
-                given_up = replace(verdict, outcome=outcome, headline=f"given up: {reason}")
-                return Tried(arm, speedup, given_up, given_up=True)
-        return Tried(arm, speedup, verdict)
+            if len(seeds) < config.seeds and _inferior(judge_audit(seeds, config, arm), config):
+                reason = f"inferior on {len(seeds)} seeds"
+                return _given_up(arm, config, seeds, reason, fault=True)
+        return Tried(arm, speedup, judge_audit(seeds, config, arm))
 
     def result(self, *, partial: bool) -> SearchResult:
         """Write what is known so far."""
@@ -226,23 +235,31 @@ class _Searching:
         return SearchResult(tuple(self._tried), best, line, plain, self._folder)
 
 
-def _hopeless(
-    arm: str, seeds: Sequence[PairedSeed], verdict: AuditVerdict, config: AuditConfig
-) -> tuple[str, AuditOutcome] | None:
-    """Why neither the candidate can pass nor plain training as short be as good, and its outcome.
+def _given_up(
+    arm: str, config: AuditConfig, seeds: Sequence[PairedSeed], reason: str, *, fault: bool
+) -> Tried:
+    """A candidate that cannot pass any more.
 
-    None if one of the two is still possible.
+    Args:
+        arm: Its arm.
+        config: Has its speedup, and the level of one test.
+        seeds: Those of which all three arms have a metric.
+        reason: Why.
+        fault: Whether it is the arm's own.
     """
-    last = seeds[-1]
-    for name, value in ((FULL, last.full), (SHORT, last.short), (arm, last.hybrid)):
-        if not math.isfinite(value):
-            failed = AuditOutcome.NO_SAVING if name == arm else AuditOutcome.UNDECIDED
-            return f"{name} diverged", failed
+    few = config.seeds < FEW_SEEDS
+    outcome = AuditOutcome.NO_SAVING if fault and not few else AuditOutcome.UNDECIDED
+    verdict = judge_audit(seeds, config, arm)
+    given_up = replace(verdict, outcome=outcome, headline=f"given up: {reason}")
+    return Tried(arm, config.speedup, given_up, given_up=True)
+
+
+def _inferior(verdict: AuditVerdict, config: AuditConfig) -> bool:
+    """Whether neither the candidate can pass nor plain training as short be as good."""
     contrast, worth = verdict.contrast, verdict.worth
-    if len(seeds) < FUTILE or contrast is None or worth is None:
-        return None
-    inferior = contrast.lower > 0 and worth.lower > (config.margin or 0.0)
-    return (f"inferior on {len(seeds)} seeds", AuditOutcome.NO_SAVING) if inferior else None
+    if verdict.seeds < FUTILE or contrast is None or worth is None:
+        return False
+    return contrast.lower > 0 and worth.lower > (config.margin or 0.0)
 
 
 def paste(config: AuditConfig, tried: Sequence[Tried], lengths: Mapping[str, int]) -> str:

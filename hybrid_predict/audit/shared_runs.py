@@ -54,7 +54,7 @@ class SharedRuns:
         # Folders of speedups that are no candidates any more hold full runs too.
         self._stores = {
             speedup: RunStore(
-                folder / f"{_PREFIX}{speedup:.15g}",
+                folder / f"{_PREFIX}{float(speedup)!r}".removesuffix(".0"),
                 conditions(replace(config, speedup=speedup), source or {}),
             )
             for speedup in sorted({*config.speedups, *_speedups(folder)})
@@ -65,6 +65,9 @@ class SharedRuns:
         self._found = {speedup: store.load() for speedup, store in self._stores.items()}
         for full in self._full().values():
             self._check_lengths(full)
+        for speedup, runs in self._found.items():
+            for run in runs.values():
+                self._check_length(run, speedup)
 
     @property
     def done(self) -> set[RunKey]:
@@ -111,6 +114,7 @@ class SharedRuns:
 
         def check(start: Mapping[str, Any]) -> None:
             store.check(start)
+            self._check_length(start, speedup)
             if name == FULL:
                 self._check_lengths(start)
 
@@ -127,6 +131,15 @@ class SharedRuns:
             for (name, seed), run in runs.items()
             if name == FULL
         }
+
+    def _check_length(self, run: Mapping[str, Any], speedup: float) -> None:
+        """Refuse a run of another length than the known runs of the full arm ask for.
+
+        Raises:
+            ConfigError: If it has another.
+        """
+        for full in self._full().values():
+            self._stores[speedup].check_length(run, full, speedup)
 
     def _check_lengths(self, full: Mapping[str, Any]) -> None:
         """Refuse a candidate that cannot be shortened before anything is trained for another.

@@ -9,11 +9,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any, NoReturn
 
+from hybrid_predict.audit.arm import shortened
 from hybrid_predict.audit.config import SHORTENED
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.rows import RUNS, Rows
-from hybrid_predict.runs.runtime import finite
+from hybrid_predict.runs.runtime import finite, writing
 
 Key = tuple[str, int]
 Run = dict[str, Any]
@@ -85,7 +86,8 @@ class RunStore:
             ConfigError: If the system refuses.
         """
         self._rows.clear()
-        (self._folder / RESULTS).unlink(missing_ok=True)
+        with writing(self._folder / RESULTS):
+            (self._folder / RESULTS).unlink(missing_ok=True)
 
     def check(self, run: Mapping[str, Any]) -> None:
         """Make sure that an arm belongs to the same training as the known ones.
@@ -109,6 +111,23 @@ class RunStore:
             if seed == run["seed"]:
                 _refuse_other_start(run, other)
                 _refuse_unscaled(run, other)
+
+    def check_length(self, run: Mapping[str, Any], full: Mapping[str, Any], speedup: float) -> None:
+        """Make sure that an arm is as long as it should be beside the full arm.
+
+        Args:
+            run: Its entry of the results file; before training, what is known of it.
+            full: That of the full arm.
+            speedup: Of the arm.
+
+        Raises:
+            ConfigError: If it is not.
+        """
+        short = run["arm"] in SHORTENED
+        due = {n: shortened(x, speedup) if short else x for n, x in full["lengths"].items()}
+        if run["lengths"] != due:
+            found = f"{run['arm']}, seed {run['seed']}, with other {_CALLED['lengths']}"
+            self._refuse("finished arms of this same training", found)
 
     def save(self, run: Mapping[str, Any]) -> None:
         """Keep a finished arm.

@@ -235,10 +235,8 @@ def _decide(
     contrast, gain, worth = tested
     none, open_ = AuditOutcome.NO_SAVING, AuditOutcome.UNDECIDED
     if saving < LEAST_SAVING:
-        return none, (
-            "no saving: predicted steps were not made or were undone, "
-            f"so {percent(saving)} of the full steps were saved"
-        )
+        why = ": predicted steps were not made or were undone, so" if arm == HYBRID else ":"
+        return none, f"no saving{why} {percent(saving)} of the full steps were saved"
     if worth.upper < (config.margin or 0.0):
         equal = "better than" if config.margin is None else "as good as"
         return none, (

@@ -59,7 +59,7 @@ def shown(
                                         *result.results["notes"]]}  # fmt: skip
     conclusion = _conclusion(plain_finding(told), told["verdict"])
     screen.conclude(told, conclusion, table, folder, mlflow=config.mlflow)
-    if screen.found == len(lengths):
+    if not (screen.trained or result.partial):
         print(_NOTHING)
     return result
 

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from hybrid_predict.errors import ConfigError, HybridPredictError, did_you_mean
 
-BAD_USAGE, INTERRUPTED = 2, 130
-"""Exit statuses that every command shares."""
+BAD_USAGE, INTERRUPTED, CUT_OFF = 2, 130, 141
+"""Exit statuses that every command shares; the last one is that of SIGPIPE in a shell."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,8 @@ def run_program(
         version: Version that ``--version`` prints.
 
     Returns:
-        The exit status: 2 for bad usage, 130 after Ctrl-C, else that of the command.
+        The exit status: 2 for bad usage, 130 after Ctrl-C, 141 if the reader of a pipe has left,
+        else that of the command.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -61,7 +62,7 @@ def run_program(
         return run()
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # rich: the reader of a pipe left
-            return 0
+            return CUT_OFF
         print(f"{name}: error: the model's own code raised {end!r}.", file=sys.stderr)
         return BAD_USAGE
     except HybridPredictError as error:
@@ -69,7 +70,7 @@ def run_program(
         return BAD_USAGE
     except BrokenPipeError:  # the reader of a pipe, such as head, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return CUT_OFF
     except KeyboardInterrupt:
         print(f"{name}: stopped before anything was finished.", file=sys.stderr)
         return INTERRUPTED

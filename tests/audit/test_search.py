@@ -24,8 +24,10 @@ class Made:
 
     lengths: Mapping[str, int] = {"max_steps": 600}
 
-    def __init__(self, metric: Callable[[str, float, int], float | None]) -> None:
-        self.metric = metric
+    def __init__(
+        self, metric: Callable[[str, float, int], float | None], failure: str = "diverged"
+    ) -> None:
+        self.metric, self.failure = metric, failure
         self.asked: list[tuple[str, float, int]] = []
 
     def run(self, name: str, speedup: float, seed: int) -> dict[str, Any]:
@@ -35,7 +37,7 @@ class Made:
             "arm": name,
             "seed": seed,
             "metric": value,
-            "failure": "diverged" if value is None else None,
+            "failure": self.failure if value is None else None,
             "full_steps": 600 if name == "full" else 600 / speedup,
         }
 
@@ -64,10 +66,13 @@ class Lines(Observer):
 
 
 def searched(
-    metric: Callable[[str, float, int], float | None], folder: Any, **options: Any
+    metric: Callable[[str, float, int], float | None],
+    folder: Any,
+    failure: str = "diverged",
+    **options: Any,
 ) -> tuple[Any, Made, Lines]:
     """A search over made runs: its result, what it asked for, and what it told."""
-    runs, lines = Made(metric), Lines()
+    runs, lines = Made(metric, failure), Lines()
     chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
     searching = _Searching(runs, chosen, folder, lines)  # type: ignore[arg-type]
     searching.train()
@@ -142,7 +147,26 @@ def test_a_run_that_diverged_ends_its_candidate(
     first = found.tried[0]
     assert first.finding == f"given up: {fails} diverged"
     assert first.verdict.outcome is outcome
-    assert max(seed for name, _, seed in runs.asked if name == "corrected") == 1
+    order = ["full", "short", "corrected"]
+    asked = [name for name, _, _ in runs.asked[:6]]
+    assert asked[: len(order) + order.index(fails) + 1] == [
+        *order,
+        *order[: order.index(fails) + 1],
+    ]
+    assert (len(runs.asked) == 4) == (fails == "full")
+    assert len(found.tried) == (1 if fails == "full" else 4)
+
+
+def test_a_metric_that_is_not_finite_on_the_last_seed_is_no_lack_of_seeds(tmp_path: Any) -> None:
+    good = metric({})
+
+    def value(name: str, speedup: float, seed: int) -> float | None:
+        return None if (name, seed) == ("hybrid", 4) else good(name, speedup, seed)
+
+    found, _, _ = searched(value, tmp_path, failure="metric not finite")
+    last = found.tried[-1]
+    assert last.finding == "given up: hybrid metric not finite"
+    assert last.verdict.outcome is AuditOutcome.NO_SAVING and last.verdict.seeds == 4
 
 
 def test_the_best_seeds_may_still_show_that_plain_training_can_be_shorter(tmp_path: Any) -> None:
@@ -196,11 +220,23 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path: Any) -> None:
     assert anew.calls == [*first.calls, *second.calls]
 
 
-def test_every_speedup_has_the_folder_of_an_audit(tmp_path: Any) -> None:
-    search(Task(), config(speedups=(1.5,)), tmp_path)
+@pytest.mark.parametrize(("speedup", "name"), [(1.5, "1.5"), (2.0, "2"), (4 / 3, repr(4 / 3))])
+def test_every_speedup_has_the_folder_of_an_audit(speedup: float, name: str, tmp_path: Any) -> None:
+    chosen = config(speedups=(speedup,), speedup=speedup, seeds=1)
+    whole = search(Task(), chosen, tmp_path)
     task = Task()
-    audit(task, config(speedups=(1.5,)), tmp_path / "speedup-1.5")
+    assert search(task, chosen, tmp_path).results == whole.results
+    audit(task, chosen, tmp_path / f"speedup-{name}")
     assert task.calls == []
+
+
+def test_full_runs_of_another_length_are_refused_before_anything_is_trained(tmp_path: Any) -> None:
+    search(Task(), config(speedups=(1.5,), seeds=1), tmp_path)
+    longer = Task(max_steps=2 * STEPS)
+    with pytest.raises(ConfigError, match="with other max_steps"):
+        search(longer, config(speedups=(2.0,), seeds=1), tmp_path)
+    assert longer.calls == [("short", 0)]
+    assert not (tmp_path / "speedup-2" / "runs" / "short-seed0").exists()
 
 
 def verdict(outcome: AuditOutcome, saving: float, worth: float) -> AuditVerdict:

@@ -115,5 +115,5 @@ def test_a_reader_of_a_table_that_has_enough_is_no_error(monkeypatch, capsys):
             raise SystemExit(1)  # noqa: B904, as rich does
 
     command = Command("shows", "shows", lambda add: None, shown)
-    assert run_program("program", "a program", {"show": command}, ["show"]) == 0
+    assert run_program("program", "a program", {"show": command}, ["show"]) == 141
     assert capsys.readouterr().err == ""
