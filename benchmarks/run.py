@@ -16,9 +16,9 @@ import torch
 import hybrid_predict
 from benchmarks.arms import ARMS
 from benchmarks.plan import Cell, Plan, Row, as_cell, to_row
+from benchmarks.quiet import without_advice
 from benchmarks.step_cost import measure
 from benchmarks.train import train
-from hybrid_predict.accounts import operations
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import threads
@@ -33,9 +33,6 @@ FIELDS = frozenset(
     ("schema", "suite", "seeds", "arms", "cells", "environment", "code", "tasks", "steps", "runs")
 )
 """Fields of a results file."""
-
-# Warns that correcting is expensive, which is always so on tasks this small.
-_advice = logging.getLogger(operations.__name__)
 
 OnRow = Callable[[Row], object]
 """Called with the row of each finished cell."""
@@ -101,7 +98,7 @@ _CORE = (
 
 def _start_worker() -> None:
     torch.set_num_threads(1)
-    _advice.setLevel(logging.ERROR)
+    logging.getLogger("hybrid_predict").setLevel(logging.ERROR)
 
 
 @lru_cache
@@ -137,13 +134,8 @@ def measure_steps(plan: Plan) -> dict[str, Any]:
     """Measure the cost of the plug-in for each task on one thread; see `step_cost.measure`."""
     short = {"blocks": 2, "length": 2} if plan.suite.tiny else {}
     names = plan.suite.measured or plan.suite.tasks
-    level = _advice.level
-    _advice.setLevel(logging.ERROR)
-    try:
-        with threads(1):
-            return {name: measure(plan.task(name), **short) for name in names}
-    finally:
-        _advice.setLevel(level)
+    with threads(1), without_advice():
+        return {name: measure(plan.task(name), **short) for name in names}
 
 
 def compile_results(

@@ -6,11 +6,11 @@ Stopped and started again, it goes on where it was.
 from __future__ import annotations
 
 import argparse
-import logging
 from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.plan import TUNING, as_cell
+from benchmarks.quiet import without_advice
 from benchmarks.scale.cost import measure
 from benchmarks.scale.sizes import CASES
 from benchmarks.scale.study import Study
@@ -32,9 +32,7 @@ def main(argv: list[str] | None = None) -> None:
         parser.error(f"no part is named {unknown[0]!r}; there are {', '.join(parts)}")
     if asked.seeds is not None and asked.seeds < 1:
         parser.error("--seeds: expected at least 1")
-    # Says what corrected updates cost, which the table of costs tells too.
-    logging.getLogger("hybrid_predict").setLevel(logging.ERROR)
-    with threads(1):
+    with threads(1), without_advice():
         for name in asked.parts or parts:
             parts[name](asked)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
+from benchmarks.quiet import without_advice
 from benchmarks.run import code_digest
 from benchmarks.search.subjects import Subject
 from hybrid_predict.audit import AuditConfig, judge_audit, search
@@ -46,8 +46,7 @@ def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any
         The subject's part of the results file.
     """
     place, source = writable_folder(folder), chosen.to_dict()
-    logging.getLogger("hybrid_predict").setLevel(logging.ERROR)
-    with locked(place), quiet():
+    with locked(place), quiet(), without_advice():
         trained = _Told(config)
         runs = SharedRuns(chosen.make_run, config, place, observer=trained, source=source)
         rows = [
@@ -59,7 +58,8 @@ def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any
             for run in [runs.run(name, speedup, seed)]
         ]
     used = _Told(config)
-    found = search(chosen.make_run, config, place, observer=used, source=source)
+    with without_advice():
+        found = search(chosen.make_run, config, place, observer=used, source=source)
     if used.trained:
         raise ConfigError("folder", "a search that finds all of its runs", used.trained)
     each = level(config.alpha, len(config.speedups), len(WAYS))
