@@ -87,10 +87,10 @@ def train(
         say: Is told every validation.
 
     Returns:
-        ``arm``, ``steps``, ``seed``, ``rows``, ``compiled``, ``full_steps``,
-        ``predicted_steps`` that stand, ``undone_steps``, ``loss`` at the end (None if it is not finite), whether it ``reached``
-        the target, ``seconds`` of training, ``memory`` (the allocator's peak in bytes; None without
-        a CUDA device) and ``curve``: pairs of full steps and validation loss.
+        ``arm``, ``steps``, ``seed``, ``rows``, ``compiled``, ``full_steps``, ``predicted_steps``
+        that stand, ``undone_steps``, ``loss`` at the end (None if it is not finite), whether it
+        ``reached`` the target, ``seconds`` of training, ``memory`` (the allocator's peak in bytes;
+        None without a CUDA device) and ``curve``: pairs of full steps and validation loss.
 
     Raises:
         ConfigError: If the shards hold too few tokens.
