@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,6 +28,7 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
     return {
         f"{suite} source": partial(source, results),
         f"{suite} mechanisms": partial(mechanisms_table, summary, results["steps"]),
+        f"{suite} brief": partial(mechanisms_table, summary, results["steps"], BRIEF),
         f"{suite} settings": partial(settings_table, summary),
         f"{suite} arms": partial(arms_table, summary),
         f"{suite} losses": partial(losses_table, summary),
@@ -54,14 +55,21 @@ def source(results: Mapping[str, Any]) -> str:
     )
 
 
-def mechanisms_table(summary: Summary, steps: Mapping[str, Any]) -> str:
-    """Compare the mechanisms in the main setting, a row per task and arm.
+BRIEF = ("short", "corrected", "predicted-only", "hybrid")
+"""The arms that tell a newcomer what each mechanism does."""
+
+
+def mechanisms_table(
+    summary: Summary, steps: Mapping[str, Any], arms: Sequence[str] = tuple(MECHANISMS)
+) -> str:
+    """Compare the mechanisms in the main setting, a row per task and arm of ``arms``.
 
     Seconds are the number of full steps times their cost as `step_cost.measure` finds it.
     """
     rows, setting = [], main_setting(summary)
     for task in summary.tasks:
-        for arm, way in MECHANISMS.items():
+        for arm in arms:
+            way = MECHANISMS[arm]
             if (found := summary.figures(task, setting, arm)) is None:
                 continue
             seconds = NONE

@@ -60,7 +60,12 @@ def _options(name: str, add: Any) -> None:
 
 def _measured(name: str, make: Callable[[Task], dict[str, Any]], options: Any) -> int:
     _device(options)
-    return _tell(name, make(_task(options)), options)
+    return _tell(name, {**make(_task(options)), **_made_on(options)}, options)
+
+
+def _made_on(options: Any) -> dict[str, Any]:
+    """What results, or each of their rows, say of where they come from."""
+    return {"toy": options.toy, "environment": environment()}
 
 
 def _task(options: Any) -> Task:
@@ -69,7 +74,6 @@ def _task(options: Any) -> Task:
 
 def _tell(name: str, found: dict[str, Any], options: Any) -> int:
     """Print the table, and write the results file; toys only where it is named."""
-    found = {**found, "toy": options.toy, "environment": environment()}
     print(TABLES[name](found))
     if file := _file(name, options):
         print(f"\nResults: {write_json(found, file)}")
@@ -101,12 +105,13 @@ def _run_sync(options: Any) -> int:
 
 def _run_quality(options: Any) -> int:
     _device(options)
-    file = _file("quality", options)
+    file, made_on = _file("quality", options), _made_on(options)
+    known = [r for r in (done(file) if file else []) if all(r[k] == made_on[k] for k in made_on)]
     rows: list[dict[str, Any]] = []
-    for row in quality.runs(_task(options), done(file) if file else [], print):
-        rows.append(row)
+    for row in quality.runs(_task(options), known, print):
+        rows.append({**row, **made_on})
         if file:  # an interrupted run goes on from here
-            write_json({"rows": rows, "environment": environment(), "toy": options.toy}, file)
+            write_json({"rows": rows}, file)
     return _tell("quality", {"rows": rows}, options)
 
 
@@ -139,7 +144,9 @@ def _run_record(options: Any) -> int:
         options.arm, options.steps, options.seed, shards, setup, device,
         compiled=options.compile, say=partial(print, flush=True),
     )  # fmt: skip
-    file, key = _file("record", options), ("arm", "steps", "seed")
+    row.update(_made_on(options))
+    file = _file("record", options)
+    key = ("arm", "steps", "seed", "rows", "compiled", "toy", "environment")
     others = [r for r in (done(file) if file else []) if any(r[k] != row[k] for k in key)]
     return _tell("record", {"rows": [*others, row]}, options)
 

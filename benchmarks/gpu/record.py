@@ -87,10 +87,10 @@ def train(
         say: Is told every validation.
 
     Returns:
-        ``arm``, ``steps``, ``seed``, ``full_steps``, ``predicted_steps`` that stand,
-        ``undone_steps``, ``loss`` at the end (None if it is not finite), whether it ``reached``
-        the target, ``seconds`` of training, ``memory`` (the allocator's peak in bytes; None without
-        a CUDA device) and ``curve``: pairs of full steps and validation loss.
+        ``arm``, ``steps``, ``seed``, ``rows``, ``compiled``, ``full_steps``, ``predicted_steps``
+        that stand, ``undone_steps``, ``loss`` at the end (None if it is not finite), whether it
+        ``reached`` the target, ``seconds`` of training, ``memory`` (the allocator's peak in bytes;
+        None without a CUDA device) and ``curve``: pairs of full steps and validation loss.
 
     Raises:
         ConfigError: If the shards hold too few tokens.
@@ -107,7 +107,8 @@ def train(
     curve, seconds = _validated(run, batches, held, say)
     loss = curve[-1][1]
     return {
-        "arm": arm, "steps": steps, "seed": seed, **run.close(), "curve": curve, "seconds": seconds,
+        "arm": arm, "steps": steps, "seed": seed, "rows": setup.rows, "compiled": compiled,
+        **run.close(), "curve": curve, "seconds": seconds,
         "loss": loss if math.isfinite(loss) else None, "reached": loss <= TARGET,
         "memory": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
     }  # fmt: skip

@@ -13,6 +13,7 @@ from benchmarks.gpu.quality import speedups
 from benchmarks.gpu.record import TARGET
 from benchmarks.step_cost import WAYS
 from benchmarks.table import NONE, markdown, speedup_text
+from hybrid_predict.errors import ConfigError
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 Found = Mapping[str, Any]
@@ -24,7 +25,7 @@ def path(name: str, folder: Path = RESULTS) -> Path:
 
 
 def blocks(folder: Path = RESULTS) -> dict[str, Callable[[], str]]:
-    """What makes the blocks of the page, by name.
+    """What makes the blocks of the page, by name; they raise ConfigError for results of toys.
 
     Args:
         folder: Of the results files, which need not exist.
@@ -37,8 +38,16 @@ def _block(name: str, make: Callable[[Found], str], folder: Path) -> str:
     if not file.exists():
         return f"Not measured yet. `python -m benchmarks.gpu {name}` measures it."
     found: Found = json.loads(file.read_text("utf-8"))
-    env = found["environment"]
-    return f"{make(found)}\n\n{env['gpu'] or env['cpu']}, torch {env['torch']}."
+    measured: Sequence[Found] = found.get("rows", [found])
+    if any(part["toy"] for part in measured):
+        remedy = f"Delete them, and run python -m benchmarks.gpu {name} without --toy."
+        raise ConfigError(str(file), "results at full size", "results of --toy", remedy)
+    return f"{make(found)}\n\n{'; '.join(dict.fromkeys(map(_machine, measured)))}."
+
+
+def _machine(part: Found) -> str:
+    env = part["environment"]
+    return f"{env['gpu'] or env['cpu']}, torch {env['torch']}"
 
 
 def step_time(found: Found) -> str:
@@ -85,11 +94,13 @@ def record(found: Found) -> str:
     rows = [
         [f"`{row['arm']}`", f"{row['steps']:,}", str(row["seed"]), f"{row['full_steps']:,}",
          f"{row['predicted_steps']:,}", f"{row['seconds']:.0f}", _loss(row),
-         "yes" if row["reached"] else "no"]
+         "yes" if row["reached"] else "no", str(row["rows"]), "yes" if row["compiled"] else "no",
+         _machine(row)]
         for row in found["rows"]
     ]  # fmt: skip
     titles = ["arm", "steps", "seed", "full steps", "predicted steps", "seconds",
-              "validation loss at the end", f"reached {TARGET:g}"]  # fmt: skip
+              "validation loss at the end", f"reached {TARGET:g}", "windows together", "compiled",
+              "machine"]  # fmt: skip
     return markdown(titles, rows)
 
 

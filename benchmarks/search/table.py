@@ -33,14 +33,8 @@ def blocks(results: Found) -> dict[str, Callable[[], str]]:
 
 def source(subjects: Found) -> str:
     """Where the numbers come from."""
-    first = next(iter(subjects.values()))
-    (seeds,) = {found["config"]["seeds"] for found in subjects.values()}
-    (level,) = {found["level"] for found in subjects.values()}
-    told = "; ".join(f"`{name}`: {_subject(found)}" for name, found in subjects.items())
-    return (
-        f"{seeds} paired seeds, every test at level {level:.2g}; torch "
-        f"{first['environment']['torch']}, one thread. {told}."
-    )
+    told = [f"`{name}`: {_subject(found)}." for name, found in subjects.items()]
+    return " ".join(["All with one thread.", *told])
 
 
 def answers(subjects: Found) -> str:
@@ -99,7 +93,11 @@ def _answer(found: Found) -> tuple[str, float | None]:
 def _subject(found: Found) -> str:
     told = found["subject"]
     length = f", {told['task']['steps']} steps" if "task" in told else ""
-    return f"{told['title']}{length}; {told['metric']}"
+    seeds = found["config"]["seeds"]
+    return (
+        f"{told['title']}{length}; {told['metric']}; {seeds} paired seed{'s' * (seeds != 1)}, "
+        f"every test at level {found['level']:.2g}; torch {found['environment']['torch']}"
+    )
 
 
 def _called(arm: str, speedup: float | None) -> str:
@@ -115,7 +113,8 @@ def _runs(found: Found, arm: str, speedup: float | None) -> list[Found]:
 
 
 def _steps(found: Found, arm: str, speedup: float | None) -> str:
-    return f"{statistics.fmean(r['full_steps'] for r in _runs(found, arm, speedup)):,.0f}"
+    runs = _runs(found, arm, speedup)
+    return f"{statistics.fmean(r['full_steps'] for r in runs):,.0f}" if runs else NONE
 
 
 def _quality(found: Found, arm: str, speedup: float | None) -> str:

@@ -72,7 +72,7 @@ def run_program(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CUT_OFF
     except KeyboardInterrupt:
-        print(f"{name}: stopped before anything was finished.", file=sys.stderr)
+        print(f"{name}: stopped; what was finished is kept.", file=sys.stderr)
         return INTERRUPTED
 
 

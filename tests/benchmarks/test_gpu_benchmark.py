@@ -196,7 +196,53 @@ def test_runs_of_the_record_are_kept_side_by_side(folder, tmp_path, capsys):
     assert "reached 3.28" in capsys.readouterr().out
     found = json.loads(file.read_text())
     assert [row["arm"] for row in found["rows"]] == ["muon", "adamw"]
-    assert found["toy"] is True
+    assert list(found) == ["rows"]
+
+
+def kept(*, toy=True, gpu="A"):
+    """What a row of results, or the results of a command, say of where they come from."""
+    return {"toy": toy, "environment": {"gpu": gpu, "cpu": "C", "torch": "2"}}
+
+
+@ON_CPU
+def test_runs_of_other_options_and_machines_do_not_replace_one_another(
+    folder, tmp_path, monkeypatch
+):
+    file = tmp_path / "record.json"
+
+    def train(arm, steps, seed, shards, setup, device, *, compiled, say):
+        return {"arm": arm, "steps": steps, "seed": seed, "rows": setup.rows, "compiled": compiled,
+                "full_steps": 6, "predicted_steps": 0, "seconds": 1.0, "loss": 4.0,
+                "reached": False}  # fmt: skip
+
+    monkeypatch.setattr(program.record, "train", train)
+    for gpu in ("A", "B"):
+        monkeypatch.setattr(program, "environment", lambda gpu=gpu: kept(gpu=gpu)["environment"])
+        for more in ((), ("--rows", "1"), ("--compile",), ()):
+            assert program.main(arguments(folder, *more, "--output", str(file))) == 0
+    found = json.loads(file.read_text())["rows"]
+    told = {(row["rows"], row["compiled"], row["environment"]["gpu"]) for row in found}
+    assert told == {(r, c, gpu) for r, c in ((2, False), (1, False), (2, True)) for gpu in "AB"}
+    assert len(found) == 6
+    monkeypatch.setattr(program, "_device", lambda options: torch.device("cpu"))
+    monkeypatch.setattr(program.record, "Setup", lambda: record.TOY)
+    whole = [a for a in arguments(folder, "--output", str(file)) if a != "--toy"]
+    assert program.main(whole) == 0
+    assert [r["toy"] for r in json.loads(file.read_text())["rows"]] == [True] * 6 + [False]
+    table.path("record", tmp_path).write_text(
+        json.dumps({"rows": [{**row, "toy": False} for row in found]})
+    )
+    shown = table.blocks(tmp_path)["gpu record"]().splitlines()
+    assert len(set(shown[2:8])) == 6
+    assert shown[-1] == "A, torch 2; B, torch 2."
+
+
+@pytest.mark.parametrize("name", table.TABLES)
+def test_toys_do_not_come_into_the_pages(name, tmp_path):
+    found = {"rows": [kept(toy=False), kept()]} if name in ("quality", "record") else kept()
+    table.path(name, tmp_path).write_text(json.dumps(found))
+    with pytest.raises(ConfigError, match="at full size, got 'results of --toy'"):
+        table.blocks(tmp_path)[f"gpu {name}"]()
 
 
 @ON_CPU
@@ -205,6 +251,7 @@ def test_toys_print_a_table_and_write_what_is_asked_for(name, tmp_path, capsys):
     file = table.path(name, tmp_path)
     assert program.main([name, "--toy", "--output", str(file)]) == 0
     told = capsys.readouterr().out
+    file.write_text(file.read_text().replace('"toy": true', '"toy": false'))
     shown = table.blocks(tmp_path)[f"gpu {name}"]()
     assert shown.splitlines()[0] in told
     assert "torch" in shown.splitlines()[-1]
@@ -223,6 +270,11 @@ def test_quality_goes_on_where_it_was(tmp_path, monkeypatch):
     for _ in range(2):
         assert program.main(["quality", "--toy", "--output", str(file)]) == 0
     assert made == list(program.quality.NAMES)
+    monkeypatch.setattr(program, "environment", lambda: kept(gpu="B")["environment"])
+    assert program.main(["quality", "--toy", "--output", str(file)]) == 0
+    assert made == 2 * list(program.quality.NAMES)
+    found = json.loads(file.read_text())["rows"]
+    assert [row["environment"]["gpu"] for row in found] == ["B"] * len(program.quality.NAMES)
 
 
 @ON_CPU

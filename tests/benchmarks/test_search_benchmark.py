@@ -14,6 +14,7 @@ from benchmarks.search import table
 from benchmarks.search.__main__ import main
 from benchmarks.search.subjects import SUBJECTS, TaskSubject, subject
 from benchmarks.search.sweep import compare, judged
+from benchmarks.table import NONE
 from hybrid_predict.audit import AuditConfig, AuditOutcome
 from hybrid_predict.audit.searching import WAYS
 
@@ -63,6 +64,25 @@ def test_the_search_reads_the_runs_of_the_sweep(tmp_path: Any) -> None:
     assert found["search"]["runs"] <= len(found["runs"])
     assert {t["seeds"] for t in found["search"]["tried"]} == {1}
     assert {v["outcome"] for v in found["sweep"]} == {AuditOutcome.UNDECIDED.value}
+
+
+def test_every_subject_tells_its_own_settings() -> None:
+    subjects = json.loads(COMMITTED.read_text())["subjects"]
+    changed = subjects["cnn"]
+    changed["config"]["seeds"], changed["level"] = 1, 0.0125
+    changed["environment"]["torch"] = "2.0.0"
+    told = table.blocks({"subjects": subjects})["search source"]()
+    assert "; 1 paired seed, every test at level 0.013; torch 2.0.0. `mlp`" in told
+    kept = subjects["pinn"]["environment"]["torch"]
+    assert told.endswith(f"; 5 paired seeds, every test at level 0.0083; torch {kept}.")
+
+
+def test_candidates_need_not_contain_that_of_auto() -> None:
+    found = json.loads(COMMITTED.read_text())["subjects"]["cnn"]
+    auto = table.AUTO[1]
+    found["runs"] = [r for r in found["runs"] if r["arm"] == "full" or r["speedup"] != auto]
+    shown = table.answers({"cnn": found})
+    assert shown.endswith(f"| hybrid at {auto:g}: {NONE} | {NONE} |")
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["--seeds", "0"]])
