@@ -18,7 +18,7 @@ from hybrid_predict.forecast.skill import FIRST
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks
-from hybrid_predict.updates.budget import budget
+from hybrid_predict.updates.budget import budget, describe_block, describe_excess
 from hybrid_predict.verify.judge import Judgement, Verdict
 from hybrid_predict.verify.measurement import Measurement
 from hybrid_predict.verify.monitor import MOST_PAUSES
@@ -93,13 +93,10 @@ class Run:
         if step is None:
             return
         if block is not None:
-            rows = "rows one by one" if block == 1 else f"{block} rows at a time"
-            reason = f"corrected updates treat {rows}, which max_overhead={limit:g} allows"
-            self.record_event(reason, logging.INFO, step)
+            self.record_event(describe_block(block, limit), logging.INFO, step)
         if operations > allowed:
             share = percent(ledger.correction_share or 0.0)
-            reason = f"corrected updates take {share} of a full step's operations, more than"
-            self.record_event(f"{reason} max_overhead={limit:g} allows", logging.WARNING, step)
+            self.record_event(describe_excess(share, limit), logging.WARNING, step)
 
     def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
         """Decide the kinds of an optimizer's parameters before its first update.

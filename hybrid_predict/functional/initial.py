@@ -9,14 +9,24 @@ from typing import Any
 
 import numpy as np
 
+from hybrid_predict.accounts.ledger import percent
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.gate import TOO_EXPENSIVE
 from hybrid_predict.forecast.window import window_length
 from hybrid_predict.functional import histories, places
-from hybrid_predict.functional.plan import Plan, plans, schedule, turned
+from hybrid_predict.functional.plan import (
+    Plan,
+    chosen_block,
+    corrected_arrays,
+    operations,
+    plans,
+    schedule,
+    turned,
+)
 from hybrid_predict.functional.state import Baseline, Clock, Group, HybridState, Monitor, Skill
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, namespace, wide_dtype
+from hybrid_predict.updates.budget import budget, describe_block, describe_excess, tried
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +59,16 @@ def init(
         ConfigError: If an argument has a value that cannot work.
         MissingExtraError: If array-api-compat is needed and not installed.
     """
-    _check(config, momentum, outputs_last, step_operations)
+    _check(config, momentum, outputs_last)
     xp = places.check_arrays("weights", weights)
     if places.computed_elsewhere(xp):
         weights = places.to_numpy(weights)
         xp = np
     found = plans(weights, config, outputs_last, step_operations)
     _log_limits(found, plans(weights, config), config)
+    if step_operations is not None:
+        likes = corrected_arrays(found, weights, outputs_last)
+        _warn_of_excess(found, likes, config, step_operations)
     like = list(weights.values())
     backend = ArrayBackend(config.history_dtype)
     predicted = [plan for plan in found.values() if plan.rule is not None]
@@ -69,33 +82,41 @@ def init(
         _integer(0, like),
         true,
         ~~true,  # a buffer of its own, as a donated state needs
+        xp.asarray(tried(chosen_block(found)), dtype=xp.int32, **beside(like)),
     )
 
 
-def _check(config: Any, momentum: Any, outputs_last: Any, step_operations: Any) -> None:
+def _check(config: Any, momentum: Any, outputs_last: Any) -> None:
     if not isinstance(config, HybridConfig):
         raise ConfigError("config", "a HybridConfig", type(config).__name__)
     if not (isinstance(momentum, (int, float)) and 0.0 <= momentum < 1.0):
         raise ConfigError("momentum", "a number in [0, 1)", momentum)
     if not isinstance(outputs_last, bool):
         raise ConfigError("outputs_last", "True or False", outputs_last)
-    number = isinstance(step_operations, (int, float)) and 0.0 < step_operations < math.inf
-    if step_operations is not None and not number:
-        raise ConfigError("step_operations", "a finite number above 0, or None", step_operations)
 
 
 def _log_limits(
     found: Mapping[str, Plan], unlimited: Mapping[str, Plan], config: HybridConfig
 ) -> None:
     """Say what ``max_overhead`` has changed."""
-    blocks = {plan.block for plan in found.values()} - {None}
-    for block in blocks:
-        rows = "rows one by one" if block == 1 else f"{block} rows at a time"
-        allowed = config.max_overhead
-        logger.info("Corrected updates treat %s, which max_overhead=%g allows.", rows, allowed)
+    if (block := chosen_block(found)) is not None:
+        logger.info("%s.", describe_block(block, config.max_overhead).capitalize())
     before, after = ([p for p in each.values() if p.rule] for each in (unlimited, found))
     if len(after) < len(before):
         logger.warning("There are %s.", TOO_EXPENSIVE)
+
+
+def _warn_of_excess(
+    found: Mapping[str, Plan],
+    likes: Mapping[str, list[Any]],
+    config: HybridConfig,
+    step_operations: float,
+) -> None:
+    """Warn where even rows one by one are over the budget."""
+    count = operations(found, likes, config, chosen_block(found))
+    if count > budget(step_operations, config.max_overhead):
+        share = percent(count / step_operations)
+        logger.warning("%s.", describe_excess(share, config.max_overhead).capitalize())
 
 
 def _clock(config: HybridConfig, predicted: list[Plan], length: int, like: list[Any]) -> Clock:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.accounts.clock import Clock
@@ -104,8 +106,11 @@ def plans(
         step_operations: Operations of forward and backward; None if corrections are not limited.
 
     Raises:
-        ConfigError: If a setting has no meaning for arrays.
+        ConfigError: If a setting has no meaning for arrays, or ``step_operations`` is no number.
     """
+    number = isinstance(step_operations, (int, float)) and 0.0 < step_operations < math.inf
+    if step_operations is not None and not number:
+        raise ConfigError("step_operations", "a finite number above 0, or None", step_operations)
     if config.shadow:
         expected, remedy = "False in the functional form", "Use HybridEngine to shadow a run."
         raise ConfigError("shadow", expected, True, remedy)
@@ -130,12 +135,36 @@ def plans(
     }
     if step_operations is None:
         return found
-    likes = {
+    likes = corrected_arrays(found, weights, outputs_last)
+    return _limited(found, likes, config, step_operations)
+
+
+def corrected_arrays(
+    found: Mapping[str, Plan], weights: Mapping[str, Any], outputs_last: bool
+) -> dict[str, list[Any]]:
+    """The arrays of the groups that are corrected, their dimension of outputs first."""
+    return {
         key: turned([weights[name] for name in plan.names], outputs_last)
         for key, plan in found.items()
         if plan.update is not None
     }
-    return _limited(found, likes, config, step_operations)
+
+
+def operations(
+    found: Mapping[str, Plan],
+    likes: Mapping[str, list[Any]],
+    config: HybridConfig,
+    block: int | None,
+) -> int:
+    """Operations that correcting these arrays adds to a full step, by the block."""
+    backend = ArrayBackend(config.history_dtype)
+    each = ((found[key].update, like) for key, like in likes.items())
+    return sum(update.operations(like, backend, block) for update, like in each if update)
+
+
+def chosen_block(found: Mapping[str, Plan]) -> int | None:
+    """The largest number of rows that are treated together, which all groups share."""
+    return next((plan.block for plan in found.values()), None)
 
 
 def _limited(
@@ -149,13 +178,8 @@ def _limited(
     Where this leaves them weak, what needs skill is not predicted; and if nothing else is
     predicted, nothing is corrected either.
     """
-    backend = ArrayBackend(config.history_dtype)
-
-    def operations(block: int | None) -> int:
-        each = ((found[key].update, like) for key, like in likes.items())
-        return sum(update.operations(like, backend, block) for update, like in each if update)
-
-    block, _ = largest_block(operations, budget(step_operations, config.max_overhead))
+    allowed = budget(step_operations, config.max_overhead)
+    block, _ = largest_block(partial(operations, found, likes, config), allowed)
     limited = {key: plan._replace(block=block) for key, plan in found.items()}
     if not weak([x.shape for like in likes.values() for x in like], block):
         return limited

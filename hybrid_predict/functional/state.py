@@ -155,6 +155,8 @@ class HybridState(NamedTuple):
         sound: Whether these were finite, 0-dim bool.
         stands: Whether the coming update happens and they stand, 0-dim bool; only a verdict lets
             predicted steps stand.
+        blocks: Numbers of rows that corrections could treat together, down to the chosen one, shape
+            (B,); 0 for all. A jitted function reads the choice from its length.
     """
 
     groups: dict[str, Group]
@@ -165,6 +167,7 @@ class HybridState(NamedTuple):
     predicted: Any
     sound: Any
     stands: Any
+    blocks: Any
 
 
 def select(condition: Any, new: Any, old: Any) -> Any:

@@ -14,10 +14,11 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import baselines, histories, places
 from hybrid_predict.functional.corrections import Update, corrected
-from hybrid_predict.functional.plan import Plan, plans
+from hybrid_predict.functional.plan import Plan, chosen_block, plans
 from hybrid_predict.functional.state import Group, HybridState, select
 from hybrid_predict.functional.windows import add_skill, enough
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace, wide_dtype
+from hybrid_predict.updates.budget import BLOCKS
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -197,11 +198,13 @@ def correct(
         Weights, and the new state; its ``clock.ticks`` counts the steps done.
 
     Raises:
-        ConfigError: If a number is missing, a shape differs, or the state is another run's.
+        ConfigError: If a number is missing, a shape differs, the state is another run's, or
+            ``step_operations`` limits corrections otherwise than in :func:`init`.
     """
     _check_alike(before, gradients, after)
     named, clock = plans(before, config, outputs_last, step_operations), state.clock
     _check_state(state, named, before)
+    _check_block(state, named)
     rates = _by_name(learning_rates, before, "learning_rates")
     decays = _by_name(weight_decay, before, "weight_decay")
     shrinks = {name: rates[name] * decay for name, decay in decays.items()}
@@ -259,6 +262,15 @@ def _check_state(state: HybridState, named: Mapping[str, Plan], arrays: Mapping[
         if odd := sorted(name for name, _ in shapes.items() ^ wanted.items()):
             expected, got = (each.get(odd[0], "nothing") for each in (wanted, shapes))
             raise ConfigError(f"state of {odd[0]!r}", f"the shape {expected}", got, remedy)
+
+
+def _check_block(state: HybridState, named: Mapping[str, Plan]) -> None:
+    """Check that ``step_operations`` limits corrections as it did for :func:`init`."""
+    wanted, block = BLOCKS[state.blocks.shape[0] - 1], chosen_block(named)
+    if block != wanted:
+        expected = f"a number that allows {wanted or 'all'} rows at a time"
+        remedy = "Give correct the step_operations and the config that init was given."
+        raise ConfigError("step_operations", expected, f"{block or 'all'} rows", remedy)
 
 
 def _followed(

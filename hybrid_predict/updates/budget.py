@@ -44,6 +44,23 @@ def largest_block(
     return block, count
 
 
+def tried(block: int | None) -> list[int]:
+    """Blocks from the largest down to one; 0 for all rows."""
+    return [each or 0 for each in BLOCKS[: BLOCKS.index(block) + 1]]
+
+
+def describe_block(block: int, max_overhead: float) -> str:
+    """Say how many rows corrections treat together."""
+    rows = "rows one by one" if block == 1 else f"{block} rows at a time"
+    return f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"
+
+
+def describe_excess(share: str, max_overhead: float) -> str:
+    """Say that corrections are over the budget even with rows one by one."""
+    taken = f"corrected updates take {share} of a full step's operations"
+    return f"{taken}, more than max_overhead={max_overhead:g} allows"
+
+
 def weak(shapes: Sequence[Sequence[int]], block: int | None) -> bool:
     """Whether the corrections of most matrices of these shapes are weak with a block of rows."""
     rows = math.inf if block is None else LEAST_PART * block

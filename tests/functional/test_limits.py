@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
-from functional_loops import KINDS, in_functions, in_the_engine
+from functional_loops import KINDS, in_functions, in_the_engine, weights
 
-from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor
+from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor, SpectralUpdate
 from hybrid_predict.functional import correct, init
 from hybrid_predict.updates import budget
 
@@ -29,6 +30,37 @@ def test_as_many_rows_are_treated_together_as_in_the_engine(limit: float, block:
     ours = in_functions(settings, step_operations=theirs.operations)
     for name, wanted in theirs.weights.items():
         np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=1e-10)
+
+
+class Dear(SpectralUpdate):
+    """Takes as many operations row by row as with all rows together."""
+
+    def operations(self, like: Any, backend: Any, block: int | None) -> int:
+        return 10**9
+
+
+@pytest.mark.parametrize(
+    ("limit", "update", "levels"),
+    [
+        (3.0, SpectralUpdate(), []),
+        (0.3, SpectralUpdate(), ["INFO"]),
+        (0.3, Dear(), ["INFO", "WARNING"]),
+    ],
+    ids=["in full", "limited", "too dear"],
+)
+def test_limits_are_told_as_in_the_engine(
+    limit: float, update: SpectralUpdate, levels: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = HybridConfig(
+        speedup=1, total_steps=40, kinds=KINDS, max_overhead=limit, updates={"hidden": update}
+    )
+    with caplog.at_level(logging.INFO):
+        theirs = in_the_engine(settings, stop=2)
+        said = [text.partition(": ")[2] for text in caplog.messages if "max_overhead" in text]
+        caplog.clear()
+        init(weights(), settings, step_operations=theirs.operations)
+    assert [text.lower() for text in caplog.messages] == said
+    assert [record.levelname for record in caplog.records] == levels
 
 
 def wide() -> dict[str, np.ndarray]:
@@ -65,3 +97,31 @@ def test_what_init_was_told_every_call_has_to_be_told() -> None:
         state = init(w, config, step_operations=told)
         with pytest.raises(ConfigError, match=r"state of 'hidden'.*step_operations"):
             correct(state, w, w, w, 0.1, config=config, step_operations=later)
+
+
+@pytest.mark.parametrize("jitted", [False, True], ids=["called", "jitted"])
+@pytest.mark.parametrize(("told", "later"), [(1e7, None), (None, 1e7), (1e7, 1e6)])
+def test_corrections_are_limited_as_init_was_told(
+    told: float | None, later: float | None, jitted: bool
+) -> None:
+    w: Any = {"hidden": np.random.default_rng(0).normal(size=(64, 64))}
+    config = HybridConfig(speedup=1)
+    state = init(w, config, step_operations=told)
+    assert (state.blocks.shape[0] > 1) is (told is not None)
+    call = partial(correct, learning_rates=0.1, config=config)
+    now, wrong = (partial(call, step_operations=number) for number in (told, later))
+    if jitted:
+        jax = pytest.importorskip("jax")
+        w, state = jax.tree.map(jax.numpy.asarray, (w, state))
+        now, wrong = jax.jit(now), jax.jit(wrong)
+    now(state, w, w, w)
+    with pytest.raises(ConfigError, match=r"^step_operations: .*that init was given"):
+        wrong(state, w, w, w)
+
+
+@pytest.mark.parametrize("value", [-5.0, "x"])
+def test_correct_checks_the_operations_it_is_told(value: Any) -> None:
+    w = {"hidden": np.ones((4, 4))}
+    state = init(w, config := HybridConfig(speedup=1))
+    with pytest.raises(ConfigError, match=r"^step_operations: expected a finite number"):
+        correct(state, w, w, w, 0.1, config=config, step_operations=value)

@@ -137,23 +137,33 @@ def test_leaves_need_names_of_their_own_and_meshes_automatic_axes() -> None:
         init({"a": jax.device_put(one, split)})
 
 
-def test_operations_are_counted_without_computing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operations_are_counted_without_computing() -> None:
     x, y = batch(0)
-    counted = adapter.count_operations(jax.value_and_grad(loss), weights(), x, y)
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (weights(), x, y))
+    counted = adapter.count_operations(jax.value_and_grad(loss), *shapes)
+    assert counted == adapter.count_operations(jax.value_and_grad(loss), weights(), x, y)
     products = 2 * 16 * (6 * 10 + 10 * 8 + 8 * 3)
     assert 2.5 * products < counted < 5 * products
     with pytest.raises(ConfigError, match="function: expected"):
         adapter.count_operations(lambda w: w, 1.0)
+
+
+def test_a_train_step_keeps_to_the_operations_it_is_told() -> None:
     settings = HybridConfig(kinds=KINDS, total_steps=60, max_overhead=0.0, predictors=UNGATED)
-    init, step = adapter.train_step(
-        jax.value_and_grad(loss), optax.sgd, 0.1, settings, step_operations=counted,
-        outputs_last=False,
-    )  # fmt: skip
-    limited = step(init(weights()), x, y)[0].params["2.weight"]
-    rows = limited - weights()["2.weight"]
-    # One row at a time: each of them is as long as the others once rows are levelled.
-    lengths = np.linalg.norm(rows, axis=1)
-    np.testing.assert_allclose(lengths, lengths.mean(), rtol=1e-6)
+    (x, y), w = batch(0), weights()
+    told = {"config": settings, "step_operations": 1e4}
+    gradients = {name: np.asarray(g) for name, g in jax.grad(loss)(weights(), x, y).items()}
+    after = {name: w[name] - 0.1 * g for name, g in gradients.items()}
+    limited, _ = correct(functional.init(w, **told), gradients, w, after, 0.1, **told)
+    moved = {}
+    for number in (1e4, None):
+        init, step = adapter.train_step(
+            jax.value_and_grad(loss), optax.sgd, 0.1, settings, step_operations=number,
+            outputs_last=False,
+        )  # fmt: skip
+        moved[number] = step(init(w), x, y)[0].params["2.weight"]
+    np.testing.assert_allclose(moved[1e4], limited["2.weight"], rtol=0, atol=1e-12)
+    assert np.abs(moved[1e4] - moved[None]).max() > 1e-3
 
 
 def test_sharded_parameters_have_the_numbers_of_whole_ones() -> None:
@@ -161,7 +171,7 @@ def test_sharded_parameters_have_the_numbers_of_whole_ones() -> None:
     script = Path(__file__).parents[1] / "helpers" / "sharded_loop.py"
     done = subprocess.run(
         [sys.executable, str(script)], env={**os.environ, **environment}, capture_output=True,
-        text=True,
+        text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

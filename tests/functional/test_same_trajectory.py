@@ -53,6 +53,9 @@ def in_64_bits(library: str) -> Any:
         yield
 
 
+WINDOWS = ("fitted", "gated", "two drifts")
+"""Cases whose weights depend on windows, whose sums libraries round in different orders."""
+
 COMPILED = ("both", "vectors too", "gated", "two drifts")
 """Cases of JAX: compiling takes seconds."""
 
@@ -68,11 +71,12 @@ CASES = [
 def test_every_library_has_the_engine_s_numbers(library: str, case: str) -> None:
     settings = config(**SETTINGS[case])
     ours, theirs = run(library, settings), in_the_engine(settings)
+    atol = 1e-9 if case in WINDOWS else 1e-10
     assert ours.predicted == theirs.predicted
     assert ours.steps == theirs.steps == 90
     assert (sum(ours.predicted) > 0) == (case not in ("corrected",))
     for name, wanted in theirs.weights.items():
-        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=atol)
 
 
 @pytest.mark.usefixtures("in_64_bits")
