@@ -66,11 +66,8 @@ def init(
         xp = np
     found = plans(weights, config, outputs_last, step_operations)
     _log_limits(found, plans(weights, config), config)
-    if step_operations is not None:
-        likes = corrected_arrays(found, weights, outputs_last)
-        _warn_of_excess(found, likes, config, step_operations)
-    like = list(weights.values())
-    backend = ArrayBackend(config.history_dtype)
+    _warn_of_excess(found, corrected_arrays(found, weights, outputs_last), config, step_operations)
+    like, backend = list(weights.values()), ArrayBackend(config.history_dtype)
     predicted = [plan for plan in found.values() if plan.rule is not None]
     true = xp.asarray(True, **beside(like))
     return HybridState(
@@ -110,9 +107,11 @@ def _warn_of_excess(
     found: Mapping[str, Plan],
     likes: Mapping[str, list[Any]],
     config: HybridConfig,
-    step_operations: float,
+    step_operations: float | None,
 ) -> None:
     """Warn where even rows one by one are over the budget."""
+    if step_operations is None:
+        return
     count = operations(found, likes, config, chosen_block(found))
     if count > budget(step_operations, config.max_overhead):
         share = percent(count / step_operations)
