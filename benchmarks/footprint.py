@@ -50,8 +50,7 @@ def _closure(name: str, folder: str) -> int:
 def installed(root: Path) -> dict[str, Any]:
     """Return the packages that ``pip install .`` of a checkout adds, and their size.
 
-    Follows the requirements, without extras, through the packages of this environment. Each has to
-    be installed here.
+    The requirements are followed without extras. All packages have to be installed here.
 
     Returns:
         ``packages`` by name, and ``mib`` and ``mib_without_torch``, the size of their files without

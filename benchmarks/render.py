@@ -230,12 +230,6 @@ def stopping() -> str:
     return bench.markdown(titles, early_stopping.table(found))
 
 
-def sizes(block: str) -> str:
-    """One block on widths and lengths."""
-    rows = Rows(RESULTS / "scale.jsonl", as_cell).done.values()
-    return scale.blocks(rows, load("scale-cost.json"))[f"scale {block}"]()
-
-
 def _of_demo(make: Callable[[Demo], str]) -> str:
     return make(load("demo.json"))
 
@@ -246,9 +240,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     **{name: partial(_of_demo, make) for name, make in DEMO.items()},
-    **{
-        f"scale {b}": partial(sizes, b) for b in ("source", "plain", "speedups", "cost", "foretold")
-    },
+    **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
     "early stopping": stopping,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,

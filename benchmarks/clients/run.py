@@ -44,7 +44,7 @@ def results(path: Path) -> dict[str, Any]:
 def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> dict[str, Any]:
     """Train the seeds that are not finished yet; write the file after each of them.
 
-    Each seed of a client has a process of its own, so that packages do not affect each other.
+    Each seed of a client has its own process: packages change global settings.
 
     Args:
         names: Names of clients.
@@ -73,7 +73,7 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
 def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
     """Train every arm with one seed, one after the other, after a short run to warm up.
 
-    Odd seeds reverse the order of the arms, so that a slow spell of the machine favours none.
+    Odd seeds train the arms in reverse order. A machine that slows down then slows every arm.
 
     Args:
         name: Name of the client.

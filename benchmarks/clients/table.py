@@ -94,7 +94,7 @@ def arms(results: Mapping[str, Any], name: str) -> dict[str, list[dict[str, Any]
 
 
 def difference(values: list[float]) -> str:
-    """Format a mean difference with its interval; bold if the whole interval is above 0, worse."""
+    """Format a mean difference with its interval; bold if it is surely worse (above 0)."""
     if not values:
         return NONE
     if len(values) < 2:

@@ -11,21 +11,17 @@ import argparse
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from statistics import mean
 from typing import Any
 
 import torch
 
-from benchmarks.arms import ARMS
-from benchmarks.plan import as_cell
+from benchmarks.decisions.runs import FOLDER, add_runs
 from benchmarks.tasks import TASKS
-from benchmarks.train import train
 from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.updates import SpectralUpdate, UpdateState
 
-FOLDER = Path(__file__).parents[2] / "docs" / "results"
 RESULTS = FOLDER / "cost-0019.jsonl"
 
 
@@ -71,24 +67,9 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     for way in options.ways:
-        _run(way, options.tasks, options.seeds)
-
-
-def _run(way: str, tasks: Sequence[str], seeds: int) -> None:
-    files = [FOLDER / f"bench-{suite}.json" for suite in ("core", "wide")]
-    rows = [row for file in files for row in json.loads(file.read_text())["runs"]]
-    chosen = [as_cell(r) for r in rows if (r["arm"], r["setting"]) == ("corrected", "tuned")]
-    first = {cell.task: cell for cell in reversed(chosen)}
-    plugin = {"speedup": 1, "max_overhead": 1e9, "updates": {"hidden": WAYS[way]}}
-    ARMS[way] = replace(ARMS["corrected"], name=way, plugin=plugin)
-    for task in tasks:
-        for seed in range(seeds):
-            found = train(replace(first[task], arm=way, seed=seed), TASKS[task])
-            kept = {key: found[key] for key in ("loss", "full_steps", "seconds")}
-            line = json.dumps({"task": task, "way": way, "seed": seed, **kept})
-            with RESULTS.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-            print(line, flush=True)
+        kept = ("loss", "full_steps", "seconds")
+        seeds = range(options.seeds)
+        add_runs(WAYS[way], {"way": way}, options.tasks, seeds, RESULTS, kept, max_overhead=1e9)
 
 
 def _table() -> None:

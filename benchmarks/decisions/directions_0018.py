@@ -8,26 +8,21 @@ adds one line per run to ``docs/results/directions-0018.jsonl``.
 from __future__ import annotations
 
 import argparse
-import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks.arms import ARMS
-from benchmarks.plan import as_cell
+from benchmarks.decisions.runs import FOLDER, add_runs
 from benchmarks.tasks import TASKS
-from benchmarks.train import train
 from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.tensors.base import as_matrix
 from hybrid_predict.tensors.torch import _orthogonal
 from hybrid_predict.updates import SpectralUpdate, UpdateState
 
-FOLDER = Path(__file__).parents[2] / "docs" / "results"
 RESULTS = FOLDER / "directions-0018.jsonl"
 TINY = 1e-30
 
@@ -209,21 +204,10 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    files = [FOLDER / f"bench-{suite}.json" for suite in ("core", "wide")]
-    rows = [row for file in files for row in json.loads(file.read_text())["runs"]]
-    cells = [as_cell(r) for r in rows if (r["arm"], r["setting"]) == ("corrected", "tuned")]
-    first = {cell.task: cell for cell in reversed(cells)}
     for name in options.names:
-        plugin = {"speedup": 1, "updates": {"hidden": VARIANTS[name]}}
-        ARMS[name] = replace(ARMS["corrected"], name=name, plugin=plugin)
-        for task in options.tasks:
-            for seed in range(options.seeds):
-                found = train(replace(first[task], arm=name, seed=seed), TASKS[task])
-                kept = {key: found[key] for key in ("loss", "full_steps", "seconds")}
-                line = json.dumps({"task": task, "direction": name, "seed": seed, **kept})
-                with RESULTS.open("a", encoding="utf-8") as file:
-                    file.write(line + "\n")
-                print(line, flush=True)
+        told, seeds = {"direction": name}, range(options.seeds)
+        kept = ("loss", "full_steps", "seconds")
+        add_runs(VARIANTS[name], told, options.tasks, seeds, RESULTS, kept)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass
 from math import nan
-from pathlib import Path
 from statistics import geometric_mean, mean
 from typing import Any
 
@@ -24,17 +21,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from benchmarks.arms import ARMS, PLAIN
+from benchmarks.arms import PLAIN
 from benchmarks.decisions.directions_0018 import Prototype
-from benchmarks.plan import as_cell
+from benchmarks.decisions.runs import FOLDER, add_runs, benchmark
 from benchmarks.tasks import TASKS
-from benchmarks.train import train
 from hybrid_predict.runs.evidence import speedup
 from hybrid_predict.tensors.polynomials import POLYNOMIALS
 from hybrid_predict.tensors.torch import _lengths, _polynomial
 from hybrid_predict.updates import SpectralUpdate
 
-FOLDER = Path(__file__).parents[2] / "docs" / "results"
 RESULTS = FOLDER / "whitening-0026.jsonl"
 SUITE = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
 TINY = 1e-30
@@ -247,23 +242,8 @@ def main() -> None:
         _table()
     torch.set_num_threads(1)
     for name in options.names:
-        _run(name, options.tasks, options.seeds)
-
-
-def _run(name: str, tasks: Sequence[str], seeds: Sequence[int]) -> None:
-    chosen = [
-        as_cell(r) for r in _benchmark() if (r["arm"], r["setting"]) == ("corrected", "tuned")
-    ]
-    first = {cell.task: cell for cell in reversed(chosen)}
-    plugin = {"speedup": 1, "max_overhead": 1e9, "updates": {"hidden": WAYS[name]}}
-    ARMS[name] = replace(ARMS["corrected"], name=name, plugin=plugin)
-    for task in tasks:
-        for seed in seeds:
-            found = train(replace(first[task], arm=name, seed=seed), TASKS[task])
-            line = json.dumps({"task": task, "way": name, "seed": seed, "loss": found["loss"]})
-            with RESULTS.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
-            print(line, flush=True)
+        told, seeds = {"way": name}, options.seeds
+        add_runs(WAYS[name], told, options.tasks, seeds, RESULTS, max_overhead=1e9)
 
 
 def _table() -> None:
@@ -281,22 +261,16 @@ def _table() -> None:
 def _speedup(task: str, losses: dict[int, float]) -> float:
     """At equal quality, or at least, with the plain runs of the same seeds."""
     plain: dict[int, dict[int, float]] = defaultdict(dict)
-    for row in _benchmark():
+    for row in benchmark():
         if row["task"] == task and row["setting"] == "tuned" and row["arm"] in PLAIN:
             plain[row["full_steps"]][row["seed"]] = row["loss"]
     lengths = sorted(n for n in plain if losses.keys() <= plain[n].keys())
-    budget = next(row["full_steps"] for row in _benchmark()
+    budget = next(row["full_steps"] for row in benchmark()
                   if (row["task"], row["arm"]) == (task, "short"))  # fmt: skip
     seeds = sorted(losses)
     curve = [[plain[n][seed] for seed in seeds] for n in lengths]
     found = [losses[seed] for seed in seeds]
     return speedup(lengths, curve, found, [budget] * len(seeds), resamples=1).value
-
-
-@cache
-def _benchmark() -> list[dict[str, Any]]:
-    files = [FOLDER / f"bench-{suite}.json" for suite in ("core", "wide", "fresh")]
-    return [row for file in files for row in json.loads(file.read_text())["runs"]]
 
 
 if __name__ == "__main__":

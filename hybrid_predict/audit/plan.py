@@ -48,9 +48,7 @@ class AuditPlan:
                 f"{self.done} done.",
                 f"Full steps per run: {steps}.",
                 f"About {duration(self.seconds)} of training to come, at "
-                f"{1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
-                "updates, predicted steps and start-up are not included; on small models they "
-                "take longer.",
+                f"{pace(self.seconds_per_step)}",
             )
         )
 
@@ -84,8 +82,7 @@ def plan_audit(
         store = RunStore(Path(folder).expanduser(), conditions(config, source or {}))
         found = store.load(config.controls)
         done = {(arm, seed) for arm, seed in found if arm in config.arms and seed < config.seeds}
-    with quiet(), tempfile.TemporaryDirectory() as place:
-        tried = try_steps(make_run, config, TRIED_STEPS, Path(place))
+    tried = trial(make_run, config)
     total, lengths = tried["total_steps"], tried["lengths"]
     steps = {name: planned_steps(name, total, lengths, config) for name in config.arms}
     left = [
@@ -98,6 +95,20 @@ def plan_audit(
         runs=len(config.arms) * config.seeds,
         seconds_per_step=tried["seconds_per_step"],
         seconds=tried["seconds_per_step"] * sum(steps[name] for name in left),
+    )
+
+
+def trial(make_run: MakeRun, config: AuditConfig) -> dict[str, Any]:
+    """What :func:`try_steps` gives after ``TRIED_STEPS`` full steps in a temporary folder."""
+    with quiet(), tempfile.TemporaryDirectory() as place:
+        return try_steps(make_run, config, TRIED_STEPS, Path(place))
+
+
+def pace(seconds_per_step: float) -> str:
+    """What an estimated time rests on, and what it leaves out."""
+    return (
+        f"{1e3 * seconds_per_step:.3g} ms per plain full step. Validation, corrected updates, "
+        "predicted steps and start-up are not included; on small models they take longer."
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
@@ -12,12 +11,10 @@ from typing import Any
 from hybrid_predict.audit.arm import MakeRun, planned_steps
 from hybrid_predict.audit.bisection import most_tests, tested
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.plan import TRIED_STEPS, duration
+from hybrid_predict.audit.plan import duration, pace, trial
 from hybrid_predict.audit.searching import WAYS
 from hybrid_predict.audit.shared_runs import RunKey, SharedRuns
-from hybrid_predict.audit.training import try_steps
 from hybrid_predict.runs.evidence import FULL, SHORT
-from hybrid_predict.runs.runtime import quiet
 
 
 @dataclass(frozen=True)
@@ -47,10 +44,8 @@ class SearchPlan:
                 f"At most {self.runs} runs, for {self.tests} tests of candidates; {self.done} "
                 f"done, at most {self.left} to be trained.",
                 f"About {duration(self.seconds)} of training to come at most, at "
-                f"{1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
-                "updates, predicted steps and start-up are not included; on small models they "
-                "take longer. Without skill, full steps take the place of predicted "
-                "ones.",
+                f"{pace(self.seconds_per_step)} Without skill, full steps take the place of "
+                "predicted ones.",
                 "It is less if candidates are given up early.",
             )
         )
@@ -81,8 +76,7 @@ def plan_search(
     if folder is not None:
         place = Path(folder).expanduser()
         done = SharedRuns(make_run, config, place, source=source).done & everything(config)
-    with quiet(), tempfile.TemporaryDirectory() as temporary:
-        tried = try_steps(make_run, config, TRIED_STEPS, Path(temporary))
+    tried = trial(make_run, config)
     steps = {
         (name, speedup): planned_steps(
             name, tried["total_steps"], tried["lengths"], replace(config, speedup=speedup)

@@ -16,15 +16,10 @@ from hybrid_predict.errors import ConfigError
 
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*predicted steps only:UserWarning")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [
+    pytest.mark.usefixtures("one_thread"),
+    pytest.mark.filterwarnings("ignore:.*predicted steps only:UserWarning"),
+]
 
 
 @pytest.fixture

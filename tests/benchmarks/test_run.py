@@ -24,20 +24,14 @@ from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.runs import runtime
 from hybrid_predict.runs.rows import Rows
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 
 def tiny(arm, setting="default-decay", task="inr"):
     """The cell of one arm of a tiny suite, with the setting's rates, and its task."""
     plan = Plan(replace(SUITES["smoke"], tasks=(task,), arms={setting: ()}))
     rates = plan.rates(task, setting, "short", {})
     return plan._cell(task, setting, arm, 0, rates, setting != "default-constant"), plan.task(task)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("setting", ["default-decay", "default-constant"])

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 
 import pytest
-import torch
 
 from benchmarks.plan import TUNING, TUNING_SEED, as_cell
 from benchmarks.scale import __main__ as program
@@ -16,13 +15,7 @@ from benchmarks.scale.sizes import CASES, PLAIN, UNBOUNDED, Case, sized
 from benchmarks.scale.study import Study
 from hybrid_predict.runs.rows import Rows
 
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def small(width, rows=2):
