@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from hybrid_predict.model.gradients import GradientInfo
     from hybrid_predict.model.optimizer import OptimizerWrapper
     from hybrid_predict.model.parameters import ParameterMapper
-    from hybrid_predict.updates import SpectralUpdate
+    from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
     from hybrid_predict.verify.judge import Verdict
 
 __version__ = "0.2.0.dev0"
@@ -96,6 +96,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "WeightDelta",
+    "WhitenedUpdate",
     "__version__",
     "plan_audit",
 ]
@@ -130,6 +131,7 @@ _HOMES = {
     "UsageError": "hybrid_predict.errors",
     "Verdict": "hybrid_predict.verify.judge",
     "WeightDelta": "hybrid_predict.model.deltas",
+    "WhitenedUpdate": "hybrid_predict.updates",
     "plan_audit": "hybrid_predict.audit",
 }
 """Module that defines each public name; it is imported on first access, since torch is slow."""

@@ -20,7 +20,7 @@ from benchmarks.decisions.runs import FOLDER, add_runs
 from benchmarks.tasks import TASKS
 from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.tensors.base import as_matrix
-from hybrid_predict.tensors.torch import _orthogonal
+from hybrid_predict.tensors.spectrum import orthogonal
 from hybrid_predict.updates import SpectralUpdate, UpdateState
 
 RESULTS = FOLDER / "directions-0018.jsonl"
@@ -70,7 +70,7 @@ class Prototype(SpectralUpdate):
 
     def orthogonal(self, own: dict[str, Any], target: Tensor) -> Tensor:
         """Flattened and levelled, as the spectral update does it."""
-        return self.levelled(own, _orthogonal(target.unsqueeze(0).clone(), self.iterations)[0])
+        return self.levelled(own, orthogonal(target.unsqueeze(0).clone(), self.iterations)[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,7 +142,7 @@ class Blocks(Prototype):
         short, long = wide.shape
         padding = torch.zeros(-short % self.rows, long)
         blocks = torch.cat([wide, padding]).reshape(-1, self.rows, long)
-        made = _orthogonal(blocks.clone(), self.iterations).reshape(-1, long)[:short]
+        made = orthogonal(blocks.clone(), self.iterations).reshape(-1, long)[:short]
         return self.levelled(own, made.T if tall else made)
 
 

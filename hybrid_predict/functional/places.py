@@ -17,9 +17,9 @@ from hybrid_predict.tensors.arrays import beside, namespace
 logger = logging.getLogger(__name__)
 
 OPERATIONS = (
-    "abs", "all", "any", "asarray", "astype", "concat", "exp", "full_like", "isfinite", "isnan",
-    "log", "max", "maximum", "mean", "min", "minimum", "ones_like", "permute_dims", "reshape",
-    "sqrt", "stack", "sum", "take", "where", "zeros", "zeros_like",
+    "abs", "all", "any", "asarray", "astype", "concat", "exp", "eye", "full_like", "isfinite",
+    "isnan", "log", "max", "maximum", "mean", "min", "minimum", "ones_like", "permute_dims",
+    "reshape", "sqrt", "stack", "sum", "take", "where", "zeros", "zeros_like",
 )  # fmt: skip
 """Functions of the array API standard that a library needs."""
 

@@ -6,7 +6,8 @@ and looks at no value, so that ``jax.jit`` can trace it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, final
 
@@ -14,7 +15,7 @@ import numpy as np
 
 from hybrid_predict.errors import ConfigError, MissingExtraError
 from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend
-from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, split_rows
+from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, ROOT_POLYNOMIALS, split_rows
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -141,6 +142,7 @@ class ArrayBackend(AbstractBackend[Any]):
         iterations: int,
         rows: Sequence[Any] | None = None,
         block: int | None = None,
+        roots: tuple[Sequence[Any], Sequence[Any]] | None = None,
     ) -> tuple[list[Any], Sequence[Any] | None]:
         """New arrays -P / |P|, from the orthogonal factor; see the base."""
         flat, moments = [], None if rows is None else list(rows)
@@ -148,13 +150,67 @@ class ArrayBackend(AbstractBackend[Any]):
             xp = namespace(m)
             matrix = xp.reshape(_blend(_wide(m), _wide(v), decays[k]), self.matrices([m])[0])
             if m.ndim > 1:
-                matrix = _orthogonal(matrix, iterations, block)
+                sides = () if roots is None else (roots[0][k], roots[1][k])
+                matrix = _orthogonal(_whitened(matrix, *sides), iterations, block)
                 if moments is not None:
                     squares = xp.mean(matrix * matrix, axis=1)
                     moments[k] = cast(_blend(moments[k], squares, ROW_MEMORY), moments[k].dtype)
                     matrix = matrix / xp.sqrt(_at_least(moments[k]))[:, None]
             flat.append(cast(xp.reshape(-_unit(matrix), m.shape), wide_dtype(m)))
         return flat, moments
+
+    def diagonals(
+        self, like: Sequence[Any], longest: int, value: float
+    ) -> tuple[list[Any], list[Any]]:
+        """Flat diagonal matrices for both sides; empty arrays for long sides and vectors."""
+        found: tuple[list[Any], list[Any]] = ([], [])
+        for x, sides in zip(like, self.matrices(like), strict=True):
+            xp = namespace(x)
+            for side, matrices in zip(sides, found, strict=True):
+                size = side if x.ndim > 1 and side <= longest else 0
+                square = value * xp.eye(size, dtype=wide_dtype(x), **beside([x]))
+                matrices.append(xp.reshape(square, (-1,)))
+        return found
+
+    def covariances(
+        self, left: Sequence[Any], right: Sequence[Any], value: Sequence[Any], decay: Any
+    ) -> tuple[list[Any], list[Any]]:
+        """L and R, moved towards the covariances of values of unit length."""
+        new: tuple[list[Any], list[Any]] = ([], [])
+        for own, other, v in zip(left, right, value, strict=True):
+            matrix = _unit(namespace(v).reshape(_wide(v), self.matrices([v])[0]))
+            for found, covariance, x in zip(
+                new, (own, other), (matrix, _turned(matrix)), strict=True
+            ):
+                if covariance.shape[0]:
+                    square = namespace(v).reshape(x @ _turned(x), (-1,))
+                    covariance = cast(_blend(covariance, square, decay), covariance.dtype)
+                found.append(covariance)
+        return new
+
+    def inverse_roots(self, covariances: Sequence[Any]) -> list[Any]:
+        """C^(-1/4), but for its scale: the square root B p(B) of the inverse square root B."""
+        first, second = ROOT_POLYNOMIALS
+        found = []
+        for x in covariances:
+            if x.shape[0]:
+                root = _shrunk(_polynomial(_shrunk(_square(x)), first))
+                x = cast(namespace(x).reshape(root @ _polynomial(root, second), (-1,)), x.dtype)
+            found.append(x)
+        return found
+
+    def counter(self, like: Sequence[Any]) -> Any:
+        """A 0-dim integer 0."""
+        xp = namespace(*like)
+        return xp.asarray(0, dtype=xp.int32, **beside(like))
+
+    def when(self, condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
+        """``make()`` if the condition holds; JAX decides on the device."""
+        if "jax" in type(condition).__module__:
+            import jax
+
+            return jax.lax.cond(condition, make, lambda: otherwise)
+        return make() if bool(condition) else otherwise
 
     def _averaged(self, mean: Any, value: Any, decay: Any) -> Any:
         found = _blend(_wide(mean), _wide(value), decay)
@@ -209,7 +265,7 @@ def _orthogonal(matrix: Any, iterations: int, block: int | None) -> Any:
     if 0 in matrix.shape:
         return matrix
     xp, tall = namespace(matrix), matrix.shape[0] > matrix.shape[1]
-    x = xp.permute_dims(matrix, (1, 0)) if tall else matrix
+    x = _turned(matrix) if tall else matrix
     _, size = split_rows(x.shape[0], block)
     if size == 1:
         x = x / _peak(x, axis=1)
@@ -217,19 +273,54 @@ def _orthogonal(matrix: Any, iterations: int, block: int | None) -> Any:
     else:
         pieces = [x[k : k + size, :] for k in range(0, x.shape[0], size)]
         x = xp.concat(list(map(partial(_polar, iterations=iterations), pieces)), axis=0)
-    return xp.permute_dims(x, (1, 0)) if tall else x
+    return _turned(x) if tall else x
 
 
 def _polar(x: Any, iterations: int) -> Any:
     """The orthogonal factor of a wide matrix."""
     xp = namespace(x)
     x = x / _peak(x)
-    gram = x @ xp.permute_dims(x, (1, 0))
+    gram = x @ _turned(x)
     x = x / (CUSHION * xp.sqrt(_at_least(_norm(gram))))
     for a, b, c in POLYNOMIALS[iterations]:
-        gram = x @ xp.permute_dims(x, (1, 0))
+        gram = x @ _turned(x)
         x = a * x + (b * gram + c * (gram @ gram)) @ x
     return x
+
+
+def _turned(matrix: Any) -> Any:
+    return namespace(matrix).permute_dims(matrix, (1, 0))
+
+
+def _square(flat: Any) -> Any:
+    side = math.isqrt(flat.shape[0])
+    return namespace(flat).reshape(flat, (side, side))
+
+
+def _whitened(matrix: Any, left: Any = None, right: Any = None) -> Any:
+    """A matrix between its roots, in its own type."""
+    if left is not None and left.shape[0]:
+        matrix = cast(_square(left), matrix.dtype) @ matrix
+    if right is not None and right.shape[0]:
+        matrix = matrix @ cast(_square(right), matrix.dtype)
+    return matrix
+
+
+def _shrunk(matrix: Any) -> Any:
+    """A symmetric matrix with its largest eigenvalue just below one."""
+    matrix = matrix / _at_least(_norm(matrix))
+    return matrix / (CUSHION * namespace(matrix).sqrt(_at_least(_norm(matrix @ matrix))))
+
+
+def _polynomial(gram: Any, iterations: int) -> Any:
+    """What the polynomials of X multiply X with, from its Gram matrix."""
+    xp = namespace(gram)
+    identity = xp.eye(gram.shape[0], dtype=gram.dtype, **beside([gram]))
+    factor = identity
+    for a, b, c in POLYNOMIALS[iterations]:
+        step = a * identity + b * gram + c * (gram @ gram)
+        factor, gram = step @ factor, step @ gram @ step
+    return factor
 
 
 def _rounded(array: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from hybrid_predict.config import HISTORY_DTYPES
@@ -134,10 +134,12 @@ class AbstractBackend(ABC, Generic[Array]):
         iterations: int,
         rows: Sequence[Array] | None = None,
         block: int | None = None,
+        roots: tuple[Sequence[Array], Sequence[Array]] | None = None,
     ) -> tuple[list[Array], Sequence[Array] | None]:
         r"""Return new arrays :math:`-P / \|P\|`, from the orthogonal factor O of the average M.
 
-        .. math:: M = \gamma_k \, \text{mean}_k + (1 - \gamma_k) \, \text{value}_k, \qquad
+        .. math:: M = A \, \bigl( \gamma_k \, \text{mean}_k + (1 - \gamma_k) \, \text{value}_k
+            \bigr) \, B, \qquad
             r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
             P_{ij} = O_{ij} / \sqrt{r_i}
 
@@ -155,10 +157,64 @@ class AbstractBackend(ABC, Generic[Array]):
                 in place of P.
             block: Largest number of rows of the shorter side that are made orthogonal to each
                 other; a longer side is split. None for all, 1 for rows of unit length only.
+            roots: A and B of each array, as :meth:`inverse_roots` returns them; an empty array
+                stands for the identity, None for all of them.
 
         Returns:
             The arrays, of at least 32 bits, and the new r.
         """
+
+    @abstractmethod
+    def diagonals(
+        self, like: Sequence[Array], longest: int, value: float
+    ) -> tuple[list[Array], list[Array]]:
+        """Return diagonal matrices for the rows and for the columns of each full array.
+
+        A matrix for a side of length m is a flat array of shape (m²,), of at least 32 bits, so that
+        it cannot be taken for a shard of a parameter. Sides longer than ``longest``, and those of
+        arrays of fewer than two dimensions, get an empty array.
+
+        Args:
+            like: K arrays.
+            longest: Longest side with a matrix.
+            value: Number on the diagonals.
+        """
+
+    @abstractmethod
+    def covariances(
+        self,
+        left: Sequence[Array],
+        right: Sequence[Array],
+        value: Sequence[Array],
+        decay: float,
+    ) -> tuple[list[Array], list[Array]]:
+        r"""Update running covariances of rows and columns with the newest values.
+
+        .. math:: L \leftarrow \rho L + (1 - \rho) \, V V^\top / \|V\|^2, \qquad
+            R \leftarrow \rho R + (1 - \rho) \, V^\top V / \|V\|^2
+
+        Args:
+            left: L of K arrays, in the form of :meth:`diagonals`; empty ones stay.
+            right: R of these arrays.
+            value: V, the K newest values.
+            decay: :math:`\rho` in [0, 1).
+        """
+
+    @abstractmethod
+    def inverse_roots(self, covariances: Sequence[Array]) -> list[Array]:
+        r"""Return :math:`C^{-1/4}` of each flat covariance C, but for its scale, as a flat array.
+
+        It is computed by the polynomials of ``tensors.polynomials``. Eigenvalues far below the
+        largest get a smaller root than their own. The root of zero is a multiple of the identity.
+        """
+
+    @abstractmethod
+    def counter(self, like: Sequence[Array]) -> Array:
+        """Return a 0-dim integer 0 that the host can read without waiting for a device."""
+
+    @abstractmethod
+    def when(self, condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
+        """Return ``make()`` if a 0-dim condition holds, else ``otherwise``, of the same form."""
 
     def flatten_operations(self, like: Sequence[Array], iterations: int, block: int | None) -> int:
         """Return the operations of the products in :meth:`flatten_spectrum`, for full arrays.

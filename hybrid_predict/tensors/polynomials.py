@@ -38,6 +38,12 @@ POLYNOMIALS: dict[int, tuple[tuple[float, float, float], ...]] = {
 }
 """Coefficients a, b, c of each polynomial, by the number of polynomials."""
 
+ROOT_POLYNOMIALS = (3, 2)
+"""Numbers of polynomials for the inverse square root of a covariance, and for the root of that."""
+
+ROOT_PRODUCTS = 17
+"""Matrix products in :meth:`tensors.base.AbstractBackend.inverse_roots`."""
+
 
 def split_rows(rows: int, block: int | None) -> tuple[int, int]:
     """Split rows into blocks of nearly equal size; return the number of blocks and their size.

@@ -71,6 +71,7 @@ class ShardedBackend(TorchBackend):
         iterations: int,
         rows: Sequence[Tensor] | None = None,
         block: int | None = None,
+        roots: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
     ) -> tuple[list[Tensor], Sequence[Tensor] | None]:
         """Return the local shards of the flattened full tensors; one is gathered at a time."""
         self._check(mean)
@@ -79,9 +80,27 @@ class ShardedBackend(TorchBackend):
             part = lerp(mean[k], value[k], shares[k])
             complete = [shards.full_tensor(part, tensor).contiguous()]
             own = None if rows is None else [rows[k]]
-            flat, _ = super().flatten_spectrum(complete, complete, [1.0], iterations, own, block)
+            sides = None if roots is None else (roots[0][k : k + 1], roots[1][k : k + 1])
+            flat, _ = super().flatten_spectrum(
+                complete, complete, [1.0], iterations, own, block, sides
+            )
             found.append(shards.local_shard(flat[0], tensor).clone())
         return found, rows
+
+    def covariances(
+        self,
+        left: Sequence[Tensor],
+        right: Sequence[Tensor],
+        value: Sequence[Tensor],
+        decay: float,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Update the covariances of full tensors on every rank; one is gathered at a time."""
+        self._check(value)
+        for k, tensor in enumerate(self._tensors):
+            if left[k].numel() + right[k].numel():
+                complete = shards.full_tensor(value[k], tensor)
+                super().covariances(left[k : k + 1], right[k : k + 1], [complete], decay)
+        return list(left), list(right)
 
     def _counted(self, values: Tensor, power: int) -> Tensor:
         """Scale one value per array, so that entries on several ranks count once."""

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend, as_matrix
-from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, split_rows
+from hybrid_predict.tensors.spectrum import inverse_fourth_roots, lengths, orthogonal, uses_gram
 
 _TINY = torch.finfo(torch.float32).tiny
-
-_SQUARED = (1e-20, 1e20)
-"""Range of lengths of a Gram matrix in which its squares and products fit in 32 bits."""
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -134,6 +131,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         iterations: int,
         rows: Sequence[Tensor] | None = None,
         block: int | None = None,
+        roots: tuple[Sequence[Tensor], Sequence[Tensor]] | None = None,
     ) -> tuple[list[Tensor], Sequence[Tensor] | None]:
         """Return new arrays -P / |P|, from the orthogonal factor; see the base class.
 
@@ -149,16 +147,71 @@ class TorchBackend(AbstractBackend[Tensor]):
             for x, k in zip(stack, members, strict=True):
                 lerp(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
             if flattens:
-                stack = _orthogonal(stack, iterations, block)
+                stack = orthogonal(_whitened(stack, roots, members), iterations, block)
             moments = [rows[k] for k in members] if flattens and rows is not None else None
             stack = _negated_unit(stack, moments)
             for x, k in zip(stack, members, strict=True):
                 flat[k] = x.view(mean[k].shape).to(torch.promote_types(mean[k].dtype, x.dtype))
         return flat, rows
 
+    def diagonals(
+        self, like: Sequence[Tensor], longest: int, value: float
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Return flat diagonal matrices for both sides; see the base class."""
+        found: tuple[list[Tensor], list[Tensor]] = ([], [])
+        for x, sides in zip(like, self.matrices(like), strict=True):
+            for side, matrices in zip(sides, found, strict=True):
+                size = side if x.dim() > 1 and side <= longest else 0
+                flat = torch.zeros(size * size, dtype=widest([x]), device=x.device)
+                flat[:: size + 1] = value
+                matrices.append(flat)
+        return found
+
+    def covariances(
+        self,
+        left: Sequence[Tensor],
+        right: Sequence[Tensor],
+        value: Sequence[Tensor],
+        decay: float,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Update running covariances in place; see the base class."""
+        for own, other, x in zip(left, right, value, strict=True):
+            if not own.numel() + other.numel():
+                continue
+            x = x.reshape(as_matrix(x.shape)).to(torch.promote_types(own.dtype, x.dtype))
+            x = x / x.abs().amax().clamp_min(_TINY)
+            x = x / torch.linalg.vector_norm(x).clamp_min(_TINY)
+            for covariance, rows in ((own, x), (other, x.mT)):
+                if covariance.numel():
+                    square = covariance.view(len(rows), len(rows))
+                    square.addmm_(rows, rows.mT, beta=decay, alpha=1.0 - decay)
+        return list(left), list(right)
+
+    def inverse_roots(self, covariances: Sequence[Tensor]) -> list[Tensor]:
+        """Return new inverse fourth roots; covariances of one size are treated together."""
+        groups: dict[Any, list[int]] = defaultdict(list)
+        for k, x in enumerate(covariances):
+            groups[x.numel(), x.dtype, x.device].append(k)
+        found = [torch.empty_like(x) for x in covariances]
+        for (size, *_), members in groups.items():
+            side = math.isqrt(size)
+            if side:
+                stack = torch.stack([covariances[k].view(side, side) for k in members])
+                for k, root in zip(members, inverse_fourth_roots(stack), strict=True):
+                    found[k].copy_(root.reshape(-1))
+        return found
+
+    def counter(self, like: Sequence[Tensor]) -> Tensor:
+        """Return a 0-dim integer 0 on the host."""
+        return torch.zeros((), dtype=torch.int64)
+
+    def when(self, condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
+        """Return ``make()`` if a condition on the host holds, else ``otherwise``."""
+        return make() if condition else otherwise
+
     def _operations(self, like: Tensor, short: int, long: int, iterations: int) -> int:
         """Operations of one block, in the cheaper one of two ways."""
-        if _uses_gram(like.is_cuda, short, long):
+        if uses_gram(like.is_cuda, short, long):
             return 4 * short**2 * long + (8 * iterations - 6) * short**3
         return super()._operations(like, short, long, iterations)
 
@@ -208,8 +261,17 @@ def cosines(norms: Tensor, products: Tensor) -> Tensor:
     return (products / (left * right).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
 
 
-def _lengths(stack: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
+def _whitened(
+    stack: Tensor, roots: tuple[Sequence[Tensor], Sequence[Tensor]] | None, members: Sequence[int]
+) -> Tensor:
+    """Multiply K matrices of one shape with their roots from the left and from the right."""
+    for position, side in enumerate(stack.shape[-2:] if roots is not None else ()):
+        assert roots is not None
+        own = [roots[position][k] for k in members]
+        if own[0].numel():
+            factors = torch.stack(own).view(-1, side, side).to(stack)
+            stack = torch.bmm(stack, factors) if position else torch.bmm(factors, stack)
+    return stack
 
 
 def _negated_unit(stack: Tensor, moments: Sequence[Tensor] | None) -> Tensor:
@@ -219,85 +281,10 @@ def _negated_unit(stack: Tensor, moments: Sequence[Tensor] | None) -> Tensor:
     first.
     """
     if moments is None:
-        return stack.mul_(-1.0 / _lengths(stack)).contiguous()
+        return stack.mul_(-1.0 / lengths(stack)).contiguous()
     norms = torch.linalg.vector_norm(stack, dim=-1)
     squares = norms.square().div_(stack.shape[-1]).to(moments[0].device)
     torch._foreach_lerp_(list(moments), list(squares), 1.0 - ROW_MEMORY)
     roots = torch.stack(list(moments)).clamp_min(_TINY).sqrt().to(stack.device)
-    lengths = torch.linalg.vector_norm(norms / roots, dim=-1, keepdim=True).clamp_min(_TINY)
-    return stack.mul_((-1.0 / (roots * lengths).clamp_min(_TINY)).unsqueeze(-1)).contiguous()
-
-
-def _orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tensor:
-    """Return the orthogonal factor of every matrix of a stack of 32 or 64 bits."""
-    tall = stack.shape[-2] > stack.shape[-1]
-    x = stack.mT if tall else stack
-    matrices, short, long = x.shape
-    count, size = split_rows(short, block)
-    if count > 1:
-        x = F.pad(x, (0, 0, 0, count * size - short)).reshape(-1, size, long)
-    x = _normalised_rows(x) if size == 1 else _polar(x, iterations)
-    if count > 1:
-        x = x.reshape(matrices, -1, long)[:, :short]
-    return (x.mT if tall else x).to(stack.dtype)
-
-
-def _normalised_rows(x: Tensor) -> Tensor:
-    """Scale every row to length one."""
-    x = x / x.abs().amax(-1, keepdim=True).clamp_min(_TINY)
-    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_TINY)
-
-
-def _uses_gram(on_cuda: bool, short: int, long: int) -> bool:
-    """Whether to evaluate the polynomials on the Gram matrix and multiply it with X at the end.
-
-    For k polynomials, m rows and n columns, this takes (8 k - 6) m³ + 4 m² n operations; one
-    polynomial of X after the other takes 2 k m³ + 4 k m² n. The eigenvalues of the Gram matrix are
-    squares, which need more than the 16 bits that make accelerators fast.
-    """
-    return not on_cuda and 2 * long > 3 * short
-
-
-def _polar(x: Tensor, iterations: int) -> Tensor:
-    """Return the orthogonal factor of every wide matrix of a stack."""
-    x, gram, lengths = _with_gram(x)
-    inverse = 1.0 / (CUSHION * lengths.sqrt())
-    gram = gram * inverse.square()
-    polynomials = POLYNOMIALS[iterations]
-    if _uses_gram(x.is_cuda, *x.shape[-2:]):
-        return torch.bmm(_polynomial(gram, polynomials).mul_(inverse), x)
-    x = x * inverse
-    for k, (a, b, c) in enumerate(polynomials):
-        gram = torch.bmm(x, x.mT) if k else gram
-        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x
-
-
-def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return a stack, its Gram matrices and their norms, scaled if squares would leave 32 bits.
-
-    Only on the CPU, where reading does not wait, it is tested whether they would.
-    """
-    if x.device.type == "cpu":
-        gram = torch.bmm(x, x.mT)
-        lengths = _lengths(gram)
-        least, most = (float(end) for end in torch.aminmax(lengths))
-        if _SQUARED[0] < least and most < _SQUARED[1]:
-            return x, gram, lengths
-    x = x / x.abs().amax((-2, -1), keepdim=True).clamp_min(_TINY)
-    x = x.bfloat16() if x.is_cuda and x.dtype == torch.float32 else x
-    gram = torch.bmm(x, x.mT)
-    return x, gram, _lengths(gram)
-
-
-def _polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
-    """Return the polynomial of X Xᵀ that X is multiplied with."""
-    factor = None
-    for k, (a, b, c) in enumerate(polynomials):
-        step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
-        step.diagonal(dim1=-2, dim2=-1).add_(a)
-        factor = step if factor is None else torch.bmm(step, factor)
-        if k + 1 < len(polynomials):
-            gram = torch.bmm(torch.bmm(step, gram), step)
-    assert factor is not None
-    return factor
+    sizes = torch.linalg.vector_norm(norms / roots, dim=-1, keepdim=True).clamp_min(_TINY)
+    return stack.mul_((-1.0 / (roots * sizes).clamp_min(_TINY)).unsqueeze(-1)).contiguous()

@@ -32,6 +32,13 @@ KERNELS: dict[str, Callable[[Any, Any, Any, list[float]], Any]] = {
     "flatten_spectrum, levelled": lambda b, x, y, f: _flattened(b, x, y, b.zero_rows(x)),
     "flatten_spectrum, in parts": lambda b, x, y, f: _flattened(b, x, y, None, 2),
     "flatten_spectrum, by rows": lambda b, x, y, f: _flattened(b, x, y, None, 1),
+    "flatten_spectrum, whitened": lambda b, x, y, f: _flattened(
+        b, x, y, None, None, _roots(b, x, y)
+    ),
+    "covariances": lambda b, x, y, f: [*_covariances(b, x, y)[0], *_covariances(b, x, y)[1]],
+    "inverse_roots": lambda b, x, y, f: [*_roots(b, x, y)[0], *_roots(b, x, y)[1]],
+    "counter": lambda b, x, y, f: [b.counter(x) + 1] if x else [],
+    "when": lambda b, x, y, f: b.when(b.counter(x) == 0, lambda: x, y) if x else [],
     "zeros, float32": lambda b, x, y, f: b.copy(b.zeros(x, "float32"), y),
     "zeros, bfloat16": lambda b, x, y, f: b.average(b.zeros(x, "bfloat16"), y, 0.75),
 }
@@ -91,14 +98,32 @@ NUMPY_NARROW = replace(NUMPY, backend=ArrayBackend("bfloat16"))
 
 
 def _flattened(
-    backend: AbstractBackend[Any], x: Any, y: Any, rows: Any, block: int | None = None
+    backend: AbstractBackend[Any],
+    x: Any,
+    y: Any,
+    rows: Any,
+    block: int | None = None,
+    roots: Any = None,
 ) -> list[Any]:
     """Flatten twice; return the results, and the second moments of rows if there are any."""
     decays, found = 0.7 + 0.2 * backend.angles(x, y)[1], []
     for source in (y, x):
-        flat, rows = backend.flatten_spectrum(source, y, decays, 3, rows, block)
+        flat, rows = backend.flatten_spectrum(source, y, decays, 3, rows, block, roots)
         found += flat
     return found if rows is None else [*found, *rows]
+
+
+def _covariances(backend: AbstractBackend[Any], x: Any, y: Any) -> tuple[list[Any], list[Any]]:
+    """Of two values, where the longest sides are left out."""
+    left, right = backend.diagonals(x, 6, 0.1)
+    for value in (x, y):
+        left, right = backend.covariances(left, right, value, 0.75)
+    return left, right
+
+
+def _roots(backend: AbstractBackend[Any], x: Any, y: Any) -> tuple[list[Any], list[Any]]:
+    left, right = _covariances(backend, x, y)
+    return backend.inverse_roots(left), backend.inverse_roots(right)
 
 
 def check_backend(case: BackendUnderTest) -> None:
@@ -138,7 +163,7 @@ def check_kernel(
         ContractError: If the kernel disagrees with the reference.
     """
     generator = np.random.default_rng(seed)
-    flat = kernel.startswith("flatten_spectrum")
+    flat = kernel.startswith(("flatten_spectrum", "inverse_roots"))
     sides = [[generator.normal(size=shape) for shape in shapes] for _ in range(2)]
     if flat:
         # A multiple of the identity, because near rank deficiency rounding errors are unbounded.

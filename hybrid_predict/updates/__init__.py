@@ -5,8 +5,12 @@ from typing import Any
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.spectral import SpectralUpdate
+from hybrid_predict.updates.whitened import WhitenedUpdate
 
-UPDATES: dict[str, type[AbstractUpdate]] = {"spectral": SpectralUpdate}
+UPDATES: dict[str, type[AbstractUpdate]] = {
+    "spectral": SpectralUpdate,
+    "whitened": WhitenedUpdate,
+}
 """Every registered update by name."""
 
 
@@ -24,4 +28,11 @@ def make_update(choice: Any) -> AbstractUpdate:
     raise ConfigError("updates", f"one of {names}, or an AbstractUpdate", choice)
 
 
-__all__ = ["UPDATES", "AbstractUpdate", "SpectralUpdate", "UpdateState", "make_update"]
+__all__ = [
+    "UPDATES",
+    "AbstractUpdate",
+    "SpectralUpdate",
+    "UpdateState",
+    "WhitenedUpdate",
+    "make_update",
+]

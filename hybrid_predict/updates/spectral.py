@@ -129,12 +129,23 @@ class SpectralUpdate(AbstractUpdate):
             members
         )  # fmt: skip
         rows = [state.arrays["rows"][k] for k in members] if self.level_rows else None
+        roots = self._roots(state, members, gradients, backend)
         flat, moments = backend.flatten_spectrum(
-            average, gradients, keep, self.iterations, rows, state.block
+            average, gradients, keep, self.iterations, rows, state.block, roots
         )
         for k, row in zip(members, moments or (), strict=False):
             state.arrays["rows"][k] = row
         return flat
+
+    def _roots(
+        self,
+        state: UpdateState,
+        members: Sequence[int],
+        gradients: Sequence[Any],
+        backend: AbstractBackend[Any],
+    ) -> tuple[list[Any], list[Any]] | None:
+        """What matrices are multiplied with from the left and from the right; None for nothing."""
+        return None
 
     def operations(
         self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None

@@ -29,6 +29,7 @@ SETTINGS = {
     "vectors too": {"predictors": {**UNGATED, "vector": MomentumPredictor(gated=False)}},
     "by pattern": {"predictors": UNGATED, "speedup": 1.5, "cooldown_steps": 11},
     "fitted": {"predictors": {"hidden": FittedPredictor(gated=False)}},
+    "whitened": {"speedup": 1, "updates": {"hidden": "whitened"}},
     "gated": {},
     "two drifts": {
         "predictors": {"hidden": FittedPredictor(decays=(0.9, 0.5), last=True, gated=False)}
@@ -56,7 +57,7 @@ def in_64_bits(library: str) -> Any:
 WINDOWS = ("fitted", "gated", "two drifts")
 """Cases whose weights depend on windows, whose sums libraries round in different orders."""
 
-COMPILED = ("both", "vectors too", "gated", "two drifts")
+COMPILED = ("both", "whitened", "vectors too", "gated", "two drifts")
 """Cases of JAX: compiling takes seconds."""
 
 CASES = [
@@ -74,7 +75,7 @@ def test_every_library_has_the_engine_s_numbers(library: str, case: str) -> None
     atol = 1e-9 if case in WINDOWS else 1e-10
     assert ours.predicted == theirs.predicted
     assert ours.steps == theirs.steps == 90
-    assert (sum(ours.predicted) > 0) == (case not in ("corrected",))
+    assert (sum(ours.predicted) > 0) == (case not in ("corrected", "whitened"))
     for name, wanted in theirs.weights.items():
         np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=atol)
 

@@ -270,5 +270,7 @@ def test_an_update_is_a_value_that_its_name_stands_for(name):
 
 @pytest.mark.parametrize("choice", ["muon", None, 3])
 def test_an_unknown_update_is_refused_with_the_known_names(choice):
-    with pytest.raises(ConfigError, match="updates: expected one of spectral, or an Abstract"):
+    with pytest.raises(
+        ConfigError, match="updates: expected one of spectral, whitened, or an Abstract"
+    ):
         make_update(choice)
