@@ -169,7 +169,8 @@ class ArrayBackend(AbstractBackend[Any]):
             for side, matrices in zip(sides, found, strict=True):
                 size = side if x.ndim > 1 and side <= longest else 0
                 square = value * xp.eye(size, dtype=wide_dtype(x), **beside([x]))
-                matrices.append(xp.reshape(square, (-1,)))
+                (stored,) = self.zeros([xp.reshape(square, (-1,))])
+                matrices.append(cast(xp.reshape(square, (-1,)), stored.dtype))
         return found
 
     def covariances(
@@ -184,7 +185,7 @@ class ArrayBackend(AbstractBackend[Any]):
             ):
                 if covariance.shape[0]:
                     square = namespace(v).reshape(x @ _turned(x), (-1,))
-                    covariance = cast(_blend(covariance, square, decay), covariance.dtype)
+                    covariance = self._averaged(covariance, square, decay)
                 found.append(covariance)
         return new
 
@@ -194,8 +195,9 @@ class ArrayBackend(AbstractBackend[Any]):
         found = []
         for x in covariances:
             if x.shape[0]:
-                root = _shrunk(_polynomial(_shrunk(_square(x)), first))
-                x = cast(namespace(x).reshape(root @ _polynomial(root, second), (-1,)), x.dtype)
+                root = _shrunk(_polynomial(_shrunk(_wide(_square(x))), first))
+                flat = namespace(x).reshape(root @ _polynomial(root, second), (-1,))
+                x = self._stored(flat, x)
             found.append(x)
         return found
 
@@ -213,10 +215,13 @@ class ArrayBackend(AbstractBackend[Any]):
         return make() if bool(condition) else otherwise
 
     def _averaged(self, mean: Any, value: Any, decay: Any) -> Any:
-        found = _blend(_wide(mean), _wide(value), decay)
-        if self.history == "bfloat16" and not hasattr(namespace(mean), "bfloat16"):
+        return self._stored(_blend(_wide(mean), _wide(value), decay), mean)
+
+    def _stored(self, found: Any, like: Any) -> Any:
+        """Rounded to the type in which averages are stored."""
+        if self.history == "bfloat16" and not hasattr(namespace(like), "bfloat16"):
             found = _rounded(found)
-        return cast(found, mean.dtype)
+        return cast(found, like.dtype)
 
 
 def _wide(array: Any) -> Any:

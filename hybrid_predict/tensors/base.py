@@ -170,9 +170,9 @@ class AbstractBackend(ABC, Generic[Array]):
     ) -> tuple[list[Array], list[Array]]:
         """Return diagonal matrices for the rows and for the columns of each full array.
 
-        A matrix for a side of length m is a flat array of shape (m²,), of at least 32 bits, so that
-        it cannot be taken for a shard of a parameter. Sides longer than ``longest``, and those of
-        arrays of fewer than two dimensions, get an empty array.
+        A matrix for a side of length m is a flat array of shape (m²,), stored like :meth:`zeros`.
+        Flat, it cannot be taken for a shard of a parameter. Sides longer than ``longest`` get an
+        empty array, and so do those of arrays of fewer than two dimensions.
 
         Args:
             like: K arrays.

@@ -162,9 +162,8 @@ class TorchBackend(AbstractBackend[Tensor]):
         for x, sides in zip(like, self.matrices(like), strict=True):
             for side, matrices in zip(sides, found, strict=True):
                 size = side if x.dim() > 1 and side <= longest else 0
-                flat = torch.zeros(size * size, dtype=widest([x]), device=x.device)
-                flat[:: size + 1] = value
-                matrices.append(flat)
+                matrices += self.zeros([x.new_empty(size * size)])
+                matrices[-1][:: size + 1] = value
         return found
 
     def covariances(
@@ -178,13 +177,13 @@ class TorchBackend(AbstractBackend[Tensor]):
         for own, other, x in zip(left, right, value, strict=True):
             if not own.numel() + other.numel():
                 continue
-            x = x.reshape(as_matrix(x.shape)).to(torch.promote_types(own.dtype, x.dtype))
+            x = upcast(x).reshape(as_matrix(x.shape))
             x = x / x.abs().amax().clamp_min(_TINY)
             x = x / torch.linalg.vector_norm(x).clamp_min(_TINY)
             for covariance, rows in ((own, x), (other, x.mT)):
                 if covariance.numel():
-                    square = covariance.view(len(rows), len(rows))
-                    square.addmm_(rows, rows.mT, beta=decay, alpha=1.0 - decay)
+                    square = (rows @ rows.mT).reshape(-1)
+                    self.average([covariance], [square], decay)
         return list(left), list(right)
 
     def inverse_roots(self, covariances: Sequence[Tensor]) -> list[Tensor]:
@@ -196,7 +195,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         for (size, *_), members in groups.items():
             side = math.isqrt(size)
             if side:
-                stack = torch.stack([covariances[k].view(side, side) for k in members])
+                stack = torch.stack([upcast(covariances[k]).view(side, side) for k in members])
                 for k, root in zip(members, inverse_fourth_roots(stack), strict=True):
                     found[k].copy_(root.reshape(-1))
         return found

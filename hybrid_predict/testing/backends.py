@@ -33,7 +33,7 @@ KERNELS: dict[str, Callable[[Any, Any, Any, list[float]], Any]] = {
     "flatten_spectrum, in parts": lambda b, x, y, f: _flattened(b, x, y, None, 2),
     "flatten_spectrum, by rows": lambda b, x, y, f: _flattened(b, x, y, None, 1),
     "flatten_spectrum, whitened": lambda b, x, y, f: _flattened(
-        b, x, y, None, None, _roots(b, x, y)
+        b, x, y, None, None, _covariances(b, x, y)
     ),
     "covariances": lambda b, x, y, f: [*_covariances(b, x, y)[0], *_covariances(b, x, y)[1]],
     "inverse_roots": lambda b, x, y, f: [*_roots(b, x, y)[0], *_roots(b, x, y)[1]],
@@ -115,7 +115,7 @@ def _flattened(
 
 def _covariances(backend: AbstractBackend[Any], x: Any, y: Any) -> tuple[list[Any], list[Any]]:
     """Of two values, where the longest sides are left out."""
-    left, right = backend.diagonals(x, 6, 0.1)
+    left, right = backend.diagonals(x, 6, 1.0)
     for value in (x, y):
         left, right = backend.covariances(left, right, value, 0.75)
     return left, right

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate
-from hybrid_predict.updates import budget
+from hybrid_predict.updates import UPDATES, budget
 
 BATCH = 16
 
@@ -48,9 +48,11 @@ class Loop:
         return [p.detach().clone() for p in self.net.parameters()]
 
 
+@pytest.mark.parametrize("update", UPDATES)
 @pytest.mark.parametrize("limit", [0.0, 0.05, 0.1, 0.3, 1.0, 3.0, 1e9])
-def test_what_correcting_takes_is_the_most_that_the_budget_allows(limit):
-    ledger = (loop := Loop(max_overhead=limit).train(0, 3)).engine.ledger
+def test_what_correcting_takes_is_the_most_that_the_budget_allows(limit, update):
+    loop = Loop(max_overhead=limit, updates={"hidden": update}).train(0, 3)
+    ledger = loop.engine.ledger
     assert ledger.flops_per_step > 0
     assert ledger.correction_share <= limit
     (block,) = loop.blocks

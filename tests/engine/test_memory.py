@@ -82,12 +82,20 @@ def check(found, buffers, few=FEW):
         assert documented <= found[moment] <= documented + few, moment
 
 
+WHITENED = {"updates": {"hidden": "whitened"}}
+
 CASES = {
     # average and drift; a copy of what moved; weights before the update and their new direction
     "float32": ({}, torch.float32, {"between": 2, "open": 3, "updating": 5}),
     # half the history
     "bfloat16 history": (
         {"history_dtype": "bfloat16"}, torch.float32, {"between": 1, "open": 2, "updating": 4},
+    ),
+    # two covariances and their roots
+    "whitened": (WHITENED, torch.float32, {"between": 6, "open": 7, "updating": 9}),
+    "whitened, bfloat16 history": (
+        {**WHITENED, "history_dtype": "bfloat16"}, torch.float32,
+        {"between": 3, "open": 4, "updating": 6},
     ),
     # half the copies, and what rounding leaves out, which goes back as well
     "half precision": ({}, torch.bfloat16, {"between": 3, "open": 4.5, "updating": 6}),

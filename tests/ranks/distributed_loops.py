@@ -28,10 +28,12 @@ from hybrid_predict import (
     SpectralUpdate,
     StepRecord,
     UnsupportedSetupError,
+    WhitenedUpdate,
 )
 from hybrid_predict.tensors import ShardedBackend, ranks, shards
 
 STEPS, SPOILED = 24, 12
+WHITENED = {"hidden": WhitenedUpdate(decay=0.8)}
 
 
 def make_config(**changes: Any) -> HybridConfig:
@@ -351,6 +353,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, shadow": trained(sharded, make_config(shadow=True)),
     "fsdp2, bfloat16": trained(sharded, make_config(history_dtype="bfloat16")),
     "fsdp2, two in a row": trained(sharded, make_config(predict_steps=2)),
+    "fsdp2, whitened": trained(sharded, make_config(updates=WHITENED)),
     "tensor parallelism": trained(tensor_parallel, shared=True),
     "ddp, measured": measured(ddp()),
     "fsdp2, measured": measured(sharded),

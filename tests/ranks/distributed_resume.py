@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from loops import same_bits
 
-from distributed_loops import SPOILED, Loop, Net, make_config, outcome, sharded
+from distributed_loops import SPOILED, WHITENED, Loop, Net, make_config, outcome, sharded
 from faulty import Log
 from hybrid_predict import CheckpointError
 from hybrid_predict.tensors import ranks, shards
@@ -76,7 +76,7 @@ def refusal(loop: Loop, path: Path | None) -> dict[str, Any]:
 
 def other(folder: Path, saved: dict[str, Any], wrap: Callable[[Net], Any]) -> dict[str, Any]:
     """A run that another number of ranks has saved."""
-    loop = Loop(wrap, make_config())
+    loop = Loop(wrap, make_config(updates=WHITENED))
     with torch.no_grad():
         for name, p in loop.model.named_parameters():
             shards.local(p).copy_(shards.local_shard(saved["whole"][name], p))
@@ -97,12 +97,12 @@ def alone(folder: Path) -> dict[str, Any]:
     own = folder / f"alone-{dist.get_rank()}"
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
-    return other(folder, torch.load(folder / "fsdp2-0.pt"), sharded)
+    return other(folder, torch.load(folder / "whitened-0.pt"), sharded)
 
 
 def save_single(folder: Path) -> None:
     """What :func:`more` goes on from; without a group."""
-    loop = Loop()
+    loop = Loop(config=make_config(updates=WHITENED))
     loop.train(SPOILED)
     states = {"engine": loop.engine.state_dict(), "whole": loop.weights()}
     torch.save(states, folder / "single.pt")
@@ -113,6 +113,7 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, late, resumed": resumed("late", sharded, lag=3),
     "fsdp2, bfloat16, resumed": resumed("bfloat16", sharded, history_dtype="bfloat16"),
     "fsdp2, half, resumed": resumed("half", halved),
+    "fsdp2, whitened, resumed": resumed("whitened", sharded, updates=WHITENED),
     "more": more,
     "alone": alone,
 }

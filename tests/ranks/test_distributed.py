@@ -10,7 +10,7 @@ import torch
 from loops import same_bits
 from torch import distributed as dist
 
-from distributed_loops import STEPS, Loop, make_config, measured, outcome
+from distributed_loops import STEPS, WHITENED, Loop, make_config, measured, outcome
 from distributed_resume import save_single
 from hybrid_predict import Phase, Verdict
 from launcher import launch
@@ -35,6 +35,7 @@ SINGLE: dict[str, dict[str, Any]] = {
     "fsdp2, shadow": {"config": make_config(shadow=True)},
     "fsdp2, bfloat16": {"config": make_config(history_dtype="bfloat16")},
     "fsdp2, two in a row": {"config": make_config(predict_steps=2)},
+    "fsdp2, whitened": {"config": make_config(updates=WHITENED)},
     "tensor parallelism": {},
 }
 """Which loop of a single process does the same."""
@@ -53,7 +54,7 @@ LOSSES = {
     "ddp, spiked loss": "the loss of a verifying step stood far above its mean",
     "fsdp2, spiked loss": "the loss of a verifying step stood far above its mean",
 }
-RESUMED = ("fsdp2", "fsdp2, late", "fsdp2, bfloat16", "fsdp2, half")
+RESUMED = ("fsdp2", "fsdp2, late", "fsdp2, bfloat16", "fsdp2, half", "fsdp2, whitened")
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,13 @@ import torch
 from cases import BACKEND_CASES
 from torch import nn
 
-from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict import (
+    ConfigError,
+    HybridConfig,
+    HybridEngine,
+    SpectralUpdate,
+    WhitenedUpdate,
+)
 from hybrid_predict.tensors.base import as_matrix
 from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS
 from hybrid_predict.testing.updates import SHAPES, Correction, steps
@@ -18,12 +24,15 @@ from hybrid_predict.updates import UPDATES, make_update
 RATE = 0.002
 SIZES = (1.0, 0.2, 3.0, 0.5)
 MATRIX_SHAPES = {"square": (4, 4), "tall": (6, 2), "wide": (2, 5), "convolution": (3, 2, 2, 2)}
-SETTINGS = {
-    "default": {},
-    "constant share": {"damped": False, "newest": 0.3, "decay": 0.8},
-    "rows as they are": {"level_rows": False, "stretch": 1.0, "magnify": 1.0},
-    "to a higher rate": {"muon_rate": 0.05, "magnify": 20.0, "stretch": 1.2},
-    "five polynomials": {"iterations": 5},
+UNBOUNDED = {
+    "default": SpectralUpdate(bound=None),
+    "constant share": SpectralUpdate(bound=None, damped=False, newest=0.3, decay=0.8),
+    "rows as they are": SpectralUpdate(bound=None, level_rows=False, stretch=1.0, magnify=1.0),
+    "to a higher rate": SpectralUpdate(bound=None, muon_rate=0.05, magnify=20.0, stretch=1.2),
+    "five polynomials": SpectralUpdate(bound=None, iterations=5),
+    "whitened": WhitenedUpdate(bound=None),
+    "shorter sides whitened": WhitenedUpdate(bound=None, longest=3, covariance_decay=0.5),
+    "whitened seldom": WhitenedUpdate(bound=None, seen_every=3, roots_every=3),
 }
 
 everywhere = pytest.mark.parametrize("backend", BACKEND_CASES)
@@ -69,8 +78,44 @@ def displacements(update):
     return found
 
 
+class Covariance:
+    """A running covariance of one side in 64 bits, and its root by eigenvalues.
+
+    Args:
+        side: Its rows.
+        update: The whitened update.
+    """
+
+    def __init__(self, side, update):
+        self.value, self.root, self.update = np.zeros((side, side)), np.eye(side), update
+
+    def see(self, rows, step):
+        update, side = self.update, len(self.root)
+        if side > update.longest:
+            return
+        if step < 3 or step % update.seen_every == 0:
+            decay = update.covariance_decay**update.seen_every
+            square = rows @ rows.T / np.square(rows).sum()
+            self.value = decay * self.value + (1 - decay) * square
+        if step < 3 or step % update.roots_every == 0:
+            values, basis = np.linalg.eigh(self.value)
+            inverse = self.through(values, 3)
+            inverse = inverse / (CUSHION * (inverse**4).sum() ** 0.25)
+            self.root = basis * (inverse * self.through(inverse, 2)) @ basis.T
+
+    @staticmethod
+    def through(values, count):
+        """What the polynomials multiply a singular value with whose square is given."""
+        values = values / (CUSHION * (values**4).sum() ** 0.25)
+        factor = np.ones_like(values)
+        for a, b, c in POLYNOMIALS[count]:
+            step = a + b * values + c * values**2
+            factor, values = step * factor, values * step**2
+        return factor
+
+
 class Naive:
-    """The rule of the docstring in 64 bits, one matrix at a time, by singular values.
+    """The rule of the docstrings in 64 bits, one matrix at a time, by singular values.
 
     Args:
         update: Its settings.
@@ -80,6 +125,9 @@ class Naive:
         self.update, self.longest = update, 0.0
         self.mean = [np.zeros(as_matrix(shape)) for shape in MATRIX_SHAPES.values()]
         self.rows = [np.zeros(len(m)) for m in self.mean]
+        self.taken, self.sides = 0, []
+        if isinstance(update, WhitenedUpdate):
+            self.sides = [[Covariance(side, update) for side in m.shape] for m in self.mean]
 
     def factor(self, matrix):
         """The orthogonal factor, with singular values where the polynomials send them."""
@@ -98,7 +146,13 @@ class Naive:
         cosine = np.vdot(gradient, mean) / size if size else 0.0
         share = update.newest * (1 + cosine) if update.damped else update.newest
         self.mean[k] = mean = update.decay * mean + (1 - update.decay) * gradient
-        found = self.factor((1 - share) * mean + share * gradient)
+        target = (1 - share) * mean + share * gradient
+        if self.sides:
+            left, right = self.sides[k]
+            left.see(gradient, self.taken)
+            right.see(gradient.T, self.taken)
+            target = left.root @ target @ right.root
+        found = self.factor(target)
         if update.level_rows:
             self.rows[k] = 0.95 * self.rows[k] + 0.05 * np.square(found).mean(1)
             found = found / np.sqrt(self.rows[k])[:, None]
@@ -108,6 +162,7 @@ class Naive:
         update, shapes = self.update, [m.shape for m in self.mean]
         matrices = [g.numpy().astype(float).reshape(s) for g, s in zip(arrays, shapes, strict=True)]
         found = [self.direction(k, g) for k, g in enumerate(matrices)]
+        self.taken += 1
         own = [RATE * np.linalg.norm(g) for g in matrices]
         self.longest = max(self.longest, np.linalg.norm(own))
         unit = math.sqrt(sum(map(min, shapes)))
@@ -116,9 +171,9 @@ class Naive:
         return [factor * t * o * d for t, o, d in zip(tall, own, found, strict=True)]
 
 
-@pytest.mark.parametrize("case", SETTINGS)
+@pytest.mark.parametrize("case", UNBOUNDED)
 def test_unbounded_it_moves_as_the_naive_rule(case):
-    update = SpectralUpdate(bound=None, **SETTINGS[case])
+    update = UNBOUNDED[case]
     naive = Naive(update)
     for step, moved in enumerate(displacements(update)):
         for x, wanted in zip(moved, naive.step(gradients(step)), strict=True):
