@@ -29,7 +29,7 @@ from benchmarks.peers.outer import lookahead, snoo
 from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
 from hybrid_predict.testing.placebos import PLACEBOS
-from hybrid_predict.updates import SpectralUpdate
+from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
 
 SPEEDUP = 1.5
 """Every arm except the plain ones takes T / 1.5 full steps."""
@@ -119,6 +119,8 @@ _KRON = (0.125, 0.25, 0.5, 1.0, 2.0)
 _ADEMAMIX = (0.25, 0.5, 1.0, 2.0)
 _COEFFICIENTS = tuple(map(_predicted, (0, 0.35, 0.5, 1)))
 _NESTEROV = {".3": 0.3, ".6": 0.6}
+_WHITENED = {"hidden": "whitened"}
+
 _FITTED = {
     "fitted": ("drift", FittedPredictor()),
     "fitted-decays": ("three drifts", FittedPredictor(decays=(0.95, 0.8, 0.99))),
@@ -159,6 +161,15 @@ ARMS: dict[str, Arm] = {
             plugin={"max_overhead": 1e9, "updates": {"hidden": SpectralUpdate(bound=None)}}),
         Arm(name="corrected-unbounded", title="corrected, no length bound",
             plugin={"speedup": 1, "updates": {"hidden": SpectralUpdate(bound=None)}}),
+        Arm(name="whitened", title="corrected, whitened",
+            plugin={"speedup": 1, "updates": _WHITENED}),
+        Arm(name="whitened-any-cost", title="corrected, whitened, whatever it costs",
+            plugin={"speedup": 1, "max_overhead": 1e9, "updates": _WHITENED}),
+        Arm(name="hybrid-whitened", title="corrected, whitened + predicted, any cost",
+            plugin={"max_overhead": 1e9, "updates": _WHITENED}),
+        Arm(name="hybrid-whitened-unbounded",
+            title="corrected, whitened + predicted, any cost and any length",
+            plugin={"max_overhead": 1e9, "updates": {"hidden": WhitenedUpdate(bound=None)}}),
         Arm(name="all-kinds", title="corrected + predicted, all kinds",
             plugin={"predictors": dict.fromkeys(KINDS, _momentum(0.5))}),
         *(Arm(name=name, title=f"corrected + fitted, {title}",
