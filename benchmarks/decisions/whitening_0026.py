@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import nan
+from pathlib import Path
 from statistics import geometric_mean, mean
 from typing import Any
 
@@ -230,25 +232,31 @@ WAYS: dict[str, SpectralUpdate] = {
 """Updates by name."""
 
 
-def main() -> None:
-    """Train and add lines, or print means."""
-    parser = argparse.ArgumentParser(description="Train whitened corrected updates.")
+def run(description: str, ways: Mapping[str, SpectralUpdate], path: Path) -> None:
+    """Train what the command line names and add lines, or print means.
+
+    Args:
+        description: What the command does.
+        ways: Updates by name.
+        path: The file of lines.
+    """
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=SUITE, metavar="TASK")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], metavar="SEED")
     parser.add_argument("--table", action="store_true", help="Print means of what is there.")
     options = parser.parse_args()
     if options.table:
-        _table()
+        _table(path)
     torch.set_num_threads(1)
     for name in options.names:
         told, seeds = {"way": name}, options.seeds
-        add_runs(WAYS[name], told, options.tasks, seeds, RESULTS, max_overhead=1e9)
+        add_runs(ways[name], told, options.tasks, seeds, path, max_overhead=1e9)
 
 
-def _table() -> None:
+def _table(path: Path) -> None:
     found: dict[str, dict[str, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
-    for line in RESULTS.read_text().splitlines():
+    for line in path.read_text().splitlines():
         row = json.loads(line)
         found[row["way"]][row["task"]][row["seed"]] = row["loss"]
     for way, tasks in found.items():
@@ -274,4 +282,4 @@ def _speedup(task: str, losses: dict[int, float]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run("Train whitened corrected updates.", WAYS, RESULTS)
