@@ -49,7 +49,7 @@ class Products(Prototype):
     every: int = 10
     first: int = 3
 
-    def make(self, own: dict[str, Any], target: Tensor, newest: Tensor, number: int) -> Tensor:
+    def make(self, own: dict[Any, Any], target: Tensor, newest: Tensor, number: int) -> Tensor:
         """The levelled orthogonal factor of the product."""
         step, short = own["steps"], min(target.shape)
         if self.unit:

@@ -93,7 +93,8 @@ class Run:
         if step is None:
             return
         if block is not None:
-            self.record_event(describe_block(block, limit), logging.INFO, step)
+            updates = [g.plan.update for g in self.forecaster.groups if g.plan.update]
+            self.record_event(describe_block(block, limit, updates), logging.INFO, step)
         if operations > allowed:
             share = percent(ledger.correction_share or 0.0)
             self.record_event(describe_excess(share, limit), logging.WARNING, step)

@@ -97,7 +97,8 @@ def _log_limits(
 ) -> None:
     """Say what ``max_overhead`` has changed."""
     if (block := chosen_block(found)) is not None:
-        logger.info("%s.", describe_block(block, config.max_overhead).capitalize())
+        updates = [plan.update for plan in found.values() if plan.update]
+        logger.info("%s.", describe_block(block, config.max_overhead, updates).capitalize())
     before, after = ([p for p in each.values() if p.rule] for each in (unlimited, found))
     if len(after) < len(before):
         logger.warning("There are %s.", TOO_EXPENSIVE)

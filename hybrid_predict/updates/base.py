@@ -92,6 +92,10 @@ class AbstractUpdate(ABC):
             Lengths of shape (K,), in units of the parameters.
         """
 
+    def limited(self, block: int) -> str:
+        """Return what else blocks of so many rows change, as a clause for the log; or nothing."""
+        return ""
+
     def operations(
         self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None
     ) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from hybrid_predict.tensors.base import as_matrix
+from hybrid_predict.updates.base import AbstractUpdate
 
 SMALLEST_STEP = 1e8
 """Smallest number of operations of a full step in the budget of corrections.
@@ -49,10 +50,11 @@ def tried(block: int | None) -> list[int]:
     return [each or 0 for each in BLOCKS[: BLOCKS.index(block) + 1]]
 
 
-def describe_block(block: int, max_overhead: float) -> str:
-    """Say how many rows corrections treat together."""
+def describe_block(block: int, max_overhead: float, updates: Iterable[AbstractUpdate]) -> str:
+    """Say how many rows corrections treat together, and what else that changes."""
     rows = "rows one by one" if block == 1 else f"{block} rows at a time"
-    return f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"
+    told = f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"
+    return "; ".join([told, *sorted({update.limited(block) for update in updates} - {""})])
 
 
 def describe_excess(share: str, max_overhead: float) -> str:

@@ -91,8 +91,7 @@ class SpectralUpdate(AbstractUpdate):
         _check_range("share", self.share, 0.0, 1.0)
         if self.bound is not None:
             _check_range("bound", self.bound, 1.0, math.inf)
-        if not 0.0 <= self.decay < 1.0:
-            raise ConfigError("decay", "a number in [0, 1)", self.decay)
+        check_decay("decay", self.decay)
         for name in ("damped", "level_rows"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(name, "True or False", getattr(self, name))
@@ -163,6 +162,16 @@ class SpectralUpdate(AbstractUpdate):
             everyone = len(key) == len(state.shapes)
             state.parts[key] = state.stretch if everyone else state.stretch[list(key)]
         return own * factor * state.parts[key]
+
+
+def check_decay(name: str, value: object) -> None:
+    """Check the decay of a running average.
+
+    Raises:
+        ConfigError: If it is no number in [0, 1).
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0.0 <= value < 1.0:
+        raise ConfigError(name, "a number in [0, 1)", value)
 
 
 def _check_range(name: str, value: object, least: float, most: float) -> None:

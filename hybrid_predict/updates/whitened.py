@@ -11,7 +11,7 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.tensors.polynomials import ROOT_PRODUCTS
 from hybrid_predict.updates.base import UpdateState
-from hybrid_predict.updates.spectral import SpectralUpdate
+from hybrid_predict.updates.spectral import SpectralUpdate, check_decay
 
 SIDES = ("left", "right")
 
@@ -61,8 +61,7 @@ class WhitenedUpdate(SpectralUpdate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.covariance_decay < 1.0:
-            raise ConfigError("covariance_decay", "a number in [0, 1)", self.covariance_decay)
+        check_decay("covariance_decay", self.covariance_decay)
         for name in ("longest", "seen_every", "roots_every"):
             value = getattr(self, name)
             if type(value) is not int or value < 1:
@@ -119,6 +118,10 @@ class WhitenedUpdate(SpectralUpdate):
             for axis, side in enumerate(SIDES)
         )
         return left, right
+
+    def limited(self, block: int) -> str:
+        """Say which covariances are left out."""
+        return f"sides longer than {self._longest(block)} are not whitened"
 
     def operations(
         self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None

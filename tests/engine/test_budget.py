@@ -63,6 +63,12 @@ def test_what_correcting_takes_is_the_most_that_the_budget_allows(limit, update)
     assert block is None or share[1] > limit
 
 
+def test_what_is_not_whitened_is_told():
+    loop = Loop(max_overhead=1.0, updates={"hidden": "whitened"}).train(0, 2)
+    (block,) = loop.blocks
+    assert f"; sides longer than {block // 2} are not" in loop.engine.ledger.events[0]["reason"]
+
+
 @pytest.mark.parametrize(("limit", "told"), [(0.1, True), (1e9, False)])
 def test_what_the_budget_changes_is_told_once_and_counted(limit, told, caplog):
     with caplog.at_level(logging.INFO):

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 from functional_loops import KINDS, in_functions, in_the_engine, weights
 
-from hybrid_predict import ConfigError, HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict import (
+    ConfigError,
+    HybridConfig,
+    MomentumPredictor,
+    SpectralUpdate,
+    WhitenedUpdate,
+)
 from hybrid_predict.functional import correct, init
 from hybrid_predict.updates import budget
 
@@ -44,9 +50,10 @@ class Dear(SpectralUpdate):
     [
         (3.0, SpectralUpdate(), []),
         (0.3, SpectralUpdate(), ["INFO"]),
+        (0.3, WhitenedUpdate(), ["INFO"]),
         (0.3, Dear(), ["INFO", "WARNING"]),
     ],
-    ids=["in full", "limited", "too dear"],
+    ids=["in full", "limited", "not whitened", "too dear"],
 )
 def test_limits_are_told_as_in_the_engine(
     limit: float, update: SpectralUpdate, levels: list[str], caplog: pytest.LogCaptureFixture

@@ -16,8 +16,9 @@ from hybrid_predict import (
     SpectralUpdate,
     WhitenedUpdate,
 )
+from hybrid_predict.tensors import TorchBackend
 from hybrid_predict.tensors.base import as_matrix
-from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS
+from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, ROOT_PRODUCTS
 from hybrid_predict.testing.updates import SHAPES, Correction, steps
 from hybrid_predict.updates import UPDATES, make_update
 
@@ -283,6 +284,55 @@ def test_what_persists_is_followed_where_gradients_turn_back(backend):
             found = correction.directions([moved, *others])
         along.append(-np.vdot(found[0], persists))
     assert along[1] > 1.5 * along[0] > 0
+
+
+@everywhere
+@pytest.mark.parametrize(("longest", "block"), [(1, None), (8192, 4)])
+def test_without_covariances_it_is_the_spectral_update(backend, longest, block):
+    pair = [SpectralUpdate(), WhitenedUpdate(longest=longest)]
+    spectral, whitened = (Correction(update, BACKEND_CASES[backend]) for update in pair)
+    spectral.state.block = whitened.state.block = block
+    for arrays in steps(count=3, shapes=SHAPES):
+        for x, y in zip(spectral.directions(arrays), whitened.directions(arrays), strict=True):
+            np.testing.assert_array_equal(x, y)
+
+
+@everywhere
+def test_whitened_directions_level_what_gradients_have_more_of(backend):
+    loud, others = np.diag([100.0, 1.0, 1.0, 1.0]), [np.zeros(s) for s in list(SHAPES.values())[1:]]
+    found = {}
+    for update in (SpectralUpdate(level_rows=False), WhitenedUpdate(level_rows=False)):
+        correction = Correction(update, BACKEND_CASES[backend])
+        noise = np.random.default_rng(0)
+        for _ in range(40):
+            gradient = loud @ noise.normal(size=(4, 4)) + 0.1 * np.eye(4)
+            (direction, *_) = correction.directions([gradient, *others])
+        values = np.linalg.svd(direction, compute_uv=False)
+        found[type(update)] = values.min() / values.max()
+    assert found[WhitenedUpdate] > 1.2 * found[SpectralUpdate]
+
+
+@pytest.mark.parametrize("block", [None, 8, 6, 4, 1])
+def test_operations_of_whitening_are_those_of_the_sides_that_are_whitened(block):
+    like, backend = [torch.zeros(4, 2), torch.zeros(3)], TorchBackend()
+    update = WhitenedUpdate(seen_every=2, roots_every=5)
+    sides = {None: (4, 2), 8: (4, 2), 6: (2,), 4: (2,), 1: ()}[block]
+    products = sum(2 * s * 4 * 2 * 1.5 + 2 * ROOT_PRODUCTS * s**3 / 5 for s in sides)
+    plain = SpectralUpdate().operations(like, backend, block)
+    assert update.operations(like, backend, block) - plain == round(products)
+
+
+@pytest.mark.parametrize("name", ["longest", "seen_every", "roots_every"])
+@pytest.mark.parametrize("value", [0, 1.5, True, None])
+def test_whole_numbers_of_the_whitened_update_are_checked(name, value):
+    with pytest.raises(ConfigError, match=f"{name}: expected an integer of at least 1"):
+        WhitenedUpdate(**{name: value})
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.0, math.nan, "x"])
+def test_the_decay_of_covariances_is_checked(value):
+    with pytest.raises(ConfigError, match=r"covariance_decay: expected a number in \[0, 1\)"):
+        WhitenedUpdate(covariance_decay=value)
 
 
 FACTORS = (0.5, math.inf, math.nan)
