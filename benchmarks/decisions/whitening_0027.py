@@ -125,6 +125,8 @@ WAYS: dict[str, SpectralUpdate] = {
     "the same, orthogonal by 2 polynomials": Products(unit=True, iterations=2),
     "the same, roots by 2 + 2 polynomials": Products(unit=True, first=2),
     "the same, any length": Products(unit=True, bound=None),
+    "orthogonal (the default), half of every update": SpectralUpdate(share=0.5),
+    "orthogonal (the default), a fifth of every update": SpectralUpdate(share=0.2),
 }
 """Updates by name."""
 

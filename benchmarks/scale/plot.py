@@ -18,6 +18,7 @@ COLORS = {
     "corrected": "#edae49",
     "hybrid": "#d1495b",
     "corrected-any-cost": "#7a5195",
+    "whitened-any-cost": "#6b705c",
     "muon": "#30638e",
     "normuon": "#2a9d8f",
 }

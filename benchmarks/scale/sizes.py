@@ -16,7 +16,10 @@ COMPARED = ("corrected", "hybrid", "muon", "normuon")
 UNBOUNDED = "corrected-any-cost"
 """Corrected updates without the limit on their cost, which binds on small batches."""
 
-TUNED_AS = {"hybrid": "corrected", UNBOUNDED: "corrected"}
+WHITENED = "whitened-any-cost"
+"""The same for whitened updates."""
+
+TUNED_AS = {"hybrid": "corrected", UNBOUNDED: "corrected", WHITENED: "corrected"}
 """Arms that get the rate of another one."""
 
 
@@ -45,9 +48,9 @@ class Case:
 
 
 CASES = (
-    Case(64, 600, 2, (*COMPARED, UNBOUNDED)),
-    Case(32, 600, 2, (*COMPARED, UNBOUNDED)),
-    Case(64, 2400, 1),
+    Case(64, 600, 2, (*COMPARED, UNBOUNDED, WHITENED)),
+    Case(32, 600, 2, (*COMPARED, UNBOUNDED, WHITENED)),
+    Case(64, 2400, 1, (*COMPARED, UNBOUNDED, WHITENED)),
     Case(128, 600, 1, (*COMPARED, UNBOUNDED)),
     Case(64, 2400, 2),
     Case(64, 9600, 1),
