@@ -153,7 +153,7 @@ class _Module(pl.LightningModule):
         }
 
 
-TASK_SUBJECTS = ("cnn", "mlp", "pinn")
+TASK_SUBJECTS = ("cnn", "mlp", "pinn", "inr", "lora", "autoencoder", "gpt-0.2m")
 
 SUBJECTS = (*TASK_SUBJECTS, "chemprop")
 """What can be searched, by name."""
