@@ -18,7 +18,7 @@ from benchmarks.decisions.runs import FOLDER
 from benchmarks.decisions.whitening_0026 import TINY, run
 from hybrid_predict.tensors.polynomials import POLYNOMIALS
 from hybrid_predict.tensors.spectrum import _polynomial, lengths
-from hybrid_predict.updates import SpectralUpdate
+from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
 
 RESULTS = FOLDER / "whitening-0027.jsonl"
 
@@ -125,6 +125,7 @@ WAYS: dict[str, SpectralUpdate] = {
     "the same, orthogonal by 2 polynomials": Products(unit=True, iterations=2),
     "the same, roots by 2 + 2 polynomials": Products(unit=True, first=2),
     "the same, any length": Products(unit=True, bound=None),
+    "the whitened update": WhitenedUpdate(),
     "orthogonal (the default), half of every update": SpectralUpdate(share=0.5),
     "orthogonal (the default), a fifth of every update": SpectralUpdate(share=0.2),
 }
