@@ -29,7 +29,7 @@ from benchmarks.decisions.runs import FOLDER, add_runs, benchmark
 from benchmarks.tasks import TASKS
 from hybrid_predict.runs.evidence import speedup
 from hybrid_predict.tensors.polynomials import POLYNOMIALS
-from hybrid_predict.tensors.spectrum import _polynomial, lengths
+from hybrid_predict.tensors.spectrum import lengths, polynomial
 from hybrid_predict.updates import SpectralUpdate
 
 RESULTS = FOLDER / "whitening-0026.jsonl"
@@ -194,14 +194,14 @@ def _blocks(wide: Tensor) -> Tensor:
 
 def _inverse_root(stack: Tensor, polynomials: int) -> Tensor:
     """Inverse square roots of symmetric matrices, but for their scale."""
-    return _polynomial(stack / (1.01 * lengths(stack @ stack).sqrt()), POLYNOMIALS[polynomials])
+    return polynomial(stack / (1.01 * lengths(stack @ stack).sqrt()), POLYNOMIALS[polynomials])
 
 
 def _fourth(stack: Tensor) -> Tensor:
     """Inverse fourth roots: the square root B p(B) of an inverse square root B."""
     root = _inverse_root(stack, 3)
     root = root / (1.01 * lengths(root @ root).sqrt())
-    return root @ _polynomial(root, POLYNOMIALS[2])
+    return root @ polynomial(root, POLYNOMIALS[2])
 
 
 def _scaled(roots: Tensor, covariances: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from benchmarks.decisions.directions_0018 import Prototype
 from benchmarks.decisions.runs import FOLDER
 from benchmarks.decisions.whitening_0026 import TINY, run
 from hybrid_predict.tensors.polynomials import POLYNOMIALS
-from hybrid_predict.tensors.spectrum import _polynomial, lengths
+from hybrid_predict.tensors.spectrum import lengths, polynomial
 from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
 
 RESULTS = FOLDER / "whitening-0027.jsonl"
@@ -83,7 +83,7 @@ class Products(Prototype):
             return _low_rank(covariance, int(self.rank * short))
         root = _inverse(covariance.unsqueeze(0), self.first)
         root = _shrunk(root)
-        return (root @ _polynomial(root, POLYNOMIALS[2]))[0]
+        return (root @ polynomial(root, POLYNOMIALS[2]))[0]
 
 
 def _shrunk(stack: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def _shrunk(stack: Tensor) -> Tensor:
 
 def _inverse(stack: Tensor, polynomials: int) -> Tensor:
     """Inverse square roots of symmetric matrices, but for their scale."""
-    return _polynomial(_shrunk(stack), POLYNOMIALS[polynomials])
+    return polynomial(_shrunk(stack), POLYNOMIALS[polynomials])
 
 
 def _low_rank(covariance: Tensor, rank: int) -> Tensor:

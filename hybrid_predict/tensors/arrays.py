@@ -1,7 +1,8 @@
 """The plain reference of every kernel, once for all array libraries; others are tested against it.
 
 It is written against the array API standard (https://data-apis.org/array-api), changes no array,
-and looks at no value, so that ``jax.jit`` can trace it.
+and looks at no value, so that ``jax.jit`` can trace it. Only conditions are looked at where nothing
+is traced.
 """
 
 from __future__ import annotations
@@ -15,7 +16,13 @@ import numpy as np
 
 from hybrid_predict.errors import ConfigError, MissingExtraError
 from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend
-from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, ROOT_POLYNOMIALS, split_rows
+from hybrid_predict.tensors.polynomials import (
+    CUSHION,
+    POLYNOMIALS,
+    ROOT_FLOOR,
+    ROOT_POLYNOMIALS,
+    split_rows,
+)
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -174,45 +181,49 @@ class ArrayBackend(AbstractBackend[Any]):
         return found
 
     def covariances(
-        self, left: Sequence[Any], right: Sequence[Any], value: Sequence[Any], decay: Any
+        self,
+        left: Sequence[Any],
+        right: Sequence[Any],
+        value: Sequence[Any],
+        decay: Any,
+        due: Sequence[Any],
     ) -> tuple[list[Any], list[Any]]:
         """L and R, moved towards the covariances of values of unit length."""
-        new: tuple[list[Any], list[Any]] = ([], [])
-        for own, other, v in zip(left, right, value, strict=True):
-            matrix = _unit(namespace(v).reshape(_wide(v), self.matrices([v])[0]))
-            for found, covariance, x in zip(
-                new, (own, other), (matrix, _turned(matrix)), strict=True
-            ):
-                if covariance.shape[0]:
-                    square = namespace(v).reshape(x @ _turned(x), (-1,))
-                    covariance = self._averaged(covariance, square, decay)
-                found.append(covariance)
-        return new
+        rows = zip(left, right, value, due, strict=True)
+        pairs = [_when(now, partial(self._moved, own, v, decay), own) for *own, v, now in rows]
+        return [own for own, _ in pairs], [other for _, other in pairs]
 
-    def inverse_roots(self, covariances: Sequence[Any]) -> list[Any]:
-        """C^(-1/4), but for its scale: the square root B p(B) of the inverse square root B."""
-        first, second = ROOT_POLYNOMIALS
-        found = []
-        for x in covariances:
-            if x.shape[0]:
-                root = _shrunk(_polynomial(_shrunk(_wide(_square(x))), first))
-                flat = namespace(x).reshape(root @ _polynomial(root, second), (-1,))
-                x = self._stored(flat, x)
-            found.append(x)
+    def _moved(self, sides: Sequence[Any], value: Any, decay: Any) -> list[Any]:
+        """L and R of one array."""
+        matrix, found = _unit(namespace(value).reshape(_wide(value), self.matrices([value])[0])), []
+        for covariance, x in zip(sides, (matrix, _turned(matrix)), strict=True):
+            if covariance.shape[0]:
+                square = namespace(value).reshape(x @ _turned(x), (-1,))
+                covariance = self._averaged(covariance, square, decay)
+            found.append(covariance)
         return found
 
-    def counter(self, like: Sequence[Any]) -> Any:
-        """A 0-dim integer 0."""
-        xp = namespace(*like)
-        return xp.asarray(0, dtype=xp.int32, **beside(like))
+    def inverse_roots(
+        self, covariances: Sequence[Any], roots: Sequence[Any], due: Sequence[Any]
+    ) -> list[Any]:
+        """C^(-1/4), but for its scale: the square root B p(B) of the inverse square root B."""
+        rows = zip(covariances, roots, due, strict=True)
+        return [_when(now, partial(self._root, x), root) for x, root, now in rows]
 
-    def when(self, condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
-        """``make()`` if the condition holds; JAX decides on the device."""
-        if "jax" in type(condition).__module__:
-            import jax
+    def _root(self, covariance: Any) -> Any:
+        if not covariance.shape[0]:
+            return covariance
+        square, xp = _wide(_square(covariance)), namespace(covariance)
+        if self.history == "bfloat16":
+            identity = xp.eye(square.shape[0], dtype=square.dtype, **beside([square]))
+            square = square / _at_least(_norm(square)) + ROOT_FLOOR * identity
+        first, second = ROOT_POLYNOMIALS
+        root = _shrunk(_polynomial(_shrunk(square), first))
+        return self._stored(xp.reshape(root @ _polynomial(root, second), (-1,)), covariance)
 
-            return jax.lax.cond(condition, make, lambda: otherwise)
-        return make() if bool(condition) else otherwise
+    def counters(self, like: Sequence[Any]) -> list[Any]:
+        """A 0-dim integer 0 for each array, on its device."""
+        return [namespace(x).asarray(0, dtype=namespace(x).int32, **beside([x])) for x in like]
 
     def _averaged(self, mean: Any, value: Any, decay: Any) -> Any:
         return self._stored(_blend(_wide(mean), _wide(value), decay), mean)
@@ -319,13 +330,24 @@ def _shrunk(matrix: Any) -> Any:
 
 def _polynomial(gram: Any, iterations: int) -> Any:
     """What the polynomials of X multiply X with, from its Gram matrix."""
-    xp = namespace(gram)
+    xp, factor = namespace(gram), None
     identity = xp.eye(gram.shape[0], dtype=gram.dtype, **beside([gram]))
-    factor = identity
-    for a, b, c in POLYNOMIALS[iterations]:
+    for k, (a, b, c) in enumerate(POLYNOMIALS[iterations]):
         step = a * identity + b * gram + c * (gram @ gram)
-        factor, gram = step @ factor, step @ gram @ step
+        factor = step if factor is None else step @ factor
+        if k + 1 < iterations:
+            gram = step @ gram @ step
     return factor
+
+
+def _when(condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
+    """``make()`` if a 0-dim condition holds; where JAX traces it, it decides on the device."""
+    if "jax" in type(condition).__module__:
+        import jax
+
+        if isinstance(condition, jax.core.Tracer):
+            return jax.lax.cond(condition, make, lambda: otherwise)
+    return make() if bool(condition) else otherwise
 
 
 def _rounded(array: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from hybrid_predict.config import HISTORY_DTYPES
@@ -187,6 +187,7 @@ class AbstractBackend(ABC, Generic[Array]):
         right: Sequence[Array],
         value: Sequence[Array],
         decay: float,
+        due: Sequence[Any],
     ) -> tuple[list[Array], list[Array]]:
         r"""Update running covariances of rows and columns with the newest values.
 
@@ -198,23 +199,32 @@ class AbstractBackend(ABC, Generic[Array]):
             right: R of these arrays.
             value: V, the K newest values.
             decay: :math:`\rho` in [0, 1).
+            due: K 0-dim conditions made of :meth:`counters`; where one does not hold, L and R stay.
         """
 
     @abstractmethod
-    def inverse_roots(self, covariances: Sequence[Array]) -> list[Array]:
-        r"""Return :math:`C^{-1/4}` of each flat covariance C, but for its scale, as a flat array.
+    def inverse_roots(
+        self, covariances: Sequence[Array], roots: Sequence[Array], due: Sequence[Any]
+    ) -> list[Array]:
+        r"""Return :math:`C^{-1/4}` of each covariance C, but for its scale, in the same form.
 
         It is computed by the polynomials of ``tensors.polynomials``. Eigenvalues far below the
         largest get a smaller root than their own. The root of zero is a multiple of the identity.
+        Covariances that are stored in 16 bits are not quite positive, so :math:`2^{-7} \|C\|_F` is
+        added to their diagonals first.
+
+        Args:
+            covariances: C of K sides.
+            roots: The roots before.
+            due: K 0-dim conditions; where one does not hold, the root stays.
         """
 
     @abstractmethod
-    def counter(self, like: Sequence[Array]) -> Array:
-        """Return a 0-dim integer 0 that the host can read without waiting for a device."""
+    def counters(self, like: Sequence[Array]) -> list[Array]:
+        """Return a 0-dim integer 0 for each array.
 
-    @abstractmethod
-    def when(self, condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
-        """Return ``make()`` if a 0-dim condition holds, else ``otherwise``, of the same form."""
+        With torch they are on the host, so that no device is waited for when they are read.
+        """
 
     def flatten_operations(self, like: Sequence[Array], iterations: int, block: int | None) -> int:
         """Return the operations of the products in :meth:`flatten_spectrum`, for full arrays.

@@ -41,6 +41,9 @@ POLYNOMIALS: dict[int, tuple[tuple[float, float, float], ...]] = {
 ROOT_POLYNOMIALS = (3, 2)
 """Numbers of polynomials for the inverse square root of a covariance, and for the root of that."""
 
+ROOT_FLOOR = 2.0**-7
+"""What is added to the diagonals of covariances in 16 bits, in Frobenius norms."""
+
 ROOT_PRODUCTS = 17
 """Matrix products in :meth:`tensors.base.AbstractBackend.inverse_roots`."""
 

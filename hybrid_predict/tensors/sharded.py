@@ -93,13 +93,15 @@ class ShardedBackend(TorchBackend):
         right: Sequence[Tensor],
         value: Sequence[Tensor],
         decay: float,
+        due: Sequence[Any],
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Update the covariances of full tensors on every rank; one is gathered at a time."""
         self._check(value)
         for k, tensor in enumerate(self._tensors):
-            if left[k].numel() + right[k].numel():
+            if due[k] and left[k].numel() + right[k].numel():
                 complete = shards.full_tensor(value[k], tensor)
-                super().covariances(left[k : k + 1], right[k : k + 1], [complete], decay)
+                sides = left[k : k + 1], right[k : k + 1]
+                super().covariances(*sides, [complete], decay, [True])
         return list(left), list(right)
 
     def _counted(self, values: Tensor, power: int) -> Tensor:

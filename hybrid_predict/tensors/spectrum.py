@@ -63,7 +63,7 @@ def _polar(x: Tensor, iterations: int) -> Tensor:
     gram = gram * inverse.square()
     polynomials = POLYNOMIALS[iterations]
     if uses_gram(x.is_cuda, *x.shape[-2:]):
-        return torch.bmm(_polynomial(gram, polynomials).mul_(inverse), x)
+        return torch.bmm(polynomial(gram, polynomials).mul_(inverse), x)
     x = x * inverse
     for k, (a, b, c) in enumerate(polynomials):
         gram = torch.bmm(x, x.mT) if k else gram
@@ -88,7 +88,7 @@ def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return x, gram, lengths(gram)
 
 
-def _polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
+def polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
     """Return the polynomial of X Xᵀ that X is multiplied with."""
     factor = None
     for k, (a, b, c) in enumerate(polynomials):
@@ -101,18 +101,25 @@ def _polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]])
     return factor
 
 
-def inverse_fourth_roots(stack: Tensor) -> Tensor:
+def inverse_fourth_roots(stack: Tensor, floor: float = 0.0) -> Tensor:
     """Return the inverse fourth root of every covariance of a stack, but for its scale.
 
     The orthogonal factor of a root B of C is p(C) B, so p(C) is near the inverse of B. The same
     polynomials applied to that once more give the root of it.
+
+    Args:
+        stack: Covariances, shape (K, m, m), of 32 or 64 bits.
+        floor: Added to the diagonals, in Frobenius norms.
     """
     first, second = (POLYNOMIALS[count] for count in ROOT_POLYNOMIALS)
-    roots = _shrunk(_polynomial(_shrunk(stack), first))
-    return torch.bmm(roots, _polynomial(roots, second))
+    if floor:
+        stack = stack / lengths(stack)
+        stack.diagonal(dim1=-2, dim2=-1).add_(floor)
+    roots = shrunk(polynomial(shrunk(stack), first))
+    return torch.bmm(roots, polynomial(roots, second))
 
 
-def _shrunk(stack: Tensor) -> Tensor:
+def shrunk(stack: Tensor) -> Tensor:
     """Scale symmetric matrices so that the largest eigenvalue is not far below one."""
     stack = stack / lengths(stack)
     return stack / (CUSHION * lengths(torch.bmm(stack, stack)).sqrt())

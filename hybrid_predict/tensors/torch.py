@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend, as_matrix
+from hybrid_predict.tensors.polynomials import ROOT_FLOOR
 from hybrid_predict.tensors.spectrum import inverse_fourth_roots, lengths, orthogonal, uses_gram
 
 _TINY = torch.finfo(torch.float32).tiny
 
 _HALF = (torch.float16, torch.bfloat16)
+
+_TOGETHER = 2**20
+"""Entries of the covariances whose roots are computed together, with six copies in between."""
 
 
 def is_half(tensor: Tensor) -> bool:
@@ -146,8 +150,10 @@ class TorchBackend(AbstractBackend[Tensor]):
             stack = torch.empty(len(members), height, width, dtype=dtype, device=device)
             for x, k in zip(stack, members, strict=True):
                 lerp(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
+            if flattens and roots is not None:
+                _whiten(stack, roots, members)
             if flattens:
-                stack = orthogonal(_whitened(stack, roots, members), iterations, block)
+                stack = orthogonal(stack, iterations, block)
             moments = [rows[k] for k in members] if flattens and rows is not None else None
             stack = _negated_unit(stack, moments)
             for x, k in zip(stack, members, strict=True):
@@ -172,41 +178,42 @@ class TorchBackend(AbstractBackend[Tensor]):
         right: Sequence[Tensor],
         value: Sequence[Tensor],
         decay: float,
+        due: Sequence[Any],
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Update running covariances in place; see the base class."""
-        for own, other, x in zip(left, right, value, strict=True):
-            if not own.numel() + other.numel():
+        for own, other, x, now in zip(left, right, value, due, strict=True):
+            if not now or not own.numel() + other.numel():
                 continue
             x = upcast(x).reshape(as_matrix(x.shape))
             x = x / x.abs().amax().clamp_min(_TINY)
             x = x / torch.linalg.vector_norm(x).clamp_min(_TINY)
             for covariance, rows in ((own, x), (other, x.mT)):
                 if covariance.numel():
-                    square = (rows @ rows.mT).reshape(-1)
+                    square = (rows @ rows.mT).reshape(-1).to(covariance.device)
                     self.average([covariance], [square], decay)
         return list(left), list(right)
 
-    def inverse_roots(self, covariances: Sequence[Tensor]) -> list[Tensor]:
-        """Return new inverse fourth roots; covariances of one size are treated together."""
+    def inverse_roots(
+        self, covariances: Sequence[Tensor], roots: Sequence[Tensor], due: Sequence[Any]
+    ) -> list[Tensor]:
+        """Compute roots in place, several small ones of a size together; see the base class."""
         groups: dict[Any, list[int]] = defaultdict(list)
         for k, x in enumerate(covariances):
-            groups[x.numel(), x.dtype, x.device].append(k)
-        found = [torch.empty_like(x) for x in covariances]
-        for (size, *_), members in groups.items():
-            side = math.isqrt(size)
-            if side:
-                stack = torch.stack([upcast(covariances[k]).view(side, side) for k in members])
-                for k, root in zip(members, inverse_fourth_roots(stack), strict=True):
-                    found[k].copy_(root.reshape(-1))
-        return found
+            if due[k] and x.numel():
+                groups[x.numel(), x.dtype, x.device].append(k)
+        for (size, dtype, _), members in groups.items():
+            side, together = math.isqrt(size), max(1, _TOGETHER // size)
+            floor = ROOT_FLOOR if dtype in _HALF else 0.0
+            for start in range(0, len(members), together):
+                chosen = members[start : start + together]
+                stack = torch.stack([upcast(covariances[k]).view(side, side) for k in chosen])
+                for k, root in zip(chosen, inverse_fourth_roots(stack, floor), strict=True):
+                    roots[k].copy_(root.reshape(-1))
+        return list(roots)
 
-    def counter(self, like: Sequence[Tensor]) -> Tensor:
-        """Return a 0-dim integer 0 on the host."""
-        return torch.zeros((), dtype=torch.int64)
-
-    def when(self, condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
-        """Return ``make()`` if a condition on the host holds, else ``otherwise``."""
-        return make() if condition else otherwise
+    def counters(self, like: Sequence[Tensor]) -> list[Tensor]:
+        """Return a 0-dim integer 0 on the host for each tensor."""
+        return [torch.zeros((), dtype=torch.int64, device="cpu") for _ in like]
 
     def _operations(self, like: Tensor, short: int, long: int, iterations: int) -> int:
         """Operations of one block, in the cheaper one of two ways."""
@@ -260,17 +267,18 @@ def cosines(norms: Tensor, products: Tensor) -> Tensor:
     return (products / (left * right).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
 
 
-def _whitened(
-    stack: Tensor, roots: tuple[Sequence[Tensor], Sequence[Tensor]] | None, members: Sequence[int]
-) -> Tensor:
+def _whiten(
+    stack: Tensor, roots: tuple[Sequence[Tensor], Sequence[Tensor]], members: Sequence[int]
+) -> None:
     """Multiply K matrices of one shape with their roots from the left and from the right."""
-    for position, side in enumerate(stack.shape[-2:] if roots is not None else ()):
-        assert roots is not None
-        own = [roots[position][k] for k in members]
-        if own[0].numel():
-            factors = torch.stack(own).view(-1, side, side).to(stack)
-            stack = torch.bmm(stack, factors) if position else torch.bmm(factors, stack)
-    return stack
+    height, width = stack.shape[-2:]
+    # One by one: a stack of the roots can be larger than the matrices.
+    for x, k in zip(stack, members, strict=True):
+        left, right = roots[0][k], roots[1][k]
+        if left.numel():
+            x.copy_(left.view(height, height).to(x) @ x)
+        if right.numel():
+            x.copy_(x @ right.view(width, width).to(x))
 
 
 def _negated_unit(stack: Tensor, moments: Sequence[Tensor] | None) -> Tensor:
@@ -282,8 +290,8 @@ def _negated_unit(stack: Tensor, moments: Sequence[Tensor] | None) -> Tensor:
     if moments is None:
         return stack.mul_(-1.0 / lengths(stack)).contiguous()
     norms = torch.linalg.vector_norm(stack, dim=-1)
-    squares = norms.square().div_(stack.shape[-1]).to(moments[0].device)
+    squares = norms.square().div_(stack.shape[-1]).to(moments[0])
     torch._foreach_lerp_(list(moments), list(squares), 1.0 - ROW_MEMORY)
-    roots = torch.stack(list(moments)).clamp_min(_TINY).sqrt().to(stack.device)
+    roots = torch.stack(list(moments)).clamp_min(_TINY).sqrt().to(stack)
     sizes = torch.linalg.vector_norm(norms / roots, dim=-1, keepdim=True).clamp_min(_TINY)
     return stack.mul_((-1.0 / (roots * sizes).clamp_min(_TINY)).unsqueeze(-1)).contiguous()

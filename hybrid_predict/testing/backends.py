@@ -37,8 +37,7 @@ KERNELS: dict[str, Callable[[Any, Any, Any, list[float]], Any]] = {
     ),
     "covariances": lambda b, x, y, f: [*_covariances(b, x, y)[0], *_covariances(b, x, y)[1]],
     "inverse_roots": lambda b, x, y, f: [*_roots(b, x, y)[0], *_roots(b, x, y)[1]],
-    "counter": lambda b, x, y, f: [b.counter(x) + 1] if x else [],
-    "when": lambda b, x, y, f: b.when(b.counter(x) == 0, lambda: x, y) if x else [],
+    "counters": lambda b, x, y, f: [count + 1 for count in b.counters(x)],
     "zeros, float32": lambda b, x, y, f: b.copy(b.zeros(x, "float32"), y),
     "zeros, bfloat16": lambda b, x, y, f: b.average(b.zeros(x, "bfloat16"), y, 0.75),
 }
@@ -114,16 +113,19 @@ def _flattened(
 
 
 def _covariances(backend: AbstractBackend[Any], x: Any, y: Any) -> tuple[list[Any], list[Any]]:
-    """Of two values, where the longest sides are left out."""
+    """Of two values, where the longest sides are left out, and the second of two is not due."""
     left, right = backend.diagonals(x, 6, 1.0)
-    for value in (x, y):
-        left, right = backend.covariances(left, right, value, 0.75)
+    for value, least in ((x, 0), (y, 1)):
+        due = [count + (k % 2 == 0) >= least for k, count in enumerate(backend.counters(x))]
+        left, right = backend.covariances(left, right, value, 0.75, due)
     return left, right
 
 
 def _roots(backend: AbstractBackend[Any], x: Any, y: Any) -> tuple[list[Any], list[Any]]:
-    left, right = _covariances(backend, x, y)
-    return backend.inverse_roots(left), backend.inverse_roots(right)
+    sides, before = _covariances(backend, x, y), backend.diagonals(x, 6, 2.0)
+    due = [count + (k != 1) > 0 for k, count in enumerate(backend.counters(x))]
+    left, right = (backend.inverse_roots(*pair, due) for pair in zip(sides, before, strict=True))
+    return left, right
 
 
 def check_backend(case: BackendUnderTest) -> None:

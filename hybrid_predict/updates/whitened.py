@@ -9,14 +9,17 @@ from typing import Any, final
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.tensors import AbstractBackend
+from hybrid_predict.tensors.base import check_history
 from hybrid_predict.tensors.polynomials import ROOT_PRODUCTS
 from hybrid_predict.updates.base import UpdateState
 from hybrid_predict.updates.spectral import SpectralUpdate, check_decay
 
 SIDES = ("left", "right")
 
+_NAMES = (*SIDES, *(f"{side} root" for side in SIDES))
+
 EARLY = 3
-"""Full steps at the start whose gradients all count, with new roots after each."""
+"""First gradients of a matrix that all count, with new roots after each."""
 
 
 @final
@@ -30,8 +33,8 @@ class WhitenedUpdate(SpectralUpdate):
         L^{-1/4} \bigl( (1 - \nu_t) m + \nu_t g \bigr) R^{-1/4} = U \Sigma V^\top
 
     with the names of :class:`SpectralUpdate`, whose rule goes on from there. Rows and columns
-    whose gradients move together count less, and those with small gradients of their own count
-    more. On the benchmark this direction is better and takes more operations and memory.
+    whose gradients are large or move together count less. A gradient that is not finite counts as
+    the average. On the benchmark this direction is better and takes more operations and memory.
 
     Operations grow with the weights, not with the batch, so they are affordable where batches are
     large. With fewer rows in a block than twice a side, ``max_overhead`` leaves out the
@@ -40,10 +43,11 @@ class WhitenedUpdate(SpectralUpdate):
 
     Args:
         longest: Longest side that has a covariance, at least 1.
-        covariance_decay: :math:`\rho` per full step, in [0, 1).
-        seen_every: Full steps between two gradients that the covariances are updated with, at
-            least 1; the decay is :math:`\rho` to this power then.
-        roots_every: Full steps between two computations of the roots, at least 1.
+        covariance_decay: Decay per full step, in [0, 1); :math:`\rho` is this to the power of
+            ``seen_every``.
+        seen_every: Gradients of a matrix from one that its covariances are updated with to the
+            next, at least 1.
+        roots_every: Gradients from one computation of the roots to the next, at least 1.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -51,7 +55,7 @@ class WhitenedUpdate(SpectralUpdate):
     References:
         Roots of covariances: Gupta, Koren and Singer, Shampoo (2018),
         https://arxiv.org/abs/1802.09568
-        Whitened, then orthogonal: decision 26.
+        Whitened, then orthogonal: decisions 26 and 27.
     """
 
     longest: int = 8192
@@ -69,11 +73,12 @@ class WhitenedUpdate(SpectralUpdate):
 
     def init(self, like: Sequence[Any], backend: AbstractBackend[Any]) -> UpdateState:
         """Return the state of the spectral update, zero covariances, and the identity as roots."""
+        check_history(self.covariance_decay**self.seen_every, backend)
         state = super().init(like, backend)
         for name, value in (("", 0.0), (" root", 1.0)):
             pairs = zip(SIDES, backend.diagonals(like, self.longest, value), strict=True)
             state.arrays.update({side + name: matrices for side, matrices in pairs})
-        state.numbers["steps"] = backend.counter(like)
+        state.arrays["steps"] = backend.counters(like)
         return state
 
     def _roots(
@@ -84,44 +89,35 @@ class WhitenedUpdate(SpectralUpdate):
         backend: AbstractBackend[Any],
     ) -> tuple[list[Any], list[Any]] | None:
         """The inverse roots of both covariances, computed anew when it is their turn."""
-        steps = state.numbers["steps"]
-        state.numbers["steps"] = steps + 1
+        steps = [state.arrays["steps"][k] for k in members]
+        seen, turn = (
+            [(step < EARLY) | (step % every == 0) for step in steps]
+            for every in (self.seen_every, self.roots_every)
+        )
         decay = self.covariance_decay**self.seen_every
-        own = self._sides(state, members, "")
-        own = backend.when(
-            (steps < EARLY) | (steps % self.seen_every == 0),
-            lambda: backend.covariances(*own, gradients, decay),
-            own,
-        )
-        roots = backend.when(
-            (steps < EARLY) | (steps % self.roots_every == 0),
-            lambda: (backend.inverse_roots(own[0]), backend.inverse_roots(own[1])),
-            self._sides(state, members, " root"),
-        )
-        for name, found in (("", own), (" root", roots)):
-            for side, arrays in zip(SIDES, found, strict=True):
-                for k, array in zip(members, arrays, strict=True):
-                    if array.shape[0]:
-                        state.arrays[side + name][k] = array
-        return roots
+        sides = [self._used(state, members, axis, "") for axis in range(2)]
+        sides = list(backend.covariances(sides[0], sides[1], gradients, decay, seen))
+        roots = [
+            backend.inverse_roots(own, self._used(state, members, axis, " root"), turn)
+            for axis, own in enumerate(sides)
+        ]
+        for k, *new in zip(members, steps, *sides, *roots, strict=True):
+            state.arrays["steps"][k] = new[0] + 1
+            for name, array in zip(_NAMES, new[1:], strict=True):
+                if array.shape[0]:
+                    state.arrays[name][k] = array
+        return roots[0], roots[1]
 
-    def _sides(
-        self, state: UpdateState, members: Sequence[int], name: str
-    ) -> tuple[list[Any], list[Any]]:
-        """Arrays of both sides; empty ones for those that are not whitened in such blocks."""
-        longest = self._longest(state.block)
-        left, right = (
-            [
-                state.arrays[side + name][k][: None if state.shapes[k][axis] <= longest else 0]
-                for k in members
-            ]
-            for axis, side in enumerate(SIDES)
-        )
-        return left, right
+    def _used(self, state: UpdateState, members: Sequence[int], axis: int, name: str) -> list[Any]:
+        """Arrays of one side; empty ones for sides that are not whitened in such blocks."""
+        longest, arrays = self._longest_side(state.block), state.arrays[SIDES[axis] + name]
+        return [arrays[k] if state.shapes[k][axis] <= longest else arrays[k][:0] for k in members]
 
     def limited(self, block: int) -> str:
         """Say which covariances are left out."""
-        return f"sides longer than {self._longest(block)} are not whitened"
+        if (longest := block // 2) >= self.longest:
+            return ""
+        return f"sides longer than {longest} are not whitened" if longest else "none is whitened"
 
     def operations(
         self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None
@@ -130,11 +126,11 @@ class WhitenedUpdate(SpectralUpdate):
         products = 0.0
         for x, sides in zip(like, backend.matrices(like), strict=True):
             for side in sides if x.ndim > 1 else ():
-                if side <= self._longest(block):
+                if side <= self._longest_side(block):
                     products += 2 * side * math.prod(sides) * (1 + 1 / self.seen_every)
                     products += 2 * ROOT_PRODUCTS * side**3 / self.roots_every
         return super().operations(like, backend, block) + round(products)
 
-    def _longest(self, block: int | None) -> int:
+    def _longest_side(self, block: int | None) -> int:
         """The longest side with a covariance."""
         return self.longest if block is None else min(self.longest, block // 2)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from cases import BACKEND_CASES
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from hybrid_predict import (
     ConfigError,
@@ -16,9 +17,9 @@ from hybrid_predict import (
     SpectralUpdate,
     WhitenedUpdate,
 )
-from hybrid_predict.tensors import TorchBackend
+from hybrid_predict.tensors import ArrayBackend, TorchBackend
 from hybrid_predict.tensors.base import as_matrix
-from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, ROOT_PRODUCTS
+from hybrid_predict.tensors.polynomials import CUSHION, POLYNOMIALS, ROOT_FLOOR, ROOT_PRODUCTS
 from hybrid_predict.testing.updates import SHAPES, Correction, steps
 from hybrid_predict.updates import UPDATES, make_update
 
@@ -184,6 +185,24 @@ def test_unbounded_it_moves_as_the_naive_rule(case):
             )
 
 
+@pytest.mark.parametrize("name", UPDATES)
+def test_weights_of_64_bits_may_have_averages_of_16(name):
+    model = Matrices().double()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+    config = HybridConfig(
+        total_steps=9, speedup=1, updates={"hidden": name}, kinds={"*": "hidden"},
+        history_dtype="bfloat16", max_overhead=1e9,
+    )  # fmt: skip
+    with HybridEngine(model, optimizer, config) as engine:
+        for step in range(3):
+            engine.before_step()
+            for p, gradient in zip(model.parameters(), gradients(step), strict=True):
+                p.grad = gradient.double()
+            optimizer.step()
+            engine.after_step()
+    assert engine.ledger.corrected_steps == 3
+
+
 def own_lengths():
     """How long the optimizer's own updates are."""
     return [[RATE * float(g.norm()) for g in gradients(k)] for k in range(4)]
@@ -312,14 +331,88 @@ def test_whitened_directions_level_what_gradients_have_more_of(backend):
     assert found[WhitenedUpdate] > 1.2 * found[SpectralUpdate]
 
 
-@pytest.mark.parametrize("block", [None, 8, 6, 4, 1])
-def test_operations_of_whitening_are_those_of_the_sides_that_are_whitened(block):
-    like, backend = [torch.zeros(4, 2), torch.zeros(3)], TorchBackend()
-    update = WhitenedUpdate(seen_every=2, roots_every=5)
-    sides = {None: (4, 2), 8: (4, 2), 6: (2,), 4: (2,), 1: ()}[block]
-    products = sum(2 * s * 4 * 2 * 1.5 + 2 * ROOT_PRODUCTS * s**3 / 5 for s in sides)
-    plain = SpectralUpdate().operations(like, backend, block)
-    assert update.operations(like, backend, block) - plain == round(products)
+@pytest.mark.parametrize("block", [None, 16, 12, 8, 1])
+def test_operations_of_whitening_are_those_that_torch_counts(block):
+    update, backend, total = WhitenedUpdate(seen_every=2, roots_every=6), TorchBackend(), 0
+    like = [torch.zeros(8, 4), torch.zeros(4, 3, 2), torch.zeros(3)]
+    state, members = update.init(like, backend), range(3)
+    state.block = block
+    for step in range(9):
+        gradients = [torch.randn(x.shape) for x in like]
+        average, cosines = backend.zeros(like), torch.zeros(3)
+        with FlopCounterMode(display=False) as counter:
+            update.direction(state, members, average, gradients, cosines, backend)
+        total += counter.get_total_flops() if step >= 3 else 0
+    assert total / 6 == pytest.approx(update.operations(like, backend, block), abs=0.5)
+
+
+def test_arrays_of_any_library_need_as_many_products_for_a_root():
+    class Counted(np.ndarray):
+        products = 0
+
+        def __matmul__(self, other):
+            Counted.products += 1
+            return super().__matmul__(other)
+
+    eye = np.eye(5).reshape(-1).view(Counted)
+    ArrayBackend().inverse_roots([eye], [eye], [True])
+    assert Counted.products == ROOT_PRODUCTS
+
+
+@everywhere
+@pytest.mark.parametrize("size", [1e-30, 1e-18, 1e18, 1e30])
+def test_covariances_do_not_depend_on_the_size_of_gradients(backend, size):
+    case = BACKEND_CASES[backend]
+    matrix = np.random.default_rng(0).normal(size=(4, 3))
+    found = []
+    for factor in (1.0, size):
+        value = [case.load(factor * matrix, "float32")]
+        sides = case.backend.diagonals(value, 9, 1.0)
+        moved = case.backend.covariances(*sides, value, 0.5, [True])
+        found.append([case.dump(x) for (x,) in moved])
+    for x, y in zip(*found, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)
+
+
+@everywhere
+@pytest.mark.parametrize("period", [2, 5])
+def test_a_matrix_with_gradients_in_some_steps_only_is_whitened_by_all_of_them(backend, period):
+    seldom, always = (
+        Correction(WhitenedUpdate(decay=0.5), BACKEND_CASES[backend]) for _ in range(2)
+    )
+    for step, arrays in enumerate(steps(count=40, shapes=SHAPES)):
+        members = [0] if step % period else [0, 1]
+        seldom.step(arrays, members)
+        if step % period == 0:
+            always.step(arrays)
+    for name in ("left", "right", "left root", "right root", "steps"):
+        own = [BACKEND_CASES[backend].dump(c.state.arrays[name][1]) for c in (seldom, always)]
+        np.testing.assert_array_equal(*own)
+
+
+@pytest.mark.parametrize("rank", [1, 4])
+def test_roots_of_covariances_in_16_bits_are_near_the_exact_ones(rank):
+    generator, backend = np.random.default_rng(0), TorchBackend("bfloat16")
+    like = [torch.zeros(64, rank)]
+    left, right = backend.diagonals(like, 64, 0.0)
+    exact = np.zeros((64, 64))
+    for _ in range(60):
+        x = generator.normal(size=(64, rank))
+        left, right = backend.covariances(left, right, [torch.tensor(x).float()], 0.9, [True])
+        exact = 0.9 * exact + 0.1 * x @ x.T / np.square(x).sum()
+    roots, _ = backend.diagonals(like, 64, 1.0)
+    (root,) = backend.inverse_roots(left, roots, [True])
+    values, basis = np.linalg.eigh(exact / np.linalg.norm(exact) + ROOT_FLOOR * np.eye(64))
+    wanted = (basis * values**-0.25) @ basis.T
+    found = root.double().numpy().reshape(64, 64)
+    assert np.vdot(found, wanted) > 0.97 * np.linalg.norm(found) * np.linalg.norm(wanted)
+
+
+def test_a_decay_that_16_bits_cannot_store_is_refused():
+    like, backend = [torch.zeros(2, 2)], TorchBackend("bfloat16")
+    WhitenedUpdate(covariance_decay=0.98).init(like, backend)
+    with pytest.raises(ConfigError, match="history_dtype"):
+        WhitenedUpdate(covariance_decay=0.98, seen_every=1).init(like, backend)
 
 
 @pytest.mark.parametrize("name", ["longest", "seen_every", "roots_every"])
