@@ -71,6 +71,14 @@ def test_plan_trains_a_few_steps_and_writes_nothing(work, capsys):
     assert seen() == [[18, 18, 9]]
 
 
+@pytest.mark.parametrize("options", [[], ["--search"]])
+@pytest.mark.parametrize(("seeds", "told"), [("4", 1), ("5", 0)])
+def test_plan_says_how_many_seeds_a_verdict_needs(work, capsys, options, seeds, told):
+    assert cli.main(["audit", write(FILE), "--plan", "--seeds", seeds, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("A verdict needs at least 5 seeds; fewer only give a hint.") == told
+
+
 def test_ctrl_c_exits_with_130(work, monkeypatch, capsys):
     def stop(self: Any, full_steps: int, loss: float) -> None:
         raise KeyboardInterrupt
