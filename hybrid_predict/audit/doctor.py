@@ -19,7 +19,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine.overview import Overview, overview
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.runs.evidence import FULL
-from hybrid_predict.runs.runtime import quiet
+from hybrid_predict.runs.runtime import interruptible, quiet
 
 
 @dataclass
@@ -106,7 +106,8 @@ def _examine(
     trainer.callbacks = [plugin, *kept, Probe()]
     trainer.loggers, trainer.num_sanity_val_steps = [], 0
     try:
-        trainer.fit(model, **data)
+        with interruptible():
+            trainer.fit(model, **data)
     except _EnoughError:
         pass
     except (UnsupportedSetupError, ConfigError) as error:

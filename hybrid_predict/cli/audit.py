@@ -53,7 +53,7 @@ def _command(options: Namespace) -> int:
 
     Returns:
         0 for a verified saving, 4 for none, 3 if there are not enough seeds to tell, 2 if the
-        training failed, 130 after Ctrl-C.
+        training failed, 130 after Ctrl-C or SIGTERM.
     """
     need("The audit", ("cli", "lightning"))
     from hybrid_predict.audit.yaml_file import importable

@@ -51,6 +51,12 @@ def careless():
 def empty():
     return build(logger=False, limit_train_batches=0)
 
+def stopped():
+    import os, signal
+    from lightning.pytorch.callbacks import LambdaCallback
+    end = LambdaCallback(on_train_start=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    return build(logger=False, callbacks=[end])
+
 def leaving():
     raise SystemExit("no data here")
 
@@ -138,6 +144,12 @@ def test_a_set_up_that_is_refused_is_told_with_its_reason(capsys):
     assert status == doctor.REFUSED
     assert "works no. optimizer: expected" in out
     assert "LBFGS" in out
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_a_step_that_is_stopped_is_no_error_of_the_model(capsys):
+    assert cli.main(["doctor", "threads_of_mine:stopped"]) == 130
+    assert capsys.readouterr().err.startswith("hybrid-predict: stopped;")
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """What every command does alike: help, bad usage in one line, missing extras."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 
@@ -105,6 +107,42 @@ def test_the_schema_needs_neither_lightning_nor_figures():
         "assert not {'lightning', 'matplotlib', 'rich', 'mlflow'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_sigterm_ends_any_command_as_ctrl_c_does(capsys):
+    def stopped(options):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    command = Command("stops", "stops", lambda add: None, stopped)
+    assert run_program("program", "a program", {"stop": command}, ["stop"]) == 130
+    said = "program: stopped; what was finished is kept, and the same command goes on from there.\n"
+    assert capsys.readouterr().err == said
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_sigterm_that_is_ignored_stays_so_and_a_forked_worker_dies_of_it(capsys):
+    def forks(options):
+        worker = os.fork()
+        if worker == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+
+    command = Command("forks", "forks", lambda add: None, forks)
+    assert run_program("program", "a program", {"fork": command}, ["fork"]) == -signal.SIGTERM
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        ends = Command(
+            "ends",
+            "ends",
+            lambda add: None,
+            lambda options: os.kill(os.getpid(), signal.SIGTERM) or 0,
+        )
+        assert run_program("program", "a program", {"end": ends}, ["end"]) == 0
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_reader_of_a_table_that_has_enough_is_no_error(monkeypatch, capsys):
