@@ -5,8 +5,10 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
 from hybrid_predict import __version__, cli
 from hybrid_predict.cli.program import Command, run_program
@@ -98,6 +100,47 @@ def test_what_takes_a_while_is_said_on_a_terminal_only(capsys, monkeypatch, term
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal)
     assert cli.main(["schema"]) == 0
     assert capsys.readouterr().err == "hybrid-predict: loading torch …\n" * terminal
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"trainers": {}}, "Did you mean trainer?"),
+        ({"audit": {"retian": 0.9}}, "Did you mean retain?"),
+        ({"audit": {"hybrid": {"warmup_step": 3}}}, "Did you mean warmup_steps?"),
+        ({"audit": {"hybrid": {"updates": {"hiden": "spectral"}}}}, "parameter kinds"),
+        ({"audit": {"hybrid": {"updates": None}}}, "Write {} to correct nothing."),
+        ({"audit": {"hybrid": {"lag": "some"}}}, "lag: expected an integer"),
+        ({"audit": {"hybrid": ["lag"]}}, "hybrid: expected a mapping"),
+        ({"audit": {"seeds": "many"}}, "seeds: expected an integer"),
+        ({"audit": 3}, "audit: expected names and values"),
+        ({True: 3}, "got 'True'"),
+        ({"trainer": [1]}, "trainer: expected names and values"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("command", ["audit", "doctor"])
+def test_a_wrong_file_is_told_before_slow_imports(tmp_path, capsys, command, content, said):
+    file = tmp_path / "file.yaml"
+    whole = {"model": {"class_path": "no_module.Model"}, "trainer": {}, **content}
+    file.write_text(yaml.safe_dump(whole))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("torch", "lightning"):
+            for module in [m for m in sys.modules if m.split(".")[0] == name]:
+                patch.setitem(sys.modules, module, None)
+        assert cli.main([command, str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_a_file_is_checked_without_torch():
+    code = (
+        "import sys; from hybrid_predict.audit.file_content import check_file; "
+        "check_file('examples/audit.yaml'); "
+        "assert not {'torch', 'lightning'} & sys.modules.keys()"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=root)
 
 
 def test_the_schema_needs_neither_lightning_nor_figures():
