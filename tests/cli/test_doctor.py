@@ -57,6 +57,9 @@ def stopped():
     end = LambdaCallback(on_train_start=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
     return build(logger=False, callbacks=[end])
 
+def stopper() -> L.pytorch.callbacks.EarlyStopping:
+    return L.pytorch.callbacks.EarlyStopping("loss")
+
 def leaving():
     raise SystemExit("no data here")
 
@@ -124,6 +127,48 @@ def test_a_file_is_examined_with_its_own_settings(capsys):
     assert "paste Trainer(..., callbacks=[HybridPredict(speedup=2.0, warmup_steps=60)])" in out
     status, out = told(capsys, "file.yaml", "--speedup", "9")
     assert "speedup=9 asks for 8 predicted steps after every full step" in out
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (
+            "callbacks",
+            "[{class_path: Timer}, {class_path: EarlyStopping, init_args: {monitr: x}}]",
+            "trainer.callbacks.1.init_args: expected names that it has, got 'monitr'. "
+            "Did you mean monitor?",
+        ),
+        (
+            "callbacks",
+            "{class_path: lightning.pytorch.callbacks.Timer, init_args: {durations: 3}}",
+            "trainer.callbacks.init_args: expected names that it has, got 'durations'. "
+            "Did you mean duration?",
+        ),
+        (
+            "logger",
+            "{class_path: lightning.pytorch.loggers.CSVLoger}",
+            "trainer.logger.class_path: expected a class of lightning.pytorch.loggers, got "
+            "'CSVLoger'. Did you mean CSVLogger?",
+        ),
+    ],
+    ids=["callback by name", "callback by path", "logger"],
+)
+def test_a_misspelt_name_in_the_trainer_section_is_told(work, capsys, key, value, said):
+    file = FILE.replace("max_steps: 300", f"max_steps: 300, {key}: {value}")
+    (work / "file.yaml").write_text(file)
+    assert cli.main(["doctor", "file.yaml"]) == 2
+    assert capsys.readouterr().err == f"hybrid-predict: error: {said}\n"
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_callbacks_of_a_file_may_be_classes_and_functions(work, capsys):
+    callbacks = (
+        "[{class_path: LambdaCallback}, {class_path: threads_of_mine.stopper}, "
+        "{class_path: RichProgressBar, init_args: {refresh_rate: 2}}]"
+    )
+    file = FILE.replace("max_steps: 300", f"max_steps: 300, callbacks: {callbacks}")
+    (work / "file.yaml").write_text(file)
+    assert told(capsys, "file.yaml")[0] == 0
 
 
 @pytest.mark.filterwarnings("ignore:The number of training batches")
