@@ -63,7 +63,7 @@ def test_a_reader_who_has_enough_is_no_failed_training(work, monkeypatch, capsys
 
     monkeypatch.setattr("hybrid_predict.cli.audit._run", closed)
     with pytest.raises(BrokenPipeError):
-        COMMAND.run(Namespace(threads=None))
+        COMMAND.run(Namespace(threads=None, file=write(FILE)))
     assert capsys.readouterr().err == ""
 
 
