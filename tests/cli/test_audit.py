@@ -44,7 +44,7 @@ def test_audit_of_a_file(work, capsys):
         "1/4 full, seed 0",
         "hint from 1 seed",
         "(corrected against short): too few seeds to tell.",
-        "(hybrid against corrected): too few seeds to tell.",
+        "(hybrid against corrected, after 6 more full steps): too few seeds to tell.",
         "hybrid-predict-audit/report.html",
     ):
         assert said in " ".join(out.split())
