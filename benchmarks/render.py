@@ -176,17 +176,24 @@ def import_time() -> str:
     )
 
 
-def first_output() -> str:
-    """Return the table of each command's time to its first output and to its end."""
-    data = load("import_time.json")
+def first_output(data: Mapping[str, Any] | None = None) -> str:
+    """Return the table of each command's time to its first output and to its end.
+
+    Args:
+        data: What ``import_time`` has measured; None reads the committed file.
+    """
+    data = data or load("import_time.json")
     rows = [
         [f"`{r['command']}`", f"{r['first_output_seconds']:.2f}", f"{r['seconds']:.2f}"]
         for r in data["commands"]
     ]
-    busy = f"{data['load']:.0f} processes competed for {data['cores']} cores."
-    starts = f"Medians over {data['command_rounds']} starts of each command. Meanwhile {busy}"
+    rounds = data["command_rounds"]
+    starts = "One start" if rounds == 1 else f"Medians over {rounds} starts"
+    processes = f"{data['load']:.0f} process{'es' * (round(data['load']) != 1)}"
+    cores = f"{data['cores']} core{'s' * (data['cores'] != 1)}"
+    said = f"{starts} of each command. Meanwhile {processes} competed for {cores}."
     table = bench.markdown(["command", "to the first output, s", "to the end, s"], rows)
-    return f"{starts}\n\n{table}"
+    return f"{said}\n\n{table}"
 
 
 def size() -> str:

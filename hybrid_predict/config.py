@@ -127,9 +127,9 @@ class HybridConfig:
         for name in ("enabled", "shadow"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(name, "True or False", getattr(self, name))
-        _check_mapping("updates", self.updates, keys=KINDS)
-        _check_mapping("predictors", self.predictors, keys=KINDS)
-        _check_mapping("kinds", self.kinds, values=KINDS)
+        _check_mapping("updates", self.updates, "correct", keys=KINDS)
+        _check_mapping("predictors", self.predictors, "predict", keys=KINDS)
+        _check_mapping("kinds", self.kinds, "override", values=KINDS)
         for pattern in self.kinds:
             if not isinstance(pattern, str):
                 raise ConfigError("kinds", "glob patterns over parameter names", pattern)
@@ -196,11 +196,13 @@ def _check_length(name: str, value: Any) -> None:
 def _check_mapping(
     name: str,
     value: object,
+    verb: str,
     keys: tuple[str, ...] | None = None,
     values: tuple[str, ...] | None = None,
 ) -> None:
     if not isinstance(value, Mapping):
-        raise ConfigError(name, "a mapping", value)
+        remedy = f"Write {{}} to {verb} nothing." if value is None else ""
+        raise ConfigError(name, "a mapping", value, remedy)
     for allowed, found in ((keys, value.keys()), (values, value.values())):
         for item in found if allowed else ():
             if item not in allowed:  # type: ignore[operator]

@@ -63,8 +63,8 @@ class HybridPredict(TrainerCallback):
 
     Args:
         speedup: See :class:`HybridConfig`, also for all arguments up to ``lag``; None uses the
-            value in ``config``. ``total_steps`` is only used if the Trainer does not determine the
-            run's length.
+            value in ``config``, or else the default, so write ``updates={}`` to correct nothing.
+            ``total_steps`` is only used if the Trainer does not determine the run's length.
         config: A configuration, or its fields by name; the arguments above override it.
         skip_data: How to treat the batches of predicted steps: ``draw`` loads and discards them,
             ``tail`` skips as many at the end of each epoch (for shuffled data), ``none`` uses all

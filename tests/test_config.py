@@ -8,7 +8,8 @@ import math
 import pytest
 from loops import Bench
 
-from hybrid_predict import ConfigError, HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict import AuditConfig, ConfigError, HybridConfig, HybridEngine, SpectralUpdate
+from hybrid_predict.integrations.options import configuration
 
 INF, NAN = math.inf, math.nan
 
@@ -37,6 +38,23 @@ def test_bad_value_is_refused_by_name(argument, value):
     with pytest.raises(ConfigError, match=f"^{argument}: expected .*, got ") as caught:
         HybridConfig(**{argument: value})
     assert caught.value.argument == argument
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        lambda **fields: HybridConfig(**fields),
+        lambda **fields: AuditConfig(hybrid=fields),
+        lambda **fields: configuration(fields, {}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("argument", "verb"), [("updates", "correct"), ("predictors", "predict"), ("kinds", "override")]
+)
+def test_none_for_a_mapping_is_told_how_to_write_nothing(argument, verb, given):
+    said = f"^{argument}: expected a mapping, got None. Write {{}} to {verb} nothing.$"
+    with pytest.raises(ConfigError, match=said):
+        given(**{argument: None})
 
 
 def test_bad_values_are_tried_for_every_argument_that_can_be_checked_alone():

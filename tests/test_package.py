@@ -180,6 +180,7 @@ TRAINS_WITH_THE_CALLBACK = ("audit", "demo")
 
 IMPORTS_BY_NAME = {
     "hybrid_predict.__init__",
+    "hybrid_predict.audit.__init__",
     "hybrid_predict.audit.doctor",
     "hybrid_predict.cli.options",
     "hybrid_predict.integrations.lightning_packages",

@@ -10,10 +10,8 @@ from typing import Any, Literal
 
 from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, SHORT
 from hybrid_predict.runs.objects import OBJECTS, made
-from hybrid_predict.updates import make_update
 
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
@@ -126,10 +124,8 @@ class AuditConfig:
         if not config.predictors:
             remedy = "Without predicted steps the hybrid arm saves no full step."
             raise ConfigError("hybrid", "a predictor of some kind", config.predictors, remedy)
-        for choice in config.predictors.values():
-            make_predictor(choice)
-        for choice in config.updates.values():
-            make_update(choice)
+        if self.hybrid.keys() & set(OBJECTS):  # the defaults are right, and torch is slow
+            _check_choices(config)
         return config
 
     def corrected_config(self) -> HybridConfig:
@@ -152,6 +148,16 @@ class AuditConfig:
             "controls": {name: dict(changes) for name, changes in self.controls.items()},
         }
         return {**values, **plain}
+
+
+def _check_choices(config: HybridConfig) -> None:
+    from hybrid_predict.forecast.predictors import make_predictor
+    from hybrid_predict.updates import make_update
+
+    for choice in config.predictors.values():
+        make_predictor(choice)
+    for choice in config.updates.values():
+        make_update(choice)
 
 
 def _check_controls(controls: Any) -> None:

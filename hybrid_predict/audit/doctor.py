@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm
+from hybrid_predict.audit.file_content import is_file
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine.overview import Overview, overview
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.runs.evidence import FULL
-from hybrid_predict.runs.runtime import quiet
+from hybrid_predict.runs.runtime import interruptible, quiet
 
 
 @dataclass
@@ -106,7 +107,8 @@ def _examine(
     trainer.callbacks = [plugin, *kept, Probe()]
     trainer.loggers, trainer.num_sanity_val_steps = [], 0
     try:
-        trainer.fit(model, **data)
+        with interruptible():
+            trainer.fit(model, **data)
     except _EnoughError:
         pass
     except (UnsupportedSetupError, ConfigError) as error:
@@ -118,8 +120,11 @@ class _Arm(AuditArm):
     """A Trainer as the file has it, without what an audit adds to measure it."""
 
     def _callbacks(self, given: Any) -> list[Any]:
+        from lightning.pytorch.callbacks import ModelSummary, ProgressBar
+
         callbacks = given if isinstance(given, (list, tuple)) else [given]
-        return [c for c in callbacks if c is not None]
+        # Both are switched off, and Lightning refuses a Trainer that is given them all the same.
+        return [c for c in callbacks if not isinstance(c, (ProgressBar, ModelSummary, type(None)))]
 
 
 def _built(
@@ -129,7 +134,7 @@ def _built(
     from hybrid_predict.integrations.lightning import HybridPredict
     from hybrid_predict.integrations.reporter import event_folder
 
-    if ":" not in name or Path(name).exists():
+    if is_file(name):
         from hybrid_predict.audit.yaml_file import read_audit
 
         make_run, audited, _ = read_audit(name)

@@ -30,16 +30,16 @@ def earned(seeds: Sequence[Mapping[str, Any]], config: AuditConfig) -> dict[str,
     Returns:
         By mechanism: ``without`` and ``with``, the arms compared; ``mean``, ``sd`` and ``n`` of
         what was gained, positive if the mechanism made the metric better; its bounds ``lower`` and
-        ``upper``, None below two seeds; and ``reading``, what that says.
+        ``upper``, None below two seeds; ``more_full_steps``, how many full steps the arm with the
+        mechanism took beyond those of the other, a mean; and ``reading``, what the bounds say.
     """
     sign = 1.0 if config.mode == "min" else -1.0
     found = {}
     for mechanism, (without, with_it) in _COMPARED.items():
-        gains = [
-            sign * (arms[without]["metric"] - arms[with_it]["metric"])
-            for arms in seeds
-            if not (arms[without]["failure"] or arms[with_it]["failure"])
-        ]
+        pairs = [(arms[without], arms[with_it]) for arms in seeds]
+        sound = [pair for pair in pairs if not any(run["failure"] for run in pair)]
+        gains = [sign * (one["metric"] - other["metric"]) for one, other in sound]
+        more = [other["full_steps"] - one["full_steps"] for one, other in sound]
         limits = bounds(gains, config.alpha) if len(gains) > 1 else None
         lower, upper = (limits.lower, limits.upper) if limits else (None, None)
         found[mechanism] = {
@@ -48,6 +48,7 @@ def earned(seeds: Sequence[Mapping[str, Any]], config: AuditConfig) -> dict[str,
             **spread(gains),
             "lower": lower,
             "upper": upper,
+            "more_full_steps": spread(more)["mean"],
             "reading": _reading(len(gains), lower, upper),
         }
     return found
@@ -60,9 +61,16 @@ def sentences(found: Mapping[str, dict[str, Any]]) -> list[str]:
         if gain["n"]:
             sd = "" if gain["sd"] is None else f" ± {gain['sd']:.2g}"
             what = f"gained {signed(gain['mean'])}{sd}"
-            compared = f"({gain['with']} against {gain['without']})"
+            compared = f"({gain['with']} against {gain['without']}{_longer(gain)})"
             said.append(f"{name[0].upper()}{name[1:]} {what} {compared}: {gain['reading']}.")
     return said
+
+
+def _longer(gain: Mapping[str, Any]) -> str:
+    """How many more full steps the arm with a mechanism took, or fewer; empty if as many."""
+    more = round(gain["more_full_steps"] or 0)
+    what = "full step" if abs(more) == 1 else "full steps"
+    return f", after {abs(more):,} {'more' if more > 0 else 'fewer'} {what}" if more else ""
 
 
 def _reading(n: int, lower: float | None, upper: float | None) -> str:

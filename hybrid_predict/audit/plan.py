@@ -13,6 +13,7 @@ from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.run import conditions
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.audit.training import try_steps
+from hybrid_predict.runs.evidence import FEW_SEEDS
 from hybrid_predict.runs.runtime import quiet
 
 TRIED_STEPS = 12
@@ -49,6 +50,7 @@ class AuditPlan:
                 f"Full steps per run: {steps}.",
                 f"About {duration(self.seconds)} of training to come, at "
                 f"{pace(self.seconds_per_step)}",
+                *hint(self.seeds),
             )
         )
 
@@ -110,6 +112,12 @@ def pace(seconds_per_step: float) -> str:
         f"{1e3 * seconds_per_step:.3g} ms per plain full step. Validation, corrected updates, "
         "predicted steps and start-up are not included; on small models they take longer."
     )
+
+
+def hint(seeds: int) -> list[str]:
+    """The line of a plan with too few seeds for a verdict; none if there are enough."""
+    said = f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
+    return [said] if seeds < FEW_SEEDS else []
 
 
 def duration(seconds: float) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from hybrid_predict.audit.arm import MakeRun, planned_steps
 from hybrid_predict.audit.bisection import most_tests, tested
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.plan import duration, pace, trial
+from hybrid_predict.audit.plan import duration, hint, pace, trial
 from hybrid_predict.audit.searching import WAYS
 from hybrid_predict.audit.shared_runs import RunKey, SharedRuns
 from hybrid_predict.runs.evidence import FULL, SHORT
@@ -22,6 +22,7 @@ class SearchPlan:
     """What a search would do at most.
 
     Args:
+        seeds: Number of paired seeds.
         tests: Most candidates that are tested, over all arms.
         runs: Most runs.
         done: How many runs of its candidates are done; the search may need not all of them.
@@ -30,6 +31,7 @@ class SearchPlan:
         seconds: Most seconds of plain training still to come, by estimate, validation left out.
     """
 
+    seeds: int
     tests: int
     runs: int
     done: int
@@ -47,6 +49,7 @@ class SearchPlan:
                 f"{pace(self.seconds_per_step)} Without skill, full steps take the place of "
                 "predicted ones.",
                 "It is less if candidates are given up early.",
+                *hint(self.seeds),
             )
         )
 
@@ -89,6 +92,7 @@ def plan_search(
         return 0 if key in done else steps[name, speedup or config.speedups[0]]
 
     return SearchPlan(
+        seeds=config.seeds,
         tests=most_tests(len(config.speedups)) * len(WAYS),
         runs=most_runs(config),
         done=len(done),

@@ -16,13 +16,11 @@ from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.file_content import CLASSES, check_sections, load
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.objects import find_class
-
-_CLASSES = ("model", "data", "optimizer", "lr_scheduler")
-_SECTIONS = (*_CLASSES, "trainer", "audit", "seed_everything")
 
 
 def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
@@ -42,7 +40,7 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
         ConfigError: If the file cannot be read or Lightning refuses what it says.
     """
     path = Path(file)
-    content = _load(path)
+    content = load(path)
     with preserved():
         check_content(content)
         parsed = _build(path, None, ["--seed_everything=false"]).config
@@ -62,27 +60,6 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     return make_run, config, {"file": used}
 
 
-def _load(path: Path) -> dict[str, Any]:
-    """The file's content as plain data."""
-    import yaml  # type: ignore[import-untyped,unused-ignore]
-
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        remedy = f"The system says: {error.strerror}."
-        raise ConfigError("file", "a file that can be read", str(path), remedy) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        remedy = f"The parser says: {error}."
-        raise ConfigError("file", "YAML", str(path), remedy) from error
-    if not isinstance(content, dict):
-        raise ConfigError("file", "YAML with the sections model and trainer", str(path))
-    for name in ("model", "trainer"):
-        if name not in content:
-            remedy = "Write the file as for LightningCLI."
-            raise ConfigError("file", f"a section {name}", sorted(map(str, content)), remedy)
-    return content
-
-
 def check_content(content: Mapping[str, Any]) -> None:
     """Check the names and classes of a file; Lightning's parser would tell of them less clearly.
 
@@ -91,22 +68,24 @@ def check_content(content: Mapping[str, Any]) -> None:
     """
     import lightning.pytorch as pl
 
-    check_names("file", content, _SECTIONS)
-    for name in ("trainer", "audit"):
-        if not isinstance(content.get(name, {}), Mapping):
-            raise ConfigError(name, "names and values", content[name])
+    check_sections(content)
     check_names("trainer", content["trainer"], inspect.signature(pl.Trainer).parameters)
-    audit = content.get("audit", {})
-    check_names("audit", audit, AuditConfig.__dataclass_fields__)
-    AuditConfig(**audit)
-    for name in _CLASSES:
+    AuditConfig(**content.get("audit", {}))
+    for name in CLASSES:
         _check_class(name, content.get(name))
+    for name, value in content["trainer"].items():
+        for k, one in enumerate(value) if isinstance(value, list) else [(None, value)]:
+            _check_class(f"trainer.{name}" if k is None else f"trainer.{name}.{k}", one)
 
 
 def _check_class(section: str, value: Any) -> None:
-    """Check that a section's class can be imported, and takes its arguments."""
+    """Check that a class can be imported, and takes its arguments, if the value describes one."""
+    from lightning.pytorch import callbacks
+
     if not isinstance(value, Mapping) or not isinstance(value.get("class_path"), str):
         return  # a name alone, which Lightning looks up
+    if hasattr(callbacks, value["class_path"]):
+        value = {**value, "class_path": f"{callbacks.__name__}.{value['class_path']}"}
     find_class(section, value)
 
 
@@ -122,7 +101,7 @@ def _length(parsed: Any, key: str) -> int:
 def _check_keys(parsed: Any, control: str, keys: Iterable[str]) -> None:
     """Raise if a control changes what the file does not set."""
     for key in keys:
-        if key.split(".")[0] not in (*_CLASSES, "trainer") or key not in parsed:
+        if key.split(".")[0] not in (*CLASSES, "trainer") or key not in parsed:
             remedy = "Name keys that stand in the file's other sections."
             raise ConfigError(f"audit.controls.{control}", "a key of the file", key, remedy)
 
@@ -175,7 +154,7 @@ def _refused(path: Path, said: str) -> ConfigError:
     if key is None:
         remedy = f"Lightning says: {said.splitlines()[0]}"
         return ConfigError("file", "a configuration for LightningCLI", str(path), remedy)
-    value: Any = _load(path)
+    value: Any = load(path)
     for name in key[1].split("."):
         value = value.get(name) if isinstance(value, Mapping) else None
     return ConfigError(key[1], "a value of the type that it takes", value)

@@ -53,13 +53,17 @@ def _command(options: Namespace) -> int:
 
     Returns:
         0 for a verified saving, 4 for none, 3 if there are not enough seeds to tell, 2 if the
-        training failed, 130 after Ctrl-C.
+        training failed, 130 after Ctrl-C or SIGTERM.
     """
+    from hybrid_predict.audit.file_content import check_file
+
+    check_threads(options.threads)
+    under_way(f"checking {options.file}")
+    check_file(options.file)
     need("The audit", ("cli", "lightning"))
     from hybrid_predict.audit.yaml_file import importable
     from hybrid_predict.runs.runtime import threads
 
-    check_threads(options.threads)
     # A traceback's own exit status, 1, is none of the audit's outcomes.
     try:
         with importable(), threads(options.threads):

@@ -32,6 +32,8 @@ def _add_options(add: Any) -> None:
 
 
 def _run(options: Namespace) -> int:
+    if options.config is not None:
+        _check(options.config)
     under_way("loading torch")
     for title, text in (*_environment(), *_extras()):
         _tell(title, text)
@@ -48,6 +50,15 @@ def _run(options: Namespace) -> int:
     for title, text in _findings(found):
         _tell(title, text)
     return REFUSED if found.refused or found.plan is None else 0
+
+
+def _check(name: str) -> None:
+    """Check what can be checked of a file before slow imports."""
+    from hybrid_predict.audit.file_content import check_file, is_file
+
+    if is_file(name):
+        under_way(f"checking {name}")
+        check_file(name)
 
 
 def _environment() -> list[tuple[str, str]]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
@@ -50,8 +53,8 @@ def run_program(
         version: Version that ``--version`` prints.
 
     Returns:
-        The exit status: 2 for bad usage, 130 after Ctrl-C, 141 if the reader of a pipe has left,
-        else that of the command.
+        The exit status: 2 for bad usage, 130 after Ctrl-C or SIGTERM, 141 if the reader of a pipe
+        has left, else that of the command.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
@@ -59,7 +62,8 @@ def run_program(
             run = _parsed(name, description, commands, arguments, version)
         except SystemExit as end:  # --help and --version
             return int(end.code or 0)
-        return run()
+        with _sigterm_as_ctrl_c():
+            return run()
     except SystemExit as end:
         if isinstance(end.__context__, BrokenPipeError):  # rich: the reader of a pipe left
             return CUT_OFF
@@ -72,8 +76,31 @@ def run_program(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CUT_OFF
     except KeyboardInterrupt:
-        print(f"{name}: stopped; what was finished is kept.", file=sys.stderr)
+        said = "stopped; what was finished is kept, and the same command goes on from there."
+        print(f"{name}: {said}", file=sys.stderr)
         return INTERRUPTED
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM, so that what is finished is kept and told of."""
+    free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    if not free or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    own = os.getpid()
+
+    def stop(number: int, _: object) -> None:
+        if os.getpid() == own:
+            raise KeyboardInterrupt
+        signal.signal(number, signal.SIG_DFL)  # a forked worker of the user's data
+        os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class _Parser(ArgumentParser):

@@ -14,6 +14,9 @@ Run = Mapping[str, Any]
 """Entry of a run in a results file."""
 
 
+_GOES_ON = "What was finished is kept; the same command, without --overwrite, goes on."
+
+
 class Screen(Observer):
     """Shows a bar for all runs and one for the current run; prints a line for each finished run.
 
@@ -150,6 +153,7 @@ class Screen(Observer):
         show = self._console.print
         if results["partial"]:
             show(f"\nStopped after {len(results['runs'])} of {results['planned_runs']} runs.")
+            show(_GOES_ON, soft_wrap=True)
         self._show_table(*table)
         show(f"\n[bold]{conclusion['headline']}[/bold]\n{conclusion['text']}\n")
         for note in results.get("notes", ()):
@@ -181,7 +185,7 @@ class Screen(Observer):
         show = self._console.print
         self._show_table(titles, rows)
         if partial:
-            show("\nStopped; the same command goes on." + " So far:" * bool(line))
+            show(f"\nStopped. {_GOES_ON}" + " So far:" * bool(line), soft_wrap=True)
         if line:  # in it square brackets are Python's
             show(f"\n{line}", style="bold", markup=False, soft_wrap=True)
         show(f"\nResults:  {results}", soft_wrap=True)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, final
+
+import numpy as np
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional.plan import Plan, turned
@@ -68,10 +71,7 @@ def corrected(
     weights, arrays, numbers = dict(made.after), group.arrays, group.numbers
     if plan.update is not None:
         last = made.outputs_last
-        state = plan.update.init(turned([made.before[n] for n in names], last), backend)
-        _check_layout(state, group)
-        state.arrays = {name: list(values) for name, values in group.arrays.items()}
-        state.numbers, state.block = dict(group.numbers), plan.block
+        state = _state(plan, plan.update, group, made, backend)
         both, everyone = (turned(average, last), turned(new, last)), range(len(names))
         found = plan.update.direction(state, everyone, *both, cosines, backend)
         directions = turned(found, last, back=True)
@@ -87,11 +87,60 @@ def corrected(
     return weights, known_group, dict(zip(names, still, strict=True))
 
 
-def _check_layout(fresh: UpdateState, group: Group) -> None:
+def _state(
+    plan: Plan, update: AbstractUpdate, group: Group, made: Update, backend: ArrayBackend
+) -> UpdateState:
+    """The update's state, from what the group holds of it."""
+    like = [made.before[name] for name in plan.names]
+    make = _layout if _has_hash(update) else _layout.__wrapped__
+    found = make(update, tuple(tuple(x.shape) for x in like), made.outputs_last)
+    _check_layout(found, group)
+    stretch = None if found.stretch is None else backend.constants(found.stretch, like)
+    arrays = {name: list(values) for name, values in group.arrays.items()}
+    numbers = dict(group.numbers)
+    return UpdateState(arrays, numbers, found.matrices, stretch, block=plan.block)
+
+
+@final
+class _Layout(NamedTuple):
+    """What depends on shapes alone.
+
+    Args:
+        matrices: Rows and columns, as in the update's state.
+        stretch: Factor per array, or None.
+        arrays: Shapes of the state's arrays, by name.
+    """
+
+    matrices: tuple[tuple[int, int], ...]
+    stretch: tuple[float, ...] | None
+    arrays: dict[str, list[tuple[int, ...]]]
+
+
+def _has_hash(update: AbstractUpdate) -> bool:
+    """Whether an update can be a key; a frozen dataclass with a list in it cannot."""
+    try:
+        hash(update)
+    except TypeError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=256)
+def _layout(
+    update: AbstractUpdate, shapes: tuple[tuple[int, ...], ...], outputs_last: bool
+) -> _Layout:
+    """What a state has that is made for arrays of these shapes; made once, and by NumPy."""
+    like = turned([np.broadcast_to(np.zeros(()), shape) for shape in shapes], outputs_last)
+    state = update.init(like, ArrayBackend())
+    stretch = None if state.stretch is None else tuple(state.stretch.tolist())
+    arrays = {name: [tuple(x.shape) for x in xs] for name, xs in state.arrays.items()}
+    return _Layout(state.shapes, stretch, arrays)
+
+
+def _check_layout(found: _Layout, group: Group) -> None:
     """Check that a group's state has the shapes that it would have if it were made now."""
-    wanted, known = ([[x.shape for x in xs] for _, xs in sorted(arrays.items())]
-                     for arrays in (fresh.arrays, group.arrays))  # fmt: skip
-    if wanted != known:
+    known = {name: [tuple(x.shape) for x in xs] for name, xs in group.arrays.items()}
+    if found.arrays != known:
         raise ConfigError("outputs_last", "that of init", "the other layout of matrices")
 
 

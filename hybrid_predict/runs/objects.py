@@ -15,7 +15,9 @@ OBJECTS = ("updates", "predictors")
 
 
 def find_class(name: str, described: Mapping[str, Any]) -> Any:
-    """Return the class of ``class_path``, or None for a name without a module.
+    """Return the class, or a function that makes objects, of ``class_path``.
+
+    It is None for a name without a module.
 
     Args:
         name: Place of the description in the file, for messages.
@@ -37,7 +39,7 @@ def find_class(name: str, described: Mapping[str, Any]) -> Any:
     if not hasattr(found, wanted):
         remedy = did_you_mean(wanted, dir(found))
         raise ConfigError(f"{name}.class_path", f"a class of {module}", wanted, remedy)
-    if not inspect.isclass(getattr(found, wanted)):
+    if not callable(getattr(found, wanted)):
         raise ConfigError(f"{name}.class_path", "a class", path)
     arguments = described.get("init_args") or {}
     if not isinstance(arguments, Mapping):

@@ -23,6 +23,7 @@ from hybrid_predict.errors import ConfigError, MissingExtraError
 _CHATTY_LOGGERS = (
     "alembic",
     "lightning.fabric.utilities.seed",
+    "lightning.pytorch.trainer.connectors.signal_connector",
     "lightning.pytorch.utilities.rank_zero",
     "mlflow.store.db.utils",
 )

@@ -21,6 +21,7 @@ from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
+from hybrid_predict.audit.mechanisms import sentences
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.report.audit import write_audit_page
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
@@ -284,10 +285,19 @@ def test_plan_counts_finished_arms_and_changes_nothing(tmp_path):
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
-def made_up(hybrid: float, seeds: int = 5, mode: str = "min", corrected: float = 1.1) -> Any:
+def made_up(
+    hybrid: float,
+    seeds: int = 5,
+    mode: str = "min",
+    corrected: float = 1.1,
+    hybrid_steps: int = 12,
+) -> Any:
     """Results of runs that nobody trained."""
     sign = 1 if mode == "min" else -1
-    base = {FULL: (1.0, 18), SHORT: (1.2, 12), CORRECTED: (corrected, 12), HYBRID: (hybrid, 12)}
+    base = {
+        FULL: (1.0, 18), SHORT: (1.2, 12), CORRECTED: (corrected, 12),
+        HYBRID: (hybrid, hybrid_steps),
+    }  # fmt: skip
     runs = [
         {
             "arm": arm, "seed": k, "full_steps": steps, "predicted_steps": 0, "undone_steps": 0,
@@ -331,6 +341,25 @@ def test_each_mechanism_is_told_what_it_earned(corrected, hybrid, said, advised,
     assert correction["lower"] < correction["mean"] < correction["upper"]
     assert advised in " ".join(results["notes"])
     assert bool(advised) == ("HybridPredict(speedup=1) for 12 full" in " ".join(results["notes"]))
+
+
+@pytest.mark.parametrize(
+    ("steps", "told"),
+    [
+        (12, "(hybrid against corrected):"),
+        (13, "(hybrid against corrected, after 1 more full step):"),
+        (16, "(hybrid against corrected, after 4 more full steps):"),
+        (10, "(hybrid against corrected, after 2 fewer full steps):"),
+    ],
+)
+def test_other_numbers_of_full_steps_are_told_beside_what_was_gained(tmp_path, steps, told):
+    results, _ = made_up(1.0, hybrid_steps=steps)
+    correction, prediction = sentences(results["earned"])
+    assert "(corrected against short):" in correction
+    assert told in prediction
+    page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert (f"full steps: {steps - 12:+d}</td>" in page) == (steps != 12)
+    assert page.count("full steps: +") + page.count("full steps: -") == (steps != 12)
 
 
 @pytest.mark.parametrize("seeds", [1, 4])

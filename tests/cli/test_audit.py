@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,7 @@ def test_audit_of_a_file(work, capsys):
         "1/4 full, seed 0",
         "hint from 1 seed",
         "(corrected against short): too few seeds to tell.",
-        "(hybrid against corrected): too few seeds to tell.",
+        "(hybrid against corrected, after 6 more full steps): too few seeds to tell.",
         "hybrid-predict-audit/report.html",
     ):
         assert said in " ".join(out.split())
@@ -71,14 +73,32 @@ def test_plan_trains_a_few_steps_and_writes_nothing(work, capsys):
     assert seen() == [[18, 18, 9]]
 
 
-def test_ctrl_c_exits_with_130(work, monkeypatch, capsys):
-    def stop(self: Any, full_steps: int, loss: float) -> None:
-        raise KeyboardInterrupt
+@pytest.mark.parametrize("options", [[], ["--search"]])
+@pytest.mark.parametrize(("seeds", "told"), [("4", 1), ("5", 0)])
+def test_plan_says_how_many_seeds_a_verdict_needs(work, capsys, options, seeds, told):
+    assert cli.main(["audit", write(FILE), "--plan", "--seeds", seeds, *options]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count("A verdict needs at least 5 seeds; fewer only give a hint.") == told
 
-    monkeypatch.setattr(Screen, "stepped", stop)
-    assert cli.main(["audit", write(FILE)]) == 130
-    assert "Stopped after 0 of 4 runs." in capsys.readouterr().out
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(work, monkeypatch, capsys, number):
+    handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
+
+    def stop(self: Any, full_steps: int, loss: float) -> None:
+        if self._done == 1:
+            os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Screen, "stepped", stop)
+        assert cli.main(["audit", write(FILE)]) == 130
+    out, err = capsys.readouterr()
+    assert "Stopped after 1 of 4 runs.\nWhat was finished is kept; the same command" in out
+    assert err == ""
+    assert [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert (work / "hybrid-predict-audit" / "report.html").exists()
+    assert cli.main(["audit", "file.yaml"]) == 3
+    assert capsys.readouterr().out.count("done before") == 1
 
 
 @pytest.mark.parametrize(

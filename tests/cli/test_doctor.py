@@ -51,6 +51,15 @@ def careless():
 def empty():
     return build(logger=False, limit_train_batches=0)
 
+def stopped():
+    import os, signal
+    from lightning.pytorch.callbacks import LambdaCallback
+    end = LambdaCallback(on_train_start=lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    return build(logger=False, callbacks=[end])
+
+def stopper() -> L.pytorch.callbacks.EarlyStopping:
+    return L.pytorch.callbacks.EarlyStopping("loss")
+
 def leaving():
     raise SystemExit("no data here")
 
@@ -120,6 +129,48 @@ def test_a_file_is_examined_with_its_own_settings(capsys):
     assert "speedup=9 asks for 8 predicted steps after every full step" in out
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (
+            "callbacks",
+            "[{class_path: Timer}, {class_path: EarlyStopping, init_args: {monitr: x}}]",
+            "trainer.callbacks.1.init_args: expected names that it has, got 'monitr'. "
+            "Did you mean monitor?",
+        ),
+        (
+            "callbacks",
+            "{class_path: lightning.pytorch.callbacks.Timer, init_args: {durations: 3}}",
+            "trainer.callbacks.init_args: expected names that it has, got 'durations'. "
+            "Did you mean duration?",
+        ),
+        (
+            "logger",
+            "{class_path: lightning.pytorch.loggers.CSVLoger}",
+            "trainer.logger.class_path: expected a class of lightning.pytorch.loggers, got "
+            "'CSVLoger'. Did you mean CSVLogger?",
+        ),
+    ],
+    ids=["callback by name", "callback by path", "logger"],
+)
+def test_a_misspelt_name_in_the_trainer_section_is_told(work, capsys, key, value, said):
+    file = FILE.replace("max_steps: 300", f"max_steps: 300, {key}: {value}")
+    (work / "file.yaml").write_text(file)
+    assert cli.main(["doctor", "file.yaml"]) == 2
+    assert capsys.readouterr().err == f"hybrid-predict: error: {said}\n"
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_callbacks_of_a_file_may_be_classes_and_functions(work, capsys):
+    callbacks = (
+        "[{class_path: LambdaCallback}, {class_path: threads_of_mine.stopper}, "
+        "{class_path: RichProgressBar, init_args: {refresh_rate: 2}}]"
+    )
+    file = FILE.replace("max_steps: 300", f"max_steps: 300, callbacks: {callbacks}")
+    (work / "file.yaml").write_text(file)
+    assert told(capsys, "file.yaml")[0] == 0
+
+
 @pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_no_checkpoint_is_written_and_a_callback_that_is_off_is_examined_as_if_on(work, capsys):
     status, out = told(capsys, "threads_of_mine:careless")
@@ -138,6 +189,12 @@ def test_a_set_up_that_is_refused_is_told_with_its_reason(capsys):
     assert status == doctor.REFUSED
     assert "works no. optimizer: expected" in out
     assert "LBFGS" in out
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_a_step_that_is_stopped_is_no_error_of_the_model(capsys):
+    assert cli.main(["doctor", "threads_of_mine:stopped"]) == 130
+    assert capsys.readouterr().err.startswith("hybrid-predict: stopped;")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """What every command does alike: help, bad usage in one line, missing extras."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+import yaml
 
 from hybrid_predict import __version__, cli
 from hybrid_predict.cli.program import Command, run_program
@@ -98,6 +102,47 @@ def test_what_takes_a_while_is_said_on_a_terminal_only(capsys, monkeypatch, term
     assert capsys.readouterr().err == "hybrid-predict: loading torch …\n" * terminal
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"trainers": {}}, "Did you mean trainer?"),
+        ({"audit": {"retian": 0.9}}, "Did you mean retain?"),
+        ({"audit": {"hybrid": {"warmup_step": 3}}}, "Did you mean warmup_steps?"),
+        ({"audit": {"hybrid": {"updates": {"hiden": "spectral"}}}}, "parameter kinds"),
+        ({"audit": {"hybrid": {"updates": None}}}, "Write {} to correct nothing."),
+        ({"audit": {"hybrid": {"lag": "some"}}}, "lag: expected an integer"),
+        ({"audit": {"hybrid": ["lag"]}}, "hybrid: expected a mapping"),
+        ({"audit": {"seeds": "many"}}, "seeds: expected an integer"),
+        ({"audit": 3}, "audit: expected names and values"),
+        ({True: 3}, "got 'True'"),
+        ({"trainer": [1]}, "trainer: expected names and values"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("command", ["audit", "doctor"])
+def test_a_wrong_file_is_told_before_slow_imports(tmp_path, capsys, command, content, said):
+    file = tmp_path / "file.yaml"
+    whole = {"model": {"class_path": "no_module.Model"}, "trainer": {}, **content}
+    file.write_text(yaml.safe_dump(whole))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("torch", "lightning"):
+            for module in [m for m in sys.modules if m.split(".")[0] == name]:
+                patch.setitem(sys.modules, module, None)
+        assert cli.main([command, str(file)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+def test_a_file_is_checked_without_torch():
+    code = (
+        "import sys; from hybrid_predict.audit.file_content import check_file; "
+        "check_file('examples/audit.yaml'); "
+        "assert not {'torch', 'lightning'} & sys.modules.keys()"
+    )
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, cwd=root)
+
+
 def test_the_schema_needs_neither_lightning_nor_figures():
     """They take seconds to import."""
     code = (
@@ -105,6 +150,42 @@ def test_the_schema_needs_neither_lightning_nor_figures():
         "assert not {'lightning', 'matplotlib', 'rich', 'mlflow'} & sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_sigterm_ends_any_command_as_ctrl_c_does(capsys):
+    def stopped(options):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    command = Command("stops", "stops", lambda add: None, stopped)
+    assert run_program("program", "a program", {"stop": command}, ["stop"]) == 130
+    said = "program: stopped; what was finished is kept, and the same command goes on from there.\n"
+    assert capsys.readouterr().err == said
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_sigterm_that_is_ignored_stays_so_and_a_forked_worker_dies_of_it(capsys):
+    def forks(options):
+        worker = os.fork()
+        if worker == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+
+    command = Command("forks", "forks", lambda add: None, forks)
+    assert run_program("program", "a program", {"fork": command}, ["fork"]) == -signal.SIGTERM
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        ends = Command(
+            "ends",
+            "ends",
+            lambda add: None,
+            lambda options: os.kill(os.getpid(), signal.SIGTERM) or 0,
+        )
+        assert run_program("program", "a program", {"end": ends}, ["end"]) == 0
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_reader_of_a_table_that_has_enough_is_no_error(monkeypatch, capsys):

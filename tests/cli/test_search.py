@@ -53,7 +53,8 @@ def test_a_search_that_is_stopped_at_once_says_how_to_go_on(work, monkeypatch, c
 
     monkeypatch.setattr(Screen, "stepped", stop)
     assert cli.main(["audit", write(FILE), "--search"]) == 130
-    assert "Stopped; the same command goes on.\n" in capsys.readouterr().out
+    said = "Stopped. What was finished is kept; the same command, without --overwrite, goes on.\n"
+    assert said in capsys.readouterr().out
 
 
 def test_a_reader_who_has_enough_is_no_failed_training(work, monkeypatch, capsys):
@@ -62,7 +63,7 @@ def test_a_reader_who_has_enough_is_no_failed_training(work, monkeypatch, capsys
 
     monkeypatch.setattr("hybrid_predict.cli.audit._run", closed)
     with pytest.raises(BrokenPipeError):
-        COMMAND.run(Namespace(threads=None))
+        COMMAND.run(Namespace(threads=None, file=write(FILE)))
     assert capsys.readouterr().err == ""
 
 

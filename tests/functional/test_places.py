@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ import pytest
 import torch
 from functional_loops import KINDS, in_functions, weights
 
-from hybrid_predict import ConfigError, HybridConfig, MissingExtraError, MomentumPredictor
+from hybrid_predict import (
+    ConfigError,
+    HybridConfig,
+    MissingExtraError,
+    MomentumPredictor,
+    SpectralUpdate,
+)
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.functional import (
     correct,
@@ -192,6 +199,36 @@ def test_what_a_call_cannot_use_is_refused_by_name(case: str) -> None:
         changes = {"state": init(weights(), settings), "config": settings, **changes}
     with pytest.raises(ConfigError, match=f"^{words}"):
         called(name, **changes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counting(SpectralUpdate):
+    """Notes how often its state is made."""
+
+    noted: Any = ()
+
+    def init(self, like: Any, backend: Any) -> Any:
+        MADE.append(len(like))
+        return super().init(like, backend)
+
+
+MADE: list[int] = []
+
+
+@pytest.mark.parametrize(("noted", "fewest"), [((), True), ([], False)], ids=["hash", "no hash"])
+def test_a_call_makes_no_state_to_learn_its_shapes(noted: Any, fewest: bool) -> None:
+    own = HybridConfig(speedup=1, kinds=KINDS, updates={"hidden": Counting(noted=noted)})
+    before, states = weights(), {}
+    for name, config in {"own": own, "plain": CONFIG}.items():
+        state = init(before, config)
+        MADE.clear()
+        for _ in range(3):
+            after = {n: 0.9 * x for n, x in before.items()}
+            found, state = correct(state, before, before, after, 0.01, config=config)
+        states[name] = found
+        if name == "own":
+            assert len(MADE) == (1 if fewest else 3)
+    assert all((states["own"][n] == x).all() for n, x in states["plain"].items())
 
 
 @pytest.mark.parametrize("argument", ["gradients", "after", "learning_rates", "weight_decay"])
