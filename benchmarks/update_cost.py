@@ -27,13 +27,14 @@ from hybrid_predict.forecast.predictors import MomentumPredictor
 SIZES = {"1M": (4, 144), "10M": (6, 384)}
 """Blocks and width of a stack of matrices, by its approximate number of parameters."""
 
-ROUNDS = {"1M": 16, "10M": 6}
-LENGTH = 4
-"""Full steps in a block."""
+ROUNDS = {"1M": 10, "10M": 4}
+LENGTH = 10
+"""Full steps in a block: whitened updates compute roots in every tenth."""
 
 _PREDICTED = {"speedup": 2, "predictors": {"hidden": MomentumPredictor(gated=False)}}
 MECHANISMS: dict[str, dict[str, Any]] = {
     "corrected": {"speedup": 1},
+    "whitened": {"speedup": 1, "updates": {"hidden": "whitened"}},
     "predicted": {**_PREDICTED, "updates": {}},
     "corrected + predicted": _PREDICTED,
 }
@@ -91,8 +92,9 @@ class Steps:
             self._engine.after_step(self._loss)
 
     def passes(self) -> dict[str, float]:
-        """Return memory traffic in units of a 32-bit buffer over all parameters, by operation."""
-        return {key: bytes_ / 4 / self.parameters for key, bytes_ in traffic(self.step).items()}
+        """Return memory traffic of a full step, by operation, in 32-bit buffers of parameters."""
+        block = traffic(lambda: [self.step() for _ in range(LENGTH)])
+        return {key: bytes_ / 4 / self.parameters / LENGTH for key, bytes_ in block.items()}
 
     def copy_seconds(self) -> float:
         """Return the seconds to read or write such a buffer: half of a copy."""
