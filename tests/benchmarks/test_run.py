@@ -90,9 +90,11 @@ def test_arms_differ_from_the_short_one():
         frozenset(
             name
             for name in RUNNABLE
-            if gated(ARMS[name]) and not {"only", "muon", "unbounded"} & set(name.split("-"))
+            if gated(ARMS[name])
+            and not {"only", "muon", "unbounded", "whitened"} & set(name.split("-"))
         ),  # too few steps to know skill, so all full ones
-        frozenset(("corrected", "corrected-unbounded")),  # at this rate the bound is not reached
+        # At this rate the bound is not reached, and the budget has no room for covariances.
+        frozenset(("corrected", "corrected-unbounded", "whitened")),
     }
     losses = {name: longer(name) for name in RUNNABLE if name not in set(PLAIN) - {"short"}}
     equal = {}
