@@ -93,8 +93,12 @@ class Steps:
 
     def passes(self) -> dict[str, float]:
         """Return memory traffic of a full step, by operation, in 32-bit buffers of parameters."""
-        block = traffic(lambda: [self.step() for _ in range(LENGTH)])
-        return {key: bytes_ / 4 / self.parameters / LENGTH for key, bytes_ in block.items()}
+        moved = traffic(self._block)
+        return {key: bytes_ / 4 / self.parameters / LENGTH for key, bytes_ in moved.items()}
+
+    def _block(self) -> None:
+        for _ in range(LENGTH):
+            self.step()
 
     def copy_seconds(self) -> float:
         """Return the seconds to read or write such a buffer: half of a copy."""
