@@ -37,7 +37,7 @@ def plot(rows: Iterable[Row]) -> Figure:
         MissingExtraError: If matplotlib is not installed.
     """
     found = [p for p in points(rows) if p.speedup is not None]
-    figure = new_figure(figsize=(9.6, 4.2))
+    figure = new_figure(figsize=(9.6, 4.6))
     left, right = figure.subplots(1, 2, sharey=True)
     _lines(left, [p for p in found if p.steps == STEPS], "parameters")
     _lines(right, [p for p in found if p.width == WIDTH], "steps")
@@ -46,7 +46,7 @@ def plot(rows: Iterable[Row]) -> Figure:
     right.set(title=f"width {WIDTH}", xlabel="T, steps")
     handles = dict(zip(*reversed(left.get_legend_handles_labels()), strict=True))
     handles |= dict(zip(*reversed(right.get_legend_handles_labels()), strict=True))
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=5,
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3,
                   frameon=False)  # fmt: skip
     return figure
 
