@@ -81,6 +81,15 @@ def test_plan_says_how_many_seeds_a_verdict_needs(work, capsys, options, seeds, 
     assert lines.count("A verdict needs at least 5 seeds; fewer only give a hint.") == told
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C as in the foreground: shells start jobs in the background with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(work, monkeypatch, capsys, number):
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
