@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_advice() -> Iterator[None]:
-    """Silence the plug-in's advice on its cost, which is high on tasks this small, in the block."""
+    """Silence the plug-in's advice inside the block: its cost is high on tasks this small."""
     logger = logging.getLogger("hybrid_predict")
     level = logger.level
     logger.setLevel(logging.ERROR)

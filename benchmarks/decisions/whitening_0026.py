@@ -157,7 +157,10 @@ class BlockRoots(Prototype):
             }.items():
                 own.setdefault(side, torch.zeros_like(new)).lerp_(new, 1.0 - decay)
         if step % self.every == 0 or step in (2, 5):
-            own["left root"], own["right root"] = _fourth(own["left"]), _fourth(own["right"])
+            own["left root"], own["right root"] = (
+                fourth_root(own["left"]),
+                fourth_root(own["right"]),
+            )
             own["right root"] = _scaled(own["right root"], own["right"])
         made = _blocks(own["left root"][0] @ wide) @ own["right root"]
         made = made.permute(1, 0, 2).reshape(len(wide), -1)[:, : wide.shape[1]]
@@ -197,9 +200,9 @@ def _inverse_root(stack: Tensor, polynomials: int) -> Tensor:
     return polynomial(stack / (1.01 * lengths(stack @ stack).sqrt()), POLYNOMIALS[polynomials])
 
 
-def _fourth(stack: Tensor) -> Tensor:
+def fourth_root(stack: Tensor, first: int = 3) -> Tensor:
     """Inverse fourth roots: the square root B p(B) of an inverse square root B."""
-    root = _inverse_root(stack, 3)
+    root = _inverse_root(stack, first)
     root = root / (1.01 * lengths(root @ root).sqrt())
     return root @ polynomial(root, POLYNOMIALS[2])
 

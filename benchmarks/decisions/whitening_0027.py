@@ -15,9 +15,7 @@ from torch import Tensor
 
 from benchmarks.decisions.directions_0018 import Prototype
 from benchmarks.decisions.runs import FOLDER
-from benchmarks.decisions.whitening_0026 import TINY, run
-from hybrid_predict.tensors.polynomials import POLYNOMIALS
-from hybrid_predict.tensors.spectrum import lengths, polynomial
+from benchmarks.decisions.whitening_0026 import TINY, fourth_root, run
 from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
 
 RESULTS = FOLDER / "whitening-0027.jsonl"
@@ -81,22 +79,11 @@ class Products(Prototype):
             return (covariance / covariance.mean().clamp_min(TINY) + 1e-2) ** -0.25
         if self.rank and len(covariance) > 2 * short:
             return _low_rank(covariance, int(self.rank * short))
-        root = _inverse(covariance.unsqueeze(0), self.first)
-        root = _shrunk(root)
-        return (root @ polynomial(root, POLYNOMIALS[2]))[0]
-
-
-def _shrunk(stack: Tensor) -> Tensor:
-    return stack / (1.01 * lengths(stack @ stack).sqrt())
-
-
-def _inverse(stack: Tensor, polynomials: int) -> Tensor:
-    """Inverse square roots of symmetric matrices, but for their scale."""
-    return polynomial(_shrunk(stack), POLYNOMIALS[polynomials])
+        return fourth_root(covariance.unsqueeze(0), self.first)[0]
 
 
 def _low_rank(covariance: Tensor, rank: int) -> Tensor:
-    """The inverse fourth root, with the mean of all but the largest eigenvalues in their place."""
+    """The inverse fourth root; the smaller eigenvalues are replaced by their mean."""
     values, basis = torch.linalg.eigh(covariance.double())
     values = values.clamp_min(0.0) + 1e-4 * values.max()
     rest = values[:-rank].mean() ** -0.25

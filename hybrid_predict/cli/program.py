@@ -53,8 +53,8 @@ def run_program(
         version: Version that ``--version`` prints.
 
     Returns:
-        The exit status: 2 for bad usage, 130 after Ctrl-C or SIGTERM, 141 if the reader of a pipe
-        has left, else that of the command.
+        The command's exit status. Bad usage gives 2, Ctrl-C or SIGTERM 130. If the reader of a
+        pipe has left, it is 141.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:

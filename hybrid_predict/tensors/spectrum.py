@@ -34,13 +34,13 @@ def orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tens
     count, size = split_rows(short, block)
     if count > 1:
         x = F.pad(x, (0, 0, 0, count * size - short)).reshape(-1, size, long)
-    x = _normalised_rows(x) if size == 1 else _polar(x, iterations)
+    x = normalised_rows(x) if size == 1 else _polar(x, iterations)
     if count > 1:
         x = x.reshape(matrices, -1, long)[:, :short]
     return (x.mT if tall else x).to(stack.dtype)
 
 
-def _normalised_rows(x: Tensor) -> Tensor:
+def normalised_rows(x: Tensor) -> Tensor:
     """Scale every row to length one."""
     x = x / x.abs().amax(-1, keepdim=True).clamp_min(_TINY)
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_TINY)

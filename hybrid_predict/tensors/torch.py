@@ -12,7 +12,13 @@ from torch import Tensor
 
 from hybrid_predict.tensors.base import ROW_MEMORY, AbstractBackend, as_matrix
 from hybrid_predict.tensors.polynomials import ROOT_FLOOR
-from hybrid_predict.tensors.spectrum import inverse_fourth_roots, lengths, orthogonal, uses_gram
+from hybrid_predict.tensors.spectrum import (
+    inverse_fourth_roots,
+    lengths,
+    normalised_rows,
+    orthogonal,
+    uses_gram,
+)
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -150,9 +156,9 @@ class TorchBackend(AbstractBackend[Tensor]):
             stack = torch.empty(len(members), height, width, dtype=dtype, device=device)
             for x, k in zip(stack, members, strict=True):
                 lerp(mean[k].reshape(x.shape), value[k].reshape(x.shape), shares[k], x)
-            if flattens and roots is not None:
-                _whiten(stack, roots, members)
             if flattens:
+                if roots is not None:
+                    _whiten(stack, roots, members)
                 stack = orthogonal(stack, iterations, block)
             moments = [rows[k] for k in members] if flattens and rows is not None else None
             stack = _negated_unit(stack, moments)
@@ -184,9 +190,7 @@ class TorchBackend(AbstractBackend[Tensor]):
         for own, other, x, now in zip(left, right, value, due, strict=True):
             if not now or not own.numel() + other.numel():
                 continue
-            x = upcast(x).reshape(as_matrix(x.shape))
-            x = x / x.abs().amax().clamp_min(_TINY)
-            x = x / torch.linalg.vector_norm(x).clamp_min(_TINY)
+            x = normalised_rows(upcast(x).reshape(-1)).reshape(as_matrix(x.shape))
             for covariance, rows in ((own, x), (other, x.mT)):
                 if covariance.numel():
                     square = (rows @ rows.mT).reshape(-1).to(covariance.device)

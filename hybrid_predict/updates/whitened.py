@@ -87,7 +87,7 @@ class WhitenedUpdate(SpectralUpdate):
         members: Sequence[int],
         gradients: Sequence[Any],
         backend: AbstractBackend[Any],
-    ) -> tuple[list[Any], list[Any]] | None:
+    ) -> tuple[list[Any], list[Any]]:
         """The inverse roots of both covariances, computed anew when it is their turn."""
         steps = [state.arrays["steps"][k] for k in members]
         seen, turn = (
@@ -95,18 +95,19 @@ class WhitenedUpdate(SpectralUpdate):
             for every in (self.seen_every, self.roots_every)
         )
         decay = self.covariance_decay**self.seen_every
-        sides = [self._used(state, members, axis, "") for axis in range(2)]
-        sides = list(backend.covariances(sides[0], sides[1], gradients, decay, seen))
-        roots = [
+        rows, columns = (self._used(state, members, axis, "") for axis in range(2))
+        sides = backend.covariances(rows, columns, gradients, decay, seen)
+        left, right = (
             backend.inverse_roots(own, self._used(state, members, axis, " root"), turn)
             for axis, own in enumerate(sides)
-        ]
-        for k, *new in zip(members, steps, *sides, *roots, strict=True):
-            state.arrays["steps"][k] = new[0] + 1
-            for name, array in zip(_NAMES, new[1:], strict=True):
+        )
+        for name, arrays in zip(_NAMES, (*sides, left, right), strict=True):
+            for k, array in zip(members, arrays, strict=True):
                 if array.shape[0]:
                     state.arrays[name][k] = array
-        return roots[0], roots[1]
+        for k, step in zip(members, steps, strict=True):
+            state.arrays["steps"][k] = step + 1
+        return left, right
 
     def _used(self, state: UpdateState, members: Sequence[int], axis: int, name: str) -> list[Any]:
         """Arrays of one side; empty ones for sides that are not whitened in such blocks."""

@@ -163,25 +163,41 @@ def test_sigterm_ends_any_command_as_ctrl_c_does(capsys):
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_sigterm_that_is_ignored_stays_so_and_a_forked_worker_dies_of_it(capsys):
-    def forks(options):
-        worker = os.fork()
-        if worker == 0:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+FORKS = """
+import os
+import signal
 
-    command = Command("forks", "forks", lambda add: None, forks)
-    assert run_program("program", "a program", {"fork": command}, ["fork"]) == -signal.SIGTERM
+from hybrid_predict.cli.program import Command, run_program
+
+
+def forks(options):
+    worker = os.fork()
+    if worker == 0:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return os.waitstatus_to_exitcode(os.waitpid(worker, 0)[1])
+
+
+command = Command("forks", "forks", lambda add: None, forks)
+print(run_program("program", "a program", {"fork": command}, ["fork"]))
+"""
+
+
+def test_a_forked_worker_dies_of_sigterm():
+    ended = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, check=True
+    )
+    assert (ended.stdout, ended.stderr) == (f"{-signal.SIGTERM}\n", "")
+
+
+def test_sigterm_that_is_ignored_stays_so(capsys):
+    def ends(options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return 0
+
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
-        ends = Command(
-            "ends",
-            "ends",
-            lambda add: None,
-            lambda options: os.kill(os.getpid(), signal.SIGTERM) or 0,
-        )
-        assert run_program("program", "a program", {"end": ends}, ["end"]) == 0
+        command = Command("ends", "ends", lambda add: None, ends)
+        assert run_program("program", "a program", {"end": command}, ["end"]) == 0
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)
