@@ -39,7 +39,7 @@ class Case:
     steps: int
     seeds: int
     arms: tuple[str, ...] = COMPARED
-    tuned: tuple[int, ...] = (400, 1200)
+    tuned: tuple[int, ...] = (400, 1200, 4800)
 
     @property
     def lengths(self) -> tuple[int, ...]:

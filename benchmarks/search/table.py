@@ -25,35 +25,44 @@ PASSED = AuditOutcome.VERIFIED.value
 
 def blocks(results: Found) -> dict[str, Callable[[], str]]:
     """What makes the pages' blocks, by name."""
-    return {
-        f"search {name}": partial(make, results["subjects"])
-        for name, make in (("source", source), ("answers", answers), ("candidates", candidates))
-    }
+    makers = (("source", source), ("answers", answers), ("auto", auto), ("candidates", candidates))
+    return {f"search {name}": partial(make, results["subjects"]) for name, make in makers}
 
 
 def source(subjects: Found) -> str:
-    """Where the numbers come from."""
-    told = [f"`{name}`: {_subject(found)}." for name, found in subjects.items()]
-    return " ".join(["All with one thread.", *told])
+    """Where the numbers come from; trainings with the same settings are told together."""
+    alike: dict[str, list[str]] = {}
+    for name, found in subjects.items():
+        alike.setdefault(_settings(found), []).append(f"`{name}`: {_subject(found)}")
+    return " ".join(f"With {told}: {'; '.join(names)}." for told, names in alike.items())
 
 
 def answers(subjects: Found) -> str:
-    """What the search answered, what the sweep says, and how both compare with auto."""
+    """What the search answered, and what the sweep says."""
+    rows = [
+        [
+            f"`{name}`",
+            *(_both(found["search"]["best"][arm], largest(found, arm)) for arm in WAYS),
+            f"{found['search']['runs']} / {len(found['runs'])}",
+        ]
+        for name, found in subjects.items()
+    ]
+    return markdown(["training", *(f"{arm}, search / sweep" for arm in WAYS), "runs"], rows)
+
+
+def auto(subjects: Found) -> str:
+    """How the search's answer compares with auto."""
     rows = []
     for name, found in subjects.items():
         answer = _answer(found)
         rows.append([
-            f"`{name}`",
-            *(_both(found["search"]["best"][arm], largest(found, arm)) for arm in WAYS),
-            f"{found['search']['runs']} / {len(found['runs'])}",
-            _quality(found, FULL, None),
+            f"`{name}`", _quality(found, FULL, None),
             f"{_called(*answer)}: {_steps(found, *answer)}", _quality(found, *answer),
-            f"{_called(*AUTO)}: {_steps(found, *AUTO)}", _quality(found, *AUTO),
+            _steps(found, *AUTO), _quality(found, *AUTO),
         ])  # fmt: skip
     titles = [
-        "training", *(f"largest speedup of {arm}, search / sweep" for arm in WAYS),
-        "runs, search / sweep", "full: quality", "the search's answer: full steps", "its quality",
-        "auto: full steps", "its quality",
+        "training", "quality of full", "answer: full steps", "its quality",
+        f"auto ({AUTO[1]:g}): full steps", "its quality",
     ]  # fmt: skip
     return markdown(titles, rows)
 
@@ -93,10 +102,14 @@ def _answer(found: Found) -> tuple[str, float | None]:
 def _subject(found: Found) -> str:
     told = found["subject"]
     length = f", {told['task']['steps']} steps" if "task" in told else ""
-    seeds = found["config"]["seeds"]
+    return f"{told['title']}{length}, {told['metric']}"
+
+
+def _settings(found: Found) -> str:
+    seeds, torch = found["config"]["seeds"], found["environment"]["torch"]
     return (
-        f"{told['title']}{length}; {told['metric']}; {seeds} paired seed{'s' * (seeds != 1)}, "
-        f"every test at level {found['level']:.2g}; torch {found['environment']['torch']}"
+        f"one thread, {seeds} paired seed{'s' * (seeds != 1)}, every test at level "
+        f"{found['level']:.2g} and torch {torch}"
     )
 
 

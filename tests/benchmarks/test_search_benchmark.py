@@ -66,23 +66,29 @@ def test_the_search_reads_the_runs_of_the_sweep(tmp_path: Any) -> None:
     assert {v["outcome"] for v in found["sweep"]} == {AuditOutcome.UNDECIDED.value}
 
 
-def test_every_subject_tells_its_own_settings() -> None:
+def test_trainings_with_the_same_settings_are_told_together() -> None:
     subjects = json.loads(COMMITTED.read_text())["subjects"]
-    changed = subjects["cnn"]
+    first, *others = subjects
+    changed = subjects[first]
     changed["config"]["seeds"], changed["level"] = 1, 0.0125
     changed["environment"]["torch"] = "2.0.0"
     told = table.blocks({"subjects": subjects})["search source"]()
-    assert "; 1 paired seed, every test at level 0.013; torch 2.0.0. `mlp`" in told
+    assert told.startswith(
+        "With one thread, 1 paired seed, every test at level 0.013 and torch 2.0.0"
+    )
     kept = subjects["pinn"]["environment"]["torch"]
-    assert told.endswith(f"; 5 paired seeds, every test at level 0.0083; torch {kept}.")
+    assert told.count("With ") == 2
+    same = told.partition(
+        f" With one thread, 5 paired seeds, every test at level 0.0083 and torch {kept}: "
+    )[2]
+    assert all(f"`{name}`: " in same for name in others)
 
 
 def test_candidates_need_not_contain_that_of_auto() -> None:
     found = json.loads(COMMITTED.read_text())["subjects"]["cnn"]
-    auto = table.AUTO[1]
-    found["runs"] = [r for r in found["runs"] if r["arm"] == "full" or r["speedup"] != auto]
-    shown = table.answers({"cnn": found})
-    assert shown.endswith(f"| hybrid at {auto:g}: {NONE} | {NONE} |")
+    speedup = table.AUTO[1]
+    found["runs"] = [r for r in found["runs"] if r["arm"] == "full" or r["speedup"] != speedup]
+    assert table.auto({"cnn": found}).endswith(f"| {NONE} | {NONE} |")
 
 
 @pytest.mark.parametrize("arguments", [["nothing"], ["--seeds", "0"]])
