@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from importlib import import_module
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -12,6 +13,15 @@ from torch._subclasses.fake_tensor import is_fake
 from torch.optim import Optimizer
 
 from hybrid_predict.engine import HybridEngine
+
+
+def set_imports_aside() -> None:
+    """Hide what is imported from the garbage collector: looking at all of it takes half a second.
+
+    `Memory` looks at every object that is not hidden. Call this before data is loaded.
+    """
+    import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
+    gc.freeze()
 
 
 class Memory:

@@ -15,6 +15,7 @@ import torch
 
 import hybrid_predict
 from benchmarks.arms import ARMS
+from benchmarks.memory import set_imports_aside
 from benchmarks.plan import Cell, Plan, Row, as_cell, to_row
 from benchmarks.quiet import without_advice
 from benchmarks.step_cost import measure
@@ -97,6 +98,7 @@ _CORE = (
 
 
 def _start_worker() -> None:
+    set_imports_aside()
     torch.set_num_threads(1)
     logging.getLogger("hybrid_predict").setLevel(logging.ERROR)
 
@@ -134,6 +136,7 @@ def measure_steps(plan: Plan) -> dict[str, Any]:
     """Measure the cost of the plug-in for each task on one thread; see `step_cost.measure`."""
     short = {"blocks": 2, "length": 2} if plan.suite.tiny else {}
     names = plan.suite.measured or plan.suite.tasks
+    set_imports_aside()
     with threads(1), without_advice():
         return {name: measure(plan.task(name), **short) for name in names}
 
