@@ -18,7 +18,8 @@ CALM = 500
 """Number of full steps without an alarm after which the number of pauses returns to 0."""
 
 RISE, PATIENCE = 0.2, 32
-"""If the mean loss is a fifth above that of the warm-up for this many full steps, fall back."""
+"""If the mean loss is a fifth above that of the warm-up for this many full steps, fall back. It has
+to be a standard deviation above it too, because a fifth of a loss near 0 is less than its noise."""
 
 
 @final
@@ -151,7 +152,7 @@ class Monitor:
         self.mean = clipped if self.mean is None else 0.9 * self.mean + 0.1 * clipped
         if warmup or self.start is None:
             self.start = self.mean
-        above = self.mean > self.start + RISE * abs(self.start)
+        above = self.mean - self.start > max(RISE * abs(self.start), self.loss.deviation)
         self.counts["above"] = self.counts["above"] + 1 if above else 0
         self.loss.add(loss)
 

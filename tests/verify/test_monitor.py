@@ -100,6 +100,18 @@ def test_a_loss_that_stays_a_fifth_above_the_warm_up_is_seen(losses, risen):
     assert monitor.risen is risen
 
 
+@pytest.mark.parametrize("level", [0.0, 0.01, -0.01])
+def test_the_noise_of_a_loss_near_zero_is_no_rise(level):
+    noise = [0.5 * math.sin(k * k) for k in range(400)]
+    monitor = Monitor(1)
+    for k, swing in enumerate(noise):
+        monitor.add(level + swing, [1.0], warmup=k < 40)
+        assert not monitor.risen
+    for swing in noise[:100]:
+        monitor.add(level + swing + 2.0, [1.0], warmup=False)
+    assert monitor.risen
+
+
 def test_a_run_whose_loss_rises_falls_back_to_plain_training():
     bench = Bench(make_config(total_steps=400, warmup_steps=20))
     records = []
