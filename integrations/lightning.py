@@ -96,6 +96,7 @@ class HybridPredict(TrainerCallback):
         updates: Mapping[str, Any] | None = None,
         predictors: Mapping[str, Any] | None = None,
         kinds: Mapping[str, str] | None = None,
+        watch_loss: bool | None = None,
         max_overhead: float | None = None,
         history_dtype: str | None = None,
         lag: int | None = None,

@@ -88,9 +88,11 @@ class Monitor:
 
     Args:
         optimizers: Number of optimizers.
+        watch_loss: Whether there is a limit for the loss, and whether its rise counts.
     """
 
-    def __init__(self, optimizers: int) -> None:
+    def __init__(self, optimizers: int, watch_loss: bool = True) -> None:
+        self._watch_loss = watch_loss
         self.loss = Baseline(rough=0.02)
         self.norms = [Baseline(least=0.05) for _ in range(optimizers)]
         self.start: float | None = None
@@ -99,8 +101,8 @@ class Monitor:
 
     @property
     def loss_limit(self) -> float:
-        """Loss above which predicted steps are undone; infinite before the baseline is known."""
-        if not self.loss.known:
+        """Loss above which predicted steps are undone; infinite if unwatched or not known yet."""
+        if not (self._watch_loss and self.loss.known):
             return math.inf
         return self.loss.mean + max(12 * self.loss.deviation, 3 * abs(self.loss.mean))
 
@@ -146,7 +148,7 @@ class Monitor:
         for baseline, norm in zip(self.norms, norms, strict=True):
             if 0.0 < norm < math.inf:  # the norm is 0 while a loss is switched off
                 baseline.add(math.log(norm))
-        if not math.isfinite(loss):
+        if not (self._watch_loss and math.isfinite(loss)):
             return
         clipped = self.loss.clipped(loss)
         self.mean = clipped if self.mean is None else 0.9 * self.mean + 0.1 * clipped
