@@ -81,6 +81,9 @@ class HybridConfig:
             steps do not move kinds that are not listed.
         kinds: Overrides of the automatic classification: glob pattern over parameter names to kind.
             The first pattern that matches wins.
+        watch_loss: Whether the training loss decides, beside the gradients, whether predicted steps
+            stand, and ends them if it rises. ``False`` is for losses that need not fall, as in
+            reinforcement or adversarial learning: gradients alone decide.
         max_overhead: Largest number of operations that corrected updates may add, as a share of the
             operations of a full step; at least 0. A full step counts as at least 1e8 operations. If
             the full correction costs more, it treats fewer rows of a matrix together; if too few
@@ -105,6 +108,7 @@ class HybridConfig:
     updates: Mapping[str, Any] = field(default_factory=lambda: {"hidden": "spectral"})
     predictors: Mapping[str, Any] = field(default_factory=lambda: {"hidden": "fitted"})
     kinds: Mapping[str, str] = field(default_factory=dict)
+    watch_loss: bool = True
     max_overhead: float = 0.1
     history_dtype: str = "float32"
     lag: int | None = None
@@ -124,7 +128,7 @@ class HybridConfig:
         self._check_pattern()
         for name in ("warmup_steps", "cooldown_steps"):
             _check_length(name, getattr(self, name))
-        for name in ("enabled", "shadow"):
+        for name in ("enabled", "shadow", "watch_loss"):
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(name, "True or False", getattr(self, name))
         _check_mapping("updates", self.updates, "correct", keys=KINDS)

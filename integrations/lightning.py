@@ -15,7 +15,7 @@ from hybrid_predict.accounts.random_states import random_states
 from hybrid_predict.accounts.saved import check_state
 from hybrid_predict.config import HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine, StepRecord
-from hybrid_predict.errors import ConfigError, RankError, UnsupportedSetupError
+from hybrid_predict.errors import ConfigError, RankError
 from hybrid_predict.integrations.dashboard import Dashboard, dashboard
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
@@ -25,6 +25,7 @@ from hybrid_predict.integrations.lightning_start import (
     KEY,
     continue_random_states,
     refuse,
+    unknown_length,
     warn_of_patience,
 )
 from hybrid_predict.integrations.lightning_stop import StopRequests
@@ -95,6 +96,7 @@ class HybridPredict(TrainerCallback):
         updates: Mapping[str, Any] | None = None,
         predictors: Mapping[str, Any] | None = None,
         kinds: Mapping[str, str] | None = None,
+        watch_loss: bool | None = None,
         max_overhead: float | None = None,
         history_dtype: str | None = None,
         lag: int | None = None,
@@ -333,12 +335,7 @@ class HybridPredict(TrainerCallback):
         """Return the configuration with the run's length; without predictions if unsupported."""
         length = clock.length if isinstance(clock.length, int) else self.config.total_steps
         if length is None:
-            raise UnsupportedSetupError(
-                "Trainer",
-                "a run whose number of optimizer updates is known",
-                clock.length,
-                "Set Trainer(max_steps=...).",
-            )
+            raise unknown_length(trainer)
         config = replace(self.config, total_steps=max(1, length))
         if not clock.unavailable:
             return config

@@ -52,6 +52,20 @@ def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
     raise UnsupportedSetupError("Trainer", expected, got, f"{remedy} Or remove HybridPredict.")
 
 
+def unknown_length(trainer: pl.Trainer) -> UnsupportedSetupError:
+    """Return the error for a run whose length is unknown."""
+    got, remedy = "one without max_steps or max_epochs", "Set Trainer(max_steps=...)"
+    if trainer.max_epochs != -1:
+        got = f"max_epochs={trainer.max_epochs} and a loader without length"
+        remedy = "Set Trainer(limit_train_batches=...), an epoch's batches, or max_steps"
+    return UnsupportedSetupError(
+        "Trainer",
+        "a run whose number of optimizer updates is known",
+        got,
+        f"{remedy}; or HybridPredict(total_steps=...), at which the run ends.",
+    )
+
+
 def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
     """Warn if a callback counts patience in validations or epochs, of which there are fewer.
 

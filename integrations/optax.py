@@ -6,6 +6,7 @@ Needs the extra ``jax``. Trees of parameters are named by their paths, such as `
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, final
 
@@ -193,8 +194,9 @@ def _steps(
     momentum: float,
     has_aux: bool,
 ) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
+    watch_loss, config = settings["config"].watch_loss, replace(settings["config"], watch_loss=True)
+    settings = {**settings, "config": config}
     correct: Any = partial(functional.correct, weight_decay=weight_decay, **settings)
-    config = settings["config"]
 
     def init(params: Any) -> TrainState:
         _check_axes(params)
@@ -209,7 +211,7 @@ def _steps(
         value, gradients = value_and_grad(params, *batch)
         loss, aux = value if has_aux else (value, None)
         predicted = hybrid.predicted
-        stands, hybrid = functional.verify(hybrid, named(gradients), loss)
+        stands, hybrid = functional.verify(hybrid, named(gradients), loss if watch_loss else None)
         after, inner = _update(optimizer(rate), stands, gradients, state.optimizer, params)
         new, hybrid = correct(hybrid, *map(named, (gradients, params, after)), rate)
         record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)

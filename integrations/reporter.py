@@ -96,7 +96,7 @@ class Reporter:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine, share = self._engine, self._ledger.correction_share
         plan, cost = overview(engine), ""
-        if share is not None:
+        if share is not None and any(part.corrected for part in plan.parts):
             cost = f"; correcting adds {percent(share)} to a full step's operations"
         what = "scores forecasts and changes nothing (shadow=True)"
         text = what if engine.config.shadow else f"{plan}{cost}"

@@ -18,6 +18,7 @@ BAD = {
     "total_steps": [0, -3, 1.5, "many", True],
     "enabled": ["yes", 1, None],
     "shadow": ["no", 0],
+    "watch_loss": ["no", None],
     "updates": [["spectral"], "spectral", {"bias": "spectral"}, None],
     "predictors": [["momentum"], "momentum", {"bias": "momentum"}, None],
     "kinds": [{"*": "matrix"}, ["hidden"], {1: "hidden"}, None],

@@ -47,7 +47,7 @@ class Run:
         self.forecaster = Forecaster(mapper, optimizer, config)
         self.kinds = KindDecision(mapper, optimizer)
         self.clock = Clock(config, self._steps_until_skill(config))
-        self.verifier = Verifier(len(optimizer.optimizers), config.lag or 0)
+        self.verifier = Verifier(len(optimizer.optimizers), config.lag or 0, config.watch_loss)
         self._mapper, self._config, self._lag = mapper, config, config.lag
         self._read: list[tuple[Measurement, Judgement]] = []
 
@@ -132,7 +132,8 @@ class Run:
     def futile(self) -> str:
         """Why the plug-in does no good in the rest of the run; empty if it may."""
         if self.verifier.monitor.risen:
-            return "the training loss stands above that of the warm-up"
+            stands = "the training loss stands above that of the warm-up"
+            return f"{stands} (a loss that need not fall: watch_loss=False)"
         gate, first = self.forecaster.gate, not self.clock.full_steps
         # Later, weights may have thawed that the first full step did not count.
         return gate.reason if gate.locked and first else ""

@@ -74,7 +74,8 @@ def learn(monitor: Monitor, loss: Any, norm: Any, warmup: Any) -> Monitor:
     clipped = _clipped(monitor.loss, loss, ROUGH, CLOSEST)
     mean = xp.where(xp.isnan(monitor.mean), clipped, 0.9 * monitor.mean + 0.1 * clipped)
     start = xp.where(warmup | xp.isnan(monitor.start), mean, monitor.start)
-    above = mean > start + rules.RISE * xp.abs(start)
+    noise = _deviation(monitor.loss, ROUGH, CLOSEST)
+    above = mean - start > xp.maximum(rules.RISE * xp.abs(start), noise)
     seen = monitor._replace(
         loss=_added(monitor.loss, loss, ROUGH, CLOSEST),
         mean=mean,

@@ -114,6 +114,9 @@ def plans(
     if config.shadow:
         expected, remedy = "False in the functional form", "Use HybridEngine to shadow a run."
         raise ConfigError("shadow", expected, True, remedy)
+    if not config.watch_loss:
+        expected, remedy = "True in the functional form", "Call verify() without a loss."
+        raise ConfigError("watch_loss", expected, False, remedy)
     if not config.enabled:
         return {}
     updates = {kind: make_update(u) for kind, u in config.updates.items()}

@@ -19,6 +19,9 @@ _GRADIENT = ((0.3, 0.2), (-0.1, 0.4))
 _RATE = 0.01
 """Learning rate of scratch updates; with the user's own, rounding might hide the decay."""
 
+_FAINT = 1e-6
+"""Weight decay that moves nothing; some optimizers follow the weights' size only with any."""
+
 _PATIENCE = 16
 """Number of updates in which an optimizer with a second copy of the weights returns to it."""
 
@@ -119,7 +122,8 @@ def _probe(scratch: _Scratch) -> UpdateRule:
     weights = torch.tensor(_WEIGHTS, dtype=torch.float64)
     without = {name: 0.0 for name in scratch.options if "weight_decay" in name}
     gradient = torch.tensor(_GRADIENT, dtype=torch.float64)
-    short, long = (scratch.moves(s * weights, gradient, **without)[0].norm() for s in (0.25, 2.0))
+    faint = {name: _FAINT if scratch.options[name] else 0.0 for name in without}
+    short, long = (scratch.moves(s * weights, gradient, **faint)[0].norm() for s in (0.25, 2.0))
     relative = bool(long > 3.0 * short > 0)
     returns = _returns(scratch, weights, gradient, without)
     still = scratch.moves(weights, 0.0 * gradient)

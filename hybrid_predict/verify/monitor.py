@@ -18,7 +18,8 @@ CALM = 500
 """Number of full steps without an alarm after which the number of pauses returns to 0."""
 
 RISE, PATIENCE = 0.2, 32
-"""If the mean loss is a fifth above that of the warm-up for this many full steps, fall back."""
+"""If the mean loss is a fifth above that of the warm-up for this many full steps, fall back. It has
+to be a standard deviation above it too, because a fifth of a loss near 0 is less than its noise."""
 
 
 @final
@@ -87,9 +88,11 @@ class Monitor:
 
     Args:
         optimizers: Number of optimizers.
+        watch_loss: Whether there is a limit for the loss, and whether its rise counts.
     """
 
-    def __init__(self, optimizers: int) -> None:
+    def __init__(self, optimizers: int, watch_loss: bool = True) -> None:
+        self._watch_loss = watch_loss
         self.loss = Baseline(rough=0.02)
         self.norms = [Baseline(least=0.05) for _ in range(optimizers)]
         self.start: float | None = None
@@ -98,8 +101,8 @@ class Monitor:
 
     @property
     def loss_limit(self) -> float:
-        """Loss above which predicted steps are undone; infinite before the baseline is known."""
-        if not self.loss.known:
+        """Loss above which predicted steps are undone; infinite if unwatched or not known yet."""
+        if not (self._watch_loss and self.loss.known):
             return math.inf
         return self.loss.mean + max(12 * self.loss.deviation, 3 * abs(self.loss.mean))
 
@@ -145,13 +148,13 @@ class Monitor:
         for baseline, norm in zip(self.norms, norms, strict=True):
             if 0.0 < norm < math.inf:  # the norm is 0 while a loss is switched off
                 baseline.add(math.log(norm))
-        if not math.isfinite(loss):
+        if not (self._watch_loss and math.isfinite(loss)):
             return
         clipped = self.loss.clipped(loss)
         self.mean = clipped if self.mean is None else 0.9 * self.mean + 0.1 * clipped
         if warmup or self.start is None:
             self.start = self.mean
-        above = self.mean > self.start + RISE * abs(self.start)
+        above = self.mean - self.start > max(RISE * abs(self.start), self.loss.deviation)
         self.counts["above"] = self.counts["above"] + 1 if above else 0
         self.loss.add(loss)
 

@@ -20,10 +20,12 @@ class Verifier:
     Args:
         optimizers: Number of optimizers.
         lag: Number of full steps between a measurement and its reading.
+        watch_loss: See :class:`HybridConfig`.
     """
 
-    def __init__(self, optimizers: int, lag: int) -> None:
-        self.monitor = Monitor(optimizers)
+    def __init__(self, optimizers: int, lag: int, watch_loss: bool) -> None:
+        self._watch_loss = watch_loss
+        self.monitor = Monitor(optimizers, watch_loss)
         self._queue = DelayedQueue(lag)
 
     @property
@@ -58,7 +60,7 @@ class Verifier:
     def resize(self, optimizers: int) -> None:
         """Set the number of optimizers; if it changes, the baselines start again."""
         if optimizers != len(self.monitor.norms):
-            self.monitor = Monitor(optimizers)
+            self.monitor = Monitor(optimizers, self._watch_loss)
 
     def discard(self) -> None:
         """Discard all measurements that are not read yet."""

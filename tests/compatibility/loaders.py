@@ -28,6 +28,18 @@ class Stream(IterableDataset[Any]):
             yield [torch.randn(16, 8, generator=generator)]
 
 
+class Short(Stream):
+    """Six batches per epoch, of no known length."""
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        for _, batch in zip(range(6), super().__iter__(), strict=False):
+            yield batch
+
+
+def short() -> Any:
+    return DataLoader(Short(), batch_size=None)
+
+
 @TABLE.row("iterable loader, `max_steps`", "a loader without length", note="all batches are used")
 def iterable(folder: Path) -> None:
     def stream() -> Any:
@@ -42,21 +54,26 @@ def iterable(folder: Path) -> None:
     "iterable loader, `max_epochs`",
     "a loader without length",
     outcome="UnsupportedSetupError",
-    note="the run's length is unknown; set `max_steps`, or `HybridPredict(total_steps=...)`",
+    note="the run's length is unknown; set `limit_train_batches`, `max_steps`, or "
+    "`HybridPredict(total_steps=...)`",
 )
 def iterable_by_epochs(folder: Path) -> None:
-    class Short(Stream):
-        def __iter__(self) -> Iterator[list[Tensor]]:
-            for _, batch in zip(range(6), super().__iter__(), strict=False):
-                yield batch
-
-    def short() -> Any:
-        return DataLoader(Short(), batch_size=None)
-
-    refuses(UnsupportedSetupError, "number of optimizer updates is known.*max_steps",
+    refuses(UnsupportedSetupError, "max_epochs=6 and a loader without length.*limit_train_batches",
             train=short(), max_epochs=6)  # fmt: skip
     plugin = Recorded(total_steps=STEPS)
     train(Net("none"), plugin=plugin, train=short(), max_epochs=6).sound()
+
+
+@TABLE.row(
+    "iterable loader, `max_epochs`, `limit_train_batches`",
+    "a loader without length, `Trainer(limit_train_batches=6)`",
+    note="batches are skipped as with any loader",
+)
+def iterable_by_limited_epochs(folder: Path) -> None:
+    limits = {"max_epochs": 6, "limit_train_batches": 6, "val_check_interval": 6}
+    run = train(Net("cosine"), train=short(), **limits).sound()
+    assert run.trainer.current_epoch == 6
+    assert same_rates(lambda: Net("cosine"), run, train=short(), **limits)
 
 
 @TABLE.row(

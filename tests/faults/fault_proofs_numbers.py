@@ -264,7 +264,8 @@ NUMBERS = [
     Fault("Numbers", "forecasts 30 times too long, with the right or the wrong sign", "Predicted "
           "steps are undone or pause, and the run falls back; weights stay finite. A forecast that "
           "is only slightly wrong raises no alarm.", too_far),
-    Fault("Numbers", "the mean loss stands a fifth above that of the warm-up for 32 full steps",
+    Fault("Numbers", "the mean loss stands a fifth and a standard deviation above that of the "
+          "warm-up for 32 full steps",
           FALLS_BACK, stands_above),
     Fault("Numbers", "alarms that come back", "The fourth ends predicted steps for good, with a "
           "warning; updates are corrected all the same. 500 full steps without an alarm forgive "

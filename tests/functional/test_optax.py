@@ -61,8 +61,9 @@ def trained(settings: HybridConfig, spoiled: int | None = None) -> tuple[Any, li
     return state, records
 
 
-def test_a_train_step_has_the_engine_s_numbers() -> None:
-    settings = config(total_steps=60, predictors=UNGATED)
+@pytest.mark.parametrize("watch_loss", [True, False])
+def test_a_train_step_has_the_engine_s_numbers(watch_loss: bool) -> None:
+    settings = config(total_steps=60, predictors=UNGATED, watch_loss=watch_loss)
     state, records = trained(settings)
     theirs = in_the_engine(settings)
     assert [int(r.predicted) for r in records] == theirs.predicted

@@ -134,6 +134,7 @@ class Own(AbstractPredictor):
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "shadow": ({"shadow": True}, "shadow"),
+    "unwatched loss": ({"watch_loss": False}, "watch_loss"),
     "no length": ({"speedup": 1.5}, "total_steps"),
     "own predictor": ({"predictors": {"hidden": Own()}, "total_steps": 9}, "predictors"),
 }

@@ -32,7 +32,7 @@ def test_the_callback_takes_every_field_of_the_configuration_by_name() -> None:
 GIVEN: dict[str, Any] = {
     "speedup": 2.0, "warmup_steps": 7, "cooldown_steps": 0.1, "total_steps": 50, "enabled": False,
     "shadow": True, "updates": {}, "predictors": {"head": "momentum"}, "kinds": {"net.*": "head"},
-    "max_overhead": 0.3, "history_dtype": "bfloat16", "lag": 2,
+    "watch_loss": False, "max_overhead": 0.3, "history_dtype": "bfloat16", "lag": 2,
 }  # fmt: skip
 PATTERN = {"full_steps": 2, "predict_steps": 1}
 

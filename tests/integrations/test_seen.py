@@ -91,6 +91,16 @@ def test_one_line_at_the_start_and_one_at_the_end(caplog: pytest.LogCaptureFixtu
     assert last.startswith("HybridPredict: 40 full + 20 predicted = 60 steps, 33 % fewer; about ")
 
 
+@pytest.mark.parametrize("plugin", [Ungated(updates={}), HybridPredict(max_overhead=0.0)])
+def test_where_nothing_is_corrected_no_cost_of_it_is_told(
+    plugin: HybridPredict, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
+    fit([plugin], max_steps=120)
+    assert plugin.ledger.flops_per_step and plugin.ledger.corrected_steps == 0
+    assert "plan: " in said(caplog)[0] and "correcting" not in said(caplog)[0]
+
+
 def test_the_last_line_says_why_nothing_was_predicted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
     plugin = HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)

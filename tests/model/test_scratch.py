@@ -259,10 +259,35 @@ def adafactor(ps):
     return torch.optim.Adafactor(ps, lr=RATE)
 
 
-def test_updates_that_grow_with_the_weights_are_found():
-    weight = nn.Parameter(torch.ones(4, 4))
-    optimizer = adafactor([weight])
-    assert find_rule(optimizer, optimizer.param_groups[0]).relative
+class DecayingLars(torch.optim.SGD):
+    """Follows the size of weights only in groups with weight decay, as LARS and LAMB may."""
+
+    def __init__(self, params, **kwargs):
+        super().__init__(params, lr=RATE, **kwargs)
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None and group["weight_decay"]:
+                    decayed = p.grad + group["weight_decay"] * p
+                    p.grad *= p.norm() / decayed.norm().clamp(min=1e-9)
+        return super().step(closure)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "relative"),
+    [
+        (adafactor, {}, True),
+        (DecayingLars, {"weight_decay": 0.05}, True),
+        (DecayingLars, {}, False),
+        (torch.optim.SGD, {"weight_decay": 5.0}, False),
+        (torch.optim.AdamW, {"weight_decay": 5.0}, False),
+    ],
+)
+def test_updates_that_grow_with_the_weights_are_found(make, options, relative):
+    optimizer = make([nn.Parameter(torch.ones(4, 4))], **options)
+    assert find_rule(optimizer, optimizer.param_groups[0]).relative is relative
 
 
 class Odd(torch.optim.SGD):

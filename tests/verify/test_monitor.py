@@ -100,6 +100,18 @@ def test_a_loss_that_stays_a_fifth_above_the_warm_up_is_seen(losses, risen):
     assert monitor.risen is risen
 
 
+@pytest.mark.parametrize("level", [0.0, 0.01, -0.01])
+def test_the_noise_of_a_loss_near_zero_is_no_rise(level):
+    noise = [0.5 * math.sin(k * k) for k in range(400)]
+    monitor = Monitor(1)
+    for k, swing in enumerate(noise):
+        monitor.add(level + swing, [1.0], warmup=k < 40)
+        assert not monitor.risen
+    for swing in noise[:100]:
+        monitor.add(level + swing + 2.0, [1.0], warmup=False)
+    assert monitor.risen
+
+
 def test_a_run_whose_loss_rises_falls_back_to_plain_training():
     bench = Bench(make_config(total_steps=400, warmup_steps=20))
     records = []
@@ -108,8 +120,23 @@ def test_a_run_whose_loss_rises_falls_back_to_plain_training():
         records.append(bench.step(lambda model, loss, factor=factor: loss * factor))
     assert records[-1].phase is Phase.PLAIN
     (reason,) = [e["reason"] for e in bench.engine.ledger.events if "fell back" in e["reason"]]
-    assert "training loss stands above" in reason
+    assert "training loss stands above" in reason and "watch_loss=False" in reason
     assert bench.engine.ledger.steps == 400
+
+
+def test_a_loss_that_need_not_fall_decides_nothing():
+    bench = Bench(make_config(total_steps=150, warmup_steps=20, watch_loss=False))
+    records = []
+    while not bench.engine.done:  # the gradients stay as they are
+        rise = 0.0 if bench.taken < 30 else 1e6
+        records.append(bench.step(lambda model, loss, rise=rise: loss + rise))
+    ledger = bench.engine.ledger
+    assert Phase.PLAIN not in {record.phase for record in records}
+    assert (ledger.steps, ledger.undone_steps, ledger.events) == (150, 0, [])
+    assert ledger.predicted_steps > 20 and records[-1].loss > 1e5
+    monitor = Monitor(1, watch_loss=False)
+    monitor.load_state_dict(calm(Monitor(1)).state_dict())
+    assert monitor.loss_limit == INF and not math.isinf(monitor.norm_limit(0))
 
 
 def test_a_saved_monitor_goes_on_as_before():
