@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from benchmarks.arms import ARMS
 from benchmarks.plan import Row
 from benchmarks.scale.figures import Point, points
 from hybrid_predict.report.figure import new_figure
+from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,6 +24,9 @@ COLORS = {
     "muon": "#30638e",
     "normuon": "#2a9d8f",
 }
+
+_SHAPES = {EXACT: "o", AT_LEAST: "^", AT_MOST: "v"}
+"""Of marks, by what the speedup is: a value, or a bound of it."""
 
 WIDTH, STEPS = 64, 600
 """The width whose lengths, and the T whose widths are compared."""
@@ -52,14 +57,15 @@ def plot(rows: Iterable[Row]) -> Figure:
 
 
 def _lines(axes: Axes, found: Sequence[Point], along: str) -> None:
-    """One line per arm; bars are intervals over seeds, hollow marks have a single seed."""
+    """One line per arm, which ends before bounds; bars are intervals, hollow marks one seed."""
     for k, (arm, color) in enumerate(COLORS.items()):
         mine = sorted((p for p in found if p.arm == arm), key=lambda p: getattr(p, along))
         if not mine:
             continue
         # Side by side, so that bars do not hide one another.
-        at = [getattr(p, along) * 1.03 ** (k - 2) for p in mine]
-        axes.plot(at, [_value(p) for p in mine], color=color, linewidth=1.2, label=ARMS[arm].title)
+        at = [getattr(p, along) * 1.04 ** (k - 2) for p in mine]
+        values = [_value(p) for p in mine]
+        axes.plot(at, values, color=color, linewidth=1.2, label=ARMS[arm].title)
         for x, point in zip(at, mine, strict=True):
             _mark(axes, x, point, color)
     ticks = sorted({getattr(p, along) for p in found})
@@ -79,12 +85,10 @@ def _mark(axes: Axes, x: float, point: Point, color: str) -> None:
     assert found is not None
     if found.low is not None and found.high is not None:
         axes.plot([x, x], [found.low, found.high], color=color, linewidth=2.5, alpha=0.5)
-    single = found.low is None
-    axes.plot([x], [found.value], color=color, marker="o", mfc="white" if single else color)
-    if found.bound:
-        axes.annotate(found.bound, (x, found.value), xytext=(5, 3), textcoords="offset points")
+    shape, face = _SHAPES[found.bound], "white" if found.low is None else color
+    axes.plot([x], [found.value], color=color, marker=shape, mfc=face)
 
 
 def _value(point: Point) -> float:
     assert point.speedup is not None
-    return point.speedup.value
+    return math.nan if point.speedup.bound else point.speedup.value

@@ -54,7 +54,7 @@ CASES = (
     Case(128, 600, 1, (*COMPARED, UNBOUNDED)),
     Case(64, 2400, 2),
     Case(64, 9600, 1, (*COMPARED, UNBOUNDED, WHITENED)),
-    Case(256, 600, 1, ("corrected",), (400,)),
+    Case(256, 600, 1, ("corrected", UNBOUNDED), (400,)),
     Case(128, 600, 2, (*COMPARED, UNBOUNDED)),
     Case(32, 1200, 2),
     Case(128, 1200, 2),
