@@ -36,7 +36,7 @@ def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
     for name in given:
         if name not in names:
             remedy = did_you_mean(name, names) or f"It has {', '.join(names)}."
-            raise ConfigError(owner, "names that it has", name, remedy)
+            raise ConfigError(owner, "a name that it has", name, remedy)
 
 
 def tells_unknown_names(cls: type[T]) -> type[T]:
@@ -83,7 +83,7 @@ class HybridConfig:
             The first pattern that matches wins.
         watch_loss: Whether the training loss decides, beside the gradients, whether predicted steps
             stand, and ends them if it rises. ``False`` is for losses that need not fall, as in
-            reinforcement or adversarial learning: gradients alone decide.
+            reinforcement or adversarial learning: the loss then only has to be finite.
         max_overhead: Largest number of operations that corrected updates may add, as a share of the
             operations of a full step; at least 0. A full step counts as at least 1e8 operations. If
             the full correction costs more, it treats fewer rows of a matrix together; if too few
@@ -210,4 +210,5 @@ def _check_mapping(
     for allowed, found in ((keys, value.keys()), (values, value.values())):
         for item in found if allowed else ():
             if item not in allowed:  # type: ignore[operator]
-                raise ConfigError(name, f"parameter kinds out of {', '.join(KINDS)}", item)
+                expected = f"parameter kinds out of {', '.join(KINDS)}"
+                raise ConfigError(name, expected, item, did_you_mean(item, KINDS))

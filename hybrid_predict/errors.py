@@ -76,9 +76,9 @@ class ConfigError(_ArgumentError, ValueError):
     """An argument has an invalid value."""
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
+def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return a question that suggests the nearest known word, or "" if none is near."""
-    near = get_close_matches(word, list(known), n=1)
+    near = get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
     return f"Did you mean {near[0]}?" if near else ""
 
 

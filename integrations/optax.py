@@ -74,7 +74,7 @@ def corrected(
     if config.compression > 1:
         expected, remedy = "1 in an optax transformation", "Use train_step for predicted steps."
         raise ConfigError("speedup", expected, config.speedup, remedy)
-    settings = {"config": config, "outputs_last": outputs_last, "step_operations": step_operations}
+    settings = _settings(config, outputs_last, step_operations)
     return _transformation(optimizer, learning_rate, weight_decay, settings)
 
 
@@ -178,24 +178,42 @@ def train_step(
         expected = "a function that makes an optimizer from a learning rate"
         remedy = "Give optax.adamw in place of optax.adamw(1e-3)."
         raise ConfigError("optimizer", expected, type(optimizer).__name__, remedy)
-    settings = {"config": config, "outputs_last": outputs_last, "step_operations": step_operations}
-    init, step = _steps(
-        value_and_grad, optimizer, learning_rate, settings, weight_decay, momentum, has_aux
-    )
+    settings = _settings(config, outputs_last, step_operations)
+    evaluate = _evaluation(value_and_grad, has_aux, config.watch_loss)
+    init, step = _steps(evaluate, optimizer, learning_rate, settings, weight_decay, momentum)
     return init, jax.jit(step, donate_argnums=0)
 
 
+def _settings(
+    config: HybridConfig, outputs_last: bool, step_operations: float | None
+) -> dict[str, Any]:
+    """Arguments of the functional form, where a loss is watched if it is passed."""
+    config = replace(config, watch_loss=True)
+    return {"config": config, "outputs_last": outputs_last, "step_operations": step_operations}
+
+
+def _evaluation(
+    value_and_grad: Callable[..., tuple[Any, Any]], has_aux: bool, watch_loss: bool
+) -> Callable[..., tuple[Any, Any, Any, Any]]:
+    """A function that gives loss, what is beside it, the loss if it is watched, and gradients."""
+
+    def evaluate(params: Any, *batch: Any) -> tuple[Any, Any, Any, Any]:
+        value, gradients = value_and_grad(params, *batch)
+        loss, aux = value if has_aux else (value, None)
+        return loss, aux, loss if watch_loss else None, gradients
+
+    return evaluate
+
+
 def _steps(
-    value_and_grad: Callable[..., tuple[Any, Any]],
+    evaluate: Callable[..., tuple[Any, Any, Any, Any]],
     optimizer: Callable[[Any], optax.GradientTransformation],
     learning_rate: Rate,
     settings: dict[str, Any],
     weight_decay: float,
     momentum: float,
-    has_aux: bool,
 ) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
-    watch_loss, config = settings["config"].watch_loss, replace(settings["config"], watch_loss=True)
-    settings = {**settings, "config": config}
+    config = settings["config"]
     correct: Any = partial(functional.correct, weight_decay=weight_decay, **settings)
 
     def init(params: Any) -> TrainState:
@@ -208,10 +226,9 @@ def _steps(
         rate = _at(learning_rate, state.hybrid.clock.steps)
         moved, hybrid = functional.predict(state.hybrid, named(state.params), rate, config=config)
         params = _tree(moved, state.params)
-        value, gradients = value_and_grad(params, *batch)
-        loss, aux = value if has_aux else (value, None)
+        loss, aux, watched, gradients = evaluate(params, *batch)
         predicted = hybrid.predicted
-        stands, hybrid = functional.verify(hybrid, named(gradients), loss if watch_loss else None)
+        stands, hybrid = functional.verify(hybrid, named(gradients), watched)
         after, inner = _update(optimizer(rate), stands, gradients, state.optimizer, params)
         new, hybrid = correct(hybrid, *map(named, (gradients, params, after)), rate)
         record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)

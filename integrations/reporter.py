@@ -98,6 +98,8 @@ class Reporter:
         plan, cost = overview(engine), ""
         if share is not None and any(part.corrected for part in plan.parts):
             cost = f"; correcting adds {percent(share)} to a full step's operations"
+            if share > engine.config.max_overhead:
+                cost += " (max_overhead counts one this small as 1e8)"
         what = "scores forecasts and changes nothing (shadow=True)"
         text = what if engine.config.shadow else f"{plan}{cost}"
         self._say(trainer, f"HybridPredict {text}.", live=True)

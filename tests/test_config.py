@@ -77,6 +77,20 @@ def test_unknown_name_is_refused_with_the_known_ones(argument, value, known):
 
 
 @pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ({"updates": {"hidden": "whitend"}}, "whitened"),
+        ({"predictors": {"hidden": "fited"}}, "fitted"),
+        ({"updates": {"hiden": "spectral"}}, "hidden"),
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest_one(given, meant):
+    bench = Bench()
+    with pytest.raises(ConfigError, match=f"Did you mean {meant}\\?"):
+        HybridEngine(bench.model, bench.optimizer, HybridConfig(total_steps=10, **given))
+
+
+@pytest.mark.parametrize(
     ("given", "argument"),
     [
         ({"full_steps": 2}, "predict_steps"),

@@ -137,7 +137,7 @@ def verify(
         state: What :func:`predict` gave.
         gradients: Of all trained arrays by name, at the weights that :func:`predict` gave.
         loss: The full step's loss there, a number or a 0-dim array; None if it is not known, or
-            need not fall.
+            if it need not fall.
 
     Returns:
         The verdict as 0-dim bool, True without predicted steps, and the new state. Where it is

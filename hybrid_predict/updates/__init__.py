@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, did_you_mean
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.spectral import SpectralUpdate
 from hybrid_predict.updates.whitened import WhitenedUpdate
@@ -24,8 +24,8 @@ def make_update(choice: Any) -> AbstractUpdate:
         return choice
     if isinstance(choice, str) and choice in UPDATES:
         return UPDATES[choice]()
-    names = ", ".join(sorted(UPDATES))
-    raise ConfigError("updates", f"one of {names}, or an AbstractUpdate", choice)
+    expected = f"one of {', '.join(sorted(UPDATES))}, or an AbstractUpdate"
+    raise ConfigError("updates", expected, choice, did_you_mean(choice, UPDATES))
 
 
 __all__ = [

@@ -135,13 +135,13 @@ def test_a_file_is_examined_with_its_own_settings(capsys):
         (
             "callbacks",
             "[{class_path: Timer}, {class_path: EarlyStopping, init_args: {monitr: x}}]",
-            "trainer.callbacks.1.init_args: expected names that it has, got 'monitr'. "
+            "trainer.callbacks.1.init_args: expected a name that it has, got 'monitr'. "
             "Did you mean monitor?",
         ),
         (
             "callbacks",
             "{class_path: lightning.pytorch.callbacks.Timer, init_args: {durations: 3}}",
-            "trainer.callbacks.init_args: expected names that it has, got 'durations'. "
+            "trainer.callbacks.init_args: expected a name that it has, got 'durations'. "
             "Did you mean duration?",
         ),
         (

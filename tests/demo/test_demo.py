@@ -172,15 +172,17 @@ def test_schedule_rises_then_falls_to_zero():
 
 def test_output_to_a_file_is_short_and_names_the_files(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert cli.main([*TINY, "--no-mlflow", "--output-dir", str(tmp_path)]) == 0
+    assert cli.main([*TINY, "--no-mlflow"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
     assert len(out.splitlines()) < 50
-    assert str(tmp_path / "report.html") in out
+    folder = tmp_path / "hybrid-predict-demo-quick"
+    assert f"{folder.name}/report.html" in out
     assert "hint: " in out
     assert "fewer full steps; for proof: --seeds 5" in " ".join(out.split())
     assert not re.search("equivalent|forecast point|horizon", out, re.I)
-    assert set(files(tmp_path)) == {".lock", "report.html", "results.json", "runs", "runs.jsonl"}
+    assert set(files(tmp_path)) == {folder.name}
+    assert set(files(folder)) == {".lock", "report.html", "results.json", "runs", "runs.jsonl"}
 
 
 def results_of(folder):

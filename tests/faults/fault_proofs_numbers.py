@@ -264,9 +264,10 @@ NUMBERS = [
     Fault("Numbers", "forecasts 30 times too long, with the right or the wrong sign", "Predicted "
           "steps are undone or pause, and the run falls back; weights stay finite. A forecast that "
           "is only slightly wrong raises no alarm.", too_far),
-    Fault("Numbers", "the mean loss stands a fifth and a standard deviation above that of the "
-          "warm-up for 32 full steps",
-          FALLS_BACK, stands_above),
+    Fault("Numbers", "the mean loss stands above that of the warm-up for 32 full steps, by at "
+          "least a fifth of it and at least one standard deviation of single losses",
+          f"{FALLS_BACK} A rise that is smaller than the noise from step to step is not seen.",
+          stands_above),
     Fault("Numbers", "alarms that come back", "The fourth ends predicted steps for good, with a "
           "warning; updates are corrected all the same. 500 full steps without an alarm forgive "
           "those before.", alarms_come_back),

@@ -34,17 +34,19 @@ def in_64_bits() -> Any:
         yield
 
 
-def loss(w: dict[str, Any], x: Any, y: Any) -> Any:
+def loss(w: dict[str, Any], x: Any, y: Any, more: float = 0.0) -> Any:
     hidden = jax.numpy.tanh(x @ w["0.weight"].T + w["0.bias"])
     hidden = jax.numpy.tanh(hidden @ w["2.weight"].T + w["2.bias"])
-    return ((hidden @ w["4.weight"].T + w["4.bias"] - y) ** 2).mean()
+    return ((hidden @ w["4.weight"].T + w["4.bias"] - y) ** 2).mean() + more
 
 
 def schedule(total: int) -> Any:
     return lambda step: RATE * (0.55 + 0.45 * jax.numpy.cos(jax.numpy.pi * step / total))
 
 
-def trained(settings: HybridConfig, spoiled: int | None = None) -> tuple[Any, list[Any]]:
+def trained(
+    settings: HybridConfig, spoiled: int | None = None, risen: float = np.inf
+) -> tuple[Any, list[Any]]:
     init, step = adapter.train_step(
         jax.value_and_grad(loss), partial(optax.adamw, weight_decay=DECAY),
         schedule(settings.total_steps), settings, weight_decay=DECAY, outputs_last=False,
@@ -54,19 +56,24 @@ def trained(settings: HybridConfig, spoiled: int | None = None) -> tuple[Any, li
         x, y = batch(len(records))
         x = x * np.nan if len(records) == spoiled else x
         old = state
-        state, record = step(state, x, y)
+        state, record = step(state, x, y, 1e6 if len(records) >= risen else 0.0)
         records.append(jax.tree.map(np.asarray, record))
         steps = int(record.steps)
         assert old.params["0.weight"].is_deleted()
     return state, records
 
 
-@pytest.mark.parametrize("watch_loss", [True, False])
-def test_a_train_step_has_the_engine_s_numbers(watch_loss: bool) -> None:
+@pytest.mark.parametrize(
+    ("watch_loss", "risen"), [(True, np.inf), (True, 20), (False, 20)], ids=str
+)
+def test_a_train_step_has_the_engine_s_numbers(watch_loss: bool, risen: float) -> None:
     settings = config(total_steps=60, predictors=UNGATED, watch_loss=watch_loss)
-    state, records = trained(settings)
-    theirs = in_the_engine(settings)
+    state, records = trained(settings, risen=risen)
+    theirs = in_the_engine(settings, risen=risen)
     assert [int(r.predicted) for r in records] == theirs.predicted
+    alarmed = [bool(r.stands) for r in records].count(False)
+    assert alarmed == theirs.undone
+    assert (alarmed > 0) == (watch_loss and risen < 60)
     assert sum(int(r.ticks) for r in records) == 60 > len(records)
     for name, wanted in theirs.weights.items():
         np.testing.assert_allclose(state.params[name], wanted, rtol=0, atol=1e-10)
@@ -87,7 +94,7 @@ def test_a_transformation_corrects_what_the_engine_corrects() -> None:
     learning_rate = schedule(total)
     optimizer = adapter.corrected(
         optax.adamw(learning_rate, weight_decay=DECAY), learning_rate,
-        config(speedup=1), weight_decay=DECAY, outputs_last=False,
+        config(speedup=1, watch_loss=False), weight_decay=DECAY, outputs_last=False,
     )  # fmt: skip
 
     @jax.jit

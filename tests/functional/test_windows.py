@@ -95,7 +95,7 @@ LOSSES = {
     "falling": [3.0 / (1 + k) for k in range(60)],
     "alarms": [2.0 + math.sin(k) for k in range(20)] + [math.nan, 2.0, 1e9, 2.0] * 12,
     "rising": [1.0 + 0.05 * k for k in range(80)],
-    "noise around zero": [math.sin(k * k) for k in range(200)],
+    "noise around zero": [math.sin(k * k) for k in range(400)],
     "calm after alarms": [math.inf, *[1.0] * 520, math.inf],
 }
 

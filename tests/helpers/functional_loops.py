@@ -89,7 +89,12 @@ class Run:
     block: int | None = None
 
 
-def in_the_engine(config: HybridConfig, spoiled: int | None = None, stop: int | None = None) -> Run:
+def in_the_engine(
+    config: HybridConfig,
+    spoiled: int | None = None,
+    stop: int | None = None,
+    risen: float = math.inf,
+) -> Run:
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=DECAY)
     predicted = []
@@ -102,6 +107,8 @@ def in_the_engine(config: HybridConfig, spoiled: int | None = None, stop: int | 
             loss = F.mse_loss(model(x), y)
             if len(predicted) == spoiled:
                 loss = loss * math.nan
+            if len(predicted) >= risen:
+                loss = loss + 1e6
             loss.backward()
             engine.observe_loss(loss)
             optimizer.step()

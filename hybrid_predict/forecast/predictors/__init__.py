@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hybrid_predict.errors import ConfigError
+from hybrid_predict.errors import ConfigError, did_you_mean
 from hybrid_predict.forecast.predictors.base import AbstractPredictor, PredictorState
 from hybrid_predict.forecast.predictors.fitted import FittedPredictor
 from hybrid_predict.forecast.predictors.momentum import MomentumPredictor
@@ -24,8 +24,8 @@ def make_predictor(choice: Any) -> AbstractPredictor:
         return choice
     if isinstance(choice, str) and choice in PREDICTORS:
         return PREDICTORS[choice]()
-    names = ", ".join(sorted(PREDICTORS))
-    raise ConfigError("predictors", f"one of {names}, or an AbstractPredictor", choice)
+    expected = f"one of {', '.join(sorted(PREDICTORS))}, or an AbstractPredictor"
+    raise ConfigError("predictors", expected, choice, did_you_mean(choice, PREDICTORS))
 
 
 __all__ = [
