@@ -16,9 +16,10 @@ from hybrid_predict.engine import HybridEngine
 
 
 def set_imports_aside() -> None:
-    """Hide what is imported from the garbage collector: looking at all of it takes half a second.
+    """Hide all objects that are alive from the garbage collector, and so from `Memory`.
 
-    `Memory` looks at every object that is not hidden. Call this before data is loaded.
+    `Memory` looks at every other object. Imported packages leave so many that this takes half a
+    second. Call this after imports, and before data is loaded.
     """
     import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
     gc.freeze()

@@ -213,8 +213,8 @@ def _steps(
     weight_decay: float,
     momentum: float,
 ) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
-    config = settings["config"]
     correct: Any = partial(functional.correct, weight_decay=weight_decay, **settings)
+    config = settings["config"]
 
     def init(params: Any) -> TrainState:
         _check_axes(params)

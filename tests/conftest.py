@@ -20,10 +20,10 @@ settings.load_profile("suite")
 
 @pytest.fixture(autouse=True, scope="module")
 def objects_of_other_modules_set_aside():
-    """Hide what is alive from the garbage collector.
+    """Hide all objects that are alive from the garbage collector.
 
-    Collections, and measurements of memory, look at every object that is not hidden. Imported
-    packages leave millions of them.
+    It looks at every other object, again and again, and so do measurements of memory. Imported
+    packages leave millions.
     """
     gc.collect()
     gc.freeze()

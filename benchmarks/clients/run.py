@@ -73,7 +73,7 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
 def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
     """Train every arm with one seed, one after the other, after a short run to warm up.
 
-    Odd seeds train the arms in reverse order, so that the last arm is not always the same one.
+    Odd seeds train the arms in reverse order. So no arm is always the last one.
 
     Args:
         name: Name of the client.

@@ -157,11 +157,8 @@ class BlockRoots(Prototype):
             }.items():
                 own.setdefault(side, torch.zeros_like(new)).lerp_(new, 1.0 - decay)
         if step % self.every == 0 or step in (2, 5):
-            own["left root"], own["right root"] = (
-                fourth_root(own["left"]),
-                fourth_root(own["right"]),
-            )
-            own["right root"] = _scaled(own["right root"], own["right"])
+            own["left root"] = fourth_root(own["left"])
+            own["right root"] = _scaled(fourth_root(own["right"]), own["right"])
         made = _blocks(own["left root"][0] @ wide) @ own["right root"]
         made = made.permute(1, 0, 2).reshape(len(wide), -1)[:, : wide.shape[1]]
         return self.orthogonal(own, (made.T if tall else made).contiguous())

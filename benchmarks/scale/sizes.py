@@ -61,7 +61,7 @@ CASES = (
 )
 """The most telling ones first; a case that stands twice gets its second seed later.
 
-One pair at width 256, whose rates are tuned at one length: a single trial there takes minutes.
+One seed at width 256, whose rates are tuned at one length: a single trial takes a minute there.
 """
 
 MIDDLE = 0.256

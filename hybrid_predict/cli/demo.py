@@ -11,8 +11,6 @@ from hybrid_predict.cli.auditing import check_threads, shown
 from hybrid_predict.cli.options import integer, need, number, output_folder
 from hybrid_predict.cli.program import INTERRUPTED, Command
 
-_FOLDER = "hybrid-predict-demo"
-
 
 def _add_options(add: Any) -> None:
     add("--quick", action="store_true", help="Train a third of the steps, with one seed.")
@@ -76,7 +74,8 @@ def _run(options: Namespace) -> int:
         recipe, speedup=options.speedup, seeds=seeds, controls=options.controls, mlflow=mlflow
     )
     check_threads(options.threads)
-    folder = output_folder(options.output_dir or _FOLDER + "-quick" * options.quick)
+    usual = "hybrid-predict-demo-quick" if options.quick else "hybrid-predict-demo"
+    folder = output_folder(options.output_dir or usual)
     need("The demo", ("cli", "lightning", *(["mlflow"] if mlflow else [])))
     settings = {"number": options.threads, "overwrite": options.overwrite}
     train = partial(run_demo, recipe, config, folder, **settings)

@@ -92,7 +92,7 @@ class Monitor:
     """
 
     def __init__(self, optimizers: int, watch_loss: bool = True) -> None:
-        self._watch_loss = watch_loss
+        self.watch_loss = watch_loss
         self.loss = Baseline(rough=0.02)
         self.norms = [Baseline(least=0.05) for _ in range(optimizers)]
         self.start: float | None = None
@@ -102,7 +102,7 @@ class Monitor:
     @property
     def loss_limit(self) -> float:
         """Loss above which predicted steps are undone; infinite if unwatched or not known yet."""
-        if not (self._watch_loss and self.loss.known):
+        if not (self.watch_loss and self.loss.known):
             return math.inf
         return self.loss.mean + max(12 * self.loss.deviation, 3 * abs(self.loss.mean))
 
@@ -148,7 +148,7 @@ class Monitor:
         for baseline, norm in zip(self.norms, norms, strict=True):
             if 0.0 < norm < math.inf:  # the norm is 0 while a loss is switched off
                 baseline.add(math.log(norm))
-        if not (self._watch_loss and math.isfinite(loss)):
+        if not (self.watch_loss and math.isfinite(loss)):
             return
         clipped = self.loss.clipped(loss)
         self.mean = clipped if self.mean is None else 0.9 * self.mean + 0.1 * clipped

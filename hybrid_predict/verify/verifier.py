@@ -24,7 +24,6 @@ class Verifier:
     """
 
     def __init__(self, optimizers: int, lag: int, watch_loss: bool) -> None:
-        self._watch_loss = watch_loss
         self.monitor = Monitor(optimizers, watch_loss)
         self._queue = DelayedQueue(lag)
 
@@ -60,7 +59,7 @@ class Verifier:
     def resize(self, optimizers: int) -> None:
         """Set the number of optimizers; if it changes, the baselines start again."""
         if optimizers != len(self.monitor.norms):
-            self.monitor = Monitor(optimizers, self._watch_loss)
+            self.monitor = Monitor(optimizers, self.monitor.watch_loss)
 
     def discard(self) -> None:
         """Discard all measurements that are not read yet."""
