@@ -38,7 +38,7 @@ except ImportError as error:
 FILE = "hybrid_predict.pt"
 """Name of the file with the plug-in's state in each checkpoint folder."""
 
-_NUMBERS = ("steps", "predicted_steps", "saved_steps_fraction", "skill")
+_NUMBERS = ("steps", "predicted_steps", "saved_steps_fraction", "skill", "mean_length")
 """Fields of the ledger that are added to the Trainer's training logs."""
 
 logger = logging.getLogger(__name__)

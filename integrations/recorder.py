@@ -16,10 +16,13 @@ from hybrid_predict.tensors import ranks
 logger = ranks.rank_zero_logger(__name__)
 
 _COURSE = (
-    "steps", "predicted_steps", "undone_steps", "saved_steps_fraction", "skill",
+    "steps", "predicted_steps", "undone_steps", "saved_steps_fraction", "skill", "mean_length",
     "overhead_fraction", "estimated_seconds_saved",
 )  # fmt: skip
 """Of the ledger, logged while the run trains; full steps are the loggers' own axis."""
+
+_LENGTHS = ("length", "fitted", "error")
+"""Of the skill of each kind, logged beside them."""
 
 _RESULT = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
 """Of the ledger, logged once at its end, for tables and for sorting."""
@@ -55,6 +58,8 @@ class Recorder:
             step: Position on the loggers' x-axis.
         """
         numbers = {f"hybrid_predict/{name}": getattr(ledger, name) for name in _COURSE}
+        for kind, skill in ledger.skills.items():
+            numbers |= {f"hybrid_predict/{kind}.{name}": skill[name] for name in _LENGTHS}
         row = {name: float(value) for name, value in numbers.items() if value}
         self._each(lambda sink: sink.row(row, step))
 

@@ -23,8 +23,11 @@ class SavingsLedger:
         predicted_steps: Predicted steps that stand.
         undone_steps: Predicted steps that were undone.
         skill: Latest skill over all kinds, or None if it is not known yet.
-        skills: By kind: mean skill, its ``lower`` bound, fitted ``length`` in lengths of the drift,
-            and number of ``windows``.
+        predicted_length: How far the predicted steps that stand have moved together, in lengths of
+            the drift.
+        skills: By kind: mean skill, its ``lower`` bound, number of ``windows``; in lengths of the
+            drift, the ``length`` of the next predicted step, and the one that is ``fitted`` to the
+            windows; and the mean squared prediction ``error``, 1 for forecasts that do not move.
         full_seconds: Seconds on the host in the user's part of full steps.
         correct_seconds: Seconds on the host for measuring gradients and correcting updates.
         predict_seconds: Seconds on the host for predicted steps and their verdicts.
@@ -41,6 +44,7 @@ class SavingsLedger:
     predicted_steps: int = 0
     undone_steps: int = 0
     skill: float | None = None
+    predicted_length: float = field(default=0.0, repr=False)
     skills: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
     full_seconds: float = field(default=0.0, repr=False)
     correct_seconds: float = field(default=0.0, repr=False)
@@ -67,7 +71,14 @@ class SavingsLedger:
             parts.append(f"overhead {percent(self.overhead_fraction)}")
         if self.skill is not None:
             parts.append(f"skill {self.skill:.2f}")
+        if self.mean_length is not None:
+            parts.append(f"length {self.mean_length:.2f}")
         return "; ".join([*parts, f"{self.undone_steps:,} undone"])
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean length of the predicted steps that stand, in lengths of the drift; None without."""
+        return self.predicted_length / self.predicted_steps if self.predicted_steps else None
 
     @property
     def plain_steps(self) -> int:
@@ -140,6 +151,7 @@ class SavingsLedger:
         derived = (
             "plain_steps",
             "saved_steps_fraction",
+            "mean_length",
             "overhead_fraction",
             "estimated_seconds_saved",
             "estimated_flops_saved",
@@ -202,7 +214,8 @@ class SavingsLedger:
         """A table of counts, seconds, skill by kind and events, for notebooks."""
         rows = {
             "full steps": f"{self.full_steps:,}, {self.corrected_steps:,} corrected",
-            "predicted steps": f"{self.predicted_steps:,} stand, {self.undone_steps:,} undone",
+            "predicted steps": f"{self.predicted_steps:,} stand, {self.undone_steps:,} undone"
+            + ("" if self.mean_length is None else f", mean length {self.mean_length:.2f} drifts"),
             "steps": f"{self.steps:,}, {percent(self.saved_steps_fraction)} fewer full steps",
         }
         if self.full_seconds:

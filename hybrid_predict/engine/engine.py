@@ -316,9 +316,9 @@ class HybridEngine(Uncopied):
         due = self.clock.due
         if not due or self.config.shadow or self._run.verifier.monitor.pausing(step.number):
             return
-        delta, owners = self._forecaster.forecast(self.optimizer.all_options())
-        if delta.names:
-            step.predict(self.mapper, delta, owners, due, self._forecaster.carries)
+        forecast = self._forecaster.forecast(self.optimizer.all_options())
+        if forecast.delta.names:
+            step.predict(self.mapper, forecast, due, self._forecaster.carries)
         elif self._forecaster.gate.closed:
             self._run.record_event(self._forecaster.gate.reason, logging.INFO, step.number)
 

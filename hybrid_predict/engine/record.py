@@ -33,6 +33,8 @@ class StepRecord:
         loss: Training loss of ``read_step``, or None if it is unknown.
         gradients: Norms and alignments of ``read_step`` by parameter name, as floats, or None if
             they were not measured.
+        length: Length of each predicted step before full step ``read_step``, in lengths of the
+            drift at its learning rate; None if there were none.
     """
 
     step: int
@@ -44,6 +46,7 @@ class StepRecord:
     skill: float | None = None
     loss: float | None = None
     gradients: GradientInfo | None = field(default=None, repr=False)
+    length: float | None = None
 
     def __str__(self) -> str:
         """The step in one line; unknown values are left out."""
@@ -52,7 +55,8 @@ class StepRecord:
             parts.append(f"{self.predicted} predicted before it")
         if self.verdict is not None:
             where = "" if self.read_step == self.step else f" (full step {self.read_step})"
-            parts.append(f"{self.verdict.value}{where}")
+            long = "" if self.length is None else f", length {self.length:.2f}"
+            parts.append(f"{self.verdict.value}{long}{where}")
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
         if self.skill is not None:
@@ -66,6 +70,7 @@ class StepRecord:
             "ticks": self.ticks,
             "predicted before it": self.predicted,
             "verdict": self.verdict and self.verdict.value,
+            "length, drift = 1": None if self.length is None else f"{self.length:.2f}",
             "loss": None if self.loss is None else f"{self.loss:.4g}",
             "skill": None if self.skill is None else f"{self.skill:.2f}",
         }

@@ -55,7 +55,7 @@ class Run:
         """Number of full steps until skill can be known; 0 if predicted steps need none."""
         if not self.forecaster.gated:
             return 0
-        return 1 + FIRST * self.forecaster.longest_window + (config.lag or 0)
+        return FIRST * self.forecaster.longest_window + (config.lag or 0)
 
     def record_event(self, reason: str, level: int, step: int | None = None) -> None:
         """Record an event in the ledger, and log it if it is new.
@@ -163,9 +163,12 @@ class Run:
         """Advance clock and ledger by the verdicts that were read, and return the step's record."""
         read, self._read = self._read, []
         counts = dict.fromkeys(Verdict, 0)
+        moved = 0.0
         for measured, judgement in read:
             if judgement.verdict is not None:
                 counts[judgement.verdict] += measured.predicted
+            if judgement.verdict is Verdict.STANDS:
+                moved += measured.predicted * (measured.length or 0.0)
         if not step.reported:
             counts[Verdict.UNDONE] += step.predicted
         ticks = self.clock.advance(counts[Verdict.STANDS], counts[Verdict.UNDONE])
@@ -174,6 +177,7 @@ class Run:
         ledger.predicted_steps = ledger.steps - ledger.full_steps
         ledger.corrected_steps += step.corrected
         ledger.undone_steps += counts[Verdict.UNDONE]
+        ledger.predicted_length += moved
         if self.forecaster.skill.known:
             ledger.skill = self.forecaster.skill.mean
         known: dict[str, Any] = {}
@@ -182,6 +186,7 @@ class Run:
             known = {
                 "read_step": measured.step,
                 "verdict": judgement.verdict,
+                "length": measured.length,
                 "loss": float(measured.info.loss) if measured.loss_known else None,
                 "gradients": measured.info if measured.info.norms else None,
             }

@@ -12,14 +12,15 @@ from torch import Tensor
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.forecast.forecaster import Forecast
 from hybrid_predict.model.buffers import BufferTracker
-from hybrid_predict.model.deltas import Movement, WeightDelta
+from hybrid_predict.model.deltas import Movement
 from hybrid_predict.model.gradients import dense_gradient
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import TorchBackend, is_half, ranks, shards
 from hybrid_predict.verify.judge import cause
-from hybrid_predict.verify.measurement import as_scalar, pack
+from hybrid_predict.verify.measurement import Moved, as_scalar, pack
 from hybrid_predict.verify.monitor import Monitor
 
 NO_UPDATE = "no update followed the predicted steps"
@@ -54,6 +55,7 @@ class Step:
         self._optimizer, self._buffers = optimizer, buffers
         self._movement: Movement | None = None
         self._owners: list[int] = []
+        self._drifts: list[Tensor] = []
         self._limits: list[float] = []
         self._good: dict[int, Tensor | bool] = {}
         self._flags: list[Tensor] = []
@@ -61,14 +63,13 @@ class Step:
         self._norms: dict[str, Tensor] = {}
         self._norm_owners: list[int] = []
         self._measured: list[Tensor] = []
-        self._products: dict[str, tuple[Tensor, Tensor]] = {}
+        self._moved: dict[str, Moved] = {}
         self.windows: list[tuple[list[Any], Tensor]] = []
 
     def predict(
         self,
         mapper: ParameterMapper,
-        delta: WeightDelta,
-        owners: Sequence[int],
+        forecast: Forecast,
         count: int,
         carries: dict[str, Tensor],
     ) -> None:
@@ -76,13 +77,13 @@ class Step:
 
         Args:
             mapper: The model's parameters.
-            delta: The movement of one predicted step.
-            owners: Number of the optimizer of each tensor in ``delta``.
+            forecast: The movement of one predicted step.
             count: Number of predicted steps, at least 1.
             carries: Kahan compensation of half-precision weights, by name.
         """
         self._buffers.copy()
-        self.predicted, self._owners = count, list(owners)
+        delta, self._owners, self._drifts = forecast
+        self.predicted = count
         self._movement = mapper.movement(delta.scaled(count) if count > 1 else delta, carries)
         self._movement.apply()
 
@@ -238,7 +239,7 @@ class Step:
             loss=self._loss,
             norms=self._norms,
             owners=self._norm_owners,
-            products=self._products,
+            moved=self._moved,
             roots=shards.norm_factors(self._measured),
             windows=self.windows,
         )
@@ -273,22 +274,23 @@ class Step:
         """Return lengths of one optimizer's movement, and store its products with the gradients."""
         assert self._movement is not None
         delta = self._movement.delta
-        columns = zip(delta.names, delta.directions, delta.factors, self._owners, strict=True)
-        rows = [(n, d, f) for n, d, f, owner in columns if owner == index]
+        columns = zip(delta.names, delta.directions, delta.factors, self._drifts, self._owners,
+                      strict=True)  # fmt: skip
+        rows = [(n, d, f, drift) for n, d, f, drift, owner in columns if owner == index]
         group = self._optimizer.optimizers[index].param_groups[0]
         sign = -1.0 if group.get("maximize") else 1.0
         backend = TorchBackend()
-        norms = backend.norms([d for _, d, _ in rows]).unbind()
-        sizes = [f.abs() if isinstance(f, Tensor) else abs(f) for _, _, f in rows]
+        norms = backend.norms([d for _, d, _, _ in rows]).unbind()
+        sizes = [f.abs() if isinstance(f, Tensor) else abs(f) for _, _, f, _ in rows]
         lengths = [size * norm for size, norm in zip(sizes, norms, strict=True)]
-        met = [k for k, (name, _, _) in enumerate(rows) if name in gradients]
+        met = [k for k, (name, *_) in enumerate(rows) if name in gradients]
         own = [gradients[rows[k][0]].reshape(rows[k][1].shape) for k in met]
         dots = backend.dots(own, [rows[k][1] for k in met])
         if scale is not None:
             dots = dots / scale.to(dots.device)
         for k, dot in zip(met, dots.unbind(), strict=True):
-            name, _, factor = rows[k]
-            self._products[name] = lengths[k], sign * factor * dot
+            name, _, factor, drift = rows[k]
+            self._moved[name] = Moved(lengths[k], drift, sign * factor * dot)
         return lengths
 
     def _decide(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
@@ -30,6 +30,21 @@ SHARED = "parameters that share memory with others are left to the optimizer"
 
 ABSENT_STEPS = 64
 """Number of full steps for which an optimizer that did not update is not predicted."""
+
+
+@final
+class Forecast(NamedTuple):
+    """The movement of one predicted step.
+
+    Args:
+        delta: The movement.
+        owners: Number of the optimizer of each of its tensors.
+        drifts: How far the drift of each would move at the same learning rate, 0-dim.
+    """
+
+    delta: WeightDelta
+    owners: list[int]
+    drifts: list[Tensor]
 
 
 @final
@@ -233,20 +248,18 @@ class Forecaster:
         }
         return 1.0 if len(rates) > 1 else None
 
-    def forecast(self, options: Mapping[int, Options]) -> tuple[WeightDelta, list[int]]:
+    def forecast(self, options: Mapping[int, Options]) -> Forecast:
         """Forecast the movement of one predicted step, for all groups together.
 
         Args:
             options: How each parameter is updated, by ``id``.
-
-        Returns:
-            The movement, and for each of its tensors the number of its optimizer.
 
         Raises:
             PredictorError: If a predictor returns a forecast of the wrong form.
         """
         parts: list[WeightDelta] = []
         owners: list[int] = []
+        drifts: list[Tensor] = []
         for group in self.groups:
             absent = group.plan.owner in self._absent
             times = 0 if absent else self._calls[group.plan.owner]
@@ -255,11 +268,13 @@ class Forecaster:
             if delta is not None:
                 parts.append(delta if times == 1 else delta.scaled(times))
                 owners += [group.plan.owner] * len(delta.names)
-        return WeightDelta(
+                drifts += [times * length for length in group.drift_lengths(options)]
+        delta = WeightDelta(
             tuple(n for d in parts for n in d.names),
             tuple(x for d in parts for x in d.directions),
             tuple(f for d in parts for f in d.factors),
-        ), owners
+        )
+        return Forecast(delta, owners, drifts)
 
     @property
     def gated(self) -> bool:
@@ -285,15 +300,18 @@ class Forecaster:
     def score(self, readings: Sequence[Reading]) -> None:
         """Update skill and predictors from windows that were closed together."""
         groups = {group.names: group for group in self.groups}
-        for found in readings:
-            if found.names in groups:
-                groups[found.names].fit(found)
+        squares = {
+            found.names: groups[found.names].fit(found) for found in readings
+            if found.names in groups
+        }  # fmt: skip
         for kind in dict.fromkeys(found.kind for found in readings):  # alike on every rank
             together = [found for found in readings if found.kind == kind]
-            self.skills.setdefault(kind, Skill()).add(together)
+            made = [squares.get(found.names, found.square) for found in together]
+            self.skills.setdefault(kind, Skill()).add(together, made)
         kept = {names: found for names, found in self._latest.items() if names in groups}
         self._latest = {**kept, **{found.names: found for found in readings}}
-        self.skill.add(self._latest.values())
+        latest = list(self._latest.values())
+        self.skill.add(latest, [found.square for found in latest])
         self._update_gate()
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:

@@ -7,11 +7,17 @@ from dataclasses import dataclass
 from typing import final
 
 from hybrid_predict.forecast.group import TensorGroup
-from hybrid_predict.forecast.skill import Skill
+from hybrid_predict.forecast.skill import SHORTEST, Skill
 from hybrid_predict.updates.budget import weak
 
 NO_SKILL = "no predicted steps where they were planned: forecasts have not shown enough skill"
 """Event of the ledger: planned predicted steps are not made for lack of skill."""
+
+TOO_SHORT = (
+    "no predicted steps where they were planned: forecasts have skill, but predicted steps would "
+    f"be shorter than {SHORTEST:g} of the drift"
+)
+"""Event of the ledger: planned predicted steps are not made because they would hardly move."""
 
 TOO_EXPENSIVE = (
     "no predicted steps where they were planned: max_overhead leaves corrected updates too weak to "
@@ -29,11 +35,13 @@ class Gate:
         blocked: Parameter names of each group that must not be predicted.
         closed: Whether every group that has a predictor is blocked.
         weak: Whether most matrices have weak corrections.
+        short: Whether predicted steps lack nothing but length.
     """
 
     blocked: frozenset[tuple[str, ...]] = frozenset()
     closed: bool = False
     weak: bool = False
+    short: bool = False
 
     @property
     def locked(self) -> bool:
@@ -43,7 +51,9 @@ class Gate:
     @property
     def reason(self) -> str:
         """Reason for the closed gate, as an event for the ledger."""
-        return TOO_EXPENSIVE if self.weak else NO_SKILL
+        if self.weak:
+            return TOO_EXPENSIVE
+        return TOO_SHORT if self.short else NO_SKILL
 
 
 def make_gate(
@@ -63,11 +73,19 @@ def make_gate(
     too_weak = weak(corrected, block)
     predicted = [g for g in groups if g.plan.predictor is not None]
     gated = [g for g in predicted if g.plan.predictor and g.plan.predictor.gated]
-    skilled = [g for g in gated if (skill := skills.get(g.plan.kind)) is not None and skill.enough]
-    if too_weak or 2 * _numel(skilled) < _numel(gated):
-        skilled = []
-    blocked = frozenset(g.names for g in gated if g not in skilled)
-    return Gate(blocked, bool(predicted) and len(blocked) == len(predicted), too_weak)
+    known = [(g, skills.get(g.plan.kind, Skill())) for g in gated]
+    able = [g for g, skill in known if skill.enough]
+    foreseen = [g for g, skill in known if skill.lower > 0.0]
+    if too_weak or not _are_most(able, gated):
+        able = []
+    blocked = frozenset(g.names for g in gated if g not in able)
+    closed = bool(predicted) and len(blocked) == len(predicted)
+    return Gate(blocked, closed, too_weak, closed and _are_most(foreseen, gated))
+
+
+def _are_most(chosen: Sequence[TensorGroup], gated: Sequence[TensorGroup]) -> bool:
+    """Whether the chosen groups have most of the weights that need skill."""
+    return 2 * _numel(chosen) >= _numel(gated)
 
 
 def _numel(groups: Iterable[TensorGroup]) -> int:

@@ -71,7 +71,7 @@ class TensorGroup:
         self.history_state = predictor.init(names, values, backend) if predictor else None
         self._window = Window(window_length(momentum), values) if predictor else None
         self._pending: _PendingUpdate | None = None
-        self._closed_window: Tensor | None = None
+        self._closed_window: tuple[int, Tensor] | None = None
 
     def before_update(
         self,
@@ -155,9 +155,10 @@ class TensorGroup:
         closed, self._closed_window = self._closed_window, None
         if closed is None or self._window is None:
             return []
+        steps, numbers = closed
         fitted = len(self._directions())
-        tag = [self.plan.kind, self.plan.owner, list(self.names), self._window.length, fitted]
-        return [(tag, closed)]
+        tag = [self.plan.kind, self.plan.owner, list(self.names), steps, fitted]
+        return [(tag, numbers)]
 
     def operations(self, block: int | None) -> int:
         """Return the operations of the directions in a full step, with ``block`` rows at a time."""
@@ -170,10 +171,16 @@ class TensorGroup:
         if self.update_state is not None:
             self.update_state.block = block
 
-    def fit(self, reading: Reading) -> None:
-        """Fit the predictor to a window of these tensors."""
-        if self.plan.predictor is not None and self.history_state is not None:
-            self.plan.predictor.fit(self.history_state, reading)
+    def fit(self, reading: Reading) -> float:
+        """Fit the predictor to a window of these tensors.
+
+        Returns:
+            The squared length of the next forecast, per unit of the learning rate.
+        """
+        predictor, state = self.plan.predictor, self.history_state
+        assert predictor is not None and state is not None
+        predictor.fit(state, reading)
+        return predictor.square(state, reading)
 
     @property
     def window_length(self) -> int:
@@ -200,6 +207,12 @@ class TensorGroup:
         if predictor is None or state is None or not state.count:
             return None
         return self._forecast([options[id(p)].rate for p in self.parameters])
+
+    def drift_lengths(self, options: Mapping[int, Options]) -> list[Tensor]:
+        """Return how far the drift of each tensor moves at the current learning rate, 0-dim."""
+        assert self._window is not None
+        rates = [options[id(p)].rate for p in self.parameters]
+        return [rate * norm for rate, norm in zip(rates, self._window.norms(), strict=True)]
 
     def _correct(
         self,
@@ -267,9 +280,10 @@ class TensorGroup:
             if mask is not None:
                 x.masked_fill_(mask, 0.0)
         if window.add(moved):
-            self._closed_window = window.close(shards.norm_factors(self.parameters))
+            count = window.count
+            self._closed_window = count, window.close(shards.norm_factors(self.parameters))
         predictor.observe(state, moved, self._backend(range(len(moved))))
-        if window.idle:
+        if window.due:
             window.open(self._forecast([1.0] * len(moved)), predictor.directions(state))
 
     def _forecast(self, rates: Sequence[float | Tensor]) -> WeightDelta:

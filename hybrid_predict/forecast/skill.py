@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, final
 
@@ -17,34 +17,45 @@ MEMORY = 16
 """Number of windows over which the running means average."""
 
 RESOLUTION = 0.02
-"""Smallest standard deviation of skill and of fitted length between windows."""
+"""Smallest standard deviation of skill between windows."""
 
 SHORTEST = 0.25
-"""Smallest lower bound of the fitted length for predicted steps, in lengths of the drift."""
+"""Smallest length of a predicted step, in lengths of the drift."""
 
 
 @final
 @dataclass
 class Skill:
-    r"""Running mean of the skill of forecasts, with an interval.
+    r"""Running mean of the skill of forecasts, with an interval, and how far they move.
 
     .. math:: s = c \, |c|, \qquad c = \frac{\sum_k \langle \hat\Delta_k, D_k \rangle}
         {\|\hat\Delta\| \, \|D\|}, \qquad
         \text{lower} = \bar s - \frac{2}{\sqrt n} \max \bigl(\sigma_s, .02, 1.5 \sqrt 3 \,
         \bar v\bigr)
 
-    over the tensors k of a window, with D the sum of the displacements of its full steps, divided
+    over the tensors k of a window, with D the sum of the displacements of its K full steps, divided
     by the learning rate. :math:`\sigma_s` is the standard deviation of s over n windows. With few
     windows it is not reliable, so the bound also uses v, the variance of c for forecasts with
     random signs: for these, s has the standard deviation :math:`\sqrt 3 v`.
+
+    Skill is about the direction of forecasts. Their length has numbers of its own, in lengths of
+    the drift :math:`\bar d`:
+
+    .. math:: \text{length} = \frac{\|\hat\Delta\|}{\|\bar d\|}, \qquad
+        \text{fitted} = \frac{\langle \hat\Delta, D \rangle}
+        {K \, \|\hat\Delta\| \, \|\bar d\|}, \qquad
+        \text{error} = \frac{\|\hat\Delta - D / K\|^2}{\|D / K\|^2}
 
     Args:
         windows: Number of windows.
         mean: Mean skill, in [-1, 1].
         square: Mean squared deviation from the mean skill.
         chance: Mean of v.
-        length: Mean fitted length, in lengths of the drift.
-        spread: Mean squared deviation from the mean fitted length.
+        length: Length of the next predicted step.
+        fitted: Mean length that least squares gives the direction in a window.
+        error: Mean squared prediction error of the forecasts made before their window, as a share
+            of the squared movement. It is 1 for forecasts of length 0, and above 1 for forecasts
+            that are worse than none.
     """
 
     windows: int = 0
@@ -52,32 +63,34 @@ class Skill:
     square: float = 0.0
     chance: float = 0.0
     length: float = 0.0
-    spread: float = 0.0
+    fitted: float = 0.0
+    error: float = 0.0
 
-    def add(self, readings: Iterable[Reading]) -> None:
+    def add(self, readings: Sequence[Reading], squares: Sequence[float]) -> None:
         """Add the readings of one window, over all tensors that are pooled.
 
         A window without any movement, without a forecast, or with numbers beyond 32 bits, is
         skipped.
+
+        Args:
+            readings: One reading per group of tensors.
+            squares: Squared lengths of the next forecasts of these groups, per unit of the rate.
         """
-        each = list(readings)
-        parts = [one.pooled() for one in each]
-        dot, moved, forecast, chance = map(sum, zip(*parts, strict=True))
+        dot, moved, forecast, drift, chance = map(float, sum(one.pooled() for one in readings))
         sizes = math.sqrt(max(moved, 0.0)) * math.sqrt(max(forecast, 0.0))
         if not (0.0 < sizes < math.inf and math.isfinite(dot) and math.isfinite(chance)):
             return
         cosine = max(-1.0, min(1.0, dot / sizes))
-        pairs = zip(each, parts, strict=True)
-        length = sum(one.length * square for one, (_, _, square, _) in pairs) / forecast
         self.windows += 1
         share = 1.0 / min(self.windows, MEMORY)
         off = cosine * abs(cosine) - self.mean
         self.mean += share * off
         self.square = (1.0 - share) * (self.square + share * off * off)
         self.chance += share * (chance / sizes**2 - self.chance)
-        off = length - self.length
-        self.length += share * off
-        self.spread = (1.0 - share) * (self.spread + share * off * off)
+        if drift > 0.0:
+            self.length = math.sqrt(sum(squares) / drift)
+            self.fitted += share * (dot / math.sqrt(forecast * drift) - self.fitted)
+        self.error += share * ((moved - 2.0 * dot + forecast) / moved - self.error)
 
     @property
     def known(self) -> bool:
@@ -89,32 +102,25 @@ class Skill:
         """Lower bound of the mean skill; -1 if skill is not known yet."""
         if not self.known:
             return -1.0
-        return self.mean - self._error(self.square, 1.5 * math.sqrt(3.0) * self.chance)
+        count = min(self.windows, MEMORY)
+        between = math.sqrt(self.square * count / (count - 1))
+        least = 1.5 * math.sqrt(3.0) * self.chance
+        return self.mean - 2.0 * max(between, RESOLUTION, least) / math.sqrt(count)
 
     @property
-    def shortest(self) -> float:
-        """Lower bound of the mean fitted length, in lengths of the drift; -1 if not known."""
-        return self.length - self._error(self.spread) if self.known else -1.0
-
-    def _error(self, square: float, least: float = 0.0) -> float:
-        """Two standard errors of a running mean, from the mean squared deviation."""
-        count = min(self.windows, MEMORY)
-        between = math.sqrt(square * count / (count - 1))
-        return 2.0 * max(between, RESOLUTION, least) / math.sqrt(count)
+    def long(self) -> bool:
+        """Whether the next predicted step is long enough to take the place of a full step."""
+        return self.length >= SHORTEST
 
     @property
     def enough(self) -> bool:
-        """Whether skill and fitted length are high enough for predicted steps."""
-        return self.lower > 0.0 and self.shortest >= SHORTEST
+        """Whether predicted steps may be made."""
+        return self.lower > 0.0 and self.long
 
     def summary(self) -> dict[str, float | int]:
-        """Return mean, lower bound, fitted length and number of windows."""
-        return {
-            "mean": self.mean,
-            "lower": self.lower,
-            "length": self.length,
-            "windows": self.windows,
-        }
+        """Return the numbers that a user looks at."""
+        names = ("mean", "lower", "length", "fitted", "error", "windows")
+        return {name: getattr(self, name) for name in names}
 
     def state_dict(self) -> dict[str, Any]:
         """Return all numbers."""

@@ -66,6 +66,16 @@ class Reading:
     drift: NDArray[np.float64]
 
     @property
+    def square(self) -> float:
+        """Squared length of the forecast over all tensors."""
+        return float(self.gram[:, _FORECAST, _FORECAST].sum())
+
+    @property
+    def finite(self) -> bool:
+        """Whether all inner products are finite."""
+        return bool(np.isfinite(self.gram).all())
+
+    @property
     def directions(self) -> NDArray[np.float64]:
         """Gram matrices of the fitted directions, shape (T, J, J)."""
         return self.gram[:, _FITTED:, _FITTED:]
@@ -82,23 +92,17 @@ class Reading:
         tag = [self.kind, self.owner, list(self.names), self.steps, fitted]
         return tag, rows.flatten().tolist()
 
-    def pooled(self) -> tuple[float, float, float, float]:
-        """Sum over all tensors: product of forecast and displacement, both squares, and chance."""
-        total = self.gram.sum(0)
-        moved, forecast = total[_MOVED, _MOVED], total[_FORECAST, _FORECAST]
-        found = total[_MOVED, _FORECAST], moved, forecast, self.chance.sum()
-        dot, moved, forecast, chance = map(float, found)
-        return dot, moved, forecast, chance
+    def pooled(self) -> NDArray[np.float64]:
+        """Sum over all tensors, of displacements as a mean over the window.
 
-    @property
-    def length(self) -> float:
-        r"""Length of one predicted step fitted by least squares, in lengths of the drift.
-
-        .. math:: \frac{\langle \hat\Delta, D \rangle}{K \, \|\hat\Delta\| \, \|\bar d\|}
+        Returns:
+            Product of forecast and displacement, squares of displacement, forecast and drift, and
+            the variance of the product for random signs, shape (5,).
         """
-        total = self.gram.sum(0)
-        sizes = math.sqrt(total[_FORECAST, _FORECAST] * self.drift.sum())
-        return float(total[_MOVED, _FORECAST]) / (self.steps * sizes) if sizes > 0 else 0.0
+        total, steps = self.gram.sum(0), self.steps
+        dot, moved = total[_MOVED, _FORECAST] / steps, total[_MOVED, _MOVED] / steps**2
+        chance = self.chance.sum() / steps**2
+        return np.array([dot, moved, self.square, self.drift.sum(), chance])
 
 
 def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
@@ -129,13 +133,17 @@ def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
 class Window:
     """Compares forecasts with the displacements that follow, on a fixed sample of entries.
 
-    One window is open at a time: it stores a forecast, sums the next ``length`` displacements, and
-    measures their inner products. The host does not wait for the device. Memory per tensor: 3 + J
-    arrays of at most ``SAMPLE`` numbers, for drift, displacement, forecast and the J fitted
-    directions; of 64 bits beside weights of 64 bits, else of 32.
+    One window is open at a time: it stores a forecast, sums the displacements that follow, and
+    measures their inner products. A window closes after every ``length`` displacements, and the
+    next one opens. The first one opens after half as many: before that the drift averages too few
+    displacements to be foreseen from, and would say little of the later ones.
+
+    The host does not wait for the device. Memory per tensor: 3 + J arrays of at most ``SAMPLE``
+    numbers, for drift, displacement, forecast and the J fitted directions; of 64 bits beside
+    weights of 64 bits, else of 32.
 
     Args:
-        length: Number of displacements in a window.
+        length: Number of displacements in a window, at least 2; the first has half as many.
         values: The K tensors, as local shards.
     """
 
@@ -154,6 +162,11 @@ class Window:
     def idle(self) -> bool:
         """Whether no window is open."""
         return not self._frozen
+
+    @property
+    def due(self) -> bool:
+        """Whether a window is to be opened now."""
+        return self.idle and self._seen >= self.length // 2
 
     @property
     def held_bytes(self) -> int:
@@ -181,7 +194,12 @@ class Window:
             return False
         torch._foreach_add_(self._moved, sampled)
         self.count += 1
-        return self.count >= self.length
+        return self._seen % self.length == 0
+
+    def norms(self) -> list[Tensor]:
+        """Return the length of the drift of each local shard, estimated from the sample, 0-dim."""
+        norms = zip(torch._foreach_norm(self._drift), self._shares, strict=True)
+        return [norm * math.sqrt(share) for norm, share in norms]
 
     def close(self, roots: Sequence[float] | None) -> Tensor:
         """Close a full window and return its inner products, for :func:`reading`.

@@ -78,10 +78,11 @@ def learn(
         directions.append(_averaged(history.directions[-1], moved, 0.0, backend))
     new = history._replace(directions=tuple(directions), count=count)
     # The next window is about the forecast as it was before this one was read.
-    window = reopen(window, forecast(new), new.directions, reading.full)
+    window = reopen(window, forecast(new), new.directions, reading.full, length)
     factors, sums = history.factors, history.sums
     if rule.fitted is not None:
-        factors, sums = fit(rule.fitted, factors, sums, reading)
+        factors, sums, square = fit(rule.fitted, factors, sums, reading)
+        reading = reading._replace(square=square)
     new = new._replace(window=window, factors=factors, sums=sums)
     return select(learns, new, history), reading._replace(full=reading.full & learns)
 

@@ -72,7 +72,7 @@ def init(
     true = xp.asarray(True, **beside(like))
     return HybridState(
         {key: _group(plan, weights, backend, outputs_last) for key, plan in found.items()},
-        {plan.kind: Skill(_integer(0, like), *_numbers(0.0, 5, like)) for plan in predicted},
+        {plan.kind: Skill(_integer(0, like), *_numbers(0.0, 6, like)) for plan in predicted},
         _monitor(like),
         _clock(config, predicted, window_length(momentum), like),
         {name: xp.zeros_like(weights[name]) for plan in predicted for name in plan.names},

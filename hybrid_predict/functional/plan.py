@@ -221,7 +221,7 @@ def schedule(config: HybridConfig, length: int, gated: bool) -> tuple[list[int],
     """
     if config.total_steps is None and config.compression == 1:
         return [0], {"total": 2**31 - 1, "warmup": 1, "cooldown": 0}
-    clock = Clock(config, 1 + FIRST * length if gated else 0)
+    clock = Clock(config, FIRST * length if gated else 0)
     due = []
     for position in range(clock.total + 1):
         clock.steps = position

@@ -75,7 +75,8 @@ class Skill(NamedTuple):
     square: Any
     chance: Any
     length: Any
-    spread: Any
+    fitted: Any
+    error: Any
 
 
 @final

@@ -31,6 +31,7 @@ class Reading(NamedTuple):
         chance: Variance of the product of forecast and displacement, shape (T,).
         drift: Squared lengths of the drift, shape (T,).
         steps: Displacements in it, 0-dim.
+        square: Squared length of the next forecast over all tensors, 0-dim.
     """
 
     full: Any
@@ -38,6 +39,7 @@ class Reading(NamedTuple):
     chance: Any
     drift: Any
     steps: Any
+    square: Any
 
 
 def sampled(arrays: Mapping[str, Any]) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def observe(window: Window, moved: Mapping[str, Any], length: Any) -> tuple[Wind
     sample = sampled(moved)
     first = next(iter(sample.values()))
     xp, dtype = namespace(first), wide_dtype(first)
-    is_open = window.seen > 0
+    is_open = window.seen >= length // 2
     seen, count = window.seen + 1, window.count + 1
     share = 1.0 - xp.minimum(xp.asarray(1.0 - 1.0 / cast(seen, dtype)), xp.asarray(
         DRIFT, dtype=dtype, **beside([first])))  # fmt: skip
@@ -80,15 +82,21 @@ def observe(window: Window, moved: Mapping[str, Any], length: Any) -> tuple[Wind
         product = each[0, :] * each[1, :]
         chance.append(weight**2 * xp.sum(product * product))
         drifts.append(weight * window.squares[k])
-    columns = xp.stack(gram), xp.stack(chance), xp.stack(drifts)
-    reading = Reading(is_open & (count >= length), *columns, cast(length, dtype))
+    grams = xp.stack(gram)
+    steps, square = cast(count, dtype), xp.sum(grams[:, 1, 1])
+    full = is_open & (seen % length == 0)
+    reading = Reading(full, grams, xp.stack(chance), xp.stack(drifts), steps, square)
     return Window(drift, sums, window.frozen, window.squares, seen, count), reading
 
 
 def reopen(
-    window: Window, forecast: Mapping[str, Any], directions: Sequence[Mapping[str, Any]], full: Any
+    window: Window,
+    forecast: Mapping[str, Any],
+    directions: Sequence[Mapping[str, Any]],
+    full: Any,
+    length: Any,
 ) -> Window:
-    """Freeze forecast and directions where no window was open, or the last one is full."""
+    """Freeze forecast and directions where the first window opens, or the last one is full."""
     first = next(iter(window.drift.values()))
     xp = namespace(first)
     fresh = window._replace(
@@ -97,71 +105,71 @@ def reopen(
         squares=xp.stack([xp.sum(x * x) for x in window.drift.values()]),
         count=xp.zeros_like(window.count),
     )
-    result: Window = select(full | (window.seen == 1), fresh, window)
+    result: Window = select(full | (window.seen == length // 2), fresh, window)
     return result
 
 
 def add_skill(skill: Skill, readings: Sequence[Reading]) -> Skill:
     """Take the readings of all groups of a kind; those that are not full count for nothing."""
     xp = namespace(skill.mean)
-    dot, moved, forecast, chance, length = (xp.zeros_like(skill.mean) for _ in range(5))
+    sums = [xp.zeros_like(skill.mean) for _ in range(6)]
     for one in readings:
-        total = xp.sum(one.gram, axis=0)
-        square = total[1, 1]
-        sizes = xp.sqrt(_nonnegative(square * xp.sum(one.drift)))
-        own = _ratio(total[0, 1], one.steps * sizes)
-        parts = (total[0, 1], total[0, 0], square, xp.sum(one.chance), own * square)
-        sums = (dot, moved, forecast, chance, length)
-        dot, moved, forecast, chance, length = (
+        total, steps = xp.sum(one.gram, axis=0), one.steps
+        dot, moved = total[0, 1] / steps, total[0, 0] / steps**2
+        chance = xp.sum(one.chance) / steps**2
+        parts = dot, moved, total[1, 1], xp.sum(one.drift), chance, one.square
+        sums = [
             s + xp.where(one.full, part, xp.zeros_like(part))
             for s, part in zip(sums, parts, strict=True)
-        )
+        ]
+    dot, moved, forecast, drift, chance, square = sums
     sizes = xp.sqrt(_nonnegative(moved)) * xp.sqrt(_nonnegative(forecast))
     usable = (sizes > 0) & xp.isfinite(sizes) & xp.isfinite(dot)
     cosine = _clip(_ratio(dot, sizes), -1.0, 1.0)
     windows = skill.windows + 1
     share = 1.0 / cast(_clip(windows, 1, MEMORY), skill.mean.dtype)
-    off, stretch = cosine * xp.abs(cosine) - skill.mean, _ratio(length, forecast) - skill.length
+    off = cosine * xp.abs(cosine) - skill.mean
+    fitted = _ratio(dot, xp.sqrt(_nonnegative(forecast * drift)))
+    error = _ratio(moved - 2.0 * dot + forecast, moved)
     new = Skill(
         windows,
         skill.mean + share * off,
         (1.0 - share) * (skill.square + share * off * off),
         skill.chance + share * (_ratio(chance, sizes * sizes) - skill.chance),
-        skill.length + share * stretch,
-        (1.0 - share) * (skill.spread + share * stretch * stretch),
+        xp.where(drift > 0, xp.sqrt(_nonnegative(_ratio(square, drift))), skill.length),
+        xp.where(drift > 0, skill.fitted + share * (fitted - skill.fitted), skill.fitted),
+        skill.error + share * (error - skill.error),
     )
     result: Skill = select(usable, new, skill)
     return result
 
 
-def bounds(skill: Skill) -> tuple[Any, Any]:
-    """Lower bounds of skill and of the fitted length; -1 before there were enough windows."""
+def lower(skill: Skill) -> Any:
+    """Lower bound of the mean skill; -1 before there were enough windows."""
     xp = namespace(skill.mean)
     count = cast(_clip(skill.windows, FIRST, MEMORY), skill.mean.dtype)
-
-    def lower(mean: Any, square: Any, least: Any) -> Any:
-        between = xp.sqrt(square * count / (count - 1.0))
-        error = 2.0 * xp.maximum(_clip(between, RESOLUTION, math.inf), least) / xp.sqrt(count)
-        return xp.where(skill.windows >= FIRST, mean - error, -xp.ones_like(mean))
-
-    chance = 1.5 * math.sqrt(3.0) * skill.chance
-    return (
-        lower(skill.mean, skill.square, chance),
-        lower(skill.length, skill.spread, xp.zeros_like(chance)),
-    )
+    between = xp.sqrt(skill.square * count / (count - 1.0))
+    least = 1.5 * math.sqrt(3.0) * skill.chance
+    error = 2.0 * xp.maximum(_clip(between, RESOLUTION, math.inf), least) / xp.sqrt(count)
+    return xp.where(skill.windows >= FIRST, skill.mean - error, -xp.ones_like(skill.mean))
 
 
 def enough(skill: Skill) -> Any:
     """Whether predicted steps may be made, 0-dim bool."""
-    lower, shortest = bounds(skill)
-    return (lower > 0.0) & (shortest >= SHORTEST)
+    return (lower(skill) > 0.0) & (skill.length >= SHORTEST)
 
 
-def fit(predictor: FittedPredictor, factors: Any, sums: Any, reading: Reading) -> tuple[Any, Any]:
-    """New coefficients and sums, where a full window with finite numbers was read."""
+def fit(
+    predictor: FittedPredictor, factors: Any, sums: Any, reading: Reading
+) -> tuple[Any, Any, Any]:
+    """New coefficients and sums, and the squared length of the next forecast.
+
+    They change where a full window with a drift and finite numbers was read.
+    """
     xp = namespace(factors)
     directions, targets = reading.gram[:, 2:, 2:], reading.gram[:, 0, 2:] / reading.steps
-    both = xp.concat([directions, targets[:, :, None]], axis=2)
+    first = xp.sum(directions[:, 0, 0])
+    both = xp.concat([directions, targets[:, :, None]], axis=2) / xp.where(first > 0, first, 1.0)
     new = predictor.memory * sums + both
     total = xp.sum(new, axis=0, keepdims=True)
     pooled = _solve(total, xp.zeros_like(factors[:1, :]), 1e-6)
@@ -170,8 +178,10 @@ def fit(predictor: FittedPredictor, factors: Any, sums: Any, reading: Reading) -
     square = xp.sum(own * xp.sum(gram * own[:, None, :], axis=2), axis=1)
     limit = gram[:, 0, 0]
     scale = xp.where(square > limit, xp.sqrt(_nonnegative(_ratio(limit, square))), 1.0)
-    good = reading.full & xp.all(xp.isfinite(both))
-    return xp.where(good, own * scale[:, None], factors), xp.where(good, new, sums)
+    good = reading.full & (first > 0) & xp.all(xp.isfinite(reading.gram))
+    found, sums = xp.where(good, own * scale[:, None], factors), xp.where(good, new, sums)
+    made = xp.sum(found[:, :, None] * directions * found[:, None, :])
+    return found, sums, made
 
 
 def _solve(sums: Any, centre: Any, ridge: float) -> Any:

@@ -111,10 +111,6 @@ class EventLog:
 
     def _row(self, record: StepRecord, ledger: SavingsLedger, *, flush: bool = False) -> None:
         losses, self._losses = self._losses, []
-        skills = {
-            kind: {name: found[name] for name in ("mean", "lower", "length", "windows")}
-            for kind, found in ledger.skills.items()
-        }
         row = {
             "full_steps": ledger.full_steps,
             "steps": ledger.steps,
@@ -124,7 +120,8 @@ class EventLog:
             "phase": record.phase.value,
             "loss": sum(losses) / len(losses) if losses else None,
             "skill": ledger.skill,
-            "skills": skills,
+            "predicted_length": ledger.predicted_length,
+            "skills": ledger.skills,
             "seconds": [ledger.full_seconds, ledger.correct_seconds, ledger.predict_seconds],
             "flops": [ledger.flops_per_step, ledger.flops_per_correction],
         }

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybrid_predict.forecast.skill import SHORTEST
 from hybrid_predict.report.figure import BARS, COLORS, new_figure, smoothed
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.shared import SIZE, tidy
@@ -58,35 +59,41 @@ def loss_figure(log: RunLog) -> Figure:
 
 
 def skill_figure(log: RunLog) -> Figure:
-    """Draw skill over full steps by kind, with the lower bound that decides."""
-    figure = new_figure(figsize=SIZE)
-    axes = figure.subplots()
-    for kind, steps, means, lower in _skills(log):
+    """Draw by kind, over full steps: skill with its lower bound, and the length of forecasts."""
+    figure = new_figure(figsize=(SIZE[0], 1.4 * SIZE[1]))
+    top, bottom = figure.subplots(2, sharex=True)
+    for kind, steps, known in _skills(log):
         color = KINDS.get(kind, "black")
-        axes.plot(steps, means, color=color, linewidth=1.8, label=f"{kind}: mean")
-        axes.plot(steps, lower, color=color, linewidth=1, linestyle="--", label="lower bound")
-    axes.axhline(0, color="#d1495b", linewidth=1)
-    axes.set_title("Skill: what forecasts explain of the movement", fontsize="medium", loc="left")
-    axes.set(xlabel="full steps", ylabel="skill (1: all, 0: chance)", xlim=(0, None))
-    tidy(axes)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize="small")
-    else:
-        text = "not known yet" if log.end is None else "never known: too few full steps"
-        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#5c6370")
+        top.plot(steps, known["mean"], color=color, linewidth=1.8, label=f"{kind}: mean")
+        top.plot(steps, known["lower"], color=color, linestyle="--", label="lower bound")
+        bottom.plot(steps, known["length"], color=color, linewidth=1.8, label=f"{kind}: next step")
+        bottom.plot(steps, known["fitted"], color=color, linestyle=":", label="best fit so far")
+    top.axhline(0, color="#d1495b", linewidth=1)
+    bottom.axhline(SHORTEST, color="#d1495b", linewidth=1)
+    top.set_title("Skill: what forecasts explain of the movement", fontsize="medium", loc="left")
+    top.set(ylabel="skill (1: all, 0: chance)", xlim=(0, None))
+    bottom.set_title("Length of a predicted step", fontsize="medium", loc="left")
+    bottom.set(xlabel="full steps", ylabel="lengths of the drift", ylim=(0, None))
+    for axes in (top, bottom):
+        tidy(axes)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize="small")
+        else:
+            text = "not known yet" if log.end is None else "never known: too few full steps"
+            axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#5c6370")
     return figure
 
 
-def _skills(log: RunLog) -> list[tuple[str, list[int], list[float], list[float]]]:
-    """Return for each kind: name, full steps, mean skill and its lower bound, where known."""
+def _skills(log: RunLog) -> list[tuple[str, list[int], dict[str, list[float]]]]:
+    """Return for each kind: name, and where known full steps and the numbers of skill by name."""
     found = []
     for kind in dict.fromkeys(kind for row in log.rows for kind in row["skills"]):
         rows = [(row["full_steps"], row["skills"].get(kind)) for row in log.rows]
         known = [(step, skill) for step, skill in rows if skill and skill["windows"] > 1]
         if known:
-            steps, skills = zip(*known, strict=True)
-            means, lower = ([skill[name] for skill in skills] for name in ("mean", "lower"))
-            found.append((kind, list(steps), means, lower))
+            names = ("mean", "lower", "length", "fitted")
+            numbers = {name: [skill[name] for _, skill in known] for name in names}
+            found.append((kind, [step for step, _ in known], numbers))
     return found
 
 

@@ -14,7 +14,7 @@ from hybrid_predict.errors import ConfigError
 NAME = "hybrid_predict.jsonl"
 """Name of the event log in the folder of the run's logger."""
 
-SCHEMA = 1
+SCHEMA = 2
 
 _COUNTS = ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps")
 
@@ -68,6 +68,7 @@ class RunLog:
         return SavingsLedger(
             **{name: row[name] for name in _COUNTS},
             skill=row["skill"],
+            predicted_length=row["predicted_length"],
             skills=row["skills"],
             full_seconds=seconds[0],
             correct_seconds=seconds[1],

@@ -90,6 +90,7 @@ def facts(log: RunLog) -> dict[str, str]:
         "of them corrected": f"{ledger.corrected_steps:,}",
         "predicted steps": f"{ledger.predicted_steps:,} ({planned})",
         "undone": f"{ledger.undone_steps:,}",
+        "mean length of predicted steps": _in_drifts(ledger.mean_length),
         "fewer full steps": percent(ledger.saved_steps_fraction),
         "seconds in full steps": duration(ledger.full_seconds),
         "seconds in the plug-in": duration(ledger.overhead_seconds),
@@ -107,11 +108,15 @@ def skill_rows(log: RunLog) -> list[dict[str, str]]:
             "kind": kind,
             "mean": f"{skill['mean']:.2f}",
             "lower": f"{skill['lower']:.2f}" if skill["windows"] > 1 else "not known",
-            "length": f"{skill['length']:.2f}",
+            **{name: f"{skill[name]:.2f}" for name in ("length", "fitted", "error")},
             "windows": f"{skill['windows']:,.0f}",
         }
         for kind, skill in log.ledger.skills.items()
     ]
+
+
+def _in_drifts(length: float | None) -> str:
+    return "none was made" if length is None else f"{length:.2f} of the drift"
 
 
 def _counted(log: RunLog) -> str:

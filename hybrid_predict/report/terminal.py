@@ -67,6 +67,10 @@ def lines(
     for kind, skill in ledger.skills.items():
         bound = f"at least {skill['lower']:.2f}, " if skill["windows"] > 1 else ""
         shown.append(f"skill   {kind} {skill['mean']:.2f} ({bound}{skill['windows']:g} windows)")
+        shown.append(
+            f"length  {kind} {skill['length']:.2f} of the drift (best fit {skill['fitted']:.2f}, "
+            f"prediction error {skill['error']:.2f})"
+        )
     if not ledger.skills:
         shown.append("skill   not known yet" if log.end is None else "skill   not known")
     for event in log.events[-EVENTS:]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -17,6 +17,21 @@ from hybrid_predict.model.gradients import GradientInfo
 from hybrid_predict.tensors import ranks
 
 _TINY = torch.finfo(torch.float32).tiny
+
+
+@final
+class Moved(NamedTuple):
+    """How predicted steps have moved one tensor; 0-dim tensors of the local shard.
+
+    Args:
+        length: Length of the movement.
+        drift: How far its drift moves at the same learning rate.
+        dot: Inner product of the movement with the verifying step's gradient.
+    """
+
+    length: Tensor
+    drift: Tensor
+    dot: Tensor
 
 
 @final
@@ -34,6 +49,7 @@ class Measurement:
         loss_known: Whether the loss is known.
         info: Loss and gradients.
         norms: Gradient norm per optimizer; nan if none was measured.
+        length: Length of each predicted step, in lengths of the drift; None if there was none.
         windows: Readings of the windows that were closed.
     """
 
@@ -46,6 +62,7 @@ class Measurement:
     loss_known: bool
     info: GradientInfo
     norms: tuple[float, ...] = ()
+    length: float | None = None
     windows: tuple[Reading, ...] = ()
 
 
@@ -56,7 +73,7 @@ def pack(
     loss: Tensor | float | None,
     norms: Mapping[str, Tensor],
     owners: Sequence[int],
-    products: Mapping[str, tuple[Tensor, Tensor]],
+    moved: Mapping[str, Moved],
     roots: Sequence[float] | None,
     windows: Sequence[tuple[list[Any], Tensor]] = (),
 ) -> tuple[dict[str, Any], Tensor]:
@@ -69,7 +86,7 @@ def pack(
         loss: The training loss, or None if it is unknown.
         norms: Gradient norm of each parameter's local shard, 0-dim, by name.
         owners: Number of the optimizer of each of these parameters.
-        products: Norm of the forecast, and its inner product with the gradient, 0-dim, by name.
+        moved: The movement by predicted steps, by name of the tensors that have a gradient.
         roots: One factor per norm, with which every element counts once over the ranks; None for a
             single rank.
         windows: Tag and flat numbers of each closed window, of this rank.
@@ -78,15 +95,15 @@ def pack(
         A tag of primitives that describes the tensor, and the flat tensor, of 64 bits if a window
         has them, else of 32.
     """
-    names = {"norms": list(norms), "owners": list(owners), "products": list(products)}
+    names = {"norms": list(norms), "owners": list(owners), "moved": list(moved)}
     sizes = [[tag, numbers.numel()] for tag, numbers in windows]
     first = next(iter(norms.values()), loss)
     device = first.device if isinstance(first, Tensor) else None
     weights = dict(zip(norms, roots or [1.0] * len(norms), strict=True))
-    lengths = [length for length, _ in products.values()]
-    moved = [weights[name] for name in products]
-    scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *moved], device)
-    dots = _scaled([dot for _, dot in products.values()], [w * w for w in moved], device)
+    lengths = [m.length for m in moved.values()] + [m.drift for m in moved.values()]
+    own = [weights[name] for name in moved]
+    scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *own, *own], device)
+    dots = _scaled([m.dot for m in moved.values()], [w * w for w in own], device)
     head = [
         _scalar(0.0 if loss is None else loss, device),
         _scalar(float(loss is not None), device),
@@ -103,9 +120,9 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
     Raises:
         CheckpointError: If the numbers do not fit the tag.
     """
-    names, moved = list(tag["norms"]), list(tag["products"])
+    names, moved = list(tag["norms"]), list(tag["moved"])
     count, pairs = len(names), len(moved)
-    expected = 3 + count + 2 * pairs + sum(size for _, size in tag["windows"])
+    expected = 3 + count + 3 * pairs + sum(size for _, size in tag["windows"])
     if len(values) != expected:
         raise CheckpointError(
             f"state: expected {expected} measured numbers, got {len(values)}. "
@@ -113,9 +130,10 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
         )
     loss, known, bad = values[:3]
     norms = list(values[3 : 3 + count])
-    lengths = values[3 + count : 3 + count + pairs]
-    dots = values[3 + count + pairs : 3 + count + 2 * pairs]
-    windows, at = [], 3 + count + 2 * pairs
+    lengths, drifts, dots = (
+        list(values[3 + count + k * pairs : 3 + count + (k + 1) * pairs]) for k in range(3)
+    )
+    windows, at = [], 3 + count + 3 * pairs
     for about, size in tag["windows"]:
         windows.append(reading(about, values[at : at + size]))
         at += size
@@ -139,6 +157,7 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
         loss_known=bool(known),
         info=info,
         norms=tuple(map(_length, groups)),
+        length=_per_drift(lengths, drifts, tag["predicted"]),
         windows=tuple(windows),
     )
 
@@ -155,6 +174,12 @@ def _length(norms: Sequence[float]) -> float:
     """Norm of a vector from the norms of its parts; nan if one is not finite or there are none."""
     known = norms and all(math.isfinite(n) for n in norms)
     return math.sqrt(math.fsum(n * n for n in norms)) if known else math.nan
+
+
+def _per_drift(lengths: Sequence[float], drifts: Sequence[float], count: int) -> float | None:
+    """Length of one of several equal predicted steps, in lengths of the drift."""
+    moved, drift = _length(lengths), _length(drifts)
+    return moved / (drift * count) if math.isfinite(moved) and drift > 0.0 else None
 
 
 def _scaled(

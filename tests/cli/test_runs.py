@@ -7,7 +7,7 @@ import pytest
 
 from hybrid_predict import ConfigError, cli
 from hybrid_predict.cli import watch
-from hybrid_predict.report.run_log import NAME, read_log
+from hybrid_predict.report.run_log import NAME, SCHEMA, read_log
 from hybrid_predict.report.run_page import finding
 from hybrid_predict.report.stop_request import STOP, ask, is_asked, withdraw
 from hybrid_predict.report.terminal import lines, sparkline
@@ -23,16 +23,22 @@ def row(full_steps, predicted, skills, time=1000.0):
         "type": "row", "time": time, "full_steps": full_steps, "steps": full_steps + predicted,
         "predicted_steps": predicted, "undone_steps": 1, "corrected_steps": full_steps,
         "phase": "predict", "loss": 2.0 / full_steps, "skill": 0.3 if skills else None,
+        "predicted_length": 0.4 * predicted,
         "skills": skills, "seconds": [0.1 * full_steps, 0.5, 0.1], "flops": [100, 8],
     }  # fmt: skip
 
 
-SKILLS = {"hidden": {"mean": 0.31, "lower": 0.25, "length": 1.1, "windows": 3}}
+SKILLS = {
+    "hidden": {
+        "mean": 0.31, "lower": 0.25, "length": 0.41, "fitted": 0.44, "error": 0.87, "windows": 3,
+    }
+}  # fmt: skip
 
 
 def write(folder, rows, end="finished", **plan):
     start = {
-        "type": "start", "time": 990.0, "schema": 1, "full_steps": 0, "config": {"speedup": 1.5},
+        "type": "start", "time": 990.0, "schema": SCHEMA, "full_steps": 0,
+        "config": {"speedup": 1.5},
         "plan": {**PLAN, **plan}, "environment": {"torch": "2.9", "gpu": None},
     }  # fmt: skip
     event = {"type": "event", "time": 999.0, "full_steps": 70, "reason": "something <happened>"}

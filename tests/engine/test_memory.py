@@ -136,7 +136,7 @@ def test_samples_of_an_open_window_are_three_arrays_and_their_positions(entries,
     found = []
     for sample in (1, entries):
         monkeypatch.setattr(window, "SAMPLE", sample)
-        found.append(Moments().found["between"])
+        found.append(Moments(steps=12).found["between"])  # the first window opens after ten
     assert found[1] - found[0] == (3 * 4 + 8) * (entries - 1) * (LAYERS - 1)
 
 

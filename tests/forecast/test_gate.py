@@ -14,7 +14,7 @@ from hybrid_predict import (
     MomentumPredictor,
     Phase,
 )
-from hybrid_predict.forecast.skill import Skill
+from hybrid_predict.forecast.skill import SHORTEST, Skill
 from hybrid_predict.testing import check_placebos
 from hybrid_predict.testing.placebos import NegatedForecast
 
@@ -27,10 +27,10 @@ def test_the_warm_up_lasts_until_skill_is_known():
     bench = Bench(gated(predictors={"hidden": "momentum"}))
     records = bench.finish()
     known = [r.step for r in records if r.skill is not None]
-    assert known[0] == 41  # the first displacement, and two windows
-    assert all(r.phase is Phase.WARMUP and not r.predicted for r in records[:41])
-    assert all(r.phase is not Phase.WARMUP for r in records[41:])
-    assert bench.engine.clock.warmup == 41
+    assert known[0] == 40  # two windows: the first opens after half its length
+    assert all(r.phase is Phase.WARMUP and not r.predicted for r in records[:40])
+    assert all(r.phase is not Phase.WARMUP for r in records[40:])
+    assert bench.engine.clock.warmup == 40
 
 
 def test_an_ungated_predictor_does_not_wait():
@@ -46,7 +46,7 @@ def test_without_skill_full_steps_are_taken_and_the_run_stays_as_long():
     ledger = bench.engine.ledger
     assert (ledger.full_steps, ledger.steps, ledger.predicted_steps) == (200, 200, 0)
     assert ledger.skill < 0
-    assert ledger.skills["hidden"]["windows"] == 9  # scored to the end
+    assert ledger.skills["hidden"]["windows"] == 10  # scored to the end
     event = ledger.events[-1]
     assert "not shown enough skill" in event["reason"]
     assert event["count"] > 20
@@ -76,9 +76,9 @@ def test_tensors_of_one_kind_count_together_whoever_updates_them():
             optimizer.step()
             optimizer.zero_grad()
         record = engine.after_step(loss)
-        assert (record.skill is not None) is (record.step > 40)
+        assert (record.skill is not None) is (record.step >= 40)
     found = engine.ledger.skills["hidden"]
-    assert found["windows"] == (engine.ledger.full_steps - 1) // 20
+    assert found["windows"] == engine.ledger.full_steps // 20
     assert found["mean"] == pytest.approx(engine.ledger.skill)
 
 
@@ -100,11 +100,20 @@ def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resu
     assert any(r.predicted for r in bench.train(10))
 
 
+def test_the_event_says_that_the_length_is_the_reason_where_it_is():
+    bench = Bench(gated(predictors={"hidden": MomentumPredictor(coefficient=SHORTEST - 0.01)}))
+    bench.train(60)
+    show(bench.engine._forecaster, hidden=Skill(windows=16, mean=0.3, length=SHORTEST - 0.01))
+    bench.train(5)
+    reasons = [event["reason"] for event in bench.engine.ledger.events]
+    assert any("have skill, but" in reason and f"{SHORTEST:g}" in reason for reason in reasons)
+
+
 def test_a_shadow_run_is_scored_on_its_own_updates():
     bench = Bench(gated(shadow=True, predictors={"hidden": "momentum"}))
     bench.finish()
     assert bench.engine.ledger.predicted_steps == 0
-    assert bench.engine.ledger.skills["hidden"]["windows"] == 9
+    assert bench.engine.ledger.skills["hidden"]["windows"] == 10
 
 
 def test_a_rate_of_zero_is_no_displacement():
@@ -144,9 +153,9 @@ def test_small_tensors_alone_do_not_take_the_place_of_full_steps(able):
     bench.train(60)
     engine = bench.engine
     forecaster = engine._run.forecaster
-    good = Skill(windows=9.0, mean=0.5, square=0.0, chance=0.0, length=0.5, spread=0.0)
+    good = Skill(windows=9.0, mean=0.5, square=0.0, chance=0.0, length=0.5)
     assert good.enough
     show(forecaster, **{"hidden": Skill(), "vector": Skill(), able: good})
-    delta, _ = forecaster.forecast(engine.optimizer.all_options())
+    delta = forecaster.forecast(engine.optimizer.all_options()).delta
     assert bool(delta.names) is (able == "hidden")
     assert not any(name.endswith("bias") for name in delta.names)

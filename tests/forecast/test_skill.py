@@ -10,22 +10,30 @@ from loops import Bench, make_config, same_bits
 from torch import nn
 
 from hybrid_predict import CheckpointError, HybridConfig, HybridEngine, MomentumPredictor
-from hybrid_predict.forecast.skill import MEMORY, RESOLUTION, Skill
+from hybrid_predict.forecast.skill import MEMORY, RESOLUTION, SHORTEST, Skill
 from hybrid_predict.forecast.window import SAMPLE, Reading, Window, reading, window_length
 from hybrid_predict.model.deltas import WeightDelta
 
 LENGTH = 20
 
 
-def products(cosine, length=1.0, chance=0.0, steps=LENGTH):
+def products(cosine, moved=1.0, chance=0.0, steps=LENGTH, made=1.0):
     """A reading of one tensor whose forecast and displacement have a given cosine.
 
-    ``length`` is the length of the mean displacement in lengths of the drift.
+    ``moved`` is the length of the mean displacement and ``made`` that of the forecast, in lengths
+    of the drift.
     """
-    moved = steps * length
-    gram = np.array([[moved**2, cosine * moved], [cosine * moved, 1.0]])
-    chance = np.array([chance * moved**2])
+    total = steps * moved
+    dot = cosine * total * made
+    gram = np.array([[total**2, dot], [dot, made**2]])
+    chance = np.array([chance * (total * made) ** 2])
     return Reading("hidden", 0, ("w",), steps, gram[None], chance, np.ones(1))
+
+
+def read(skill, *readings):
+    """Show a skill windows, one after the other, whose forecasts stay as long as they were."""
+    for one in readings:
+        skill.add([one], [one.square])
 
 
 def test_a_window_is_as_long_as_the_optimizer_remembers():
@@ -34,9 +42,9 @@ def test_a_window_is_as_long_as_the_optimizer_remembers():
 
 def test_nothing_is_known_before_two_windows():
     skill = Skill()
-    skill.add([products(0.9)])
+    read(skill, products(0.9))
     assert not skill.known and not skill.enough
-    skill.add([products(0.9)])
+    read(skill, products(0.9))
     assert skill.known and skill.enough
     assert skill.mean == pytest.approx(0.81)
     assert skill.lower == pytest.approx(0.81 - 2 * RESOLUTION / math.sqrt(2))
@@ -45,7 +53,7 @@ def test_nothing_is_known_before_two_windows():
 def test_a_negative_cosine_is_negative_skill():
     skill = Skill()
     for _ in range(3):
-        skill.add([products(-0.5)])
+        read(skill, products(-0.5))
     assert skill.mean == pytest.approx(-0.25)
     assert not skill.enough
 
@@ -55,7 +63,7 @@ def test_the_bound_is_two_standard_errors_below_the_mean(count):
     values = np.linspace(0.1, 0.9, count)
     skill = Skill()
     for value in values:
-        skill.add([products(math.sqrt(value))])
+        read(skill, products(math.sqrt(value)))
     assert skill.mean == pytest.approx(values.mean())
     error = values.std(ddof=1) / math.sqrt(count)
     assert skill.lower == pytest.approx(values.mean() - 2 * error)
@@ -64,37 +72,48 @@ def test_the_bound_is_two_standard_errors_below_the_mean(count):
 def test_forecasts_that_chance_explains_have_a_wide_interval():
     skill = Skill()
     for _ in range(4):
-        skill.add([products(0.3, chance=0.05)])
+        read(skill, products(0.3, chance=0.05))
     assert skill.lower == pytest.approx(0.09 - 1.5 * math.sqrt(3) * 0.05)
     assert not skill.enough
 
 
 def test_short_forecasts_are_not_made_however_sure():
     skill = Skill()
-    for _ in range(4):
-        skill.add([products(0.9, length=0.25)])
+    read(skill, *[products(0.9, moved=0.25, made=SHORTEST - 0.01)] * 4)
     assert skill.lower > 0.5
-    assert skill.length == pytest.approx(0.9 * 0.25)
     assert not skill.enough
+    read(skill, products(0.9, moved=0.25, made=SHORTEST))
+    assert skill.enough
 
 
-def test_a_length_has_to_be_sure_as_well():
-    lengths = [0.2, 0.5, 0.3, 0.6]
-    skill, steady = Skill(), Skill()
-    for length in lengths:
-        skill.add([products(0.9, length=length)])
-        steady.add([products(0.9, length=np.mean(lengths))])
-    fitted = 0.9 * np.array(lengths)
-    error = fitted.std(ddof=1) / 2
-    assert skill.shortest == pytest.approx(fitted.mean() - 2 * error)
-    assert skill.length == pytest.approx(steady.length)
-    assert (skill.enough, steady.enough) == (False, True)
+def test_the_gate_tests_the_length_of_the_next_step_and_not_that_of_the_window():
+    skill = Skill()
+    for _ in range(3):
+        skill.add([products(0.9)], [0.2**2])
+    assert skill.length == pytest.approx(0.2)
+    assert skill.lower > 0.5 and not skill.enough
+
+
+@pytest.mark.parametrize(("moved", "made"), [(0.5, 0.5), (2.0, 0.5), (0.5, 0.1)])
+def test_fitted_length_and_error_are_those_of_the_forecast_that_was_made(moved, made):
+    skill, cosine = Skill(), 0.6
+    read(skill, *[products(cosine, moved=moved, made=made, steps=k) for k in (10, 20, 20)])
+    assert skill.length == pytest.approx(made)
+    assert skill.fitted == pytest.approx(cosine * moved)
+    off = np.array([made, 0.0]) - moved * np.array([cosine, math.sqrt(1 - cosine**2)])
+    assert skill.error == pytest.approx(float(off @ off) / moved**2)
+
+
+def test_a_negated_forecast_is_worse_than_none():
+    skill = Skill()
+    read(skill, *[products(-0.5, made=0.5)] * 2)
+    assert skill.error > 1.0
 
 
 def test_old_windows_are_forgotten():
     skill = Skill()
     for cosine in [0.9] * 50 + [-0.9] * 50:
-        skill.add([products(cosine)])
+        read(skill, products(cosine))
     assert skill.mean < -0.6
     assert skill.windows == 100
 
@@ -102,16 +121,16 @@ def test_old_windows_are_forgotten():
 def test_windows_without_movement_or_forecast_are_passed_over():
     skill = Skill()
     empty = np.zeros((1, 2, 2))
-    skill.add([Reading("hidden", 0, ("w",), LENGTH, empty, np.zeros(1), np.zeros(1))])
+    read(skill, Reading("hidden", 0, ("w",), LENGTH, empty, np.zeros(1), np.zeros(1)))
     still = products(0.5).gram.copy()
     still[:, 0] = still[:, :, 0] = 0.0
-    skill.add([Reading("hidden", 0, ("w",), LENGTH, still, np.zeros(1), np.ones(1))])
+    read(skill, Reading("hidden", 0, ("w",), LENGTH, still, np.zeros(1), np.ones(1)))
     assert skill == Skill()
 
 
 def test_a_saved_skill_goes_on_and_a_damaged_one_is_refused():
     skill = Skill()
-    skill.add([products(0.4)])
+    read(skill, products(0.4))
     assert Skill.from_state(skill.state_dict()) == skill
     with pytest.raises(CheckpointError, match="skill"):
         Skill.from_state({**skill.state_dict(), "mean": math.nan})
@@ -129,15 +148,20 @@ def displaced(values, steps=1):
 def test_products_are_those_of_whole_tensors(shapes):
     values = [torch.zeros(s, dtype=torch.float64) for s in shapes]
     window = Window(LENGTH, values)
-    first, *rest = displaced(values, LENGTH + 1)
+    half = LENGTH // 2
+    *early, first = displaced(values, half)
+    rest = displaced(values, half)
+    assert not any(map(window.add, early))
+    assert window.idle and not window.due
     assert not window.add(first)
-    assert window.idle
+    assert window.due
     delta = WeightDelta(("a", "b")[: len(values)], tuple(first), tuple([0.5] * len(values)))
     window.open(delta, [first])
     full = [window.add(moved) for moved in rest]
-    assert full == [False] * (LENGTH - 1) + [True]
+    assert full == [False] * (half - 1) + [True]
+    assert window.count == half
     names = list(delta.names)
-    found = reading(["hidden", 0, names, LENGTH, 1], window.close(None).tolist())
+    found = reading(["hidden", 0, names, half, 1], window.close(None).tolist())
     assert window.idle
     for k in range(len(values)):
         moved = sum(r[k] for r in rest)
@@ -203,25 +227,25 @@ def test_skill_is_that_of_a_replay_in_64_bits(lag):
         record = engine.after_step(loss)
         for _ in range(record.ticks):
             scheduler.step()
-    drift, skills, opened, total, seen = 0.0, [], None, 0.0, 0
+    drift, skills, opened, total = 0.0, [], None, 0.0
     for t, moved in enumerate(displacements, 1):
         if opened is not None:
-            total, seen = total + moved, seen + 1
-            if seen == LENGTH:
+            total = total + moved
+            if t % LENGTH == 0:
                 cosine = float(opened @ total / opened.norm() / total.norm())
                 skills.append(cosine * abs(cosine))
                 opened = None
         own = min(decay, 1 - 1 / t)
         drift = own * drift + (1 - own) * moved
-        if opened is None:
-            opened, total, seen = drift.clone(), 0.0, 0
+        if opened is None and t >= LENGTH // 2:
+            opened, total = drift.clone(), 0.0
     assert len(skills) > 5
     assert engine.ledger.skill == pytest.approx(np.mean(skills), abs=0.005)
     assert engine.ledger.skills["hidden"]["windows"] == len(skills)
     assert record.skill == engine.ledger.skill
 
 
-@pytest.mark.parametrize("at", [5, 21, 22, 43, 60, 83])
+@pytest.mark.parametrize("at", [5, 10, 20, 22, 43, 60, 83])
 @pytest.mark.parametrize("lag", [0, 2])
 def test_a_gated_run_resumes_bit_for_bit_inside_a_window(at, lag):
     config = make_config(
@@ -247,8 +271,8 @@ def test_a_window_with_numbers_beyond_32_bits_is_passed_over():
     """It would make the bound no number for ever, and the state one that cannot be loaded."""
     skill, sound = Skill(), Skill()
     for chance in (0.0, math.inf, 0.0, math.nan, 0.0):
-        skill.add([products(0.9, chance=chance)])
+        read(skill, products(0.9, chance=chance))
         if chance == 0.0:
-            sound.add([products(0.9)])
+            read(sound, products(0.9))
     assert skill == sound and skill.enough
     assert Skill.from_state(skill.state_dict()) == skill

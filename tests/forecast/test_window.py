@@ -14,8 +14,9 @@ WIDE = {torch.bfloat16: torch.float32, torch.float32: torch.float32, torch.float
 def test_a_window_has_at_least_32_bits_and_those_of_its_tensors(dtype):
     values = [torch.zeros(3, dtype=dtype)]
     moved = [torch.tensor([1.0, 1 / 3, 0.1], dtype=WIDE[dtype])]
-    window, other = Window(2, values), Window(2, values)
-    window.add(moved)
+    window, other = Window(4, values), Window(4, values)
+    for _ in range(2):
+        window.add(moved)
     window.open(WeightDelta(("a",), (moved[0],), (1.0,)), [moved])
     window.add(moved)
     other.load_state_dict(window.state_dict())

@@ -14,7 +14,7 @@ from hybrid_predict.forecast.skill import Skill as EngineSkill
 from hybrid_predict.forecast.window import Reading as EngineReading
 from hybrid_predict.functional import baselines
 from hybrid_predict.functional.state import Baseline, Monitor, Skill
-from hybrid_predict.functional.windows import Reading, add_skill, bounds, enough, fit
+from hybrid_predict.functional.windows import Reading, add_skill, enough, fit, lower
 from hybrid_predict.verify.monitor import Monitor as EngineMonitor
 
 STEPS = 20
@@ -30,18 +30,20 @@ def none() -> Any:
 
 def readings(directions: int, count: int = 6) -> list[EngineReading]:
     generator, found = np.random.default_rng(5), []
-    for _ in range(count):
+    for number in range(count):
         each = generator.normal(size=(3, 2 + directions, 7))
         each[:, 0] += 3 * each[:, 1]
         gram = each @ each.transpose(0, 2, 1)
         chance, drift = generator.uniform(0.1, 2.0, size=(2, 3))
         names = ("a", "b", "c")
-        found.append(EngineReading("hidden", 0, names, STEPS, gram, chance, drift))
+        steps = STEPS if number else STEPS // 2
+        found.append(EngineReading("hidden", 0, names, steps, gram, chance, drift))
     return found
 
 
 def as_arrays(one: EngineReading, full: bool = True) -> Reading:
-    return Reading(np.asarray(full), one.gram, one.chance, one.drift, np.asarray(float(STEPS)))
+    steps, square = np.asarray(float(one.steps)), np.asarray(one.square)
+    return Reading(np.asarray(full), one.gram, one.chance, one.drift, steps, square)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,8 @@ def test_coefficients_are_fitted_as_in_the_engine(predictor: FittedPredictor) ->
     sums = np.zeros((3, count, count + 1))
     for one in readings(count):
         predictor.fit(state, one)
-        factors, sums = fit(predictor, factors, sums, as_arrays(one))
+        factors, sums, square = fit(predictor, factors, sums, as_arrays(one))
+        assert float(square) == pytest.approx(predictor.square(state, one))
         same = fit(predictor, factors, sums, as_arrays(one, full=False))
         assert np.array_equal(same[0], factors) and np.array_equal(same[1], sums)
         wanted = [state.numbers[name][:count] for name in ("a", "b", "c")]
@@ -77,16 +80,15 @@ def test_coefficients_stay_where_a_window_is_not_finite() -> None:
 
 @pytest.mark.parametrize("sign", [1.0, -1.0, 0.0])
 def test_skill_is_that_of_the_engine(sign: float) -> None:
-    ours, theirs = Skill(none(), *(zero() for _ in range(5))), EngineSkill()
+    ours, theirs = Skill(none(), *(zero() for _ in range(6))), EngineSkill()
     for one in readings(1, count=20):
         one.gram[:, 0, 1:] *= sign
         ours, before = add_skill(ours, [as_arrays(one), as_arrays(one, full=False)]), ours
-        theirs.add([one])
+        theirs.add([one], [one.square])
         unread = add_skill(before, [as_arrays(one, full=False)])
         assert [float(x) for x in unread] == [float(x) for x in before]
         np.testing.assert_allclose([float(x) for x in ours], list(vars(theirs).values()))
-        found = [float(x) for x in bounds(ours)]
-        np.testing.assert_allclose(found, [theirs.lower, theirs.shortest])
+        np.testing.assert_allclose(float(lower(ours)), theirs.lower)
         assert bool(enough(ours)) == theirs.enough
     assert bool(enough(ours)) == (sign > 0)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hybrid_predict import CheckpointError, GradientInfo, Verdict
 from hybrid_predict.verify.delayed_queue import DelayedQueue
 from hybrid_predict.verify.judge import judge
-from hybrid_predict.verify.measurement import Measurement, as_scalar, pack, unpack
+from hybrid_predict.verify.measurement import Measurement, Moved, as_scalar, pack, unpack
 
 NAN, INF = math.nan, math.inf
 
@@ -22,7 +22,7 @@ NUMBERS = {
     "loss": torch.tensor(1.5),
     "norms": {"a": torch.tensor(3.0), "b": torch.tensor(4.0), "c": torch.tensor(12.0)},
     "owners": [0, 0, 1],
-    "products": {"a": (torch.tensor(2.0), torch.tensor(-3.0))},
+    "moved": {"a": Moved(torch.tensor(2.0), torch.tensor(5.0), torch.tensor(-3.0))},
     "roots": None,
 }
 
@@ -33,13 +33,14 @@ def packed(**changes):
 
 def test_what_is_packed_on_the_device_is_unpacked_on_the_host():
     tag, values = packed()
-    assert values.shape == (3 + 3 + 2,)
+    assert values.shape == (3 + 3 + 3,)
     found = unpack(tag, values.tolist())
     assert (found.step, found.predicted, found.warmup, found.held) == (7, 2, False, "")
     assert found.limits == (3.0, 10.0, INF)
     assert found.good
     assert found.loss_known
     assert found.norms == (5.0, 12.0)
+    assert found.length == pytest.approx(2.0 / 5.0 / 2)  # of each of two predicted steps
     assert found.info == GradientInfo(
         1.5, 13.0, {"a": 3.0, "b": 4.0, "c": 12.0}, {"a": pytest.approx(0.5)}
     )
@@ -54,7 +55,7 @@ def test_a_loss_may_be_a_number_a_tensor_unknown_or_not_finite(loss):
 
 
 def test_nothing_measured_is_unpacked_as_nothing():
-    tag, values = packed(norms={}, owners=[], products={}, good=[], loss=None)
+    tag, values = packed(norms={}, owners=[], moved={}, good=[], loss=None)
     found = unpack(tag, values.tolist())
     assert found.good
     assert found.info.norms == found.info.alignments == {}
@@ -67,10 +68,10 @@ def test_one_bad_optimizer_is_enough(flags):
     assert not unpack(tag, values.tolist()).good
 
 
-@pytest.mark.parametrize("count", [0, 7, 9])
+@pytest.mark.parametrize("count", [0, 7, 10])
 def test_numbers_that_do_not_go_with_their_tag_are_refused(count):
     tag, values = packed()
-    with pytest.raises(CheckpointError, match="state: expected 8 measured numbers, got"):
+    with pytest.raises(CheckpointError, match="state: expected 9 measured numbers, got"):
         unpack(tag, (values.tolist() * 2)[:count])
 
 

@@ -88,3 +88,14 @@ class AbstractPredictor(ABC):
             reading: Inner products of the :meth:`directions` at the start of the window with the
                 displacements that followed.
         """
+
+    def square(self, state: PredictorState, reading: Reading) -> float:
+        """Return the squared length of the next forecast, per unit of the learning rate.
+
+        By default it is that of the forecast at the start of the window.
+
+        Args:
+            state: The history, after :meth:`fit`.
+            reading: The last closed window, whose directions stand for those of the next forecast.
+        """
+        return reading.square

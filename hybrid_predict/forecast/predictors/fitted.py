@@ -27,15 +27,16 @@ class FittedPredictor(AbstractPredictor):
     r"""Forecast a combination of drifts, fitted by least squares to the next full steps.
 
     .. math:: \hat\Delta = \eta \sum_j \lambda_j \, d_j, \qquad
-        \lambda = \arg \min_\lambda \sum_w \phi^{W - w} \,
-        \Bigl\| \tfrac1K D_w - \sum_j \lambda_j d_{wj} \Bigr\|^2 + \rho \,
+        \lambda = \arg \min_\lambda \sum_w \frac{\phi^{W - w}}{\|d_{w1}\|^2} \,
+        \Bigl\| \tfrac1{K_w} D_w - \sum_j \lambda_j d_{wj} \Bigr\|^2 + \rho \,
         \| \lambda - \bar\lambda \|_G^2
 
     with :math:`d_j` the drifts of several decays, and the last displacement if ``last`` is set;
-    :math:`D_w` the sum of the displacements in window w, on a fixed sample of entries. Each tensor
-    has its own coefficients; the ridge draws them towards :math:`\bar\lambda`, the coefficients
-    fitted to all tensors together. They are scaled down if the forecast would be longer than the
-    first drift.
+    :math:`D_w` the sum of the :math:`K_w` displacements in window w, on a fixed sample of entries.
+    Every window is divided by the squared length of its first drift over all tensors. So windows
+    weigh alike, although drifts get many times shorter during a run. Each tensor has its own
+    coefficients; the ridge draws them towards :math:`\bar\lambda`, the coefficients fitted to all
+    tensors together. They are scaled down if the forecast would be longer than the first drift.
 
     Args:
         decays: Decays of the drifts, in [0, 1); each needs one buffer.
@@ -54,8 +55,8 @@ class FittedPredictor(AbstractPredictor):
 
     decays: tuple[float, ...] = (0.95,)
     last: bool = False
-    ridge: float = 1.0
-    memory: float = 0.9
+    ridge: float = 0.3
+    memory: float = 0.8
     gated: bool = True
 
     def __post_init__(self) -> None:
@@ -102,20 +103,27 @@ class FittedPredictor(AbstractPredictor):
         return [state.arrays[name] for name in self._directions]
 
     def fit(self, state: PredictorState, reading: Reading) -> None:
-        """Fit the coefficients with one more window; skip a window with non-finite numbers."""
-        if not (np.isfinite(reading.directions).all() and np.isfinite(reading.targets).all()):
+        """Fit the coefficients with one more window; skip one without drift or not finite."""
+        first = float(reading.directions[:, 0, 0].sum())
+        if not (reading.finite and first > 0.0):
             return
         count = len(self._directions)
         pairs = zip(reading.names, reading.directions, reading.targets, strict=True)
         for name, gram, target in pairs:
             _, old = _split(state.numbers.get(name), count)
-            new = self.memory * old + np.concatenate([gram, target[:, None]], 1)
+            new = self.memory * old + np.concatenate([gram, target[:, None]], 1) / first
             state.numbers[name] = [*([0.0] * count), *new.flatten().tolist()]
         sums = {name: _split(state.numbers[name], count)[1] for name in reading.names}
         pooled = _solve(sum(sums.values()), np.zeros(count), 1e-6)
         for name, own in sums.items():
             found = _shortened(_solve(own, pooled, self.ridge), own)
             state.numbers[name][:count] = found.tolist()
+
+    def square(self, state: PredictorState, reading: Reading) -> float:
+        """Return the squared length that the new coefficients give the window's directions."""
+        count = len(self._directions)
+        own = [_split(state.numbers.get(name), count)[0] for name in reading.names]
+        return float(sum(c @ gram @ c for c, gram in zip(own, reading.directions, strict=True)))
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
         """Combine the directions with the fitted coefficients, times the learning rate."""
