@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ class Figures:
         diverged: Number of runs that diverged.
         full_steps: Mean full steps.
         predicted_steps: Mean predicted steps that stand.
+        length: Their mean length, in lengths of the drift; None if none was made or measured.
         rate: Learning rate.
         hidden: Factor on ``rate`` for the hidden matrices.
         seconds: Median seconds of training.
@@ -36,6 +37,7 @@ class Figures:
     diverged: int
     full_steps: float
     predicted_steps: float
+    length: float | None
     rate: float
     hidden: float
     seconds: float
@@ -125,6 +127,7 @@ class Summary:
             diverged=len(rows) - len(finite),
             full_steps=statistics.fmean(row["full_steps"] for row in rows),
             predicted_steps=statistics.fmean(row["predicted_steps"] for row in rows),
+            length=_mean_length(rows),
             rate=rows[0]["rate"],
             hidden=rows[0]["hidden"],
             seconds=statistics.median(row["seconds"] for row in rows),
@@ -160,3 +163,10 @@ class Summary:
         least = [0 if math.isfinite(loss) else as_cell(rows[0]).budget for loss in losses]
         costs = [max(row["full_steps"], n) for row, n in zip(rows, least, strict=True)]
         return speedup(self.budgets(task, setting), self.plain(task, setting, seeds), losses, costs)
+
+
+def _mean_length(rows: Sequence[Mapping[str, Any]]) -> float | None:
+    found = [(row["predicted_steps"], row.get("mean_length")) for row in rows]
+    made = [(count, length) for count, length in found if length is not None]
+    total = sum(count for count, _ in made)
+    return sum(count * length for count, length in made) / total if total else None

@@ -78,12 +78,18 @@ def mechanisms_table(
                 seconds = f"{found.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
             rows.append([
                 f"`{task}`", ARMS[arm].title, f"{found.full_steps:,.0f}",
-                f"{found.predicted_steps:,.0f}", seconds, _loss(summary, found),
+                _predicted(found), seconds, _loss(summary, found),
                 _cell(summary, task, setting, arm),
             ])  # fmt: skip
-    titles = ["task", "arm", "full steps", "predicted steps", "seconds", "final loss, mean ± sd",
-              "speedup at equal quality"]  # fmt: skip
+    titles = ["task", "arm", "full steps", "predicted steps (length)", "seconds",
+              "final loss, mean ± sd", "speedup at equal quality"]  # fmt: skip
     return markdown(titles, rows)
+
+
+def _predicted(found: Figures) -> str:
+    """Format mean predicted steps, and their mean length in lengths of the drift where known."""
+    length = "" if found.length is None else f" ({found.length:.2f})"
+    return f"{found.predicted_steps:,.0f}{length}"
 
 
 def settings_table(summary: Summary) -> str:

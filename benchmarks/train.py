@@ -35,9 +35,10 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
         task: Its task.
 
     Returns:
-        ``loss`` (None if the run diverged), ``full_steps``, ``predicted_steps`` that stand,
-        ``undone_steps``, ``seconds`` of training (processor time without a CUDA device, so that
-        other work on the machine counts little), and ``memory`` (bytes, see `Memory`).
+        ``loss`` (None if the run diverged), ``full_steps``, ``predicted_steps`` that stand
+        and their ``mean_length`` in drifts, ``undone_steps``, ``seconds`` of training (processor
+        time without a CUDA device, so that other work on the machine counts little), and
+        ``memory`` (bytes, see `Memory`).
     """
     warm(task)
     memory = Memory()
@@ -55,6 +56,7 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
         "full_steps": run.full_steps,
         "predicted_steps": ledger.predicted_steps if ledger else 0,
         "undone_steps": ledger.undone_steps if ledger else 0,
+        "mean_length": ledger.mean_length if ledger else None,
         "seconds": seconds,
         "memory": used,
     }
