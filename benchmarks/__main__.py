@@ -29,6 +29,7 @@ from hybrid_predict.cli.program import INTERRUPTED, Command, run_program
 from hybrid_predict.cli.screen import Screen
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.blocks import fill, names
+from hybrid_predict.report.figure import save_figure
 from hybrid_predict.runs.runtime import environment, finite, locked, write_json
 
 PROGRAM = "python -m benchmarks"
@@ -187,7 +188,7 @@ def _plot(options: Any) -> int:
     with _reading(options.file):
         figure = plot(_load(options.file))
     try:
-        figure.savefig(options.output, dpi=120)
+        save_figure(figure, options.output, options.file)
     except (OSError, ValueError) as error:
         expected = "a file name that a figure can be written to"
         raise ConfigError("--output", expected, options.output, str(error)) from error

@@ -14,6 +14,7 @@ from benchmarks.quiet import without_advice
 from benchmarks.scale.cost import measure
 from benchmarks.scale.sizes import CASES
 from benchmarks.scale.study import Study
+from hybrid_predict.report.figure import save_figure
 from hybrid_predict.runs.rows import Row, Rows
 from hybrid_predict.runs.runtime import environment, threads, write_json
 
@@ -65,8 +66,8 @@ def _cost(asked: argparse.Namespace) -> None:
 def _plot(asked: argparse.Namespace) -> None:
     from benchmarks.scale.plot import plot
 
-    path = asked.folder / "scale.png"
-    plot(Rows(asked.folder / "scale.jsonl", as_cell).done.values()).savefig(path, dpi=120)
+    path, runs = asked.folder / "scale.png", asked.folder / "scale.jsonl"
+    save_figure(plot(Rows(runs, as_cell).done.values()), path, runs)
     print(path)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,6 +32,20 @@ def new_figure(**kwargs: Any) -> Figure:
     except ImportError as error:
         raise MissingExtraError("A figure", "cli") from error
     return Figure(layout="constrained", **kwargs)
+
+
+def save_figure(figure: Figure, path: str | Path, source: str | Path) -> None:
+    """Write a figure; a PNG file says which data it was drawn from.
+
+    Args:
+        figure: The figure.
+        path: File to write.
+        source: File with the data. Its digest is kept under ``Source``, so that a figure that is
+            older than its data can be found.
+    """
+    png = Path(path).suffix == ".png"
+    digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    figure.savefig(path, dpi=120, metadata={"Source": digest} if png else None)
 
 
 def smoothed(values: list[float | None], span: int = 25) -> np.ndarray:

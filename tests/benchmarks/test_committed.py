@@ -1,9 +1,11 @@
 """Committed benchmark runs are still those that would be made."""
 
+import hashlib
 import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from benchmarks.arms import ARMS, PLAIN
 from benchmarks.plan import recipe_digest
@@ -21,3 +23,12 @@ def test_committed_plain_runs_are_those_that_would_be_made(name):
     assert rows
     for task, arm, recipe in {(row["task"], row["arm"], row["recipe"]) for row in rows}:
         assert recipe == recipe_digest(TASKS[task], ARMS[arm]), (task, arm)
+
+
+@pytest.mark.parametrize(
+    ("figure", "data"), [("bench-core.png", "bench-core.json"), ("scale.png", "scale.jsonl")]
+)
+def test_committed_figures_were_drawn_from_the_committed_data(figure, data):
+    with Image.open(RESULTS / figure) as picture:
+        source = picture.text.get("Source")
+    assert source == hashlib.sha256((RESULTS / data).read_bytes()).hexdigest()
