@@ -65,7 +65,7 @@ def run_plan(
     if jobs < 1:
         raise ConfigError("jobs", "an integer, at least 1", jobs)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=_start_worker) as pool:
+    with ProcessPoolExecutor(jobs, context, initializer=start_worker) as pool:
         running: dict[Future[dict[str, Any]], Cell] = {}
         try:
             while True:
@@ -97,7 +97,8 @@ _CORE = (
 """Code of the package that a result depends on."""
 
 
-def _start_worker() -> None:
+def start_worker() -> None:
+    """Prepare a process for training: one thread, and a quiet log."""
     set_imports_aside()
     torch.set_num_threads(1)
     logging.getLogger("hybrid_predict").setLevel(logging.ERROR)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from benchmarks.arms import ARMS
 from benchmarks.decisions.runs import FOLDER, tuned
-from benchmarks.run import _start_worker
+from benchmarks.run import start_worker
 from benchmarks.tasks import TASKS
 from benchmarks.train import Run, train
 from hybrid_predict.forecast.predictors import AbstractPredictor, FittedPredictor
@@ -103,7 +103,7 @@ def pair(task: str, rate: float, seed: int) -> dict[str, Any]:
 
 def main() -> None:
     """Train, replay and write."""
-    with ProcessPoolExecutor(2, get_context("spawn"), initializer=_start_worker) as pool:
+    with ProcessPoolExecutor(2, get_context("spawn"), initializer=start_worker) as pool:
         runs = [(t, r, c) for t in TASK_NAMES for r in RATES for c in (True, False)]
         records = list(pool.map(record, *zip(*runs, strict=True)))
         several = [(t, RATES[1], s) for t in TASK_NAMES for s in range(SEEDS)]
