@@ -23,7 +23,7 @@ import numpy as np
 from benchmarks.arms import ARMS
 from benchmarks.decisions.runs import FOLDER
 from benchmarks.plan import Cell, Row, as_cell
-from benchmarks.run import start_worker, code_digest
+from benchmarks.run import code_digest, start_worker
 from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.runs.rows import Rows
