@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -23,7 +22,6 @@ from hybrid_predict.errors import (
     ConfigError,
     MissingExtraError,
     UnsupportedSetupError,
-    UsageError,
 )
 from hybrid_predict.integrations.options import configuration
 
@@ -84,7 +82,7 @@ class HybridPredictCallback(TrainerCallback):
         self._start = 0
         self._losses: list[Tensor] = []
         self._record: StepRecord | None = None
-        self._hooks: list[Any] = []
+        self._hook: Any = None
 
     @property
     def ledger(self) -> SavingsLedger:
@@ -115,12 +113,8 @@ class HybridPredictCallback(TrainerCallback):
         self.engine = HybridEngine(model, _inner(optimizer), config)
         if saved is not None:
             self.engine.load_state_dict(saved["engine"])
-        self._hooks = [
-            model.register_load_state_dict_pre_hook(self._abandon),
-            model.register_state_dict_pre_hook(self._abandon),
-        ]
         if not args.torch_compile:
-            self._hooks.append(model.register_forward_hook(self._keep_loss))
+            self._hook = model.register_forward_hook(self._keep_loss)
         control.should_training_stop |= self.engine.done
 
     def on_step_begin(
@@ -211,18 +205,12 @@ class HybridPredictCallback(TrainerCallback):
             self.engine.observe_graph(loss)
             self._losses.append(loss.detach())
 
-    def _abandon(self, *_: Any) -> None:
-        """Undo unverified predicted steps before weights are loaded, or saved after an error."""
-        if self.engine is not None:
-            with suppress(UsageError):  # after the update there is nothing to undo
-                self.engine.abandon()
-
     def _detach(self) -> None:
         if self.engine is not None:
             self.engine.detach()
-        for hook in self._hooks:
+        hook, self._hook = self._hook, None
+        if hook is not None:
             hook.remove()
-        self._hooks = []
 
 
 def refuse(args: TrainingArguments) -> None:

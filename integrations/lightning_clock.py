@@ -41,8 +41,10 @@ class TrainerClock:
         self.skip_data = self._choose(skip_data)
         self.steps = 0
         self.global_step = self._start = trainer.global_step
-        self._batches = trainer.fit_loop.epoch_loop.batch_progress.total
-        self._first_batch = self._batches.ready
+        self._batches = trainer.fit_loop.epoch_loop.batch_progress
+        # A batch in which a checkpoint was saved is taken again, and counted twice.
+        self._repeated = self._under_way
+        self._first_batch = self._used
         self._scheduler_steps: dict[int, int] = {}
         self._more_epochs: dict[int, int] = {}
         self._by_steps, self._by_epochs = self._ends()
@@ -57,7 +59,7 @@ class TrainerClock:
             by_steps = self.steps + math.ceil(left / self._updates)
         batches, window = trainer.num_training_batches, trainer.accumulate_grad_batches
         if self._epochs != -1 and math.isfinite(batches):
-            begun = loop.epoch_loop.batch_progress.current.ready if loop.restarting else 0
+            begun = self._batches.current.ready - self._repeated if loop.restarting else 0
             epochs_done: Any = loop.epoch_progress.current
             done = epochs_done.processed * int(batches) + begun % int(batches)
             epochs, rest = divmod(done + max(0, self._owed), int(batches))
@@ -218,7 +220,17 @@ class TrainerClock:
         Within an epoch only differences matter; batches that do not fit in an epoch are skipped in
         the next.
         """
-        return self._first_batch + self._plain_batches() - self._batches.ready
+        return self._first_batch + self._plain_batches() - self._used
+
+    @property
+    def _under_way(self) -> int:
+        """1 while a batch is being processed, else 0."""
+        return int(self._batches.current.ready - self._batches.current.processed)
+
+    @property
+    def _used(self) -> int:
+        """Number of batches that the Trainer has taken, including the one under way."""
+        return int(self._batches.total.ready - self._repeated)
 
     def _plain_batches(self) -> int:
         """Number of batches that the plain run has used after as many steps."""
@@ -267,7 +279,7 @@ class TrainerClock:
             "start": self._start,
             "global_step": self.global_step,
             "first_batch": self._first_batch,
-            "batches": self._batches.ready,
+            "batches": self._used - self._under_way,
             "scheduler_steps": {str(k): v for k, v in self._scheduler_steps.items()},
             "more_epochs": {str(k): v for k, v in self._more_epochs.items()},
         }
@@ -280,7 +292,7 @@ class TrainerClock:
         """
         before, self._start = int(state["global_step"]), int(state["start"])
         # A checkpoint saved by MissedCheckpoints has an earlier global step.
-        stayed = state["batches"] == self._batches.ready and self.global_step <= before
+        stayed = state["batches"] == self._used and self.global_step <= before
         self.steps = int(state["steps"])
         if stayed:
             self.global_step = before

@@ -93,8 +93,7 @@ class HybridEngine(Uncopied):
         self._open: dict[str, Step] = {}
         self._handles: list[Any] = []
         if config.enabled:
-            shapes = [tuple(p.shape) for p in parameters]
-            ranks.check_same(self.mapper.names, shapes, self.config)
+            ranks.check_same(self.mapper.names, [tuple(p.shape) for p in parameters], self.config)
             claim(self, self.optimizer.parameters())
             self._run.log_left_out()
             if not self._forecaster.idle:
@@ -375,7 +374,8 @@ class HybridEngine(Uncopied):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state to resume from, without predicted steps that are not verified."""
-        return {**self._run.state_dict(), "bystanders": self._buffers.state_dict()}
+        with self._step.saving(self._run.record_event) if self._step else nullcontext():
+            return {**self._run.state_dict(), "bystanders": self._buffers.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
         """Load a state of :meth:`state_dict`.

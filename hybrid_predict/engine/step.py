@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, final
 
 import torch
@@ -18,6 +20,7 @@ from hybrid_predict.model.deltas import Movement
 from hybrid_predict.model.gradients import dense_gradient
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
+from hybrid_predict.model.reading import VerifiedReads
 from hybrid_predict.tensors import TorchBackend, is_half, ranks, shards
 from hybrid_predict.verify.judge import cause
 from hybrid_predict.verify.measurement import Moved, as_scalar, pack
@@ -25,6 +28,12 @@ from hybrid_predict.verify.monitor import Monitor
 
 NO_UPDATE = "no update followed the predicted steps"
 """Reason for undoing predicted steps if the optimizer, or a gradient scaler, skipped the update."""
+
+UNCOUNTED = "a state was saved between an update and after_step(), so it does not count the update"
+"""Event for a saved state that does not go with the weights."""
+
+LOADED = "weights were loaded in a verifying step"
+"""Reason for undoing predicted steps if a state dict was loaded before they were verified."""
 
 
 @final
@@ -54,6 +63,7 @@ class Step:
         self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
         self._optimizer, self._buffers = optimizer, buffers
         self._movement: Movement | None = None
+        self._reads: VerifiedReads | None = None
         self._owners: list[int] = []
         self._drifts: list[Tensor] = []
         self._limits: list[float] = []
@@ -85,6 +95,10 @@ class Step:
         delta, self._owners, self._drifts = forecast
         self.predicted = count
         self._movement = mapper.movement(delta.scaled(count) if count > 1 else delta, carries)
+        beside = [tensor for tensor, _ in self._buffers.copies]
+        mapper.written()  # so that the modules of FSDP2 hold the shards
+        self._reads = mapper.reads(delta.names, beside, self._verified, self._before_load)
+        self._reads.open()
         self._movement.apply()
 
     def observe_loss(self, loss: object) -> None:
@@ -193,6 +207,7 @@ class Step:
             self.held = self.held or NO_UPDATE
             self._undo_members(self._movement, unseen)
         self._movement = None
+        self._end_reads()
         self._buffers.free()
 
     def undo(self, reason: str, coming: int | None = None) -> None:
@@ -202,6 +217,14 @@ class Step:
             reason: Reason for the verdict.
             coming: Number of the optimizer that is about to update, or None.
         """
+        self._withdraw(reason, coming)
+        self._end_reads()
+
+    def _end_reads(self) -> None:
+        if self._reads is not None:
+            self._reads.close()
+
+    def _withdraw(self, reason: str, coming: int | None = None) -> None:
         for index in range(len(self._optimizer.optimizers)):
             self._optimizer.restore_gradients(index)
         movement = self._movement
@@ -216,6 +239,17 @@ class Step:
         # Last, so that an interrupted undo can be repeated.
         self.active = self._movement = None
         self._buffers.free()
+
+    def saving(self, record_event: Callable[[str, int, int], None]) -> AbstractContextManager[None]:
+        """Put rounding errors back to those of verified weights while a state is saved.
+
+        Args:
+            record_event: Records what a state that is saved now does not have.
+        """
+        if self.has_updated:
+            record_event(UNCOUNTED, logging.WARNING, self.number)
+        movement = self._movement
+        return nullcontext() if movement is None else movement.without_carries(self._unverified())
 
     def packed(self, warmup: bool) -> tuple[dict[str, Any], Tensor]:
         """Pack all measurements for :func:`hybrid_predict.verify.measurement.unpack`.
@@ -262,6 +296,24 @@ class Step:
     def _unverified(self) -> list[int]:
         """Positions in the movement of tensors whose optimizer has not updated."""
         return [k for k, owner in enumerate(self._owners) if not self.calls[owner]]
+
+    def _verified(self, k: int) -> Tensor | None:
+        """Verified value of a moved weight, or of a copied tensor, counted after them.
+
+        None if the present value is verified.
+        """
+        movement, moved = self._movement, len(self._owners)
+        unseen = self._unverified()
+        if movement is None or not unseen:
+            return None
+        if k >= moved:
+            return self._buffers.copies[k - moved][1]
+        return movement.value_without(k) if k in unseen else None
+
+    def _before_load(self) -> None:
+        """What is loaded takes the place of verified weights, as they are in state dicts."""
+        if self._movement is not None and self._unverified():
+            self._withdraw(LOADED)
 
     def _undo_members(self, movement: Movement, members: list[int]) -> None:
         if members:

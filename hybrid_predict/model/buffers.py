@@ -116,6 +116,11 @@ class BufferTracker:
             if small or slot in self._new or self._replaced(slot, tensor):
                 self._copies[slot] = module, tensor, tensor.detach().clone()
 
+    @property
+    def copies(self) -> list[tuple[Tensor, Tensor]]:
+        """The tensors that were copied, each with its copy."""
+        return [(tensor, copy) for _, tensor, copy in (self._copies or {}).values()]
+
     def free(self) -> None:
         """Free the copies."""
         self._copies = None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import final
 
@@ -124,7 +125,7 @@ class Movement:
         """
         for k in members:
             if k not in self._undone:
-                self._undone[k] = self._value_without(k)
+                self._undone[k] = self.value_without(k)
         exact = [k for k in members if self._undone[k] is self._before[k]]
         self.undo(False, exact)
         with torch.no_grad():
@@ -132,7 +133,26 @@ class Movement:
                 self._values[k].copy_(self._undone[k])
         self._written()
 
-    def _value_without(self, k: int) -> Tensor:
+    @contextmanager
+    def without_carries(self, members: Sequence[int]) -> Iterator[None]:
+        """Put the Kahan compensation of some weights back as long as the block runs."""
+        carries = [(self._carries[k], self._carries_before[k]) for k in members]
+        pairs = [(c, before) for c, before in carries if c is not None and before is not None]
+        present = [carry.clone() for carry, _ in pairs]
+        for carry, before in pairs:
+            carry.copy_(before)
+        try:
+            yield
+        finally:
+            for (carry, _), kept in zip(pairs, present, strict=True):
+                carry.copy_(kept)
+
+    def value_without(self, k: int) -> Tensor:
+        """Return a weight without the movement. Nothing may be written to the result.
+
+        Args:
+            k: Position in the delta.
+        """
         value = self._values[k]
         if self._versions is None or value._version == self._versions[k]:
             return self._before[k]

@@ -14,6 +14,7 @@ from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupEr
 from hybrid_predict.model.deltas import Movement, WeightDelta
 from hybrid_predict.model.graph import GraphFindings, MatrixIndex
 from hybrid_predict.model.kinds import classify, matrix_index, resolve
+from hybrid_predict.model.reading import VerifiedReads
 from hybrid_predict.tensors import shards
 
 
@@ -187,6 +188,24 @@ class ParameterMapper:
     def movement(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
         """Return the movement for :meth:`apply`, before it moves a weight."""
         return Movement(delta, self._targets(delta), self.written, carries)
+
+    def reads(
+        self,
+        names: Sequence[str],
+        others: Sequence[Tensor],
+        verified: Callable[[int], Tensor | None],
+        loading: Callable[[], None],
+    ) -> VerifiedReads:
+        """Return hooks that put verified values into the state dicts of the model.
+
+        Args:
+            names: Names of parameters.
+            others: More tensors of the model; their positions come after those of ``names``.
+            verified: See :class:`~hybrid_predict.model.reading.VerifiedReads`.
+            loading: The same.
+        """
+        moved = [self.parameters[self._index[name]] for name in names]
+        return VerifiedReads(self._model, [*moved, *others], verified, loading)
 
     def _targets(self, delta: WeightDelta) -> list[Tensor]:
         found = []

@@ -36,7 +36,10 @@ def hooks(bench):
     """How many hooks the engine holds on its model and optimizer."""
     optimizer = bench.optimizer
     found = optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks
-    return sum(map(len, (*found, bench.model._state_dict_hooks)))
+    modules = list(bench.model.modules())
+    reading = [m._state_dict_hooks for m in modules]
+    loading = [m._load_state_dict_pre_hooks for m in modules]
+    return sum(map(len, (*found, *reading, *loading)))
 
 
 def forget(bench):
@@ -54,7 +57,7 @@ WAYS_OUT = {
 def test_leaving_a_step_early_undoes_its_predicted_steps_and_removes_hooks(inside, way):
     bench, base = inside
     bench.loss().backward()
-    assert hooks(bench) == 2
+    assert hooks(bench) > 2
     WAYS_OUT[way](bench)
     gc.collect()
     assert same_bits(weights(bench.model), base)

@@ -173,7 +173,8 @@ def fit(
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+    present = model.state_dict(keep_vars=True)
+    return {name: value.detach().clone() for name, value in present.items()}
 
 
 def same(left: dict[str, Tensor], right: dict[str, Tensor]) -> bool:

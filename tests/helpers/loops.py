@@ -84,7 +84,7 @@ class Bench:
         """Copies of everything that training changes, random states included."""
         return copy.deepcopy(
             {
-                "model": self.model.state_dict(),
+                "model": self.model.state_dict(keep_vars=True),  # as it is, in mid-step too
                 "optimizer": self.optimizer.state_dict(),
                 "torch": torch.get_rng_state(),
                 "numpy": np.random.get_state(legacy=False)["state"]["pos"],

@@ -204,9 +204,47 @@ def test_weights_saved_after_an_interruption_are_verified_ones(tmp_path: Path) -
     stop = Interrupts(callback)
     with pytest.raises(KeyboardInterrupt):
         trained(tmp_path, callback, model, also=[stop])
-    assert not same_bits(dict(model.named_parameters()), stop.before)
+    moved = {k: v.detach().clone() for k, v in model.named_parameters()}
+    assert not same_bits(moved, stop.before)
     model.save_pretrained(tmp_path / "saved")
+    assert same_bits({k: v.detach() for k, v in model.named_parameters()}, moved)
+    saved = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "saved")
+    assert same_bits({k: v.detach() for k, v in saved.named_parameters()}, stop.before)
+    model.load_state_dict(model.state_dict())
     assert same_bits({k: v.detach() for k, v in model.named_parameters()}, stop.before)
+
+
+class Reads(transformers.TrainerCallback):
+    """Reads the weights between backward pass and update, as an average of weights does."""
+
+    def __init__(self, watched: HybridPredictCallback) -> None:
+        self.watched = watched
+        self.verified: list[bool] = []
+        self.unmoved: list[bool] = []
+        self.before: dict[str, Tensor] = {}
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.before = {k: v.clone() for k, v in kwargs["model"].state_dict().items()}
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        model, engine = kwargs["model"], self.watched.engine
+        now = [p.detach().clone() for p in model.parameters()]
+        read = dict(model.state_dict())
+        if engine is not None and engine.clock.unread:
+            self.verified.append(same_bits(read, self.before))
+        self.unmoved.append(all(map(torch.equal, now, model.parameters())))
+
+
+def test_reading_the_weights_inside_a_step_changes_nothing(tmp_path: Path) -> None:
+    ends = []
+    for read in (False, True):
+        callback = HybridPredictCallback(**OPTIONS)
+        reader = Reads(callback)
+        trainer = trained(tmp_path, callback, also=[reader] if read else [])
+        ends.append((trainer.model.state_dict(), trainer.state.global_step))
+    assert same_bits(*ends)
+    assert len(reader.verified) > 5
+    assert all(reader.verified) and all(reader.unmoved)
 
 
 def test_a_scheduler_that_follows_a_metric_is_left_to_the_trainer(tmp_path: Path) -> None:

@@ -82,16 +82,19 @@ def test_between_full_steps_everybody_sees_what_the_last_update_has_left(tmp_pat
 
 
 @pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before")
-def test_a_checkpoint_inside_a_window_stores_the_weights_that_are_there(tmp_path: Path) -> None:
+def test_a_checkpoint_inside_a_window_stores_verified_weights_and_moves_none(
+    tmp_path: Path,
+) -> None:
     stored: list[bool] = []
 
     class Save(Callback):
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, idx: int) -> None:
             if idx % 4 == 2 and callback.engine.clock.unread:
-                path = tmp_path / f"{trainer.global_step}.ckpt"
+                path, moved = tmp_path / f"{trainer.global_step}.ckpt", weights(module)
                 trainer.save_checkpoint(path)
                 state = torch.load(path, weights_only=True)["state_dict"]
-                stored.append(same(state, weights(module)) and not recorder.unmoved(module))
+                verified = same(state, recorder.left) and not recorder.unmoved(module)
+                stored.append(verified and same(weights(module), moved))
 
     callback, recorder = Ungated(), Recorder()
     fit([callback, recorder, Save()], max_steps=30, accumulate_grad_batches=4)

@@ -10,8 +10,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from loops import same_bits
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.nn.parallel import DistributedDataParallel
 
-from distributed_loops import SPOILED, WHITENED, Loop, Net, make_config, outcome, sharded
+from distributed_loops import (
+    SPOILED,
+    WHITENED,
+    Loop,
+    Net,
+    make_config,
+    outcome,
+    sharded,
+    tensor_parallel,
+)
 from faulty import Log
 from hybrid_predict import CheckpointError
 from hybrid_predict.tensors import ranks, shards
@@ -50,6 +61,31 @@ def resumed(
             "carries": carries,
             "refused": [refusal(again, folder / f"{name}-1.pt"), refusal(again, None)],
         }
+
+    return check
+
+
+def read_inside(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, Any]]:
+    """What state dicts hold after the backward pass of a verifying step, whole."""
+
+    def check(folder: Path) -> dict[str, Any]:
+        loop = Loop(wrap)
+        loop.train(SPOILED)
+        before = loop.weights()
+        loop.engine.before_step()
+        loop.loss().backward()
+        moved = loop.weights()
+        model = shards.unwrapped(loop.model)
+        entries = {n: (shards.local(x), x) for n, x in model.state_dict().items()}
+        gathered = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))
+        found = {
+            "before": before,
+            "read": {n: shards.full_tensor(*pair).clone() for n, pair in entries.items()},
+            "gathered": {n: x.clone() for n, x in gathered.items()},
+            "moved": [moved, loop.weights()],
+        }
+        loop.engine.abandon()
+        return found
 
     return check
 
@@ -114,6 +150,10 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, bfloat16, resumed": resumed("bfloat16", sharded, history_dtype="bfloat16"),
     "fsdp2, half, resumed": resumed("half", halved),
     "fsdp2, whitened, resumed": resumed("whitened", sharded, updates=WHITENED),
+    "ddp, read inside a step": read_inside(DistributedDataParallel),
+    "fsdp2, read inside a step": read_inside(sharded),
+    "fsdp2, half, read inside a step": read_inside(halved),
+    "tensor parallelism, read inside a step": read_inside(tensor_parallel),
     "more": more,
     "alone": alone,
 }

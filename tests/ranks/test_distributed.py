@@ -189,6 +189,18 @@ def test_a_resumed_run_is_the_uninterrupted_one_on_every_rank(results: Results, 
         assert found["left"]["ledger"]["predicted_steps"] > 10
 
 
+READ = ("ddp", "fsdp2", "fsdp2, half", "tensor parallelism")
+
+
+@pytest.mark.parametrize("name", READ)
+def test_state_dicts_inside_a_step_hold_verified_weights(results: Results, name: str) -> None:
+    for found in results[f"{name}, read inside a step"]:
+        assert not same_bits(found["moved"][0], found["before"])
+        assert same_bits(*found["moved"])
+        assert same_bits(found["read"], found["before"])
+        assert same_bits(found["gathered"], found["before"])
+
+
 def test_every_rank_continues_its_own_part_of_the_carry_of_rounding(results: Results) -> None:
     carries = [found["carries"] for found in results["fsdp2, half, resumed"]]
     for left, right in carries:
