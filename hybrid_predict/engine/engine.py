@@ -80,7 +80,7 @@ class HybridEngine(Uncopied):
         self.optimizer = optimizer
         parameters = optimizer.parameters()
         self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.owners())
-        on_host = all(p.device.type == "cpu" for p in parameters)
+        on_host = all(p.device.type == "cpu" for p in parameters if p.requires_grad)
         lag = config.lag if config.lag is not None else (0 if on_host else 4)
         self.config = replace(config, lag=lag)
         self._model = model

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from hybrid_predict.model.deltas import copy_unless
 from hybrid_predict.tensors import shards
+from hybrid_predict.tensors.host import HostCopy
 
 _SMALL = 4096
 """Number of entries up to which a buffer is always copied, since a comparison costs more."""
@@ -42,7 +43,7 @@ class BufferTracker:
         self._new: set[Slot] = set()
         self._seen: dict[Slot, tuple[int, int]] = {}
         self._samples: dict[Slot, Tensor] = {}
-        self._differs: dict[Slot, Tensor] = {}
+        self._differs: list[tuple[Slot, HostCopy]] = []
         self._copies: dict[Slot, tuple[nn.Module, Tensor, Tensor]] | None = None
         self._slots: set[Slot] = set()
         self._empty: set[Slot] = set()
@@ -71,8 +72,8 @@ class BufferTracker:
         if self._steps_seen & (self._steps_seen - 1):
             return
         # The device has computed these long ago, so reading them does not wait.
-        self._changing |= {slot for slot, differs in self._differs.items() if bool(differs)}
-        self._new -= self._differs.keys()
+        self._changing |= {slot for slot, differs in self._differs if bool(differs.read())}
+        self._new -= {slot for slot, _ in self._differs}
         self._differs.clear()
         for slot, _, tensor, is_buffer in self._tensors():
             self._compare(slot, tensor, is_buffer)
@@ -87,7 +88,7 @@ class BufferTracker:
             return
         differs = (before != sample).any()
         if differs.is_cuda:
-            self._differs[slot] = differs.to("cpu", non_blocking=True)
+            self._differs.append((slot, HostCopy(differs)))
         else:
             self._new.discard(slot)
             self._changing |= {slot} if bool(differs) else set()
@@ -203,6 +204,6 @@ def _shapes(tensor: Tensor) -> list[torch.Size]:
 
 
 def _sample(tensor: Tensor) -> Tensor:
-    parts = _parts(tensor)
+    parts = [] if tensor.is_meta else _parts(tensor)  # meta tensors have no entries
     flat = parts[0].reshape(-1) if parts else torch.empty(0)
     return flat[:: max(1, flat.numel() // _SAMPLE)].clone()

@@ -9,6 +9,8 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from hybrid_predict.tensors.host import HostCopy
+
 
 @final
 class DelayedQueue:
@@ -21,23 +23,16 @@ class DelayedQueue:
 
     def __init__(self, lag: int) -> None:
         self.lag = lag
-        self._queue: deque[tuple[Any, Tensor, Any]] = deque()
+        self._queue: deque[tuple[Any, HostCopy]] = deque()
 
     def push(self, tag: Any, values: Tensor) -> None:
         """Start copying a flat tensor to the host, with a tag that describes it."""
-        event = None
-        if values.is_cuda:
-            host = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
-            host.copy_(values, non_blocking=True)
-            event = torch.cuda.Event()
-            event.record()
-            values = host
-        self._queue.append((tag, values, event))
+        self._queue.append((tag, HostCopy(values)))
 
     @property
     def tags(self) -> list[Any]:
         """Tags of the tensors in the queue, oldest first."""
-        return [tag for tag, _, _ in self._queue]
+        return [tag for tag, _ in self._queue]
 
     def pop(self, drain: bool = False) -> tuple[Any, list[float]] | None:
         """Return the tag and numbers pushed ``lag`` pushes ago, or None if there are none yet.
@@ -47,20 +42,15 @@ class DelayedQueue:
         """
         if len(self._queue) <= (0 if drain else self.lag):
             return None
-        tag, values, event = self._queue.popleft()
-        if event is not None:
-            event.synchronize()
-        return tag, values.tolist()
+        tag, values = self._queue.popleft()
+        return tag, values.read().tolist()
 
     def state_dict(self) -> list[tuple[Any, list[float]]]:
         """Return tags and numbers of all tensors in the queue; waits for the device."""
-        for _, _, event in self._queue:
-            if event is not None:
-                event.synchronize()
-        return [(tag, values.tolist()) for tag, values, _ in self._queue]
+        return [(tag, values.read().tolist()) for tag, values in self._queue]
 
     def load_state_dict(self, state: Sequence[tuple[Any, list[float]]]) -> None:
         """Load a state of :meth:`state_dict`."""
         self._queue = deque(
-            (tag, torch.tensor(values, dtype=torch.float64), None) for tag, values in state
+            (tag, HostCopy(torch.tensor(values, dtype=torch.float64))) for tag, values in state
         )

@@ -306,3 +306,44 @@ def test_what_never_changes_is_not_copied():
             model(torch.randn(4, 4)).sum().backward()
             optimizer.step()
             engine.after_step()
+
+
+class Table(nn.Module):
+    def __init__(self, values):
+        super().__init__()
+        self.register_buffer("values", values)
+
+
+META = {
+    "a frozen layer": lambda: nn.Linear(100, 100, device="meta").requires_grad_(False),
+    "a frozen vector": lambda: nn.LayerNorm(4, device="meta").requires_grad_(False),
+    "a buffer": lambda: Table(torch.zeros(LARGE, device="meta")),
+    "buffers that may change": lambda: nn.BatchNorm1d(LARGE, affine=False, device="meta"),
+}
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["", "given to the optimizer"])
+@pytest.mark.parametrize("case", META)
+def test_what_is_on_the_meta_device_is_left_alone(case, listed):
+    """As in a model of which only a part is loaded."""
+    model = Base()
+    model.never_used = META[case]()
+    trained = [p for p in model.parameters() if listed or p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.01)
+    config = HybridConfig(
+        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
+    )
+    with HybridEngine(model, optimizer, config) as engine:
+        for k in range(20):
+            engine.before_step()
+            bad = k > 15 and due(engine) and not engine.ledger.undone_steps
+            x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
+            (model(x).square().mean() * (NAN if bad else 1.0)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            engine.after_step()
+            assert all(t.is_meta for t in model.never_used.state_dict().values())
+    assert not engine.clock.plain
+    assert engine.ledger.predicted_steps > 5
+    assert engine.ledger.undone_steps == 1
+    assert all(p.isfinite().all() for p in model.net.parameters())
