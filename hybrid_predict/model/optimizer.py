@@ -164,7 +164,10 @@ class OptimizerWrapper:
         if found is None:
             found = find_rule(optimizer, group)
             if found.returns:
-                reason = "it keeps a second copy of the weights and moves the weights back to it"
+                reason = (
+                    "it moves weights back that other code has moved, as with a second copy of the "
+                    "weights"
+                )
                 raise refusal(optimizer, reason)
             while len(self._rules) >= _MOST_RULES:
                 del self._rules[next(iter(self._rules))]
@@ -256,8 +259,8 @@ class OptimizerWrapper:
             UnsupportedSetupError: If the state of a parameter has one.
         """
         optimizer = self.optimizers[index]
-        for p in self.parameters(index):
-            found = second_copy(optimizer.state.get(p, {}), p.detach())
+        for group in optimizer.param_groups:
+            found = second_copy(optimizer, group)
             if found:
                 reason = f"its state {found!r} holds a second copy of the weights"
                 raise refusal(optimizer, reason)

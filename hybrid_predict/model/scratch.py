@@ -25,8 +25,11 @@ _FAINT = 1e-6
 _PATIENCE = 16
 """Number of updates in which an optimizer with a second copy of the weights returns to it."""
 
+_LONG_PATIENCE = 128
+"""The same, where a state looks like a second copy."""
+
 _SECOND_COPIES = ("slow", "lookahead", "master", "shadow")
-"""Words in the names of states that hold a second copy of the weights."""
+"""Words in the names of states that may hold a second copy of the weights."""
 
 
 @final
@@ -225,20 +228,54 @@ class _Scratch:
             self._step(copied)
 
 
-def second_copy(state: Mapping[str, Any], weights: Tensor) -> str:
-    """Return the name of the state that holds a second copy of the weights, or "".
+def second_copy(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
+    """Return the name of the state to which an optimizer moves weights back, or "".
+
+    A state that looks like a copy of the weights may also be an average for validation, or the
+    weights before the last update. It is a second copy if a scratch parameter follows where its
+    state is moved. If that cannot be tried, name and values decide.
 
     Args:
-        state: The optimizer's state of one parameter.
-        weights: The parameter after an update.
+        optimizer: Any torch optimizer, after an update; it and its state are not changed.
+        group: One of its parameter groups.
     """
+    looks = {(n, p.dtype) for p in group["params"] for n in _like(optimizer.state.get(p, {}), p)}
+    for name, dtype in sorted(looks, key=str):
+        try:
+            with _quiet():
+                follows = _follows(_Scratch(optimizer, group), name, dtype)
+        except Exception:  # the optimizer may require other parameters than a scratch one
+            follows = True
+        if follows:
+            return name
+    return ""
+
+
+def _like(state: Mapping[str, Any], p: Tensor) -> Iterator[str]:
+    """Names of states that look like a copy of a parameter."""
+    weights = p.detach()
     for name, value in state.items():
         named = any(word in str(name).lower() for word in _SECOND_COPIES)
         if named and isinstance(value, Tensor) and value.shape == weights.shape:
             off = (value.to(weights) - weights).norm()
             if bool(weights.any()) and bool(off < 0.5 * weights.norm()):
-                return str(name)
-    return ""
+                yield str(name)
+
+
+def _follows(scratch: _Scratch, name: str, dtype: torch.dtype) -> bool:
+    """Whether weights come to where a state is moved after the first update."""
+    weights, gradient = (torch.tensor(x, dtype=dtype) for x in (_WEIGHTS, _GRADIENT))
+    without = {option: 0.0 for option in scratch.options if "weight_decay" in option}
+    paths = []
+    for nudge in (0.0, 0.1):
+        copied, p = scratch._copy(weights, {**without, "lr": 1e-6})
+        paths.append([])
+        for k in range(_LONG_PATIENCE):
+            scratch._update(copied, p, gradient * (-1.0) ** k)
+            if k == 0:
+                copied.state[p][name].add_(nudge)
+            paths[-1].append(p.detach().to(torch.float64, copy=True))
+    return any(float((b - a).mean()) > 0.02 for a, b in zip(*paths, strict=True))
 
 
 def _copied(optimizer: Optimizer) -> Any:

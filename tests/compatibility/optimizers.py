@@ -143,13 +143,17 @@ def schedule_free(parameters: Any) -> optim.Optimizer:
 
 
 class Slow(optim.SGD):
-    """Keeps slow weights in its state, as Ranger21 does, and says so only after an update."""
+    """Moves weights back to slow ones, as Ranger21 does, so seldom that only its state tells."""
 
     def step(self, closure: Any = None) -> Any:
         loss = super().step(closure)
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p].setdefault("lookahead_params", p.detach().clone())
+                state = self.state[p]
+                slow = state.setdefault("lookahead_params", p.detach().clone())
+                state["count"] = state.get("count", 0) + 1
+                if state["count"] % 50 == 0:
+                    p.data.copy_(slow.lerp_(p.detach(), 0.5))
         return loss
 
 
