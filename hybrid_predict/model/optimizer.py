@@ -85,9 +85,8 @@ class OptimizerWrapper:
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
         several = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
         if not several or not all(isinstance(o, Optimizer) for o in several):
-            raise ConfigError(
-                "optimizer", "a torch.optim.Optimizer or a non-empty list of them", optimizers
-            )
+            expected = "a torch.optim.Optimizer or a non-empty list of them"
+            raise ConfigError("optimizer", expected, optimizers, _remedy(several))
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._rules: dict[tuple[Any, ...], UpdateRule] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
@@ -282,6 +281,21 @@ class OptimizerWrapper:
             handles.append(optimizer.register_step_pre_hook(_pre_hook(index, listener)))
             handles.append(optimizer.register_step_post_hook(_post_hook(index, listener)))
         return handles
+
+
+def _remedy(given: Sequence[Any]) -> str:
+    """Tell where the torch optimizer is that somebody else's class stands for."""
+    for other in given:
+        held = getattr(other, "__dict__", {})
+        inner = [name for name, value in held.items() if isinstance(value, Optimizer)]
+        if not isinstance(other, Optimizer) and inner:
+            return f"Pass the optimizer that it wraps, its attribute {inner[0]!r}."
+        if type(other).__module__.startswith("fastai."):
+            return (
+                "fastai's own optimizers are not torch optimizers: set Learner(opt_func=partial("
+                "OptimWrapper, opt=torch.optim.AdamW)), and pass learn.opt.opt."
+            )
+    return ""
 
 
 def refusal(

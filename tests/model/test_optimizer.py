@@ -319,3 +319,27 @@ def test_momentum_is_the_most_that_a_scheduler_makes_of_it():
         found.add(wrapper.momentum(0))
     assert found == {0.95}
     assert OptimizerWrapper(torch.optim.SGD(parameters, lr=0.1)).momentum(0) == 0.0
+
+
+class Wrapper:
+    """A wrapper that is no torch optimizer, as that of fastai."""
+
+    def __init__(self, inner):
+        self.opt = inner
+
+
+OwnOptimizer = type("Optimizer", (), {"__module__": "fastai.optimizer"})
+
+
+@pytest.mark.parametrize(
+    ("other", "remedy"),
+    [
+        (OwnOptimizer(), r"OptimWrapper, opt=torch\.optim\.AdamW.*pass learn\.opt\.opt"),
+        (Wrapper(torch.optim.SGD([torch.zeros(1)], lr=0.1)), "that it wraps, its attribute 'opt'"),
+        (3, "got 3"),
+    ],
+    ids=["fastai's own", "a wrapper", "a number"],
+)
+def test_what_is_no_torch_optimizer_is_refused_with_the_place_of_one(other, remedy):
+    with pytest.raises(ConfigError, match=remedy):
+        OptimizerWrapper(other)
