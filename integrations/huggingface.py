@@ -24,6 +24,7 @@ from hybrid_predict.errors import (
     UnsupportedSetupError,
 )
 from hybrid_predict.integrations.options import configuration
+from hybrid_predict.model.reading import OwnHook
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -114,7 +115,7 @@ class HybridPredictCallback(TrainerCallback):
         if saved is not None:
             self.engine.load_state_dict(saved["engine"])
         if not args.torch_compile:
-            self._hook = model.register_forward_hook(self._keep_loss)
+            self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
         control.should_training_stop |= self.engine.done
 
     def on_step_begin(

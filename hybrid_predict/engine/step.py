@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -95,9 +96,8 @@ class Step:
         delta, self._owners, self._drifts = forecast
         self.predicted = count
         self._movement = mapper.movement(delta.scaled(count) if count > 1 else delta, carries)
-        beside = [tensor for tensor, _ in self._buffers.copies]
-        mapper.written()  # so that the modules of FSDP2 hold the shards
-        self._reads = mapper.reads(delta.names, beside, self._verified, self._before_load)
+        copied, undo = self._buffers.copies, partial(self._withdraw, LOADED)
+        self._reads = mapper.reads(self._movement, copied, self._unverified, undo)
         self._reads.open()
         self._movement.apply()
 
@@ -223,6 +223,7 @@ class Step:
     def _end_reads(self) -> None:
         if self._reads is not None:
             self._reads.close()
+            self._reads = None
 
     def _withdraw(self, reason: str, coming: int | None = None) -> None:
         for index in range(len(self._optimizer.optimizers)):
@@ -294,26 +295,10 @@ class Step:
         ledger.predict_seconds += max(0.0, around)
 
     def _unverified(self) -> list[int]:
-        """Positions in the movement of tensors whose optimizer has not updated."""
+        """Positions in the open movement of tensors whose optimizer has not updated."""
+        if self._movement is None:
+            return []
         return [k for k, owner in enumerate(self._owners) if not self.calls[owner]]
-
-    def _verified(self, k: int) -> Tensor | None:
-        """Verified value of a moved weight, or of a copied tensor, counted after them.
-
-        None if the present value is verified.
-        """
-        movement, moved = self._movement, len(self._owners)
-        unseen = self._unverified()
-        if movement is None or not unseen:
-            return None
-        if k >= moved:
-            return self._buffers.copies[k - moved][1]
-        return movement.value_without(k) if k in unseen else None
-
-    def _before_load(self) -> None:
-        """What is loaded takes the place of verified weights, as they are in state dicts."""
-        if self._movement is not None and self._unverified():
-            self._withdraw(LOADED)
 
     def _undo_members(self, movement: Movement, members: list[int]) -> None:
         if members:

@@ -17,6 +17,7 @@ from hybrid_predict.model.gradients import dense_gradient
 from hybrid_predict.model.scratch import (
     UpdateRule,
     find_rule,
+    inner_optimizer,
     second_copy,
     settings,
     weight_decay,
@@ -86,7 +87,7 @@ class OptimizerWrapper:
         several = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
         if not several or not all(isinstance(o, Optimizer) for o in several):
             expected = "a torch.optim.Optimizer or a non-empty list of them"
-            raise ConfigError("optimizer", expected, optimizers, _remedy(several))
+            raise ConfigError("optimizer", expected, optimizers, inner_optimizer(several))
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._rules: dict[tuple[Any, ...], UpdateRule] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
@@ -163,10 +164,7 @@ class OptimizerWrapper:
         if found is None:
             found = find_rule(optimizer, group)
             if found.returns:
-                reason = (
-                    "it moves weights back that other code has moved, as with a second copy of the "
-                    "weights"
-                )
+                reason = "it moves weights back, as with a second copy of the weights"
                 raise refusal(optimizer, reason)
             while len(self._rules) >= _MOST_RULES:
                 del self._rules[next(iter(self._rules))]
@@ -281,21 +279,6 @@ class OptimizerWrapper:
             handles.append(optimizer.register_step_pre_hook(_pre_hook(index, listener)))
             handles.append(optimizer.register_step_post_hook(_post_hook(index, listener)))
         return handles
-
-
-def _remedy(given: Sequence[Any]) -> str:
-    """Tell where the torch optimizer is that somebody else's class stands for."""
-    for other in given:
-        held = getattr(other, "__dict__", {})
-        inner = [name for name, value in held.items() if isinstance(value, Optimizer)]
-        if not isinstance(other, Optimizer) and inner:
-            return f"Pass the optimizer that it wraps, its attribute {inner[0]!r}."
-        if type(other).__module__.startswith("fastai."):
-            return (
-                "fastai's own optimizers are not torch optimizers: set Learner(opt_func=partial("
-                "OptimWrapper, opt=torch.optim.AdamW)), and pass learn.opt.opt."
-            )
-    return ""
 
 
 def refusal(

@@ -191,21 +191,24 @@ class ParameterMapper:
 
     def reads(
         self,
-        names: Sequence[str],
-        others: Sequence[Tensor],
-        verified: Callable[[int], Tensor | None],
-        loading: Callable[[], None],
+        movement: Movement,
+        copied: Sequence[tuple[Tensor, Tensor]],
+        unverified: Callable[[], Collection[int]],
+        withdraw: Callable[[], None],
     ) -> VerifiedReads:
         """Return hooks that put verified values into the state dicts of the model.
 
         Args:
-            names: Names of parameters.
-            others: More tensors of the model; their positions come after those of ``names``.
-            verified: See :class:`~hybrid_predict.model.reading.VerifiedReads`.
-            loading: The same.
+            movement: A movement of parameters.
+            copied: More tensors of the model, each with its copy.
+            unverified: See :class:`~hybrid_predict.model.reading.VerifiedReads`.
+            withdraw: The same.
         """
-        moved = [self.parameters[self._index[name]] for name in names]
-        return VerifiedReads(self._model, [*moved, *others], verified, loading)
+        self.written()  # so that the modules of FSDP2 hold the shards
+        tensors = [self.parameters[self._index[name]] for name in movement.delta.names]
+        tensors += [tensor for tensor, _ in copied]
+        copies = [copy for _, copy in copied]
+        return VerifiedReads(self._model, tensors, movement, copies, unverified, withdraw)
 
     def _targets(self, delta: WeightDelta) -> list[Tensor]:
         found = []

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
+from hybrid_predict.model.deltas import Movement
 from hybrid_predict.tensors import shards
 
 
@@ -20,21 +21,26 @@ class VerifiedReads:
 
     Args:
         model: The model.
-        tensors: Parameters and buffers of the model.
-        verified: Function of a position in ``tensors``. It returns the value for state dicts (the
-            local shard of a sharded parameter), or None for the present one.
-        loading: Called before the modules load a state dict.
+        tensors: Parameters and buffers of the model: those that were moved, then those copied.
+        movement: The movement of the former.
+        copies: Copies of the latter.
+        unverified: Returns the positions in ``movement`` that no update has verified.
+        withdraw: Undoes them. It is called before a state dict is loaded, which takes the place of
+            verified weights.
     """
 
     def __init__(
         self,
         model: nn.Module,
         tensors: Sequence[Tensor],
-        verified: Callable[[int], Tensor | None],
-        loading: Callable[[], None],
+        movement: Movement,
+        copies: Sequence[Tensor],
+        unverified: Callable[[], Collection[int]],
+        withdraw: Callable[[], None],
     ) -> None:
         self._model, self._tensors = model, tensors
-        self._verified, self._loading = verified, loading
+        self._movement, self._copies = movement, copies
+        self._unverified, self._withdraw = unverified, withdraw
         self._handles: list[Any] = []
 
     def open(self) -> None:
@@ -44,8 +50,7 @@ class VerifiedReads:
             held = {**module._parameters, **module._buffers}
             own = {name: positions[id(t)] for name, t in held.items() if id(t) in positions}
             if own:
-                read = _Hook(_reader(own, self._verified))
-                load = _Hook(lambda *_: self._loading())
+                read, load = OwnHook(_reader(own, self._verified)), OwnHook(self._before_load)
                 self._handles.append(module.register_state_dict_post_hook(read))
                 self._handles.append(module.register_load_state_dict_pre_hook(load))
 
@@ -54,6 +59,17 @@ class VerifiedReads:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+    def _verified(self, k: int) -> Tensor | None:
+        """Verified value of a tensor, or None for the present one."""
+        unseen, moved = self._unverified(), len(self._movement.delta.names)
+        if k < moved:
+            return self._movement.value_without(k) if k in unseen else None
+        return self._copies[k - moved] if unseen else None
+
+    def _before_load(self, *_: object) -> None:
+        if self._unverified():
+            self._withdraw()
 
 
 def _reader(
@@ -75,15 +91,25 @@ def _reader(
 
 
 @final
-class _Hook:
-    """A hook that does nothing in copies and pickles of its module."""
+class OwnHook:
+    """A hook of one module, which does nothing in copies and pickles of it.
+
+    Args:
+        call: What the module calls; None in a copy.
+    """
 
     def __init__(self, call: Callable[..., None] | None) -> None:
         self._call = call
 
     def __call__(self, *args: Any) -> None:
+        """Call the function, with the arguments of the hook."""
         if self._call is not None:
             self._call(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Hook, (None,)
+        """Support copies and pickles.
+
+        Returns:
+            A call that makes a hook without a function.
+        """
+        return OwnHook, (None,)

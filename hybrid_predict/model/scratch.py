@@ -101,6 +101,21 @@ def wraps_another(optimizer: Optimizer) -> bool:
     return any(isinstance(x, property) for x in own)
 
 
+def inner_optimizer(given: Sequence[Any]) -> str:
+    """Tell where the torch optimizer is that objects of another class stand for, or ""."""
+    for other in given:
+        held = getattr(other, "__dict__", {})
+        inner = [name for name, value in held.items() if isinstance(value, Optimizer)]
+        if inner and not isinstance(other, Optimizer):
+            return f"Pass the optimizer that it wraps, its attribute {inner[0]!r}."
+        if type(other).__module__.startswith("fastai."):
+            return (
+                "fastai's own optimizers are not torch optimizers: set Learner(opt_func=partial("
+                "OptimWrapper, opt=torch.optim.AdamW)), and pass learn.opt.opt."
+            )
+    return ""
+
+
 def find_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
     """Find the rule of a parameter group by updating a scratch parameter of four entries.
 
@@ -266,7 +281,7 @@ def _follows(scratch: _Scratch, name: str, dtype: torch.dtype) -> bool:
     """Whether weights come to where a state is moved after the first update."""
     weights, gradient = (torch.tensor(x, dtype=dtype) for x in (_WEIGHTS, _GRADIENT))
     without = {option: 0.0 for option in scratch.options if "weight_decay" in option}
-    paths = []
+    paths: list[list[Tensor]] = []
     for nudge in (0.0, 0.1):
         copied, p = scratch._copy(weights, {**without, "lr": 1e-6})
         paths.append([])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import sys
 from importlib.util import find_spec, module_from_spec
@@ -245,6 +246,20 @@ def test_reading_the_weights_inside_a_step_changes_nothing(tmp_path: Path) -> No
     assert same_bits(*ends)
     assert len(reader.verified) > 5
     assert all(reader.verified) and all(reader.unmoved)
+
+
+class Copies(transformers.TrainerCallback):
+    """Copies the model in every step, and runs the copy."""
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        row = data(1)[0]["input_ids"][None]
+        copy.deepcopy(kwargs["model"])(input_ids=row, labels=row)
+
+
+def test_a_copy_of_the_model_takes_no_part_in_the_run(tmp_path: Path) -> None:
+    plain = trained(tmp_path, HybridPredictCallback(**OPTIONS))
+    watched = trained(tmp_path, HybridPredictCallback(**OPTIONS), also=[Copies()])
+    assert same_bits(watched.model.state_dict(), plain.model.state_dict())
 
 
 def test_a_scheduler_that_follows_a_metric_is_left_to_the_trainer(tmp_path: Path) -> None:
