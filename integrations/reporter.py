@@ -150,7 +150,8 @@ class Reporter:
         if self._checkpoint is not None:
             self._say(trainer, f"HybridPredict saved {self._checkpoint}, to go on from.")
         if log is not None and log.path is not None:
-            logger.info("See it with: hybrid-predict report %s", log.path.parent)
+            place = log.path.parent if log.path.name == NAME else log.path
+            logger.info("See it with: hybrid-predict report %s", place)
         self._recorder.close(timeout)
 
     def _unpredicted(self) -> str:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from hybrid_predict.accounts.ledger import percent
 from hybrid_predict.cli.options import EXTRAS, need, number, under_way
 from hybrid_predict.cli.program import Command
+from hybrid_predict.report.plain_text import printable
 
 if TYPE_CHECKING:
     from hybrid_predict.audit.doctor import Examination
@@ -110,7 +111,9 @@ def _findings(found: Examination) -> list[tuple[str, str]]:
 
 
 def _tell(title: str, text: str) -> None:
-    first, *rest = wrap(text, 80 - _INDENT, break_long_words=False, break_on_hyphens=False) or [""]
+    first, *rest = wrap(
+        printable(text), 80 - _INDENT, break_long_words=False, break_on_hyphens=False
+    ) or [""]
     print(f"{title:{_INDENT}}{first}")
     for line in rest:
         print(" " * _INDENT + line)

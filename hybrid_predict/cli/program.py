@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from hybrid_predict.errors import ConfigError, HybridPredictError, did_you_mean
+from hybrid_predict.report.plain_text import any_encoding, printable
 
 BAD_USAGE, INTERRUPTED, CUT_OFF = 2, 130, 141
 """Exit statuses that every command shares; the last one is that of SIGPIPE in a shell."""
@@ -57,6 +58,18 @@ def run_program(
         pipe has left, it is 141.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    with any_encoding():
+        return _run(name, description, commands, arguments, version)
+
+
+def _run(
+    name: str,
+    description: str,
+    commands: Mapping[str, Command],
+    arguments: list[str],
+    version: str | None,
+) -> int:
+    """Run a command, and answer its errors in one line each."""
     try:
         try:
             run = _parsed(name, description, commands, arguments, version)
@@ -70,7 +83,7 @@ def run_program(
         print(f"{name}: error: the model's own code raised {end!r}.", file=sys.stderr)
         return BAD_USAGE
     except HybridPredictError as error:
-        print(f"{name}: error: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"{name}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
         return BAD_USAGE
     except BrokenPipeError:  # the reader of a pipe, such as head, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

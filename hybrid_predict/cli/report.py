@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from typing import Any
 from hybrid_predict.cli.options import PROGRAM, need, under_way
 from hybrid_predict.cli.program import Command
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.report.plain_text import printable
+from hybrid_predict.report.run_log import NAME, find_log, read_log
 
-PAGE = "hybrid_predict.html"
+PAGE = Path(NAME).with_suffix(".html").name
 
 
 def _add_options(add: Any) -> None:
@@ -30,20 +33,19 @@ def _add_options(add: Any) -> None:
 def _run(options: Namespace) -> int:
     under_way("reading")
     need("The report", ["cli"])
-    from hybrid_predict.report.run_log import find_log, read_log
     from hybrid_predict.report.run_page import NEXT, ONE_RUN, finding, write_run_page
 
     logs = [read_log(find_log(name)) for name in options.runs]
-    beside = logs[0].path.parent / PAGE if len(logs) == 1 else Path(PAGE)
-    path = beside if options.output is None else Path(options.output).expanduser()
+    beside = logs[0].path.with_suffix(".html") if len(logs) == 1 else Path(PAGE)
+    path = beside if options.output is None else Path(os.path.expanduser(options.output))
     try:
         write_run_page(logs, path)
     except OSError as error:
         remedy = f"The system says: {error.strerror}. Give another with --output."
         raise ConfigError("--output", "a file that can be written", str(path), remedy) from error
     for log in logs:
-        print(f"{log.name}: {finding(log)}")
-    print(f"\n{ONE_RUN}\nProof:    {NEXT}\nReport:   {path}")
+        print(f"{printable(log.name)}: {finding(log)}")
+    print(f"\n{ONE_RUN}\nProof:    {NEXT}\nReport:   {printable(path)}")
     return 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 from hybrid_predict.cli.options import under_way
 from hybrid_predict.cli.program import Command
 from hybrid_predict.errors import ConfigError, MissingExtraError
+from hybrid_predict.runs.files import replace_text
 
 
 def _add_options(add: Any) -> None:
@@ -27,9 +29,9 @@ def _run(options: Namespace) -> int:
     if options.output is None:
         print(text)
         return 0
-    path = Path(options.output).expanduser()
+    path = Path(os.path.expanduser(options.output))
     try:
-        path.write_text(text + "\n", encoding="utf-8")
+        replace_text(path, text + "\n")
     except OSError as error:
         remedy = f"The system says: {error.strerror}."
         raise ConfigError("--output", "a file that can be written", str(path), remedy) from error

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from hybrid_predict.report.plain_text import printable
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer
 from hybrid_predict.runs.tracking import tracking_uri
@@ -41,7 +42,7 @@ class Screen(Observer):
         from rich.progress import BarColumn, Progress, TextColumn
         from rich.progress import TimeRemainingColumn as Remaining
 
-        self._console = Console(highlight=False)
+        self._console = Console(highlight=False, markup=False)
         self._lengths = lengths
         self._outcome, self._name = outcome, name
         self._progress = Progress(
@@ -106,7 +107,7 @@ class Screen(Observer):
 
     def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
         """Print a line for a candidate that was tested."""
-        self._console.print(f"{arm} at speedup {speedup:g}: {finding}", style="bold")
+        self._say(f"{arm} at speedup {speedup:g}: {finding}", style="bold")
         self._console.file.flush()
 
     def _title(self, run: Run) -> str:
@@ -120,7 +121,7 @@ class Screen(Observer):
     def _print(self, run: Run, note: str = "") -> None:
         self._done += 1
         self._show_done()
-        self._console.print(
+        self._say(
             f"{self._done}/{len(self._lengths)}  {self._title(run)}: {run['full_steps']:,} full "
             f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
             soft_wrap=True,
@@ -150,12 +151,13 @@ class Screen(Observer):
             folder: Output folder.
             mlflow: Whether the runs were logged to MLflow.
         """
-        show = self._console.print
+        show = self._say
         if results["partial"]:
             show(f"\nStopped after {len(results['runs'])} of {results['planned_runs']} runs.")
             show(_GOES_ON, soft_wrap=True)
         self._show_table(*table)
-        show(f"\n[bold]{conclusion['headline']}[/bold]\n{conclusion['text']}\n")
+        show(f"\n{conclusion['headline']}", style="bold")
+        show(f"{conclusion['text']}\n")
         for note in results.get("notes", ()):
             show(f"{note}\n")
         show(f"Report:   {folder / 'report.html'}", soft_wrap=True)
@@ -182,13 +184,17 @@ class Screen(Observer):
             results: Path of the results file.
             partial: Whether the search was stopped before its answer was final.
         """
-        show = self._console.print
+        show = self._say
         self._show_table(titles, rows)
         if partial:
             show(f"\nStopped. {_GOES_ON}" + " So far:" * bool(line), soft_wrap=True)
-        if line:  # in it square brackets are Python's
-            show(f"\n{line}", style="bold", markup=False, soft_wrap=True)
+        if line:
+            show(f"\n{line}", style="bold", soft_wrap=True)
         show(f"\nResults:  {results}", soft_wrap=True)
+
+    def _say(self, text: str, **options: Any) -> None:
+        """Print text; square brackets in it are not markup, and control characters are left out."""
+        self._console.print("\n".join(map(printable, text.split("\n"))), **options)
 
     def _show_table(self, titles: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
         from rich.box import SIMPLE_HEAD
@@ -199,7 +205,7 @@ class Screen(Observer):
         for title in titles[1:]:
             table.add_column(title, justify="right", no_wrap=True)
         for row in rows:
-            table.add_row(*row)
+            table.add_row(*map(printable, row))
         if table.row_count:
             self._console.print()
             self._console.print(table)

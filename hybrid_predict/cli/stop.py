@@ -9,6 +9,7 @@ from typing import Any
 from hybrid_predict.accounts.ledger import duration
 from hybrid_predict.cli.options import PROGRAM
 from hybrid_predict.cli.program import Command
+from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_log import find_log, read_log
 from hybrid_predict.report.stop_request import ask
 
@@ -25,13 +26,13 @@ def _run(options: Namespace) -> int:
     log = read_log(find_log(options.run))
     ask(log)
     print(
-        f"Asked {log.name} to stop. It looks for requests about once a second, and ends after a "
-        f"full step with a checkpoint in {log.path.parent / 'checkpoints'}."
+        f"Asked {printable(log.name)} to stop. It looks for requests about once a second, and "
+        f"ends after a full step with a checkpoint in {printable(log.path.parent / 'checkpoints')}."
     )
     silent = time() - log.seen
     if silent > 60:
         print(f"It has written nothing for {duration(silent)}; it may have been killed.")
-    print(f"Watch:  {PROGRAM} watch {log.path.parent}")
+    print(f"Watch:  {PROGRAM} watch {printable(log.place)}")
     return 0
 
 

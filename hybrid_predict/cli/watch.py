@@ -14,6 +14,7 @@ from typing import Any
 from hybrid_predict.cli.options import PROGRAM, need, under_way
 from hybrid_predict.cli.program import Command
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_log import RunLog, find_log, read_log
 from hybrid_predict.report.stop_request import ask
 from hybrid_predict.report.terminal import lines
@@ -42,9 +43,11 @@ def _run(options: Namespace) -> int:
     console = Console(highlight=False, markup=False)
     if console.is_terminal and read_log(path).end is None:
         _follow(path, console)
-    for line in lines(read_log(path), console.width, time()):
+    log = read_log(path)
+    for line in lines(log, console.width, time()):
         console.print(line)
-    console.print(f"\nPage:   hybrid-predict report {path.parent}", soft_wrap=True)
+    where = printable(log.place)
+    console.print(f"\nPage:   hybrid-predict report {where}", soft_wrap=True)
     return 0
 
 

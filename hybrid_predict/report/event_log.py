@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import stat
 from contextlib import suppress
+from errno import EINVAL, ENOSPC
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
+from uuid import uuid4
 
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.engine.overview import Overview
 from hybrid_predict.engine.record import StepRecord
-from hybrid_predict.report.run_log import NAME, SCHEMA, RunLog, told
+from hybrid_predict.report.log_lines import SCHEMA
+from hybrid_predict.report.run_log import NAME, RunLog, told
 from hybrid_predict.runs.runtime import environment, finite
 
 ROWS = 500
 """Rows evenly spaced over a run; more are written if they are many seconds apart."""
 
-_PATIENCE, _BUFFERED = 10.0, 1.0
+_PATIENCE = 10.0
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +31,8 @@ logger = logging.getLogger(__name__)
 class EventLog:
     """Appends one run to a file; if the file cannot be written, training goes on without it.
 
-    A crash loses at most the lines of the last second.
+    Every line names its run, and is written at once, as a whole. If another run is writing to the
+    file, this one gets a file of its own beside it.
 
     Args:
         path: The file; it and its folder are created if missing. None writes no file.
@@ -36,6 +42,7 @@ class EventLog:
         keep: Whether to keep the log in ``run`` as well.
 
     Attributes:
+        path: The file, or the one that this run got in its place.
         run: The log as :func:`~hybrid_predict.report.run_log.read_log` returns it, or None.
         started: Start of the run, in seconds since 1970.
     """
@@ -56,7 +63,8 @@ class EventLog:
         self._every = max(1, plan.steps // ROWS)
         self._losses: list[float] = []
         self._events = self._rows = 0
-        self._written = self._flushed = monotonic()
+        self._written = monotonic()
+        self._id = uuid4().hex
         self._file: Any = None
         if path is not None:
             self._open(path)
@@ -68,7 +76,7 @@ class EventLog:
             "plan": plan.to_dict(),
             "environment": environment(),
         }
-        self._write("start", start, flush=True)
+        self._write("start", start)
 
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
         """Take the record of a full step; write new events at once, and a row if one is due."""
@@ -80,7 +88,7 @@ class EventLog:
         self._events = len(ledger.events)
         due = record.step % self._every == 0 or monotonic() - self._written > _PATIENCE
         if due or fresh:
-            self._row(record, ledger, flush=fresh or monotonic() - self._flushed > _BUFFERED)
+            self._row(record, ledger)
 
     def end(
         self,
@@ -100,16 +108,17 @@ class EventLog:
         if record is not None and record.step != self._rows:
             self._row(record, ledger)
         saved = {} if checkpoint is None else {"checkpoint": checkpoint}
-        self._write("end", {"status": status, **saved, "ledger": ledger.summary()}, flush=True)
+        self._write("end", {"status": status, **saved, "ledger": ledger.summary()})
         self.close()
 
     def close(self) -> None:
         """Close the file."""
         file, self._file = self._file, None
         if file is not None:
+            _unlock(file)
             file.close()
 
-    def _row(self, record: StepRecord, ledger: SavingsLedger, *, flush: bool = False) -> None:
+    def _row(self, record: StepRecord, ledger: SavingsLedger) -> None:
         losses, self._losses = self._losses, []
         row = {
             "full_steps": ledger.full_steps,
@@ -126,42 +135,80 @@ class EventLog:
             "flops": [ledger.flops_per_step, ledger.flops_per_correction],
         }
         self._rows, self._written = record.step, monotonic()
-        self._write("row", row, flush=flush)
+        self._write("row", row)
 
     def _open(self, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+", encoding="utf-8")
-            self._mend()
+            self._file = _opened(path)
+            if not _lock(self._file):
+                self._file.close()
+                self.path = path.with_name(f"{path.stem}-{self._id[:8]}{path.suffix}")
+                text = "Another run is writing to %s; the event log of this one is %s."
+                logger.warning(text, path, self.path.name)
+                self._file = _opened(self.path)
+                _lock(self._file)
+            _mend(self._file)
         except OSError as error:
             self._give_up(error)
 
-    def _mend(self) -> None:
-        """End a line that a crash has cut off, so that the next one can be read."""
-        end = self._file.tell()
-        if end:
-            self._file.seek(end - 1)
-            if self._file.read() != "\n":
-                self._file.write("\n")
-
-    def _write(self, kind: str, values: dict[str, Any], *, flush: bool = False) -> None:
-        found = {"type": kind, "time": round(time(), 3), **finite(values)}
+    def _write(self, kind: str, values: dict[str, Any]) -> None:
+        found = {"type": kind, "run": self._id, "time": round(time(), 3), **finite(values)}
         if self._keep:
             self.run = told(self.run, self.path or Path(NAME), found)
         if self._file is None:
             return
+        line = (json.dumps(found, default=str) + "\n").encode()
         try:
-            self._file.write(json.dumps(found, default=str) + "\n")
-            if flush:
-                self._file.flush()
-                self._flushed = monotonic()
+            if self._file.write(line) != len(line):
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         text = "%s cannot be written (%s); training goes on without it."
         logger.warning(text, self.path, error.strerror or error)
-        file, self._file = self._file, None
-        if file is not None:
-            with suppress(OSError):  # the buffer cannot be written either
-                file.close()
+        with suppress(OSError):
+            self.close()
+
+
+def _opened(path: Path) -> Any:
+    """Open a file to append to, without a buffer, so that a crash cuts off no line."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    number = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(EINVAL, "it is no regular file", str(path))
+    return os.fdopen(number, "r+b", buffering=0)
+
+
+def _mend(file: Any) -> None:
+    """End a line that a crash has cut off, so that the next one can be read."""
+    if file.seek(0, os.SEEK_END):
+        file.seek(-1, os.SEEK_END)
+        if file.read(1) != b"\n":
+            file.write(b"\n")
+
+
+def _lock(file: Any) -> bool:
+    """Lock a file for this run; return False if another run, in whatever process, has locked it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: the runs share the file, and their lines name them
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        pass
+    return True
+
+
+def _unlock(file: Any) -> None:
+    """Unlock a file, also for worker processes that have inherited it."""
+    with suppress(ImportError, OSError):
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_UN)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,13 +10,14 @@ from typing import Any
 
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.report.line_file import mappings
+from hybrid_predict.report.log_lines import COUNTS, SCHEMA, is_line
 
 NAME = "hybrid_predict.jsonl"
 """Name of the event log in the folder of the run's logger."""
 
-SCHEMA = 2
-
-_COUNTS = ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps")
+_NAMES = "hybrid_predict*.jsonl"
+"""Names of event logs: a second run that trains in the same folder has one of its own."""
 
 
 @dataclass
@@ -29,6 +30,7 @@ class RunLog:
         rows: Counts, loss, skill and seconds after some of the full steps, in order.
         events: Reasons, each with the full step at which it first happened.
         end: Status and ledger at the end; None while the run trains, or if it was killed.
+        unread: Number of lines of the file that cannot be read.
     """
 
     path: Path
@@ -36,6 +38,12 @@ class RunLog:
     rows: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
     end: Mapping[str, Any] | None = None
+    unread: int = 0
+
+    @property
+    def place(self) -> Path:
+        """What to give to commands: the folder of the file, or a file of another name."""
+        return self.path.parent if self.path.name == NAME else self.path
 
     @property
     def name(self) -> str:
@@ -66,7 +74,7 @@ class RunLog:
         row = self.rows[-1]
         seconds, flops = row["seconds"], row["flops"]
         return SavingsLedger(
-            **{name: row[name] for name in _COUNTS},
+            **{name: row[name] for name in COUNTS},
             skill=row["skill"],
             predicted_length=row["predicted_length"],
             skills=row["skills"],
@@ -84,10 +92,11 @@ def find_log(name: str | Path) -> Path:
     Raises:
         ConfigError: If there is no event log.
     """
-    place = Path(name).expanduser()
-    if place.is_file():
+    place = Path(os.path.expanduser(name))
+    if os.path.isfile(place):
         return place
-    found = list(place.rglob(NAME)) if place.is_dir() else []
+    times = [(_written(path), path) for path in place.rglob(_NAMES)]
+    found = [(time, path) for time, path in times if time is not None]
     if not found:
         remedy = (
             "HybridPredict writes one into the folder of a TensorBoard or CSV logger, or into "
@@ -95,57 +104,66 @@ def find_log(name: str | Path) -> Path:
         )
         expected = f"a folder with a {NAME} in or below it, or such a file"
         raise ConfigError("RUN", expected, str(name), remedy)
-    return max(found, key=lambda path: path.stat().st_mtime)
+    return max(found)[1]
+
+
+def _written(path: Path) -> float | None:
+    """Return when a file was last written; None for what is no file, such as a pipe."""
+    try:
+        return path.stat().st_mtime if os.path.isfile(path) else None
+    except OSError:  # it has just been removed
+        return None
 
 
 def read_log(path: Path) -> RunLog:
-    """Read the last run of a file.
+    """Read the run of a file that was started last.
 
-    Damaged lines are skipped. If a resumed run repeats full steps, their earlier rows are dropped.
+    Lines that cannot be read are counted, and lines of other runs are passed over. If a resumed run
+    repeats full steps, their earlier rows are dropped.
 
     Raises:
         ConfigError: If the file is not an event log of this version.
     """
     log: RunLog | None = None
+    unread = 0
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                try:
-                    found = json.loads(line)
-                except ValueError:
-                    continue
-                if isinstance(found, dict) and isinstance(found.get("type"), str):
-                    log = told(log, path, found)
+        for found in mappings(path):
+            if found is None or not is_line(found) or (log is None and found["type"] != "start"):
+                unread += 1
+            else:
+                log = told(log, path, found)
     except OSError as error:
         remedy = f"The system says: {error.strerror}."
         raise ConfigError("RUN", "the event log of a run", str(path), remedy) from error
-    except (KeyError, TypeError, ValueError) as error:
-        missing = f"a line lacks {error}" if isinstance(error, KeyError) else error
-        raise ConfigError("RUN", "the event log of a run", str(path), f"Why: {missing}.") from error
+    except ValueError as error:
+        raise ConfigError("RUN", "the event log of a run", str(path), f"Why: {error}.") from error
     if log is None:
-        raise ConfigError("RUN", "the event log of a run", str(path), "It holds no run.")
+        lines = f"; {unread:,} of its lines cannot be read" if unread else ""
+        why = f"It holds no run{lines}."
+        raise ConfigError("RUN", "the event log of a run", str(path), why)
+    log.unread = unread
     return log
 
 
 def told(log: RunLog | None, path: Path, found: dict[str, Any]) -> RunLog:
-    """Return a log with one more line.
+    """Return a log with one more line; a line of another run changes nothing.
 
     Args:
-        log: The log so far; None before the first line.
+        log: The log so far; None before the first line, which is the start of a run.
         path: The file.
         found: The line.
 
     Raises:
-        KeyError: If the line lacks an entry.
-        ValueError: If the line cannot follow the ones before it.
+        ValueError: If the line is of another version.
     """
     kind = found["type"]
     if kind == "start":
         if found["schema"] != SCHEMA:
             raise ValueError(f"it has schema {found['schema']}, this version reads {SCHEMA}")
         return _started(log, path, found)
-    if log is None:
-        raise ValueError("it does not begin with the start of a run")
+    assert log is not None
+    if found.get("run") != log.start.get("run"):
+        return log  # two runs wrote to one file at the same time
     if kind == "row":
         log.rows.append(found)
     elif kind == "event":

@@ -98,6 +98,7 @@ def facts(log: RunLog) -> dict[str, str]:
         "overhead of correcting, counted": _counted(log),
         "skill": "not known" if ledger.skill is None else f"{ledger.skill:.2f}",
         "last training loss": f"{losses[-1]:.4g}" if losses else "not known",
+        "lines of the event log that cannot be read": f"{log.unread:,}",
     }
 
 

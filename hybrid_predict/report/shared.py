@@ -9,6 +9,8 @@ from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hybrid_predict.runs.files import replace_text
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -26,6 +28,10 @@ def render(template: str, path: Path, **context: Any) -> Path:
 
     Returns:
         The path.
+
+    Raises:
+        OSError: If the file cannot be written; see
+            :func:`~hybrid_predict.runs.files.replace_text`.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -36,8 +42,7 @@ def render(template: str, path: Path, **context: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    path.write_text(environment.get_template(template).render(**context), encoding="utf-8")
-    return path
+    return replace_text(path, environment.get_template(template).render(**context))
 
 
 def data_uri(figure: Figure) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from pathlib import Path
 
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.report.line_file import LONGEST, mapping, open_regular
 from hybrid_predict.report.run_log import RunLog
+from hybrid_predict.runs.files import replace_text
 
 STOP = "hybrid_predict.stop"
 """Name of the file."""
@@ -26,10 +27,8 @@ def ask(log: RunLog) -> None:
         remedy = "A run that has just started can be asked after its first full step."
         raise ConfigError("RUN", "a run that trains", log.status, remedy)
     path = log.path.with_name(STOP)
-    fresh = path.with_name(f"{STOP}.{os.getpid()}")
     try:
-        fresh.write_text(json.dumps({"started": log.start["time"]}), encoding="utf-8")
-        fresh.replace(path)
+        replace_text(path, json.dumps({"started": log.start["time"]}))
     except OSError as error:
         remedy = f"The system says: {error.strerror}."
         raise ConfigError("RUN", "a folder that can be written to", str(path), remedy) from error
@@ -43,10 +42,11 @@ def is_asked(log: Path, started: float) -> bool:
         started: Start of the run, in seconds since 1970, as in the log's first line.
     """
     try:
-        found = json.loads(log.with_name(STOP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        with open_regular(log.with_name(STOP)) as file:
+            found = mapping(file.read(LONGEST))
+    except OSError:
         return False
-    return isinstance(found, dict) and found.get("started") == started
+    return found is not None and found.get("started") == started
 
 
 def withdraw(log: Path, started: float) -> None:

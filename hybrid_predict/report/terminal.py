@@ -7,6 +7,7 @@ from itertools import pairwise
 from textwrap import wrap
 
 from hybrid_predict.accounts.ledger import SavingsLedger, duration, percent
+from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.stop_request import is_asked
 
@@ -77,8 +78,16 @@ def lines(
         shown.append(f"event   full step {event['full_steps']:,}: {event['reason']}")
     if log.end is not None and log.end.get("checkpoint"):
         shown.append(f"saved   {log.end['checkpoint']}")
-    wrapped = [wrap(line, width, subsequent_indent=" " * 8) or [""] for line in shown]
+    if log.unread:
+        shown.append(f"damage  {unread_lines(log)}")
+    wrapped = [wrap(printable(line), width, subsequent_indent=" " * 8) or [""] for line in shown]
     return [line for each in wrapped for line in each]
+
+
+def unread_lines(log: RunLog) -> str:
+    """Say how many lines of the file of a run cannot be read."""
+    what = "1 line" if log.unread == 1 else f"{log.unread:,} lines"
+    return f"{what} of the event log cannot be read"
 
 
 def _status(log: RunLog, now: float) -> str:

@@ -44,7 +44,7 @@ class Rows(Generic[Key]):
             try:
                 row = json.loads(line)
                 self.done[key(row)] = row
-            except (ValueError, LookupError, TypeError, AttributeError):
+            except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
                 logger.warning("%s, line %d is not a finished run; it is skipped.", path, number)
 
     def add(self, row: Mapping[str, Any]) -> None:

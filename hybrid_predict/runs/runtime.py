@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from hybrid_predict.errors import ConfigError, MissingExtraError
+from hybrid_predict.runs.files import replace_text
 
 _CHATTY_LOGGERS = (
     "alembic",
@@ -213,9 +214,6 @@ def write_json(value: Any, path: Path) -> Path:
     Raises:
         ConfigError: If the file cannot be written; an earlier file is kept.
     """
-    draft = path.with_name(path.name + ".part")
     with writing(path):
-        draft.write_text(
-            json.dumps(finite(value), indent=2, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        return draft.replace(path)
+        text = json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
+        return replace_text(path, text)

@@ -4,53 +4,20 @@ import json
 import re
 
 import pytest
+from event_logs import NAME, ROWS, written
 
 from hybrid_predict import ConfigError, cli
 from hybrid_predict.cli import watch
-from hybrid_predict.report.run_log import NAME, SCHEMA, read_log
+from hybrid_predict.report.run_log import read_log
 from hybrid_predict.report.run_page import finding
 from hybrid_predict.report.stop_request import STOP, ask, is_asked, withdraw
 from hybrid_predict.report.terminal import lines, sparkline
 
-PLAN = {
-    "parts": [], "left_out": [], "steps": 200, "predicted": 60, "warmup": 50, "cooldown": 10,
-    "held_bytes": 1000,
-}  # fmt: skip
-
-
-def row(full_steps, predicted, skills, time=1000.0):
-    return {
-        "type": "row", "time": time, "full_steps": full_steps, "steps": full_steps + predicted,
-        "predicted_steps": predicted, "undone_steps": 1, "corrected_steps": full_steps,
-        "phase": "predict", "loss": 2.0 / full_steps, "skill": 0.3 if skills else None,
-        "predicted_length": 0.4 * predicted,
-        "skills": skills, "seconds": [0.1 * full_steps, 0.5, 0.1], "flops": [100, 8],
-    }  # fmt: skip
-
-
-SKILLS = {
-    "hidden": {
-        "mean": 0.31, "lower": 0.25, "length": 0.41, "fitted": 0.44, "error": 0.87, "windows": 3,
-    }
-}  # fmt: skip
-
 
 def write(folder, rows, end="finished", **plan):
-    start = {
-        "type": "start", "time": 990.0, "schema": SCHEMA, "full_steps": 0,
-        "config": {"speedup": 1.5},
-        "plan": {**PLAN, **plan}, "environment": {"torch": "2.9", "gpu": None},
-    }  # fmt: skip
-    event = {"type": "event", "time": 999.0, "full_steps": 70, "reason": "something <happened>"}
-    written = [start, *rows, event]
-    if end:
-        written.append({"type": "end", "time": 1010.0, "status": end, "ledger": {}})
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / NAME).write_text("\n".join(map(json.dumps, written)))
+    (folder / NAME).write_text("\n".join(map(json.dumps, written(rows, end, **plan))))
     return folder / NAME
-
-
-ROWS = [row(20, 0, {}), row(60, 0, SKILLS), row(140, 60, SKILLS)]
 
 
 @pytest.mark.parametrize(
@@ -212,4 +179,8 @@ def test_a_damaged_line_is_passed_over(tmp_path, damage):
     before = read_log(path)
     first, *others = path.read_bytes().split(b"\n")
     path.write_bytes(b"\n".join([first, damage, *others]))
-    assert read_log(path) == before
+    found = read_log(path)
+    assert found.unread == 1
+    assert "1 line of the event log cannot be read" in " ".join(lines(found, 80, 1000.0))
+    found.unread = 0
+    assert found == before

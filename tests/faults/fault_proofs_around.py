@@ -3,6 +3,7 @@
 import copy
 import errno
 import io
+import json
 import os
 import pickle
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from event_logs import ROWS, written
 from loops import Bench, make_config, same_bits, weights
 
 from benchmarks.plan import Cell
@@ -21,6 +23,7 @@ from fault_table import Fault
 from faulty import Log, check_consistent, check_goes_on, replaced, state
 from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.integrations.outbox import Outbox
+from hybrid_predict.report.run_log import read_log
 from hybrid_predict.runs.runtime import writable_folder, write_json
 
 
@@ -169,6 +172,18 @@ def full_folder(tmp_path, monkeypatch):
     with (tmp_path / "runs.jsonl").open("a") as file:
         file.write('{"task": "ml')  # what a full disk leaves of a line
     assert cells[0] in stored(tmp_path).done
+
+
+def torn_log(tmp_path, monkeypatch):
+    path = tmp_path / "hybrid_predict.jsonl"
+    lines = [json.dumps(line).encode() for line in written(ROWS)]
+    path.write_bytes(b"\n".join([*lines[:2], "é".encode()[:1], b"[" * 100_000, *lines[2:]]))
+    log = read_log(path)
+    assert (len(log.rows), log.unread, log.status) == (len(ROWS), 2, "finished")
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="no regular file"):
+        read_log(path)
 
 
 def refused(change, words="^state: "):
@@ -331,6 +346,10 @@ AROUND = [
     Fault("Folders", "the output folder is full", "`ConfigError` with the system's own words. "
           "Files that were there are whole; finished runs are kept, a torn line is left out.",
           full_folder),
+    Fault("Folders", "the event log is damaged, or a pipe stands in its place", "`hybrid-predict "
+          "watch` and `report` show the lines that can be read, and how many cannot; nothing waits "
+          "for a pipe or a device. A run that goes on in the folder appends whole lines.",
+          torn_log),
     Fault("Checkpoints", "of another model", "`CheckpointError`; the engine stays as it was.",
           refused(another_model, "another model")),
     Fault("Checkpoints", "of another version", "`CheckpointError` with both versions; the engine "

@@ -242,7 +242,7 @@ def test_torn_lines_are_passed_over_and_a_resumed_run_takes_the_place_of_what_it
     ("text", "words"),
     [
         ("", "It holds no run"),
-        ('{"type": "row"}', "does not begin with the start"),
+        ('{"type": "row"}', "It holds no run; 1 of its lines cannot be read"),
         ('{"type": "start", "schema": 9}', "schema 9"),
         ("[1]", "It holds no run"),
         ('{"a": 1}', "holds no run"),

@@ -65,10 +65,22 @@ def test_a_run_stops_with_a_checkpoint_from_which_it_goes_on_bit_for_bit(
 
 @pytest.mark.parametrize(
     "text",
-    ["{}", "[1]", "", "\xff", json.dumps({"started": 990.0}), json.dumps({"started": None})],
+    [
+        "{}",
+        "[1]",
+        "",
+        "\xff",
+        "[" * 100_000,
+        '{"started": 1e999}',
+        json.dumps({"started": 990.0}),
+        json.dumps({"started": None}),
+    ],
+    ids=lambda text: text[:9],
 )
 @pytest.mark.usefixtures("always")
-def test_a_request_to_an_earlier_run_is_passed_over(tmp_path: Path, text: str) -> None:
+def test_a_request_to_an_earlier_run_or_a_damaged_one_is_passed_over(
+    tmp_path: Path, text: str
+) -> None:
     (tmp_path / STOP).write_text(text)
     plugin = Ungated(log_dir=str(tmp_path))
     trainer, _ = fit([plugin], max_steps=20)
