@@ -1,6 +1,6 @@
 """The audit of audit.yaml from Python: does the callback save full steps on this model?
 
-Run with: python examples/audit.py (about three minutes on one core)
+Run with: pip install scikit-learn && python examples/audit.py (about three minutes on one core)
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Look at: the two lines that HybridPredict prints. The first says what is corrected and predicted,
 the last how many steps were full and predicted. The schedule advances as many steps as without it.
 
-Run with: python examples/base.py (about 15 seconds on one core)
+Run with: pip install scikit-learn && python examples/base.py (about 15 seconds on one core)
 """
 
 from __future__ import annotations

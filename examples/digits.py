@@ -1,6 +1,6 @@
 """An ordinary LightningModule and LightningDataModule, without code for hybrid_predict.
 
-Used by audit.py and audit.yaml.
+Used by base.py, audit.py, audit.yaml and the notebook. Needs scikit-learn for the data.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 Look at: train_step, which takes value_and_grad and the optimizer's constructor, and record.steps.
 The rate is a schedule over all N steps. Use each state only once: its buffers are donated.
 
-Run with: python examples/jax_loop.py (about 15 seconds on one core; needs hybrid-predict[jax])
+Run with: python examples/jax_loop.py (about 15 seconds on one core; needs the extra jax, and
+scikit-learn for the data)
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Look at: full_step, where one call of partial_fit is a full step. With solver="s
 the displacement is minus rate times gradient, which gives the gradient. Weights are written in
 place, because the solver holds the same arrays.
 
-Run with: python examples/sklearn_mlp.py (about 5 seconds on one core)
+Run with: pip install scikit-learn && python examples/sklearn_mlp.py (about 5 seconds on one core)
 """
 
 from __future__ import annotations

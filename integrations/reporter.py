@@ -159,9 +159,7 @@ class Reporter:
         ledger, planned = self._ledger, self._engine.clock.planned
         if not planned or ledger.predicted_steps or self._engine.config.shadow:
             return ""
-        reasons = [event["reason"] for event in ledger.events]
-        found = [reason for reason in reasons if "no predicted steps" in reason]
-        return f"; {found[-1]}" if found else ""
+        return f"; {ledger.unpredicted}" if ledger.unpredicted else ""
 
     def detach(self) -> None:
         """Restore the screen and the progress bar, and close the event log."""

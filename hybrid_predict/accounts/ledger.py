@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, final
 
@@ -15,6 +16,9 @@ from hybrid_predict.errors import ConfigError
 @dataclass
 class SavingsLedger:
     """Counts full and predicted steps, and the seconds and operations that they took.
+
+    Seconds are measured on the host, without waiting for a device. On an accelerator they say when
+    the host was busy, not how long the device worked.
 
     Args:
         full_steps: Full steps done: forward + backward + update.
@@ -63,12 +67,13 @@ class SavingsLedger:
         if self.full_seconds and self.predicted_steps:
             saved, plain = self.estimated_seconds_saved, self.plain_seconds
             parts.append(
-                f"about {duration(saved)} saved of {duration(plain)}"
+                f"about {duration(saved)} saved of {duration(plain)} on the host"
                 if saved > 0
-                else f"about {duration(-saved)} longer than {duration(plain)} of full steps alone"
+                else f"about {duration(-saved)} longer on the host than {duration(plain)} of full "
+                "steps alone"
             )
         if self.full_seconds:
-            parts.append(f"overhead {percent(self.overhead_fraction)}")
+            parts.append(f"overhead {self.overhead}")
         if self.skill is not None:
             parts.append(f"skill {self.skill:.2f}")
         if self.mean_length is not None:
@@ -101,8 +106,13 @@ class SavingsLedger:
         return self.overhead_seconds / self.full_seconds if self.full_seconds else 0.0
 
     @property
+    def overhead(self) -> str:
+        """Overhead in seconds, with its unit; ``max_overhead`` limits operations instead."""
+        return f"{percent(self.overhead_fraction)} of the host seconds of full steps"
+
+    @property
     def estimated_seconds_saved(self) -> float:
-        """Seconds that the saved full steps would have taken, minus the seconds in the plug-in.
+        """Host seconds that the saved full steps would have taken, minus those in the plug-in.
 
         A saved full step counts the mean seconds of a full step. The result is negative if the
         plug-in cost more than it saved.
@@ -132,6 +142,11 @@ class SavingsLedger:
                 return False
         self.events.append({"step": step, "reason": reason, "count": 1})
         return True
+
+    @property
+    def unpredicted(self) -> str:
+        """Reason why planned predicted steps were not made, as an event has it; empty if none."""
+        return why_unpredicted(self.events)
 
     def load(self, data: dict[str, Any]) -> None:
         """Load a :meth:`summary` into this ledger."""
@@ -221,7 +236,9 @@ class SavingsLedger:
         if self.full_seconds:
             seconds = (self.full_seconds, self.correct_seconds, self.predict_seconds)
             full, correct, predict = map(duration, seconds)
-            rows["seconds"] = f"full steps {full}, correcting {correct}, predicting {predict}"
+            rows["seconds on the host"] = (
+                f"full steps {full}, correcting {correct}, predicting {predict}"
+            )
         for kind, skill in self.skills.items():
             rows[f"skill, {kind}"] = f"{skill['mean']:.2f}, at least {skill['lower']:.2f}"
         for event in self.events:
@@ -231,6 +248,13 @@ class SavingsLedger:
 
 _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
 """Fields that may be None."""
+
+
+def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return the last reason among events that tells why planned predicted steps were not made."""
+    reasons = [str(event["reason"]) for event in events]
+    found = [reason for reason in reasons if "no predicted steps" in reason]
+    return found[-1] if found else ""
 
 
 def percent(share: float) -> str:

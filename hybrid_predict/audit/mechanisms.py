@@ -3,7 +3,8 @@
 With s, k and h for the final metric of the short, the corrected and the hybrid arm, signs turned so
 that less is better, corrected updates earned s - k and predicted steps earned k - h. The three arms
 take as many full steps if no predicted step is undone; each difference is a mean over paired seeds
-between one-sided bounds.
+between one-sided bounds. Seeds in which no predicted step stands say nothing of predicted steps:
+there the hybrid arm is the corrected one with more full steps.
 """
 
 from __future__ import annotations
@@ -17,6 +18,9 @@ from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, HYBRID, SHORT, bo
 
 CORRECTION, PREDICTION = "corrected updates", "predicted steps"
 
+NONE_MADE = "none was made, so none earned anything"
+"""What is said of predicted steps if no seed has any that stand."""
+
 _COMPARED = {CORRECTION: (SHORT, CORRECTED), PREDICTION: (CORRECTED, HYBRID)}
 
 
@@ -29,15 +33,19 @@ def earned(seeds: Sequence[Mapping[str, Any]], config: AuditConfig) -> dict[str,
 
     Returns:
         By mechanism: ``without`` and ``with``, the arms compared; ``mean``, ``sd`` and ``n`` of
-        what was gained, positive if the mechanism made the metric better; its bounds ``lower`` and
-        ``upper``, None below two seeds; ``more_full_steps``, how many full steps the arm with the
-        mechanism took beyond those of the other, a mean; and ``reading``, what the bounds say.
+        what was gained, positive if the mechanism made the metric better, over the ``n`` seeds in
+        which the mechanism did anything; its bounds ``lower`` and ``upper``, None below two seeds;
+        ``more_full_steps``, how many full steps the arm with the mechanism took beyond those of the
+        other, a mean; ``idle``, the number of seeds in which it did nothing; and ``reading``, what
+        the bounds say.
     """
     sign = 1.0 if config.mode == "min" else -1.0
     found = {}
     for mechanism, (without, with_it) in _COMPARED.items():
         pairs = [(arms[without], arms[with_it]) for arms in seeds]
-        sound = [pair for pair in pairs if not any(run["failure"] for run in pair)]
+        finite = [pair for pair in pairs if not any(run["failure"] for run in pair)]
+        sound = [pair for pair in finite if mechanism != PREDICTION or pair[1]["predicted_steps"]]
+        idle = len(finite) - len(sound)
         gains = [sign * (one["metric"] - other["metric"]) for one, other in sound]
         more = [other["full_steps"] - one["full_steps"] for one, other in sound]
         limits = bounds(gains, config.alpha) if len(gains) > 1 else None
@@ -49,7 +57,8 @@ def earned(seeds: Sequence[Mapping[str, Any]], config: AuditConfig) -> dict[str,
             "lower": lower,
             "upper": upper,
             "more_full_steps": spread(more)["mean"],
-            "reading": _reading(len(gains), lower, upper),
+            "idle": idle,
+            "reading": NONE_MADE if idle and not sound else _reading(len(gains), lower, upper),
         }
     return found
 
@@ -62,7 +71,10 @@ def sentences(found: Mapping[str, dict[str, Any]]) -> list[str]:
             sd = "" if gain["sd"] is None else f" ± {gain['sd']:.2g}"
             what = f"gained {signed(gain['mean'])}{sd}"
             compared = f"({gain['with']} against {gain['without']}{_longer(gain)})"
-            said.append(f"{name[0].upper()}{name[1:]} {what} {compared}: {gain['reading']}.")
+            idle = f" Seeds without any are left out: {gain['idle']}." if gain["idle"] else ""
+            said.append(f"{name[0].upper()}{name[1:]} {what} {compared}: {gain['reading']}.{idle}")
+        elif gain["idle"]:
+            said.append(f"{name[0].upper()}{name[1:]}: {gain['reading']}.")
     return said
 
 

@@ -13,6 +13,7 @@ from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.run import conditions
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.audit.training import try_steps
+from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.runs.evidence import FEW_SEEDS
 from hybrid_predict.runs.runtime import quiet
 
@@ -45,7 +46,7 @@ class AuditPlan:
         steps = ", ".join(f"{name} {count:,}" for name, count in self.full_steps.items())
         return "\n".join(
             (
-                f"{self.runs} runs: {len(self.full_steps)} arms, {self.seeds} seeds; "
+                f"{self.runs} runs: {len(self.full_steps)} arms, {counted_seeds(self.seeds)}; "
                 f"{self.done} done.",
                 f"Full steps per run: {steps}.",
                 f"About {duration(self.seconds)} of training to come, at "

@@ -13,13 +13,19 @@ from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.results import Finished, paired
 from hybrid_predict.audit.shared_runs import SharedRuns
 from hybrid_predict.audit.verdict import (
-    LEAST_SAVING,
     AuditOutcome,
     AuditVerdict,
     PairedSeed,
     judge_audit,
 )
-from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, SHORT
+from hybrid_predict.runs.evidence import (
+    CORRECTED,
+    FEW_SEEDS,
+    FULL,
+    HYBRID,
+    LEAST_SAVING,
+    SHORT,
+)
 from hybrid_predict.runs.runtime import (
     Observer,
     environment,

@@ -44,10 +44,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT, Bounds, bounds
-
-LEAST_SAVING = 0.01
-"""Smaller shares of steps saved count as none."""
+from hybrid_predict.runs.evidence import (
+    FEW_SEEDS,
+    FULL,
+    HYBRID,
+    LEAST_SAVING,
+    SHORT,
+    Bounds,
+    bounds,
+)
 
 
 class AuditOutcome(str, Enum):
@@ -156,7 +161,7 @@ def judge_audit(
     verdict = _unstable(seeds, saving, arm) or _compare(seeds, saving, config, arm)
     if n >= FEW_SEEDS:
         return verdict
-    many = "1 seed" if n == 1 else f"{n} seeds"
+    many = counted_seeds(n)
     return replace(
         verdict,
         outcome=AuditOutcome.UNDECIDED,
@@ -288,6 +293,11 @@ def _explain(
         f"{'met' if apart else 'not met'}. Paired t tests over {contrast.n} seeds, each "
         f"at level {config.alpha:g}; ± is the standard deviation over seeds."
     )
+
+
+def counted_seeds(number: int) -> str:
+    """A number of seeds, in words."""
+    return "1 seed" if number == 1 else f"{number} seeds"
 
 
 def signed(value: float) -> str:

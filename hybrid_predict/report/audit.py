@@ -16,7 +16,7 @@ from hybrid_predict.report.audit_figures import (
 from hybrid_predict.report.run_figures import loss_figure, skill_figure, spent_figure
 from hybrid_predict.report.run_log import read_log
 from hybrid_predict.report.shared import data_uri, mean_and_sd, render
-from hybrid_predict.runs.evidence import FEW_SEEDS
+from hybrid_predict.runs.evidence import FEW_SEEDS, LEAST_SAVING
 
 COLUMNS = ("arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)")
 """Titles of the table, for the terminal."""
@@ -84,6 +84,8 @@ def plain_finding(results: Mapping[str, Any]) -> str:
     change = 100 * (hybrid - full) / abs(full)
     metric, saved = results["config"]["metric"], f"{100 * verdict['saving']:.0f} % fewer full steps"
     what = f"{abs(change):.2g} % {'lower' if change < 0 else 'higher'} {metric} with {saved}"
+    if verdict["saving"] < LEAST_SAVING:
+        return f"no full steps were saved, so there is no saving to prove: {what}"
     if verdict["seeds"] < FEW_SEEDS:
         return f"hint: {what}; for proof: --seeds {FEW_SEEDS}"
     kind = {"verified": "verified saving", "undecided": "not decided"}

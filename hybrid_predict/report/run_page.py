@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from hybrid_predict.accounts.ledger import duration, percent
+from hybrid_predict.accounts.ledger import duration, percent, why_unpredicted
+from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_figures import loss_figure, skill_figure, spent_figure
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.shared import data_uri, render
@@ -58,7 +59,7 @@ def write_run_page(logs: Sequence[RunLog], path: Path) -> Path:
 
 
 def finding(log: RunLog) -> str:
-    """Return a line on the full steps and the seconds that a run saved."""
+    """Return a line on the full steps and the host seconds that a run saved."""
     ledger, plan = log.ledger, log.start["plan"]
     so_far = "so far " if log.end is None else ""
     if not ledger.full_steps:
@@ -66,14 +67,16 @@ def finding(log: RunLog) -> str:
     if not plan["predicted"]:
         return f"{so_far}{ledger.full_steps:,} full steps; no predicted steps were planned"
     if not ledger.predicted_steps:
-        barred = "forecasts have not shown enough skill"
-        why = "the warm-up is not over" if ledger.steps < plan["warmup"] else barred
-        return f"{so_far}no predicted steps: {why}, so nothing was saved"
+        if ledger.steps < plan["warmup"]:
+            return f"{so_far}no predicted steps: the warm-up is not over, so nothing was saved"
+        why = why_unpredicted(log.events) or "no predicted steps where they were planned"
+        return f"{so_far}{printable(why)}; nothing was saved"
     saved = ledger.estimated_seconds_saved
     return f"{so_far}{percent(ledger.saved_steps_fraction)} fewer full steps; by estimate " + (
-        f"{duration(saved)} saved of {duration(ledger.plain_seconds)}"
+        f"{duration(saved)} saved of {duration(ledger.plain_seconds)} on the host"
         if saved > 0
-        else f"{duration(-saved)} longer than {duration(ledger.plain_seconds)} of full steps alone"
+        else f"{duration(-saved)} longer on the host than {duration(ledger.plain_seconds)} of full "
+        "steps alone"
     )
 
 
@@ -92,9 +95,9 @@ def facts(log: RunLog) -> dict[str, str]:
         "undone": f"{ledger.undone_steps:,}",
         "mean length of predicted steps": _in_drifts(ledger.mean_length),
         "fewer full steps": percent(ledger.saved_steps_fraction),
-        "seconds in full steps": duration(ledger.full_seconds),
-        "seconds in the plug-in": duration(ledger.overhead_seconds),
-        "overhead, measured": percent(ledger.overhead_fraction),
+        "host seconds in full steps": duration(ledger.full_seconds),
+        "host seconds in the plug-in": duration(ledger.overhead_seconds),
+        "overhead, measured": ledger.overhead,
         "overhead of correcting, counted": _counted(log),
         "skill": "not known" if ledger.skill is None else f"{ledger.skill:.2f}",
         "last training loss": f"{losses[-1]:.4g}" if losses else "not known",
@@ -122,7 +125,7 @@ def _in_drifts(length: float | None) -> str:
 
 def _counted(log: RunLog) -> str:
     share = log.ledger.correction_share
-    return "not counted" if share is None else percent(share)
+    return "not counted" if share is None else f"{percent(share)} of a full step's operations"
 
 
 def _short_names(logs: Sequence[RunLog]) -> list[str]:

@@ -121,5 +121,6 @@ def _saving(ledger: SavingsLedger) -> str:
     parts = [f"{percent(ledger.saved_steps_fraction)} fewer full steps"]
     if ledger.predicted_steps:
         saved = ledger.estimated_seconds_saved
-        parts.append(f"about {duration(abs(saved))} {'saved' if saved > 0 else 'longer'}")
-    return ", ".join([*parts, f"overhead {percent(ledger.overhead_fraction)}"])
+        what = "saved" if saved > 0 else "longer"
+        parts.append(f"about {duration(abs(saved))} {what} on the host")
+    return ", ".join([*parts, f"overhead {ledger.overhead}"])

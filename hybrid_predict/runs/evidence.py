@@ -22,6 +22,9 @@ ARMS = (FULL, SHORT, CORRECTED, HYBRID)
 FEW_SEEDS = 5
 """Results from fewer paired seeds are called a hint."""
 
+LEAST_SAVING = 0.01
+"""Smaller shares of full steps saved count as none."""
+
 EXACT, AT_LEAST, AT_MOST = "", "≥", "≤"
 """Whether a number is interpolated, or a bound because it lies outside the range measured."""
 

@@ -22,6 +22,7 @@ from lightning_models import Net, loader
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
 from hybrid_predict.audit.mechanisms import sentences
+from hybrid_predict.audit.plan import AuditPlan
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.report.audit import write_audit_page
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
@@ -291,6 +292,7 @@ def made_up(
     mode: str = "min",
     corrected: float = 1.1,
     hybrid_steps: int = 12,
+    idle: int = 0,
 ) -> Any:
     """Results of runs that nobody trained."""
     sign = 1 if mode == "min" else -1
@@ -300,7 +302,8 @@ def made_up(
     }  # fmt: skip
     runs = [
         {
-            "arm": arm, "seed": k, "full_steps": steps, "predicted_steps": 0, "undone_steps": 0,
+            "arm": arm, "seed": k, "full_steps": steps, "undone_steps": 0,
+            "predicted_steps": 18 - steps if arm == HYBRID and k >= idle else 0,
             "steps": steps, "seconds": 1.0, "total_steps": 18, "threads": 1, "failure": None,
             "metric": sign * (value + 0.001 * ((k + place) % 5 - 2)), "ledger": None,
         }
@@ -360,6 +363,39 @@ def test_other_numbers_of_full_steps_are_told_beside_what_was_gained(tmp_path, s
     page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
     assert (f"full steps: {steps - 12:+d}</td>" in page) == (steps != 12)
     assert page.count("full steps: +") + page.count("full steps: -") == (steps != 12)
+
+
+@pytest.mark.parametrize("seeds", [1, 5])
+def test_predicted_steps_that_were_not_made_earn_nothing(tmp_path, seeds):
+    """Whatever the hybrid arm gained, by full steps in their place."""
+    results, _ = made_up(0.9, seeds, hybrid_steps=18, idle=5)
+    gain = results["earned"]["predicted steps"]
+    assert (gain["n"], gain["mean"], gain["lower"], gain["idle"]) == (0, None, None, seeds)
+    assert sentences(results["earned"])[1] == (
+        "Predicted steps: none was made, so none earned anything."
+    )
+    page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "none was made, so none earned anything" in page
+    assert "corrected → hybrid" in page and "+0.2" not in page.split("predicted steps</td>")[1]
+
+
+@pytest.mark.parametrize(("seeds", "said"), [([0], "1 seed (0)"), ([0, 1], "2 seeds (0, 1)")])
+def test_seeds_are_not_taken_for_their_number(tmp_path, seeds, said):
+    results, _ = made_up(1.0)
+    results["seeds"] = seeds
+    page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
+    assert f"<dt>seeds</dt><dd>{said}</dd>" in page
+    plan = AuditPlan(len(seeds), {}, 0, 4 * len(seeds), 1.0, 1.0)
+    assert f"{said.partition(' (')[0]};" in str(plan)
+
+
+def test_seeds_without_predicted_steps_are_left_out_of_what_these_earned():
+    results, _ = made_up(0.9, hybrid_steps=13, idle=2)
+    gain = results["earned"]["predicted steps"]
+    assert (gain["n"], gain["idle"]) == (3, 2)
+    assert gain["reading"] == "too few seeds to tell"
+    said = sentences(results["earned"])[1]
+    assert said.endswith("too few seeds to tell. Seeds without any are left out: 2.")
 
 
 @pytest.mark.parametrize("seeds", [1, 4])

@@ -145,6 +145,14 @@ def test_the_finding_is_told_in_plain_words():
     assert found(0.6, saving=None) == "told"
 
 
+@pytest.mark.parametrize("seeds", [1, 2, 5])
+@pytest.mark.parametrize("saving", [0.0, 0.009, -0.1])
+def test_where_nothing_was_saved_nobody_is_asked_for_proof(seeds, saving):
+    said = found(0.4835, seeds, "no saving" if seeds > 4 else "undecided", saving=saving)
+    assert "proof" not in said and "hint" not in said
+    assert said.startswith("no full steps were saved, so there is no saving to prove: 3.3 % lower")
+
+
 def test_failure_of_the_model_is_shown_and_is_not_taken_for_an_outcome(work, capsys):
     bad = MODULE.replace("return self.loss(batch)", "raise ValueError('the model is broken')")
     (work / "lines.py").write_text(bad)

@@ -23,16 +23,29 @@ def write(folder, rows, end="finished", **plan):
 @pytest.mark.parametrize(
     ("rows", "plan", "said"),
     [
-        (ROWS, {}, "30 % fewer full steps; by estimate 5.4 s saved of 20 s"),
+        (ROWS, {}, "30 % fewer full steps; by estimate 5.4 s saved of 20 s on the host"),
         ([], {}, "nothing was trained yet"),
         (ROWS[:1], {}, "no predicted steps: the warm-up is not over, so nothing was saved"),
-        (ROWS[:2], {}, "no predicted steps: forecasts have not shown enough skill, so nothing was"),
+        (ROWS[:2], {}, "no predicted steps where they were planned; nothing was saved"),
         (ROWS[:2], {"predicted": 0}, "60 full steps; no predicted steps were planned"),
-        ([{**ROWS[2], "seconds": [1.0, 5.0, 1.0]}], {}, "by estimate 5.6 s longer than 1.4 s of"),
+        (
+            [{**ROWS[2], "seconds": [1.0, 5.0, 1.0]}],
+            {},
+            "by estimate 5.6 s longer on the host than 1.4 s",
+        ),
     ],
 )
 def test_the_finding_claims_no_more_than_was_measured(tmp_path, rows, plan, said):
     assert said in finding(read_log(write(tmp_path, rows, **plan)))
+
+
+@pytest.mark.parametrize("why", ["forecasts are too short", "max_overhead", "\x1b[31m"])
+def test_the_finding_gives_the_reason_of_the_run_and_no_other(tmp_path, why):
+    lines = written(ROWS[:2])
+    lines[-2]["reason"] = f"no predicted steps where they were planned: {why}"
+    (tmp_path / NAME).write_text("\n".join(map(json.dumps, lines)))
+    said = finding(read_log(tmp_path / NAME))
+    assert why.replace("\x1b", "?") in said and "skill" not in said
 
 
 @pytest.fixture
@@ -78,7 +91,7 @@ def test_the_view_fits_the_terminal(tmp_path, width):
     assert "running" in text
     assert "200/200 steps" in text
     assert "140 full + 60 predicted (60 planned), 1 undone, predict" in text
-    assert "30 % fewer full steps, about 5.4 s saved, overhead 4 %" in text
+    assert "30 % fewer full steps, about 5.4 s saved on the host, overhead 4 % of the host" in text
     assert "hidden 0.31 (at least 0.25, 3 windows)" in text
     assert "full step 70: something <happened>" in text
 

@@ -10,6 +10,7 @@ from types import ModuleType
 
 import pytest
 
+import hybrid_predict
 from benchmarks import render
 from hybrid_predict.forecast.predictors import PREDICTORS
 from hybrid_predict.report.blocks import WIDTH
@@ -82,6 +83,29 @@ def test_numbers_on_the_pages_are_those_of_the_results_files(page: Path) -> None
 
 def test_no_results_file_is_of_another_version() -> None:
     assert render.outdated() == []
+
+
+MARKED = re.compile(r"marked ((?:`\w+`(?:, | or | and )?)+)")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_markers_that_a_page_names_exist(page: Path) -> None:
+    known = set(re.findall(r'^    "(\w+): ', (ROOT / "pyproject.toml").read_text(), re.M))
+    assert known >= {"slow", "gpu"}
+    text = page.read_text()
+    commands = [line for line in text.splitlines() if re.match(r" *pytest .*-m ", line)]
+    found = {word for line in commands for word in re.findall(r"-m (\w+)", line)}
+    found |= {word for marks in MARKED.findall(text) for word in re.findall(r"`(\w+)`", marks)}
+    assert found - {"python"} <= known
+
+
+def test_version_is_the_same_wherever_it_stands() -> None:
+    found = {
+        name: re.search(rf"^version{sign} ?\"?([^\"\n]+)", (ROOT / name).read_text(), re.M)
+        for name, sign in (("pyproject.toml", " ="), ("CITATION.cff", ":"))
+    }
+    versions = {name: match and match[1] for name, match in found.items()}
+    assert set(versions.values()) == {hybrid_predict.__version__}, versions
 
 
 def test_readme_shows_results() -> None:

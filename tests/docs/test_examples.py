@@ -130,6 +130,17 @@ def run(*command: str, cwd: Path) -> str:
     return done.stdout + done.stderr
 
 
+def test_what_needs_more_than_its_extras_says_so() -> None:
+    texts = {p.name: p.read_text() for p in EXAMPLES.iterdir() if p.suffix in (".py", ".ipynb")}
+    needy = re.compile(r"from (sklearn|digits)\b")
+    found = {name for name, text in texts.items() if needy.search(text)}
+    assert found >= {"base.py", "digits.py", "tutorial.ipynb"}
+    silent = {name for name in found if "scikit-learn" not in texts[name].partition("import ")[0]}
+    assert silent == set()
+    for page in (EXAMPLES / "audit.yaml", EXAMPLES.parent / "docs" / "tutorial.md"):
+        assert "pip install scikit-learn" in page.read_text()
+
+
 @pytest.mark.distributed
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
 def test_two_processes_end_with_the_same_weights(tmp_path: Path) -> None:

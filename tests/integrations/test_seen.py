@@ -265,11 +265,11 @@ def test_callback_ledger_and_record_say_what_they_are() -> None:
         full_seconds=60.0, correct_seconds=4.0, predict_seconds=0.8,
     )  # fmt: skip
     assert str(ledger) == (
-        "253 full + 127 predicted = 380 steps, 33 % fewer; about 25 s saved of 90 s; overhead 8 %; "
-        "skill 0.31; 0 undone"
+        "253 full + 127 predicted = 380 steps, 33 % fewer; about 25 s saved of 90 s on the host; "
+        "overhead 8 % of the host seconds of full steps; skill 0.31; 0 undone"
     )
     ledger.correct_seconds = 34.0
-    assert "about 4.7 s longer than 90 s of full steps alone" in str(ledger)
+    assert "about 4.7 s longer on the host than 90 s of full steps alone" in str(ledger)
     assert repr(ledger).startswith("SavingsLedger(full_steps=253, steps=380, corrected_steps=240,")
     assert str(SavingsLedger()) == "0 full + 0 predicted = 0 steps; 0 undone"
     record = StepRecord(12, Phase.PREDICT, 2, 1, 12, Verdict.STANDS, 0.314, 1.23456)
