@@ -154,6 +154,11 @@ class RankError(HybridPredictError, RuntimeError):
         self.rank = rank
 
 
+def install_line(extra: str) -> str:
+    """Return the command that installs extras; the package is installed from a checkout."""
+    return f'pip install "path/to/hybrid_predict[{extra}]", with the path to your checkout'
+
+
 @final
 class MissingExtraError(HybridPredictError, ImportError):
     """An optional dependency is not installed.
@@ -166,7 +171,7 @@ class MissingExtraError(HybridPredictError, ImportError):
     def __init__(self, feature: str, extra: str) -> None:
         super().__init__(
             f"{feature} needs packages that are not installed. "
-            f'Install them with: pip install "hybrid-predict[{extra}]"',
+            f"Install them with: {install_line(extra)}",
             feature,
         )
         self.extra = extra

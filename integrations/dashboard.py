@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from time import monotonic, time
 from typing import TYPE_CHECKING, Any, final
 
+from hybrid_predict.errors import install_line
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.terminal import lines
@@ -35,7 +36,7 @@ def dashboard(trainer: pl.Trainer) -> Dashboard | None:
 def _why_not(trainer: pl.Trainer) -> str:
     """Reason why there can be no live view; empty if there can."""
     if find_spec("rich") is None:
-        return 'rich is not installed: pip install "hybrid-predict[cli]"'
+        return f"rich is not installed: {install_line('cli')}"
     if sys.stdout is None or not sys.stdout.isatty():
         return "standard output is not a terminal; use hybrid-predict watch in another terminal"
     bar = trainer.progress_bar_callback

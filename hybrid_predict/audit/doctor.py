@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -12,12 +13,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils._pytree import tree_leaves
+
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.file_content import is_file
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine.overview import Overview, overview
+from hybrid_predict.engine import HybridEngine
+from hybrid_predict.engine.overview import Overview, overview, shortage
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet
@@ -30,6 +35,9 @@ class Examination:
     Args:
         plan: What would be corrected, predicted and left alone; None if the set-up is refused.
         refused: Why it is.
+        plain: Why all of the run would be plain training; empty if it would not be.
+        remedies: What to type so that it would not be, where the reason is the budget.
+        left_out: Callbacks of the Trainer that took no part, by class.
         overhead: Operations that correcting adds, as a share of a full step's; None if not counted.
         event_log: Where the run's event log would be written.
         paste: What gives the Trainer the callback.
@@ -38,6 +46,9 @@ class Examination:
 
     plan: Overview | None = None
     refused: str = ""
+    plain: str = ""
+    remedies: str = ""
+    left_out: list[str] = field(default_factory=list)
     overhead: float | None = None
     event_log: str = "in the folder of a TensorBoard or CSV logger"
     paste: str = ""
@@ -68,7 +79,7 @@ def examine(name: str, speedup: float | None = None) -> Examination:
         trainer, model, data, config = _built(name, Path(folder), found)
         if speedup is not None:
             config = replace(config, speedup=speedup, full_steps=None, predict_steps=None)
-        _examine(trainer, model, data, config, found)
+        _examine(name, trainer, model, data, config, found)
     return found
 
 
@@ -77,15 +88,16 @@ class _EnoughError(Exception):
 
 
 def _examine(
-    trainer: Any, model: Any, data: dict[str, Any], config: HybridConfig, found: Examination
+    name: str,
+    trainer: Any,
+    model: Any,
+    data: dict[str, Any],
+    config: HybridConfig,
+    found: Examination,
 ) -> None:
-    from lightning.pytorch.callbacks import (
-        Callback,
-        Checkpoint,
-        ModelSummary,
-        OnExceptionCheckpoint,
-        ProgressBar,
-    )
+    from lightning.fabric.utilities.exceptions import MisconfigurationException
+    from lightning.pytorch.callbacks import Callback
+    from lightning.pytorch.loggers.logger import DummyLogger
 
     from hybrid_predict.integrations.lightning import HybridPredict
 
@@ -95,17 +107,17 @@ def _examine(
     found.paste = f"callbacks=[{line}]"
 
     class Probe(Callback):
-        def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        def on_train_batch_end(
+            self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any
+        ) -> None:
             if plugin.engine is not None and plugin.ledger.full_steps:
                 found.plan = overview(plugin.engine)
+                _tell_plain(plugin.engine, _samples(batch), found)
             if found.plan is not None or trainer.global_step > 0:
                 raise _EnoughError
 
-    # A checkpoint of one step might take the place of one that counts.
-    left_out = (ProgressBar, ModelSummary, Checkpoint, OnExceptionCheckpoint, HybridPredict)
-    kept = [c for c in trainer.callbacks if not isinstance(c, left_out)]
-    trainer.callbacks = [plugin, *kept, Probe()]
-    trainer.loggers, trainer.num_sanity_val_steps = [], 0
+    trainer.callbacks = [plugin, *_kept(trainer.callbacks, found), Probe()]
+    trainer.loggers, trainer.num_sanity_val_steps = [DummyLogger()], 0
     try:
         with interruptible():
             trainer.fit(model, **data)
@@ -113,7 +125,51 @@ def _examine(
         pass
     except (UnsupportedSetupError, ConfigError) as error:
         found.refused = str(error)
+    except MisconfigurationException as error:
+        remedy = f"Lightning says: {error}"
+        raise ConfigError("CONFIG", "a model and data to train on", name, remedy) from error
     found.overhead = plugin.ledger.correction_share
+
+
+def _kept(callbacks: list[Any], found: Examination) -> list[Any]:
+    """Callbacks that take part in a trial of one step, which has no logger and no validation."""
+    from lightning.pytorch import callbacks as known
+
+    from hybrid_predict.integrations.lightning import HybridPredict
+
+    # A checkpoint of one step might take the place of one that counts.
+    silent = (
+        known.ProgressBar, known.ModelSummary, known.Checkpoint, known.OnExceptionCheckpoint,
+        HybridPredict,
+    )  # fmt: skip
+    needy = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStopping)
+    found.left_out = [type(c).__name__ for c in callbacks if isinstance(c, needy)]
+    return [c for c in callbacks if not isinstance(c, (*silent, *needy))]
+
+
+def _samples(batch: Any) -> int | None:
+    """Number of samples in a batch: the length of its first tensor; None if there is none."""
+    leaves = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim())
+    return next((len(x) for x in leaves), None)
+
+
+def _tell_plain(engine: HybridEngine, samples: int | None, found: Examination) -> None:
+    """Record why the run would be plain training, and what would change that."""
+    start = "fell back to plain training: "
+    reasons = [event["reason"] for event in engine.ledger.events]
+    found.plain = next((r.removeprefix(start) for r in reasons if r.startswith(start)), "")
+    lack = shortage(engine)
+    if not found.plain or lack is None:
+        return
+    ways = [f"max_overhead={lack.max_overhead:g}", "updates={}"]
+    if math.isfinite(lack.batches):
+        larger = f"batches {lack.batches:.2g} times as large"
+        if samples is not None:
+            larger = f"batches of at least {math.ceil(samples * lack.batches):,} samples"
+            larger += f" (now {samples:,})"
+        ways.insert(0, larger)
+    limit = engine.config.max_overhead
+    found.remedies = f"max_overhead={limit:g} is too small; {', or '.join(ways)}"
 
 
 class _Arm(AuditArm):

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from hybrid_predict.accounts.ledger import percent
 from hybrid_predict.cli.options import EXTRAS, need, number, under_way
 from hybrid_predict.cli.program import Command
+from hybrid_predict.errors import install_line
 from hybrid_predict.report.plain_text import printable
 
 if TYPE_CHECKING:
     from hybrid_predict.audit.doctor import Examination
 
 REFUSED = 4
-"""Exit status where the callback refuses the set-up."""
+"""Exit status where the callback refuses the set-up, or the run would be plain training."""
 
 _INDENT = 18
 
@@ -50,7 +51,7 @@ def _run(options: Namespace) -> int:
     print()
     for title, text in _findings(found):
         _tell(title, text)
-    return REFUSED if found.refused or found.plan is None else 0
+    return REFUSED if found.refused or found.plain or found.plan is None else 0
 
 
 def _check(name: str) -> None:
@@ -78,7 +79,7 @@ def _extras() -> list[tuple[str, str]]:
     rows = []
     for extra, modules in EXTRAS.items():
         missing = [module for module in modules if find_spec(module) is None]
-        remedy = f'missing {", ".join(missing)}: pip install "hybrid-predict[{extra}]"'
+        remedy = f"missing {', '.join(missing)}: {install_line(extra)}"
         rows.append((f"extra {extra}", remedy if missing else "installed"))
     return rows
 
@@ -94,6 +95,10 @@ def _findings(found: Examination) -> list[tuple[str, str]]:
     why = "; ".join(plan.left_out) or "none is of a kind that is corrected"
     counted = "not counted" if found.overhead is None else percent(found.overhead)
     count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts have skill"
+    if found.plain:
+        rows = [("works", f"no, the run would be plain training. {found.plain}")]
+        rows += [("change", found.remedies)] if found.remedies else []
+        return [*rows, *_further(found)]
     rows = [
         ("works", "yes"),
         ("corrected", ", ".join(corrected) if corrected else f"nothing: {why}"),
@@ -104,9 +109,18 @@ def _findings(found: Examination) -> list[tuple[str, str]]:
         ("overhead", f"{counted} of a full step's operations, for correcting"),
         ("event log", found.event_log),
     ]
-    rows += [("warning", text) for text in found.said]
+    rows += _further(found)
     if corrected or predicted:
         rows.append(("paste", f"Trainer(..., {found.paste})"))
+    return rows
+
+
+def _further(found: Examination) -> list[tuple[str, str]]:
+    """Return what was left out of the trial, and warnings."""
+    rows = [("warning", text) for text in found.said]
+    if found.left_out:
+        why = "no part in this trial of one step, which has no logger and no validation"
+        rows.insert(0, ("callbacks", f"{', '.join(found.left_out)}: {why}"))
     return rows
 
 
@@ -123,8 +137,8 @@ COMMAND = Command(
     "Print what is installed, and what works with your Trainer and model.",
     "Prints versions, devices and extras. With CONFIG it trains one full step of your model and "
     "prints what would be corrected, predicted and left alone, how many predicted steps fit, and "
-    "the line to paste. Exit status: 0 if it works, 4 if the callback refuses the set-up, 2 for "
-    "bad usage.",
+    "the line to paste. Exit status: 0 if it works, 4 if the callback refuses the set-up or would "
+    "leave the training as it is, 2 for bad usage.",
     _add_options,
     _run,
 )

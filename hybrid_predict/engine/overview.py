@@ -10,6 +10,7 @@ from hybrid_predict.config import KINDS
 
 if TYPE_CHECKING:
     from hybrid_predict.engine.engine import HybridEngine
+    from hybrid_predict.updates.budget import Shortage
 
 MOST_SPEEDUP, SHORT_RUN = 3.0, 100
 """A higher speedup, or a shorter run, gets a warning."""
@@ -136,6 +137,11 @@ def overview(engine: HybridEngine) -> Overview:
         cooldown=clock.cooldown,
         held_bytes=forecaster.held_bytes,
     )
+
+
+def shortage(engine: HybridEngine) -> Shortage | None:
+    """Return what corrections lack if ``max_overhead`` leaves them weak; None if nothing."""
+    return engine._run.shortage
 
 
 def cautions(engine: HybridEngine) -> list[str]:

@@ -18,7 +18,13 @@ from hybrid_predict.forecast.skill import FIRST
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks
-from hybrid_predict.updates.budget import budget, describe_block, describe_excess
+from hybrid_predict.updates.budget import (
+    Shortage,
+    budget,
+    describe_block,
+    describe_excess,
+    shortage,
+)
 from hybrid_predict.verify.judge import Judgement, Verdict
 from hybrid_predict.verify.measurement import Measurement
 from hybrid_predict.verify.monitor import MOST_PAUSES
@@ -50,6 +56,8 @@ class Run:
         self.verifier = Verifier(len(optimizer.optimizers), config.lag or 0, config.watch_loss)
         self._mapper, self._config, self._lag = mapper, config, config.lag
         self._read: list[tuple[Measurement, Judgement]] = []
+        self.shortage: Shortage | None = None
+        """What corrections lack if the budget leaves them weak; None if they lack nothing."""
 
     def _steps_until_skill(self, config: HybridConfig) -> int:
         """Number of full steps until skill can be known; 0 if predicted steps need none."""
@@ -90,6 +98,11 @@ class Run:
         operations, block = self.forecaster.apply_budget(allowed), self.forecaster.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
+        if self.forecaster.gate.weak:
+            shapes, step_operations = self.forecaster.corrected_shapes, ledger.flops_per_step
+            self.shortage = shortage(
+                self.forecaster.operations, shapes, step_operations / ranks.size(), limit
+            )
         if step is None:
             return
         if block is not None:

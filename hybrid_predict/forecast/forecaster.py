@@ -186,16 +186,21 @@ class Forecaster:
             The number of operations that correcting adds.
         """
         self._budget = budget
-
-        def added(block: int | None) -> int:
-            each = [(group.operations(block), group.plan.owner) for group in self.groups]
-            return sum(count * max(1, self._calls[owner]) for count, owner in each)
-
-        self.block, operations = largest_block(added, budget)
+        self.block, operations = largest_block(self.operations, budget)
         for group in self.groups:
             group.set_block(self.block)
         self._update_gate()
         return operations
+
+    def operations(self, block: int | None) -> int:
+        """Return what correcting adds to a full step on this rank, by the block of rows."""
+        each = [(group.operations(block), group.plan.owner) for group in self.groups]
+        return sum(count * max(1, self._calls[owner]) for count, owner in each)
+
+    @property
+    def corrected_shapes(self) -> list[Sequence[int]]:
+        """Shapes of the tensors whose updates are corrected."""
+        return [p.shape for group in self.groups if group.plan.update for p in group.parameters]
 
     def _update_gate(self) -> None:
         self.gate = make_gate(self.groups, self.skills, self.block)

@@ -281,7 +281,7 @@ def test_missing_extra_is_told_in_one_line(work, monkeypatch, capsys, module, ex
     assert cli.main(["audit", write(with_audit(mlflow=True))]) == 2
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
-    assert f'pip install "hybrid-predict[{extra}]"' in err
+    assert f'pip install "path/to/hybrid_predict[{extra}]"' in err
 
 
 def test_help_names_the_exit_statuses(capsys):

@@ -1,5 +1,6 @@
 """``hybrid-predict doctor``: what is installed, and what works with a Trainer and a model."""
 
+import re
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from hybrid_predict import cli
 from hybrid_predict.cli import doctor
+from hybrid_predict.updates import budget
 
 pytest.importorskip("lightning")
 
@@ -41,6 +43,40 @@ def build(model=Line, **options):
 
 def quiet():
     return build(logger=False)
+
+class Wide(Line):
+    samples = 8
+
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Sequential(
+            torch.nn.Linear(256, 256), torch.nn.Tanh(), torch.nn.Linear(256, 256),
+            torch.nn.Tanh(), torch.nn.Linear(256, 1),
+        )
+
+    def train_dataloader(self):
+        data = TensorDataset(torch.randn(4 * self.samples, 256))
+        return DataLoader(data, batch_size=self.samples)
+
+def wide(samples=8, **options):
+    from hybrid_predict import HybridPredict
+    model = Wide()
+    model.samples = samples
+    return build(lambda: model, logger=False, callbacks=[HybridPredict(**options)])
+
+def monitored():
+    from lightning.pytorch.callbacks import EarlyStopping, LearningRateMonitor
+    class Own(L.Callback):
+        def on_train_start(self, trainer, module):
+            trainer.logger.log_metrics({"mine": 1.0})
+            trainer.logger.experiment.add_text("a", "b")
+    watching = [LearningRateMonitor(), EarlyStopping("nothing", check_on_train_epoch_end=True)]
+    return build(callbacks=[*watching, Own()])
+
+def without_data():
+    class Bare(Line):
+        train_dataloader = L.LightningModule.train_dataloader
+    return build(Bare, logger=False)
 
 def careless():
     from lightning.pytorch.callbacks import ModelCheckpoint
@@ -100,7 +136,7 @@ def test_versions_and_missing_extras_are_told(monkeypatch, capsys):
     assert status == 0
     assert f"torch {torch.__version__}" in out
     assert "extra lightning installed" in out
-    assert 'missing no_such_package: pip install "hybrid-predict[bench]"' in out
+    assert 'missing no_such_package: pip install "path/to/hybrid_predict[bench]"' in out
     assert "hybrid-predict doctor CONFIG" in out
 
 
@@ -176,6 +212,54 @@ def test_no_checkpoint_is_written_and_a_callback_that_is_off_is_examined_as_if_o
     status, out = told(capsys, "threads_of_mine:careless")
     assert (status, "corrected 2 hidden matrices" in out) == (0, True)
     assert not (work / "kept").exists()
+
+
+@pytest.fixture
+def every_operation_counts(monkeypatch):
+    monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+@pytest.mark.usefixtures("every_operation_counts")
+def test_a_budget_that_refuses_corrections_is_told_with_what_to_type(work, capsys):
+    status, out = told(capsys, "threads_of_mine:wide")
+    assert status == doctor.REFUSED
+    assert "works no, the run would be plain training. no predicted steps" in out
+    assert "none is of a kind" not in out and "paste" not in out
+    said = re.search(
+        r"change max_overhead=0.1 is too small; batches of at least ([\d,]+) samples \(now 8\), "
+        r"or max_overhead=([\d.]+), or updates=\{\}",
+        out,
+    )
+    assert said is not None
+    samples, limit = int(said[1].replace(",", "")), float(said[2])
+    for options, works in [
+        (f"{samples}", True),
+        (f"{samples - max(2, samples // 50)}", False),
+        (f"max_overhead={limit}", True),
+        (f"max_overhead={0.9 * limit}", False),
+        ("updates={}", True),
+    ]:
+        name = f"tried_{abs(hash(options))}"
+        (work / f"{name}.py").write_text(
+            f"import threads_of_mine\ndef f():\n    return threads_of_mine.wide({options})"
+        )
+        status, out = told(capsys, f"{name}:f")
+        assert (status == 0, "works yes" in out) == (works, works), (options, out)
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+def test_callbacks_that_need_more_than_a_trial_has_are_left_out_and_named(capsys):
+    status, out = told(capsys, "threads_of_mine:monitored")
+    assert (status, "works yes" in out) == (0, True)
+    assert "callbacks LearningRateMonitor, EarlyStopping: no part in this trial" in out
+
+
+def test_a_model_without_data_is_told_in_one_line(capsys):
+    assert cli.main(["doctor", "threads_of_mine:without_data"]) == 2
+    err = capsys.readouterr().err
+    assert len(err.splitlines()) == 1
+    assert "CONFIG: expected a model and data to train on" in err
 
 
 def test_training_that_does_not_start_is_no_success(capsys):

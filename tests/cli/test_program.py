@@ -53,9 +53,9 @@ def test_bad_usage_is_told_in_one_line(capsys, arguments, said):
 @pytest.mark.parametrize(
     ("module", "arguments", "hint"),
     [
-        ("lightning", TINY, "hybrid-predict[lightning]"),
-        ("mlflow", TINY, "hybrid-predict[mlflow]"),
-        ("rich", TINY, "hybrid-predict[cli]"),
+        ("lightning", TINY, "hybrid_predict[lightning]"),
+        ("mlflow", TINY, "hybrid_predict[mlflow]"),
+        ("rich", TINY, "hybrid_predict[cli]"),
     ],
 )
 def test_a_missing_extra_is_told_in_one_line(
@@ -66,7 +66,7 @@ def test_a_missing_extra_is_told_in_one_line(
     assert cli.main(arguments) == 2
     err = capsys.readouterr().err
     assert len(err.splitlines()) == 1
-    assert f'pip install "{hint}"' in err
+    assert f'pip install "path/to/{hint}"' in err
 
 
 @pytest.mark.parametrize(

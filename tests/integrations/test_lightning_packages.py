@@ -100,7 +100,7 @@ from hybrid_predict import HybridConfig, MissingExtraError
 try:
     from hybrid_predict import HybridPredict
 except MissingExtraError as error:
-    assert "hybrid-predict[lightning]" in str(error)
+    assert "hybrid_predict[lightning]" in str(error)
 else:
     raise AssertionError
 """
