@@ -65,6 +65,12 @@ class AuditArm:
         """What the configuration says that this arm changes; empty unless it is a control."""
         return self._config.controls.get(self.name, {})
 
+    @property
+    def built(self) -> pl.Trainer:
+        """The Trainer that :meth:`trainer` made."""
+        assert self._trainer is not None
+        return self._trainer
+
     def scaled(self, number: int) -> int:
         """So many steps or epochs of the plain schedule, in this arm's own.
 
@@ -232,14 +238,17 @@ def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
     return math.ceil(total * rounded / length - 1e-9)
 
 
-def planned_steps(name: str, total: int, lengths: Mapping[str, int], config: AuditConfig) -> int:
-    """Full steps of an arm if no predicted step is undone.
+def planned_steps(
+    name: str, total: int, lengths: Mapping[str, int], config: AuditConfig, until_skill: int
+) -> int:
+    """Full steps of an arm, those of the hybrid one if all its predicted steps are made and stand.
 
     Args:
         name: The arm.
         total: Full steps of the full arm.
         lengths: Its ``max_steps`` and ``max_epochs``, as far as given.
         config: The audit's configuration.
+        until_skill: Steps until skill can be known, during which nothing is predicted.
 
     Raises:
         ConfigError: As :func:`short_steps` does.
@@ -248,7 +257,7 @@ def planned_steps(name: str, total: int, lengths: Mapping[str, int], config: Aud
         return short_steps(total, lengths, config.speedup)
     if name != HYBRID:
         return total
-    return total - Clock(replace(config.hybrid_config(), total_steps=total)).planned
+    return total - Clock(replace(config.hybrid_config(), total_steps=total), until_skill).planned
 
 
 def refuse_callbacks(callbacks: list[Any]) -> None:

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hybrid_predict.accounts.clock import Clock
 from hybrid_predict.audit.arm import MakeRun, planned_steps
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.run import conditions
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.audit.training import try_steps
 from hybrid_predict.audit.verdict import counted_seeds
-from hybrid_predict.runs.evidence import FEW_SEEDS
+from hybrid_predict.runs.evidence import FEW_SEEDS, HYBRID
 from hybrid_predict.runs.runtime import quiet
 
 TRIED_STEPS = 12
 """Full steps of the trial."""
+
+WITHOUT_SKILL = "Without skill, full steps take the place of predicted ones."
 
 
 @dataclass(frozen=True)
@@ -27,11 +30,13 @@ class AuditPlan:
 
     Args:
         seeds: Number of paired seeds.
-        full_steps: Full steps of one run of each arm, if no predicted step is undone.
+        full_steps: Full steps of one run of each arm, those of the hybrid arm at least: if all its
+            predicted steps are made and stand.
         done: Finished runs, which would not be trained again.
         runs: All runs.
         seconds_per_step: Seconds of one full step of plain training.
         seconds: Estimated seconds of plain training still to come, validation left out.
+        shortfall: Why the hybrid arm cannot make as many predicted steps as asked for, or empty.
     """
 
     seeds: int
@@ -40,17 +45,22 @@ class AuditPlan:
     runs: int
     seconds_per_step: float
     seconds: float
+    shortfall: str = ""
 
     def __str__(self) -> str:
         """The plan in a few lines."""
-        steps = ", ".join(f"{name} {count:,}" for name, count in self.full_steps.items())
+        least = {HYBRID: "at least "}
+        steps = ", ".join(
+            f"{name} {least.get(name, '')}{count:,}" for name, count in self.full_steps.items()
+        )
         return "\n".join(
             (
                 f"{self.runs} runs: {len(self.full_steps)} arms, {counted_seeds(self.seeds)}; "
                 f"{self.done} done.",
                 f"Full steps per run: {steps}.",
+                *([self.shortfall] if self.shortfall else []),
                 f"About {duration(self.seconds)} of training to come, at "
-                f"{pace(self.seconds_per_step)}",
+                f"{pace(self.seconds_per_step)} {WITHOUT_SKILL}",
                 *hint(self.seeds),
             )
         )
@@ -87,7 +97,8 @@ def plan_audit(
         done = {(arm, seed) for arm, seed in found if arm in config.arms and seed < config.seeds}
     tried = trial(make_run, config)
     total, lengths = tried["total_steps"], tried["lengths"]
-    steps = {name: planned_steps(name, total, lengths, config) for name in config.arms}
+    until_skill = tried["until_skill"]
+    steps = {name: planned_steps(name, total, lengths, config, until_skill) for name in config.arms}
     left = [
         name for seed in range(config.seeds) for name in config.arms if (name, seed) not in done
     ]
@@ -98,6 +109,7 @@ def plan_audit(
         runs=len(config.arms) * config.seeds,
         seconds_per_step=tried["seconds_per_step"],
         seconds=tried["seconds_per_step"] * sum(steps[name] for name in left),
+        shortfall=Clock(replace(config.hybrid_config(), total_steps=total), until_skill).shortfall,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from hybrid_predict.audit.arm import MakeRun, planned_steps
 from hybrid_predict.audit.bisection import most_tests, tested
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.plan import duration, hint, pace, trial
+from hybrid_predict.audit.plan import WITHOUT_SKILL, duration, hint, pace, trial
 from hybrid_predict.audit.searching import WAYS
 from hybrid_predict.audit.shared_runs import RunKey, SharedRuns
 from hybrid_predict.runs.evidence import FULL, SHORT
@@ -46,8 +46,7 @@ class SearchPlan:
                 f"At most {self.runs} runs, for {self.tests} tests of candidates; {self.done} "
                 f"done, at most {self.left} to be trained.",
                 f"About {duration(self.seconds)} of training to come at most, at "
-                f"{pace(self.seconds_per_step)} Without skill, full steps take the place of "
-                "predicted ones.",
+                f"{pace(self.seconds_per_step)} {WITHOUT_SKILL}",
                 "It is less if candidates are given up early.",
                 *hint(self.seeds),
             )
@@ -82,7 +81,11 @@ def plan_search(
     tried = trial(make_run, config)
     steps = {
         (name, speedup): planned_steps(
-            name, tried["total_steps"], tried["lengths"], replace(config, speedup=speedup)
+            name,
+            tried["total_steps"],
+            tried["lengths"],
+            replace(config, speedup=speedup),
+            tried["until_skill"],
         )
         for name, speedup in product((FULL, SHORT, *WAYS), config.speedups)
     }

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from hybrid_predict.accounts.random_states import random_states, set_random_states
-from hybrid_predict.audit.arm import AuditArm, MakeRun, planned_steps, short_steps
-from hybrid_predict.audit.config import SHORTENED, AuditConfig
+from hybrid_predict.audit.arm import AuditArm, MakeRun, short_steps
+from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.meter import EnoughError, Meter
+from hybrid_predict.engine import HybridEngine
+from hybrid_predict.engine.overview import steps_until_skill
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer, interruptible
@@ -83,7 +86,8 @@ def train_arm(
         if name == FULL:
             short_steps(total, arm.lengths, config.speedup)
         check(_start(arm, meter))
-        planned = total if name in SHORTENED else planned_steps(name, total, arm.lengths, config)
+        engine = arm.hybrid.engine if arm.hybrid else None
+        planned = total if engine is None else total - engine.clock.planned
         observer.run_started(name, seed, planned)
 
     meter = Meter(config.metric, seed, started, observer.stepped)
@@ -136,10 +140,22 @@ def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) 
         folder: Where the Trainer may write.
 
     Returns:
-        ``total_steps`` and ``seconds_per_step``, validation left out, and the Trainer's
-        ``lengths``.
+        ``total_steps`` and ``seconds_per_step``, validation left out, the Trainer's ``lengths``,
+        and ``until_skill``, the steps until the hybrid arm can know its skill.
+
+    Raises:
+        UnsupportedSetupError: If the callback cannot work with the model or its optimizers.
     """
-    meter = Meter(config.metric, limit=steps)
+    until_skill = 0
+
+    def started() -> None:
+        nonlocal until_skill
+        trainer, hybrid = arm.built, config.hybrid_config()
+        chosen = replace(hybrid, total_steps=meter.total_steps)
+        with HybridEngine(trainer.lightning_module, trainer.optimizers, chosen) as engine:
+            until_skill = steps_until_skill(engine)
+
+    meter = Meter(config.metric, on_start=started, limit=steps)
     arm = AuditArm(FULL, 0, config, folder, meter)
     with preserved(), suppress(EnoughError):
         _fit(arm, make_run, meter)
@@ -150,6 +166,7 @@ def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) 
         "total_steps": meter.total_steps,
         "seconds_per_step": seconds,
         "lengths": arm.lengths,
+        "until_skill": until_skill,
     }
 
 

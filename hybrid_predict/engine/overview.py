@@ -139,6 +139,11 @@ def overview(engine: HybridEngine) -> Overview:
     )
 
 
+def steps_until_skill(engine: HybridEngine) -> int:
+    """Return the number of steps until skill can be known; 0 if predicted steps need none."""
+    return engine._run.steps_until_skill(engine.config)
+
+
 def shortage(engine: HybridEngine) -> Shortage | None:
     """Return what corrections lack if ``max_overhead`` leaves them weak; None if nothing."""
     return engine._run.shortage

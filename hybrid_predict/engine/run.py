@@ -52,15 +52,15 @@ class Run:
         self.ledger = SavingsLedger()
         self.forecaster = Forecaster(mapper, optimizer, config)
         self.kinds = KindDecision(mapper, optimizer)
-        self.clock = Clock(config, self._steps_until_skill(config))
+        self.clock = Clock(config, self.steps_until_skill(config))
         self.verifier = Verifier(len(optimizer.optimizers), config.lag or 0, config.watch_loss)
         self._mapper, self._config, self._lag = mapper, config, config.lag
         self._read: list[tuple[Measurement, Judgement]] = []
         self.shortage: Shortage | None = None
         """What corrections lack if the budget leaves them weak; None if they lack nothing."""
 
-    def _steps_until_skill(self, config: HybridConfig) -> int:
-        """Number of full steps until skill can be known; 0 if predicted steps need none."""
+    def steps_until_skill(self, config: HybridConfig) -> int:
+        """Return the number of steps until skill can be known; 0 if predicted steps need none."""
         if not self.forecaster.gated:
             return 0
         return FIRST * self.forecaster.longest_window + (config.lag or 0)

@@ -20,7 +20,7 @@ from audit_task import STEPS, Task, config, keep, kept
 from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError
-from hybrid_predict.audit import AuditOutcome, audit, plan_audit
+from hybrid_predict.audit import AuditOutcome, audit, plan_audit, plan_search
 from hybrid_predict.audit.mechanisms import sentences
 from hybrid_predict.audit.plan import AuditPlan
 from hybrid_predict.audit.results import make_results
@@ -275,6 +275,33 @@ def test_plan_learns_the_length_from_a_few_steps(tmp_path, options, steps):
     assert plan.seconds == pytest.approx(5 * sum(steps) * plan.seconds_per_step)
     assert list(tmp_path.iterdir()) == []
     assert "20 runs: 4 arms, 5 seeds; 0 done." in str(plan)
+
+
+@pytest.mark.parametrize(
+    ("steps", "least", "short"),
+    [(40, 40, "only 0 of 13 predicted steps fit between 40 warm-up steps"), (300, 200, "")],
+)
+def test_plan_counts_the_warm_up_that_skill_needs(tmp_path, steps, least, short):
+    task = Task(max_steps=steps)
+    plan = plan_audit(task, config(seeds=5, hybrid={}), tmp_path)
+    assert plan.full_steps[HYBRID] == least
+    assert f"hybrid at least {least}." in str(plan)
+    assert (short in str(plan)) and bool(plan.shortfall) == bool(short)
+    assert "Without skill, full steps take the place of predicted ones." in str(plan)
+    alone = config(seeds=5, hybrid={}, speedups=[1.5])
+    searched = plan_search(Task(max_steps=steps), alone, tmp_path)
+    per_seed = steps + plan.full_steps[SHORT] * 2 + least
+    assert searched.seconds == pytest.approx(5 * per_seed * searched.seconds_per_step)
+
+
+@pytest.mark.parametrize("steps", [40, 60])
+def test_a_gated_run_takes_at_least_as_many_full_steps_as_planned(tmp_path, steps):
+    options = {"seeds": 1, "hybrid": {}}
+    plan = plan_audit(Task(max_steps=steps), config(**options), tmp_path / "none")
+    result = audit(Task(max_steps=steps), config(**options), tmp_path)
+    taken = {run["arm"]: run["full_steps"] for run in result.results["runs"]}
+    assert taken[HYBRID] >= plan.full_steps[HYBRID]
+    assert taken[SHORT] == plan.full_steps[SHORT]
 
 
 def test_plan_counts_finished_arms_and_changes_nothing(tmp_path):
