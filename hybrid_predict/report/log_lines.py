@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from hybrid_predict.config import KINDS
@@ -19,11 +19,11 @@ def is_line(found: dict[str, Any]) -> bool:
     kind = found.get("type")
     entries = _LINES.get(kind) if isinstance(kind, str) else None
     if kind == "start" and found.get("schema") != SCHEMA:
-        entries = {"schema": _count}  # another version has other entries
+        entries = {"schema": _version}  # other versions have other entries
     return entries is not None and _holds(found, entries)
 
 
-def _holds(value: object, entries: dict[str, Callable[[Any], bool]]) -> bool:
+def _holds(value: object, entries: Mapping[str, Callable[[Any], bool]]) -> bool:
     return isinstance(value, dict) and all(
         name in value and check(value[name]) for name, check in entries.items()
     )
@@ -41,6 +41,10 @@ def _number_or_none(value: object) -> bool:
 
 def _count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 10**15
+
+
+def _version(value: object) -> bool:
+    return _count(value) and value != 0
 
 
 def _time(value: object) -> bool:
@@ -80,8 +84,8 @@ _LINES: dict[str, dict[str, Callable[[Any], bool]]] = {
     },
     "row": {
         "time": _time, **dict.fromkeys(COUNTS, _count), "phase": _text, "loss": _number_or_none,
-        "skill": _number_or_none, "predicted_length": _number, "skills": _skills, "seconds": _numbers(3, _number),
-        "flops": _numbers(2, _number_or_none),
+        "skill": _number_or_none, "predicted_length": _number, "skills": _skills,
+        "seconds": _numbers(3, _number), "flops": _numbers(2, _number_or_none),
     },
     "event": {"time": _time, "full_steps": _count, "reason": _text},
     "end": {"time": _time, "status": _text},

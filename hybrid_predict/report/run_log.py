@@ -118,28 +118,30 @@ def _written(path: Path) -> float | None:
 def read_log(path: Path) -> RunLog:
     """Read the run of a file that was started last.
 
-    Lines that cannot be read are counted, and lines of other runs are passed over. If a resumed run
-    repeats full steps, their earlier rows are dropped.
+    Lines that cannot be read are counted; lines of other runs, and runs of other versions of the
+    package, are passed over. If a resumed run repeats full steps, their earlier rows are dropped.
 
     Raises:
         ConfigError: If the file is not an event log of this version.
     """
     log: RunLog | None = None
-    unread = 0
+    unread, other = 0, None
     try:
         for found in mappings(path):
-            if found is None or not is_line(found) or (log is None and found["type"] != "start"):
+            if found is not None and is_line(found) and found["type"] == "start":
+                other = None if found["schema"] == SCHEMA else found["schema"]
+                log = None if other else told(log, path, found)
+            elif other is None and (log is None or found is None or not is_line(found)):
                 unread += 1
-            else:
+            elif log is not None and found is not None:
                 log = told(log, path, found)
     except OSError as error:
         remedy = f"The system says: {error.strerror}."
         raise ConfigError("RUN", "the event log of a run", str(path), remedy) from error
-    except ValueError as error:
-        raise ConfigError("RUN", "the event log of a run", str(path), f"Why: {error}.") from error
     if log is None:
         lines = f"; {unread:,} of its lines cannot be read" if unread else ""
-        why = f"It holds no run{lines}."
+        why = f"It has schema {other}, this version reads {SCHEMA}." if other else ""
+        why = why or f"It holds no run{lines}."
         raise ConfigError("RUN", "the event log of a run", str(path), why)
     log.unread = unread
     return log
@@ -152,14 +154,9 @@ def told(log: RunLog | None, path: Path, found: dict[str, Any]) -> RunLog:
         log: The log so far; None before the first line, which is the start of a run.
         path: The file.
         found: The line.
-
-    Raises:
-        ValueError: If the line is of another version.
     """
     kind = found["type"]
     if kind == "start":
-        if found["schema"] != SCHEMA:
-            raise ValueError(f"it has schema {found['schema']}, this version reads {SCHEMA}")
         return _started(log, path, found)
     assert log is not None
     if found.get("run") != log.start.get("run"):

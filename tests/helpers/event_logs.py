@@ -39,7 +39,8 @@ ROWS = [row(20, 0, {}), row(60, 0, SKILLS), row(140, 60, SKILLS)]
 def written(rows: Any, end: str | None = "finished", **plan: Any) -> list[dict[str, Any]]:
     """The lines of a run."""
     start = {
-        "type": "start", "time": 990.0, "schema": SCHEMA, "full_steps": 0, "config": {"speedup": 1.5},
+        "type": "start", "time": 990.0, "schema": SCHEMA, "full_steps": 0,
+        "config": {"speedup": 1.5},
         "plan": {**PLAN, **plan}, "environment": {"torch": "2.9", "gpu": None},
     }  # fmt: skip
     event = {"type": "event", "time": 999.0, "full_steps": 70, "reason": "something <happened>"}

@@ -262,11 +262,11 @@ def test_callback_ledger_and_record_say_what_they_are() -> None:
     assert repr(HybridPredict()) == "HybridPredict()"
     ledger = SavingsLedger(
         full_steps=253, steps=380, corrected_steps=240, predicted_steps=127, skill=0.31,
-        full_seconds=60.0, correct_seconds=4.0, predict_seconds=0.8,
+        full_seconds=60.0, correct_seconds=4.0, predict_seconds=0.8, predicted_length=50.8,
     )  # fmt: skip
     assert str(ledger) == (
         "253 full + 127 predicted = 380 steps, 33 % fewer; about 25 s saved of 90 s on the host; "
-        "overhead 8 % of the host seconds of full steps; skill 0.31; 0 undone"
+        "overhead 8 % of the host seconds of full steps; skill 0.31; length 0.40; 0 undone"
     )
     ledger.correct_seconds = 34.0
     assert "about 4.7 s longer on the host than 90 s of full steps alone" in str(ledger)

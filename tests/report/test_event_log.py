@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hybrid_predict import Phase, StepRecord
+from hybrid_predict import ConfigError, Phase, StepRecord
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.engine.overview import Overview
 from hybrid_predict.report.event_log import EventLog
@@ -142,6 +142,20 @@ def test_a_start_that_was_cut_off_does_not_mix_two_runs(tmp_path: Path) -> None:
     path.write_bytes(b"\n".join(kept) + b"\n")
     found = read_log(path)
     assert ([row["loss"] for row in found.rows], found.unread) == ([1.0, 1.0], 1)
+
+
+def test_a_run_of_another_version_hides_none_of_this_one(tmp_path: Path) -> None:
+    path = tmp_path / NAME
+    old = {"type": "start", "schema": 1, "time": 1.0}
+    older_rows = [{"type": "row", "full_steps": k} for k in range(3)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in (old, *older_rows)))
+    with pytest.raises(ConfigError, match="It has schema 1, this version reads"):
+        read_log(path)
+    log = begun(path)
+    stepped(log, 1, 2)
+    log.close()
+    found = read_log(path)
+    assert (len(found.rows), found.unread) == (2, 0)
 
 
 @pytest.mark.parametrize("what", ["pipe", "device", "folder"])
