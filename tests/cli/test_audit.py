@@ -44,7 +44,8 @@ def test_audit_of_a_file(work, capsys):
         "1/4 full, seed 0",
         "hint from 1 seed",
         "(corrected against short): too few seeds to tell.",
-        "(hybrid against corrected, after 6 more full steps): too few seeds to tell.",
+        "no full steps were saved, so there is no saving to prove",
+        "Predicted steps: none was made, so none earned anything.",
         "hybrid-predict-audit/report.html",
     ):
         assert said in " ".join(out.split())
@@ -305,7 +306,7 @@ def examples(monkeypatch):
 
 def test_example_file_can_be_audited(examples, capsys):
     assert cli.main(["audit", "audit.yaml", "--plan"]) == 0
-    assert "full 600, short 400, corrected 400, hybrid 400" in capsys.readouterr().out
+    assert "full 600, short 400, corrected 400, hybrid at least 400" in capsys.readouterr().out
 
 
 def test_example_in_python_is_the_same(examples):
