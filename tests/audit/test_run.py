@@ -20,7 +20,7 @@ from audit_task import STEPS, Task, config, keep, kept
 from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError
-from hybrid_predict.audit import AuditOutcome, audit, plan_audit, plan_search
+from hybrid_predict.audit import AuditOutcome, audit, plan_audit
 from hybrid_predict.audit.mechanisms import sentences
 from hybrid_predict.audit.plan import AuditPlan
 from hybrid_predict.audit.results import make_results
@@ -254,63 +254,6 @@ def test_epochs_are_rounded_up_and_that_is_noted(tmp_path):
     assert runs[HYBRID]["full_steps"] == 75
     assert any("80 full steps instead of 75" in note for note in result.results["notes"])
     assert any("times as long as the full arm" in note for note in result.results["notes"])
-
-
-@pytest.mark.parametrize(
-    ("options", "steps"),
-    [
-        ({"max_steps": 60}, (60, 40, 40, 40)),
-        ({"max_steps": 6}, (6, 4, 4, 4)),
-        ({"max_steps": -1, "max_epochs": 7}, (112, 80, 80, 75)),
-        ({"accumulate_grad_batches": 4, "max_steps": 30}, (30, 20, 20, 20)),
-    ],
-    ids=str,
-)
-def test_plan_learns_the_length_from_a_few_steps(tmp_path, options, steps):
-    task = Task(**options)
-    plan = plan_audit(task, config(seeds=5), tmp_path / "none")
-    assert task.calls == [(FULL, 0)]
-    assert plan.full_steps == dict(zip(ARMS, steps, strict=True))
-    assert (plan.runs, plan.done) == (20, 0)
-    assert plan.seconds == pytest.approx(5 * sum(steps) * plan.seconds_per_step)
-    assert list(tmp_path.iterdir()) == []
-    assert "20 runs: 4 arms, 5 seeds; 0 done." in str(plan)
-
-
-@pytest.mark.parametrize(
-    ("steps", "least", "short"),
-    [(40, 40, "only 0 of 13 predicted steps fit between 40 warm-up steps"), (300, 200, "")],
-)
-def test_plan_counts_the_warm_up_that_skill_needs(tmp_path, steps, least, short):
-    task = Task(max_steps=steps)
-    plan = plan_audit(task, config(seeds=5, hybrid={}), tmp_path)
-    assert plan.full_steps[HYBRID] == least
-    assert f"hybrid at least {least}." in str(plan)
-    assert (short in str(plan)) and bool(plan.shortfall) == bool(short)
-    assert "Without skill, full steps take the place of predicted ones." in str(plan)
-    alone = config(seeds=5, hybrid={}, speedups=[1.5])
-    searched = plan_search(Task(max_steps=steps), alone, tmp_path)
-    per_seed = steps + plan.full_steps[SHORT] * 2 + least
-    assert searched.seconds == pytest.approx(5 * per_seed * searched.seconds_per_step)
-
-
-@pytest.mark.parametrize("steps", [40, 60])
-def test_a_gated_run_takes_at_least_as_many_full_steps_as_planned(tmp_path, steps):
-    options = {"seeds": 1, "hybrid": {}}
-    plan = plan_audit(Task(max_steps=steps), config(**options), tmp_path / "none")
-    result = audit(Task(max_steps=steps), config(**options), tmp_path)
-    taken = {run["arm"]: run["full_steps"] for run in result.results["runs"]}
-    assert taken[HYBRID] >= plan.full_steps[HYBRID]
-    assert taken[SHORT] == plan.full_steps[SHORT]
-
-
-def test_plan_counts_finished_arms_and_changes_nothing(tmp_path):
-    audit(Task(), config(seeds=1), tmp_path)
-    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    plan = plan_audit(Task(), config(seeds=2), tmp_path)
-    assert (plan.runs, plan.done) == (8, 4)
-    assert plan.seconds == pytest.approx((18 + 12 + 12 + 12) * plan.seconds_per_step)
-    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
 def made_up(
