@@ -301,8 +301,8 @@ class HybridEngine(Uncopied):
             options = self.optimizer.all_options()
             bound = self._forecaster.length_bound(options)
             for group in self._forecaster.groups_of(index):
-                step.corrected |= group.after_update(options, good, bound)
-                step.windows += group.pop_window()
+                step.corrected |= group.after_update(options, good, bound, step.movement(index))
+                step.add_learned(group)
             self.mapper.written()
             step.close_update(index)
             if step.number == 1:
@@ -313,7 +313,7 @@ class HybridEngine(Uncopied):
     def _predict(self, step: Step) -> None:
         """Take the predicted steps that are due."""
         due = self.clock.due
-        if not due or self.config.shadow or self._run.verifier.monitor.pausing(step.number):
+        if not due or self.config.shadow or self._run.verifier.pausing(step.number):
             return
         forecast = self._forecaster.forecast(self.optimizer.all_options())
         if forecast.delta.names:

@@ -25,6 +25,7 @@ from hybrid_predict.updates.budget import (
     describe_excess,
     shortage,
 )
+from hybrid_predict.verify.descent import ENDED
 from hybrid_predict.verify.judge import Judgement, Verdict
 from hybrid_predict.verify.measurement import Measurement
 from hybrid_predict.verify.monitor import MOST_PAUSES
@@ -159,7 +160,7 @@ class Run:
         """
         for measured, judgement in self.verifier.read(drain=drain):
             self._read.append((measured, judgement))
-            self.verifier.update_baselines(measured, judgement)
+            self.verifier.learn(measured, judgement)
             if measured.windows:
                 self.forecaster.score(measured.windows)
                 skills = self.forecaster.skills.items()
@@ -171,6 +172,8 @@ class Run:
         if self.verifier.monitor.exhausted:
             reason = f"no more predicted steps: they were paused {MOST_PAUSES} times before"
             self.record_event(reason, logging.WARNING)
+        if self.verifier.evidence.ended:
+            self.record_event(ENDED, logging.WARNING)
 
     def advance(self, step: Step) -> StepRecord:
         """Advance clock and ledger by the verdicts that were read, and return the step's record."""

@@ -16,8 +16,9 @@ from torch import Tensor
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.forecast.forecaster import Forecast
+from hybrid_predict.forecast.group import TensorGroup
 from hybrid_predict.model.buffers import BufferTracker
-from hybrid_predict.model.deltas import Movement
+from hybrid_predict.model.deltas import Movement, WeightDelta
 from hybrid_predict.model.gradients import dense_gradient
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
@@ -75,7 +76,8 @@ class Step:
         self._norm_owners: list[int] = []
         self._measured: list[Tensor] = []
         self._moved: dict[str, Moved] = {}
-        self.windows: list[tuple[list[Any], Tensor]] = []
+        self._windows: list[tuple[list[Any], Tensor]] = []
+        self._slopes: list[Tensor] = []
 
     def predict(
         self,
@@ -184,6 +186,17 @@ class Step:
             self.calls[index] += 1
         self.active = None
 
+    def movement(self, index: int) -> WeightDelta | None:
+        """The predicted movement that the update just made verifies, if any."""
+        moved = self._movement if self.calls[index] == 1 else None
+        return None if moved is None else moved.delta
+
+    def add_learned(self, group: TensorGroup) -> None:
+        """Add what a group has measured in the update just made."""
+        self._windows += group.pop_window()
+        self._slopes += group.slopes
+        group.slopes = []
+
     def close_update(self, index: int) -> None:
         """After an update, undo its part of the predicted steps if they do not stand."""
         good = self._good.get(index, True)
@@ -276,7 +289,8 @@ class Step:
             owners=self._norm_owners,
             moved=self._moved,
             roots=shards.norm_factors(self._measured),
-            windows=self.windows,
+            windows=self._windows,
+            slopes=self._slopes,
         )
         self.reported = True
         return values

@@ -13,8 +13,9 @@ from hybrid_predict.errors import CheckpointError, PredictorError
 from hybrid_predict.forecast.masks import optimizer_only, usable_gradients
 from hybrid_predict.forecast.plan import Plan
 from hybrid_predict.forecast.predictors.contract import check_delta, check_form
+from hybrid_predict.forecast.slopes import slopes
 from hybrid_predict.forecast.window import Reading, Window, window_length
-from hybrid_predict.model.deltas import WeightDelta, write_rounded
+from hybrid_predict.model.deltas import WeightDelta, write
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, ranks, shards, upcast
 from hybrid_predict.tensors.torch import per_rate
@@ -72,6 +73,7 @@ class TensorGroup:
         self._window = Window(window_length(momentum), values) if predictor else None
         self._pending: _PendingUpdate | None = None
         self._closed_window: tuple[int, Tensor] | None = None
+        self.slopes: list[Tensor] = []  # of the verifying update just made
 
     def before_update(
         self,
@@ -120,6 +122,7 @@ class TensorGroup:
         options: Mapping[int, Options],
         good: Tensor | bool,
         bound: float | None,
+        movement: WeightDelta | None = None,
     ) -> bool:
         """Correct the update that was just made, and learn its displacement.
 
@@ -128,6 +131,7 @@ class TensorGroup:
             good: Whether the update has happened.
             bound: Largest length of a corrected update in lengths of the optimizer's update,
                 besides the bound of the update itself; None for no further bound.
+            movement: The predicted movement that the update verifies, if any.
 
         Returns:
             Whether any update was corrected.
@@ -140,12 +144,13 @@ class TensorGroup:
             if pending.directions:
                 self._correct(options, bound, pending, masks)
             if self.plan.predictor is not None:
-                self._learn(options, pending, masks)
+                self._learn(options, pending, masks, movement)
         return bool(pending.directions)
 
     def discard_update(self) -> None:
         """Discard an update that was not finished."""
         self._pending = self._closed_window = None
+        self.slopes = []
 
     def pop_window(self) -> list[tuple[list[Any], Tensor]]:
         """Return tag and numbers of the window that was just closed, as a list of one pair or none.
@@ -251,23 +256,14 @@ class TensorGroup:
             if mask is not None:
                 value = upcast(values[row]).to(new[row].dtype)
                 new[row] = torch.where(mask, value, new[row])
-        self._write(members, values, new)
-
-    def _write(self, members: Sequence[int], values: list[Tensor], new: list[Tensor]) -> None:
-        if not self.carry:
-            TorchBackend().copy(values, new)
-            return
-        for k, value, wanted in zip(members, values, new, strict=True):
-            if is_half(value):
-                write_rounded(value, wanted, self.carry[k])
-            else:
-                value.copy_(wanted)
+        write(values, new, [self.carry[k] for k in members] if self.carry else [])
 
     def _learn(
         self,
         options: Mapping[int, Options],
         pending: _PendingUpdate,
         masks: Sequence[Tensor | None],
+        movement: WeightDelta | None,
     ) -> None:
         predictor, state, window = self.plan.predictor, self.history_state, self._window
         assert predictor is not None and state is not None and window is not None
@@ -279,6 +275,8 @@ class TensorGroup:
             # A displacement by a gradient that is not finite would stay in the drift.
             if mask is not None:
                 x.masked_fill_(mask, 0.0)
+        if movement is not None and (own := movement.of(self.names)).names:
+            self.slopes = [slopes(own, self.average, moved, rates, self.parameters)]
         if window.add(moved):
             count = window.count
             self._closed_window = count, window.close(shards.norm_factors(self.parameters))

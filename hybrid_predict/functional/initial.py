@@ -27,6 +27,7 @@ from hybrid_predict.functional.plan import (
 from hybrid_predict.functional.state import Baseline, Clock, Group, HybridState, Monitor, Skill
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, namespace, wide_dtype
 from hybrid_predict.updates.budget import budget, describe_block, describe_excess, tried
+from hybrid_predict.verify.descent import Evidence
 
 logger = logging.getLogger(__name__)
 
@@ -62,8 +63,7 @@ def init(
     _check(config, momentum, outputs_last)
     xp = places.check_arrays("weights", weights)
     if places.computed_elsewhere(xp):
-        weights = places.to_numpy(weights)
-        xp = np
+        xp, weights = np, places.to_numpy(weights)
     found = plans(weights, config, outputs_last, step_operations)
     _log_limits(found, plans(weights, config), config)
     _warn_of_excess(found, corrected_arrays(found, weights, outputs_last), config, step_operations)
@@ -79,6 +79,7 @@ def init(
         _integer(0, like),
         true,
         ~~true,  # a buffer of its own, as a donated state needs
+        Evidence(*_numbers(0.0, 3, like)),
         xp.asarray(tried(chosen_block(found)), dtype=xp.int32, **beside(like)),
     )
 

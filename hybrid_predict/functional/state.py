@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.tensors.arrays import namespace
+from hybrid_predict.verify.descent import Evidence
 
 
 @final
@@ -156,6 +157,7 @@ class HybridState(NamedTuple):
         sound: Whether these were finite, 0-dim bool.
         stands: Whether the coming update happens and they stand, 0-dim bool; only a verdict lets
             predicted steps stand.
+        evidence: Against predicted steps, 0-dim arrays.
         blocks: Numbers of rows that corrections could treat together, down to the chosen one, shape
             (B,); 0 for all. A jitted function reads the choice from its length.
     """
@@ -168,6 +170,7 @@ class HybridState(NamedTuple):
     predicted: Any
     sound: Any
     stands: Any
+    evidence: Evidence
     blocks: Any
 
 

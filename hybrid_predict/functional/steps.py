@@ -12,13 +12,14 @@ import numpy as np
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.functional import baselines, histories, places
+from hybrid_predict.functional import baselines, descents, histories, places
 from hybrid_predict.functional.corrections import Update, corrected
 from hybrid_predict.functional.plan import Plan, chosen_block, plans
 from hybrid_predict.functional.state import Group, HybridState, select
 from hybrid_predict.functional.windows import add_skill, enough
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace, wide_dtype
 from hybrid_predict.updates.budget import BLOCKS
+from hybrid_predict.verify.descent import Evidence, Slopes
 
 Call = TypeVar("Call", bound=Callable[..., Any])
 
@@ -83,7 +84,8 @@ def predict(
     _check_state(state, named, weights)
     position = xp.minimum(clock.steps, clock.total)
     due = xp.take(clock.due, xp.reshape(position, (1,)), axis=0)[0]
-    may = ~clock.plain & ~baselines.pausing(state.monitor, clock.full_steps + 1)
+    pausing = baselines.pausing(state.monitor, clock.full_steps + 1) | (state.evidence.ended > 0)
+    may = ~clock.plain & ~pausing
     open_groups = _open(state, named, weights)
     rates, moved = _by_name(learning_rates, weights, "learning_rates"), dict(weights)
     predicted, sound = 0 * due, state.stands | True
@@ -212,23 +214,26 @@ def correct(
     active = (clock.steps + state.predicted < clock.total - clock.cooldown) & ~clock.plain
     bound = _bound(named, rates, before)
     made = Update(gradients, before, after, rates, shrinks, bound, active, outputs_last)
-    weights, groups, skills = _all_followed(named, made, state, config)
+    weights, groups, skills, evidence = _all_followed(named, made, state, config)
     known = select(state.stands, (groups, skills), (state.groups, state.skills))
+    state = state._replace(evidence=evidence)
     return select(state.stands, weights, _back(state, before)), _ticked(state, *known)
 
 
 def _all_followed(
     named: Mapping[str, Plan], made: Update, state: HybridState, config: HybridConfig
-) -> tuple[dict[str, Any], dict[str, Group], dict[str, Any]]:
+) -> tuple[dict[str, Any], dict[str, Group], dict[str, Any], Evidence]:
     """Weights after the corrected updates of all groups, and what is known of these then."""
     weights, groups = {name: made.after[name] for name in made.before}, {}
     readings: dict[str, list[Any]] = {}
+    slopes: list[Slopes] = []
     for key, plan in named.items():
         new, groups[key], found = _followed(plan, state.groups[key], made, state, config)
         weights |= new
-        readings.setdefault(plan.kind, []).extend(found)
+        readings.setdefault(plan.kind, []).extend(reading for reading, _ in found)
+        slopes += [steep for _, steep in found]
     skills = {kind: add_skill(skill, readings[kind]) for kind, skill in state.skills.items()}
-    return weights, groups, skills
+    return weights, groups, skills, descents.weighed(state, slopes)
 
 
 def _back(state: HybridState, weights: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,7 +281,7 @@ def _check_block(state: HybridState, named: Mapping[str, Plan]) -> None:
 
 def _followed(
     plan: Plan, group: Group, made: Update, state: HybridState, config: HybridConfig
-) -> tuple[dict[str, Any], Group, list[Any]]:
+) -> tuple[dict[str, Any], Group, list[tuple[Any, Slopes]]]:
     """A group's weights after its corrected update, and what the displacement teaches."""
     backend = ArrayBackend(config.history_dtype)
     new, group, still = corrected(plan, group, made, backend)
@@ -293,8 +298,9 @@ def _followed(
         moved[name] = xp.where(~mask & positive, per_rate, xp.zeros_like(per_rate))
         any_rate.append(positive)
     learns, length = state.stands & xp.any(xp.stack(any_rate)), state.clock.length
+    steep = descents.slopes(state, group, made.before, moved, made.rates)
     history, found = histories.learn(plan.rule, group.history, moved, length, learns, backend)
-    return new, group._replace(history=history), [found]
+    return new, group._replace(history=history), [(found, steep)]
 
 
 def _ticked(state: HybridState, groups: Any, skills: Any) -> HybridState:

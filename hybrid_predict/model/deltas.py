@@ -43,6 +43,12 @@ class WeightDelta:
         """Return the same movement, ``factor`` times as long."""
         return WeightDelta(self.names, self.directions, tuple(factor * f for f in self.factors))
 
+    def of(self, names: Sequence[str]) -> WeightDelta:
+        """Return the part of the movement that concerns these parameters."""
+        columns = zip(self.names, self.directions, self.factors, strict=True)
+        kept = [column for column in columns if column[0] in names]
+        return WeightDelta(*(tuple(column[k] for column in kept) for k in range(3)))
+
     def tensors(self) -> dict[str, Tensor]:
         """Return the movement of each parameter as a new tensor, by name."""
         triples = zip(self.names, self.directions, self.factors, strict=True)
@@ -187,3 +193,20 @@ def write_rounded(value: Tensor, wanted: Tensor, carry: Tensor) -> None:
     wanted.add_(carry)
     value.copy_(wanted)
     torch.sub(wanted, value, out=carry)
+
+
+def write(values: list[Tensor], wanted: list[Tensor], carries: Sequence[Tensor]) -> None:
+    """Write new weights; those in half precision with a compensation of rounding errors.
+
+    Args:
+        values: The weights.
+        wanted: Their new values, in at least 32 bits; may be overwritten.
+        carries: Rounding errors by weight; empty if none is in half precision.
+    """
+    if not carries:
+        TorchBackend().copy(values, wanted)
+    for value, new, carry in zip(values, wanted, carries, strict=False):
+        if is_half(value):
+            write_rounded(value, new, carry)
+        else:
+            value.copy_(new)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -162,9 +162,10 @@ FEWEST = 100
 
 
 def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
-    """Check that skill depends on the direction of a predictor's forecasts.
+    """Check that a predictor has skill, and that its placebos have none.
 
-    A small network is trained on noisy targets with each placebo, gated and not. This takes a few
+    A small network is trained on noisy targets with the predictor and with each placebo of it,
+    gated and not. So a predictor that cannot be told from its own placebos fails. This takes a few
     seconds. The caller's random generators are not changed.
 
     Args:
@@ -173,8 +174,9 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
 
     Raises:
         ConfigError: If an argument is of another kind, or there are too few steps.
-        ContractError: If a gated placebo makes a predicted step, the lower bound of a placebo's
-            skill exceeds 0, or stale forecasts have as much skill as fresh ones.
+        ContractError: If the lower bound of the predictor's own skill ends at 0 or below, a gated
+            placebo makes a predicted step, the lower bound of a placebo's skill exceeds 0, or stale
+            forecasts have as much skill as fresh ones.
 
     Example:
         >>> from hybrid_predict import MomentumPredictor
@@ -184,18 +186,21 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < FEWEST:
         raise ConfigError("steps", f"an integer, at least {FEWEST}", steps, "Skill needs windows.")
     name = type(predictor).__name__
+    fresh = _trained(_Fresh(inner=predictor, gated=False), steps)
+    if not fresh.lower > 0:
+        promise = "skill of its own, which placebos do not have: a lower bound above 0"
+        raise ContractError(name, promise, fresh.lower)
     for placebo, make in PLACEBOS.items():
-        made, _, _ = _trained(make(inner=predictor), steps)
+        made = _trained(make(inner=predictor), steps).made
         if made:
             raise ContractError(name, f"no predicted step by its {placebo} placebo", made)
-        _, _, bound = _trained(make(inner=predictor, gated=False), steps)
+        bound = _trained(make(inner=predictor, gated=False), steps).highest
         if bound > 0:
             promise = f"a lower bound of skill of its {placebo} placebo that is never above 0"
             raise ContractError(name, promise, bound)
-    skills = [
-        _trained(make(inner=predictor, gated=False), steps)[1] for make in (_Fresh, StaleForecast)
-    ]
-    if not skills[1] < skills[0]:
+    stale = _trained(StaleForecast(inner=predictor, gated=False), steps)
+    if not stale.skill < fresh.skill:
+        skills = [fresh.skill, stale.skill]
         raise ContractError(name, "more skill than stale forecasts have", skills)
 
 
@@ -207,8 +212,18 @@ class _Fresh(_Redirected):
         return self.inner.forecast(state, rates)
 
 
-def _trained(predictor: AbstractPredictor, steps: int) -> tuple[int, float, float]:
-    """Train on noisy targets; return predicted steps, last skill, and its highest lower bound."""
+@final
+class _Run(NamedTuple):
+    """Predicted steps of a run, its last skill, and the last and highest lower bound of skill."""
+
+    made: int
+    skill: float
+    lower: float
+    highest: float
+
+
+def _trained(predictor: AbstractPredictor, steps: int) -> _Run:
+    """Train on noisy targets."""
     # Imported late, because the engine needs seconds to import.
     from hybrid_predict.engine import HybridEngine
 
@@ -219,7 +234,7 @@ def _trained(predictor: AbstractPredictor, steps: int) -> tuple[int, float, floa
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         predictors = {"hidden": predictor}
         config = HybridConfig(total_steps=steps, max_overhead=1e9, predictors=predictors)
-        engine, highest = HybridEngine(model, optimizer, config), -1.0
+        engine, lower, highest = HybridEngine(model, optimizer, config), -1.0, -1.0
         while not engine.done:
             engine.before_step()
             inputs = torch.randn(32, 16)
@@ -229,10 +244,10 @@ def _trained(predictor: AbstractPredictor, steps: int) -> tuple[int, float, floa
             optimizer.step()
             optimizer.zero_grad()
             engine.after_step(loss)
-            found = engine.ledger.skills.get("hidden", {"lower": -1.0})
-            highest = max(highest, found["lower"])
+            lower = engine.ledger.skills.get("hidden", {"lower": -1.0})["lower"]
+            highest = max(highest, lower)
         engine.detach()
-    return engine.ledger.predicted_steps, engine.ledger.skill or 0.0, highest
+    return _Run(engine.ledger.predicted_steps, engine.ledger.skill or 0.0, lower, highest)
 
 
 def _read_as(direction: Tensor, other: Tensor) -> Tensor:

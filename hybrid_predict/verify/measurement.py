@@ -15,6 +15,7 @@ from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.model.gradients import GradientInfo
 from hybrid_predict.tensors import ranks
+from hybrid_predict.verify.descent import Slopes
 
 _TINY = torch.finfo(torch.float32).tiny
 
@@ -51,6 +52,7 @@ class Measurement:
         norms: Gradient norm per optimizer; nan if none was measured.
         length: Length of each predicted step, in lengths of the drift; None if there was none.
         windows: Readings of the windows that were closed.
+        slopes: How steep predicted steps were, and the full step; None without predicted steps.
     """
 
     step: int
@@ -64,6 +66,7 @@ class Measurement:
     norms: tuple[float, ...] = ()
     length: float | None = None
     windows: tuple[Reading, ...] = ()
+    slopes: Slopes | None = None
 
 
 def pack(
@@ -76,6 +79,7 @@ def pack(
     moved: Mapping[str, Moved],
     roots: Sequence[float] | None,
     windows: Sequence[tuple[list[Any], Tensor]] = (),
+    slopes: Sequence[Tensor] = (),
 ) -> tuple[dict[str, Any], Tensor]:
     """Pack everything measured on the device into one flat tensor, with a single all-reduce.
 
@@ -90,6 +94,7 @@ def pack(
         roots: One factor per norm, with which every element counts once over the ranks; None for a
             single rank.
         windows: Tag and flat numbers of each closed window, of this rank.
+        slopes: Numbers of :class:`Slopes` of each group that was predicted, of this rank.
 
     Returns:
         A tag of primitives that describes the tensor, and the flat tensor, of 64 bits if a window
@@ -109,9 +114,11 @@ def pack(
         _scalar(float(loss is not None), device),
         sum((1.0 - _scalar(g, device) for g in good), _scalar(0.0, device)),
     ]
-    closed = [numbers.to(scaled.device) for _, numbers in windows]
+    steep = [torch.stack([s.to(scaled.device) for s in slopes]).sum(0)] if slopes else []
+    closed = steep + [numbers.to(scaled.device) for _, numbers in windows]
     scaled, sums = ranks.combine(scaled, torch.cat([torch.stack(head), dots, *closed]))
-    return {**about, **names, "windows": sizes}, torch.cat([sums[:3], scaled, sums[3:]])
+    tag = {**about, **names, "slopes": bool(slopes), "windows": sizes}
+    return tag, torch.cat([sums[:3], scaled, sums[3:]])
 
 
 def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
@@ -122,7 +129,8 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
     """
     names, moved = list(tag["norms"]), list(tag["moved"])
     count, pairs = len(names), len(moved)
-    expected = 3 + count + 3 * pairs + sum(size for _, size in tag["windows"])
+    steep = len(Slopes._fields) if tag["slopes"] else 0
+    expected = 3 + count + 3 * pairs + steep + sum(size for _, size in tag["windows"])
     if len(values) != expected:
         raise CheckpointError(
             f"state: expected {expected} measured numbers, got {len(values)}. "
@@ -133,7 +141,9 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
     lengths, drifts, dots = (
         list(values[3 + count + k * pairs : 3 + count + (k + 1) * pairs]) for k in range(3)
     )
-    windows, at = [], 3 + count + 3 * pairs
+    at = 3 + count + 3 * pairs
+    slopes = Slopes(*values[at : at + steep]) if steep else None
+    windows, at = [], at + steep
     for about, size in tag["windows"]:
         windows.append(reading(about, values[at : at + size]))
         at += size
@@ -159,6 +169,7 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
         norms=tuple(map(_length, groups)),
         length=_per_drift(lengths, drifts, tag["predicted"]),
         windows=tuple(windows),
+        slopes=slopes,
     )
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 from torch import Tensor
 
+from hybrid_predict.errors import CheckpointError
 from hybrid_predict.verify.delayed_queue import DelayedQueue
-from hybrid_predict.verify.judge import Judgement, judge
+from hybrid_predict.verify.descent import Evidence, weigh
+from hybrid_predict.verify.judge import Judgement, Verdict, judge
 from hybrid_predict.verify.measurement import Measurement, unpack
 from hybrid_predict.verify.monitor import Monitor
 
@@ -25,12 +28,17 @@ class Verifier:
 
     def __init__(self, optimizers: int, lag: int, watch_loss: bool) -> None:
         self.monitor = Monitor(optimizers, watch_loss)
+        self.evidence = Evidence()
         self._queue = DelayedQueue(lag)
 
     @property
     def unread(self) -> int:
         """Number of predicted steps whose verdict is measured but not read yet."""
         return sum(tag["predicted"] for tag in self._queue.tags)
+
+    def pausing(self, step: int) -> bool:
+        """Whether no predicted steps are to be made before full step number ``step``."""
+        return bool(self.evidence.ended) or self.monitor.pausing(step)
 
     def push(self, tag: dict[str, Any], values: Tensor) -> None:
         """Add the measurement of a full step."""
@@ -39,7 +47,7 @@ class Verifier:
     def read(self, *, drain: bool) -> Iterator[tuple[Measurement, Judgement]]:
         """Yield the measurements that can be read, and their judgements.
 
-        The caller applies each judgement and then calls :meth:`update_baselines`.
+        The caller applies each judgement and then calls :meth:`learn`.
 
         Args:
             drain: Whether to read all measurements, however recent.
@@ -48,8 +56,10 @@ class Verifier:
             measured = unpack(*item)
             yield measured, judge(measured)
 
-    def update_baselines(self, measured: Measurement, judgement: Judgement) -> None:
-        """Add a full step to the baselines, or pause predicted steps if there is an alarm."""
+    def learn(self, measured: Measurement, judgement: Judgement) -> None:
+        """Add a full step to baselines and evidence, or pause predicted steps on an alarm."""
+        if judgement.verdict is Verdict.STANDS and measured.slopes is not None:
+            self.evidence = weigh(self.evidence, measured.slopes)
         if judgement.alarm:
             self.monitor.alarm(measured.step)
         else:
@@ -66,8 +76,12 @@ class Verifier:
         self._queue.load_state_dict([])
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the baselines, and the measurements that are not read yet."""
-        return {"monitor": self.monitor.state_dict(), "queue": self._queue.state_dict()}
+        """Return baselines, evidence, and the measurements that are not read yet."""
+        return {
+            "monitor": self.monitor.state_dict(),
+            "evidence": list(self.evidence),
+            "queue": self._queue.state_dict(),
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
         """Load a state of :meth:`state_dict`.
@@ -80,9 +94,20 @@ class Verifier:
         """
         if len(state["monitor"]["norms"]) != len(self.monitor.norms):
             return False
+        evidence = _checked(state["evidence"])
         queue = [(tag, list(values)) for tag, values in state["queue"]]
         for tag, values in queue:
             unpack(tag, values)
         self.monitor.load_state_dict(state["monitor"])
+        self.evidence = evidence
         self._queue.load_state_dict(queue)
         return True
+
+
+def _checked(saved: Sequence[float]) -> Evidence:
+    known = len(saved) == len(Evidence._fields)
+    if not (known and all(math.isfinite(x) and x >= 0.0 for x in saved)):
+        raise CheckpointError(
+            f"state: expected finite evidence, got {saved!r}. Resume from another checkpoint."
+        )
+    return Evidence(*map(float, saved))

@@ -24,6 +24,7 @@ from hybrid_predict import (
     MomentumPredictor,
     Verdict,
 )
+from hybrid_predict.verify.descent import ENDED
 from hybrid_predict.verify.monitor import MOST_PAUSES, PAUSE
 
 VERIFYING = 5
@@ -142,6 +143,19 @@ def too_far(tmp_path, monkeypatch):
         assert bench.engine.clock.plain
         assert bench.engine.clock.full_steps < 150
         assert "stands above that of the warm-up" in log.lines[-1]
+
+
+def wrong_way(tmp_path, monkeypatch):
+    for coefficient in (-0.5, -4.0):
+        bench = with_predictor(MomentumPredictor(coefficient=coefficient), **LONG)
+        with Log() as log:
+            records = bench.finish()
+        assert sum(r.predicted for r in records) <= 10
+        assert ENDED in log.lines[0]
+        ledger = bench.engine.ledger
+        assert (ledger.steps, ledger.undone_steps) == (400, 0)
+        assert ledger.corrected_steps > 300 and not bench.engine.clock.plain
+        check_consistent(bench)
 
 
 def stands_above(tmp_path, monkeypatch):
@@ -264,6 +278,10 @@ NUMBERS = [
     Fault("Numbers", "forecasts 30 times too long, with the right or the wrong sign", "Predicted "
           "steps are undone or pause, and the run falls back; weights stay finite. A forecast that "
           "is only slightly wrong raises no alarm.", too_far),
+    Fault("Numbers", "forecasts that point the wrong way, or nowhere", "One verdict lets them stand, "
+          "as nothing explodes. After six verdicts in which they do not go downhill, predicted steps "
+          "end for the rest of the run, with a warning; updates are corrected all the same.",
+          wrong_way),
     Fault("Numbers", "the mean loss stands above that of the warm-up for 32 full steps, by at "
           "least a fifth of it and at least one standard deviation of single losses",
           f"{FALLS_BACK} A rise that is smaller than the noise from step to step is not seen.",

@@ -31,6 +31,11 @@ SETTINGS = {
     "fitted": {"predictors": {"hidden": FittedPredictor(gated=False)}},
     "whitened": {"speedup": 1, "updates": {"hidden": "whitened"}},
     "gated": {},
+    "backwards": {"predictors": {"hidden": MomentumPredictor(coefficient=-0.5, gated=False)}},
+    "backwards, not corrected": {
+        "predictors": {"hidden": MomentumPredictor(coefficient=-4.0, gated=False)},
+        "updates": {},
+    },
     "two drifts": {
         "predictors": {"hidden": FittedPredictor(decays=(0.9, 0.5), last=True, gated=False)}
     },
@@ -57,7 +62,7 @@ def in_64_bits(library: str) -> Any:
 WINDOWS = ("fitted", "gated", "two drifts")
 """Cases whose weights depend on windows, whose sums libraries round in different orders."""
 
-COMPILED = ("both", "whitened", "vectors too", "gated", "two drifts")
+COMPILED = ("both", "whitened", "vectors too", "gated", "backwards", "two drifts")
 """Cases of JAX: compiling takes seconds."""
 
 CASES = [
@@ -76,6 +81,8 @@ def test_every_library_has_the_engine_s_numbers(library: str, case: str) -> None
     assert ours.predicted == theirs.predicted
     assert ours.steps == theirs.steps == 90
     assert (sum(ours.predicted) > 0) == (case not in ("corrected", "whitened"))
+    assert (sum(ours.predicted) == 6) == case.startswith("backwards")  # ended by their verdicts
+    np.testing.assert_allclose([float(x) for x in ours.evidence], theirs.evidence, rtol=1e-9)
     for name, wanted in theirs.weights.items():
         np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=atol)
 

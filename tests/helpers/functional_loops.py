@@ -87,6 +87,7 @@ class Run:
     state: Any = None
     operations: float | None = None
     block: int | None = None
+    evidence: tuple[Any, ...] = ()
 
 
 def in_the_engine(
@@ -118,7 +119,7 @@ def in_the_engine(
     counted, block = engine.ledger.flops_per_step, engine._run.forecaster.block
     return Run(
         named, engine.clock.steps, predicted, engine.ledger.undone_steps,
-        operations=counted, block=block,
+        operations=counted, block=block, evidence=engine._run.verifier.evidence,
     )  # fmt: skip
 
 
@@ -152,4 +153,5 @@ def in_functions(
         moments = (*select(stands, (means, squares), moments[:2]), count - (not bool(stands)))
     named = {name: np.asarray(array) for name, array in w.items()}
     undone = int(state.clock.undone_steps)
-    return Run(named, int(state.clock.steps), predicted, undone, state)
+    ended = state.evidence
+    return Run(named, int(state.clock.steps), predicted, undone, state, evidence=ended)

@@ -1,15 +1,24 @@
 """Placebo forecasts: as long as the real ones, in directions that mean nothing."""
 
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 import pytest
+import torch
 from cases import PREDICTOR_CASES
 from loops import Bench, make_config
 
-from hybrid_predict import ConfigError, MomentumPredictor, Phase
-from hybrid_predict.testing import check_predictor
-from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast
+from hybrid_predict import ConfigError, ContractError, FittedPredictor, MomentumPredictor, Phase
+from hybrid_predict.forecast.predictors import AbstractPredictor, PredictorState
+from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.testing import check_placebos, check_predictor
+from hybrid_predict.testing.placebos import (
+    NegatedForecast,
+    RandomForecast,
+    ShuffledForecast,
+    StaleForecast,
+)
 from hybrid_predict.testing.predictors import History, same, steps
 
 PLACEBOS = {"random": RandomForecast, "negated": NegatedForecast}
@@ -118,3 +127,40 @@ def test_a_predicted_step_moves_as_the_placebo_says():
     assert negated == pytest.approx({name: -x for name, x in plain.items()}, rel=0.1)
     assert random != pytest.approx(plain, rel=0.1)
     assert random != pytest.approx(negated, rel=0.1)
+
+
+@dataclass(frozen=True)
+class Constant(AbstractPredictor):
+    """Forecasts the same movement in every step."""
+
+    def init(self, names, like, backend):
+        return PredictorState(tuple(names), {"same": [torch.ones_like(x) for x in like]})
+
+    def observe(self, state, displacement, backend):
+        state.count += 1
+
+    def forecast(self, state, rates):
+        return WeightDelta(state.names, tuple(state.arrays["same"]), tuple(1.0 * r for r in rates))
+
+
+NOTHING_KNOWN = {
+    "random": RandomForecast(),
+    "random, in every step another": RandomForecast(hold=1, seed=3),
+    "negated": NegatedForecast(),
+    "backwards": MomentumPredictor(coefficient=-1.0),
+    "shuffled": ShuffledForecast(),
+    "stale": StaleForecast(),
+    "zero": MomentumPredictor(coefficient=0.0),
+    "constant": Constant(),
+}
+
+
+@pytest.mark.parametrize("predictor", NOTHING_KNOWN.values(), ids=NOTHING_KNOWN.keys())
+def test_a_predictor_that_cannot_be_told_from_its_placebos_fails(predictor):
+    with pytest.raises(ContractError, match="skill of its own, which placebos do not have"):
+        check_placebos(predictor, steps=200)
+
+
+@pytest.mark.parametrize("predictor", [MomentumPredictor(), FittedPredictor()], ids=repr)
+def test_a_real_predictor_passes(predictor):
+    check_placebos(predictor, steps=100)

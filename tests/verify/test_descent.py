@@ -1,0 +1,118 @@
+"""The test over many verdicts: what counts, what ends predicted steps, and how often by mistake."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hybrid_predict.verify.descent import LEVEL, MOST_LOST, Evidence, Slopes, weigh
+
+NAN, INF = math.nan, math.inf
+
+DOWNHILL = Slopes(-2.0, 4.0, -3.0, 9.0)
+"""Both movements go downhill, each by 1 per unit of length."""
+
+UPHILL = DOWNHILL._replace(product=2.0)
+
+
+def verdicts_until_the_end(slopes, evidence=None, most=1000):
+    evidence = evidence or Evidence()
+    for count in range(1, most + 1):
+        evidence = weigh(evidence, slopes)
+        if evidence.ended:
+            return count
+    return None
+
+
+def test_steps_that_always_go_uphill_end_after_six_verdicts():
+    assert verdicts_until_the_end(UPHILL) == 6
+
+
+def test_steps_that_always_go_downhill_never_end():
+    assert verdicts_until_the_end(DOWNHILL) is None
+
+
+@pytest.mark.parametrize("before", [1, 10, 100, 1000])
+def test_steps_that_turn_bad_late_end_a_few_verdicts_later(before):
+    evidence = Evidence()
+    for _ in range(before):
+        evidence = weigh(evidence, DOWNHILL)
+    # A test that begins at verdict t has the share 1 / (t (t + 1)) of the wealth.
+    most = math.log((before + 1) * (before + 2) / LEVEL) / math.log(2.5) + 1
+    assert 6 <= verdicts_until_the_end(UPHILL, evidence) <= most
+
+
+@pytest.mark.parametrize("factor", [1e-12, 1.0, 1e12])
+@pytest.mark.parametrize(("share", "lost"), [(0.99, True), (1.01, False), (-1.0, True)])
+def test_the_limit_is_a_share_of_the_full_step_s_own_steepness(share, lost, factor):
+    slopes = Slopes(-2.0 * 0.2 * share * factor, 4.0, -3.0 * factor, 9.0)
+    assert (weigh(Evidence(), slopes).wealth > 0.5) is lost
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"own_product": 3.0},
+        {"own_product": 0.0},
+        {"own_product": NAN},
+        {"own_square": 0.0},
+        {"own_square": INF},
+        {"square": 0.0, "product": 0.0},
+        {"square": INF},
+        {"square": NAN},
+        {"product": NAN},
+        {"product": INF},
+        {"product": -INF},
+    ],
+    ids=str,
+)
+def test_what_tells_nothing_does_not_count(changes):
+    evidence = weigh(Evidence(), UPHILL)
+    assert weigh(evidence, UPHILL._replace(**changes)) == evidence
+
+
+def test_an_end_is_final():
+    evidence = Evidence()
+    for slopes in [UPHILL] * 6 + [DOWNHILL] * 50:
+        evidence = weigh(evidence, slopes)
+    assert evidence.ended == 1.0
+    assert evidence.wealth < 1.0
+
+
+def share_ended(chance, runs=4000, verdicts=300):
+    """Share of simulated runs that the test ends, for verdicts that are lost by this chance."""
+    lost = np.random.default_rng(0).random((verdicts, runs)) < chance
+    evidence = Evidence(*np.zeros((3, runs)))
+    for row in lost:
+        product = np.where(row, UPHILL.product, DOWNHILL.product)
+        evidence = weigh(evidence, DOWNHILL._replace(product=product))
+    return evidence.ended.mean()
+
+
+def test_sound_steps_end_no_more_often_than_stated():
+    assert share_ended(MOST_LOST) <= LEVEL
+    assert share_ended(0.1) <= LEVEL / 100
+
+
+def test_steps_that_go_downhill_only_by_chance_end():
+    assert share_ended(0.5) > 0.99
+
+
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("bits", [32, 64])
+def test_every_library_finds_the_same_evidence(library, bits):
+    xp = torch if library == "torch" else pytest.importorskip(f"{library}")
+    xp = xp.numpy if library == "jax" else xp
+    if library == "jax" and bits == 64:
+        pytest.skip("needs a switch of the whole process")
+    make = xp.tensor if library == "torch" else xp.asarray
+    dtype = getattr(xp, f"float{bits}")
+    ours = Evidence(*(make(x, dtype=dtype) for x in Evidence()))
+    theirs = Evidence()
+    odd = UPHILL._replace(own_product=NAN)
+    for slopes in [UPHILL, DOWNHILL, odd, UPHILL, UPHILL, UPHILL, UPHILL, UPHILL, UPHILL]:
+        ours = weigh(ours, Slopes(*(make(x, dtype=dtype) for x in slopes)))
+        theirs = weigh(theirs, slopes)
+        assert [float(x) for x in ours] == pytest.approx(list(theirs), rel=1e-6)
+    assert theirs.ended == 1.0

@@ -1,0 +1,176 @@
+"""Predicted steps that do not go downhill end in a run; those along the drift do not."""
+
+import copy
+
+import pytest
+import torch
+from loops import SPOILERS, Bench, make_config, same_bits
+from torch import nn
+
+from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Verdict
+from hybrid_predict.forecast.predictors import MomentumPredictor
+from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast, ShuffledForecast
+from hybrid_predict.verify.descent import ENDED
+
+MOST = 10
+"""Verdicts until placebos have ended."""
+
+
+def momentum(coefficient=0.5):
+    return MomentumPredictor(coefficient=coefficient, gated=False)
+
+
+PLACEBOS = {
+    "negated": NegatedForecast(inner=momentum(), gated=False),
+    "negated fitted": NegatedForecast(inner=FittedPredictor(gated=False), gated=False),
+    "four times the drift, negated": momentum(-4.0),
+    "random": RandomForecast(inner=momentum(1.0), gated=False),
+    "shuffled": ShuffledForecast(inner=momentum(1.0), gated=False),
+}
+REAL = {
+    "half": momentum(),
+    "whole": momentum(1.0),
+    "fitted": FittedPredictor(gated=False),
+}
+
+
+class Task:
+    """A small net on noisy targets."""
+
+    def __init__(self, predictor, sign=1.0, **settings):
+        torch.manual_seed(0)
+        layers = [nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1)]
+        self.net, self.sign = nn.Sequential(*layers), sign
+        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=3e-3, maximize=sign < 0)
+        options = {"total_steps": 150, "max_overhead": 1e9, **settings}
+        config = HybridConfig(predictors={"hidden": predictor}, **options)
+        self.engine = HybridEngine(self.net, self.optimizer, config)
+
+    def step(self):
+        generator = torch.Generator().manual_seed(self.engine.clock.full_steps)
+        x = torch.randn(32, 16, generator=generator)
+        noise = 0.3 * torch.randn(32, 1, generator=generator)
+        self.engine.before_step()
+        loss = (self.net(x) - x.sum(1, keepdim=True).sin() - noise).square().mean()
+        (self.sign * loss).backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return self.engine.after_step(loss)
+
+    def finish(self):
+        records = []
+        while not self.engine.done:
+            records.append(self.step())
+        return records
+
+    @property
+    def ended(self):
+        return ENDED in [event["reason"] for event in self.engine.ledger.events]
+
+
+every_way = pytest.mark.parametrize(
+    "settings",
+    [{}, {"updates": {}}, {"lag": 4}, {"sign": -1.0}, {"history_dtype": "bfloat16"}],
+    ids=["corrected", "not corrected", "read late", "maximized", "16 bits"],
+)
+
+
+@every_way
+@pytest.mark.parametrize("predictor", PLACEBOS.values(), ids=PLACEBOS.keys())
+def test_placebos_end_within_ten_verdicts(predictor, settings):
+    task = Task(predictor, **settings)
+    records = task.finish()
+    verifying = [r.step for r in records if r.predicted]
+    assert 6 <= len(verifying) <= MOST
+    assert task.ended
+    ledger = task.engine.ledger
+    assert (ledger.steps, ledger.predicted_steps) == (150, len(verifying))
+    assert ledger.corrected_steps > verifying[-1] + 50 or "updates" in settings
+
+
+@every_way
+@pytest.mark.parametrize("predictor", REAL.values(), ids=REAL.keys())
+def test_forecasts_along_the_drift_do_not_end(predictor, settings):
+    task = Task(predictor, **settings)
+    task.finish()
+    assert not task.ended
+    assert task.engine.ledger.predicted_steps == 50
+    assert task.engine._run.verifier.evidence.verdicts == 50
+
+
+@pytest.mark.parametrize("gated", [True, False])
+def test_what_is_measured_changes_no_weight(gated, monkeypatch):
+    def weights(seen):
+        task = Task(FittedPredictor(gated=gated))
+        if not seen:
+            for group in task.engine._forecaster.groups:
+                monkeypatch.setattr(group, "pop_slopes", lambda: [])
+        task.finish()
+        assert task.engine.ledger.predicted_steps > 0
+        assert bool(task.engine._run.verifier.evidence.verdicts) is seen
+        return list(task.net.parameters())
+
+    assert same_bits(weights(True), weights(False))
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_evidence_is_resumed_bit_for_bit(lag):
+    whole = Task(PLACEBOS["negated"], lag=lag)
+    records = [whole.step() for _ in range(15)]
+    assert 0 < sum(r.predicted for r in records) < 6  # in the middle of the test
+    parts = whole.engine, whole.net, whole.optimizer
+    saved = copy.deepcopy([part.state_dict() for part in parts])
+    other = Task(PLACEBOS["negated"], lag=lag)
+    for part, state in zip((other.engine, other.net, other.optimizer), saved, strict=True):
+        part.load_state_dict(state)
+    steps = [[(r.step, r.predicted, r.verdict) for r in task.finish()] for task in (whole, other)]
+    assert steps[0] == steps[1]
+    assert whole.ended and other.ended
+    evidence = [task.engine._run.verifier.evidence for task in (whole, other)]
+    assert evidence[0] == evidence[1]
+    assert same_bits(list(whole.net.parameters()), list(other.net.parameters()))
+
+
+@pytest.mark.parametrize("damaged", [[], [1.0, 0.5], [-1.0, 0.5, 0.0], [1.0, float("nan"), 0.0]])
+def test_damaged_evidence_is_refused(damaged):
+    task = Task(momentum())
+    task.step()
+    state = task.engine.state_dict()
+    state["verdicts"]["evidence"] = damaged
+    with pytest.raises(CheckpointError, match="expected finite evidence"):
+        task.engine.load_state_dict(state)
+
+
+def test_steps_of_no_length_do_not_count():
+    task = Task(momentum(0.0))
+    task.finish()
+    assert task.engine.ledger.predicted_steps == 50
+    assert task.engine._run.verifier.evidence.verdicts == 0.0
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused"])
+def test_undone_steps_do_not_count(optimizer):
+    bench = Bench(make_config(total_steps=60), optimizer=optimizer)
+    records = [*bench.train(7), bench.step(SPOILERS["nan-loss"]), *bench.finish()]
+    verdicts = [r.verdict for r in records if r.predicted]
+    assert verdicts.count(Verdict.UNDONE) == 1
+    counted = bench.engine._run.verifier.evidence.verdicts
+    assert counted == verdicts.count(Verdict.STANDS)
+
+
+def test_every_optimizer_adds_what_its_predicted_steps_were():
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 2))
+    first, *others = net.parameters()
+    optimizers = [torch.optim.AdamW(own, lr=3e-3) for own in ([first], others)]
+    config = HybridConfig(total_steps=90, max_overhead=1e9, predictors={"hidden": momentum(-1.0)})
+    engine = HybridEngine(net, optimizers, config)
+    while not engine.done:
+        engine.before_step()
+        loss = net(torch.randn(16, 8)).square().mean()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        engine.after_step(loss)
+    assert engine.ledger.predicted_steps == 6
