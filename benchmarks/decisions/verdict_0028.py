@@ -31,13 +31,13 @@ RESULTS = Path(__file__).parents[2] / "docs" / "results" / "verdict-0028.json"
 RATES = (3e-4, 3e-3, 1e-2)
 """A small learning rate, one near the best of every task, and a large one."""
 
-STEPS, KNOWN, FRESH = 120, 1, 100
+STEPS, KNOWN, FRESH = 120, 1, 1000
 """Steps of a run; seeds that the rule was chosen by; the first of the other seeds."""
 
 THRESHOLDS = (0.0, 0.1, 0.2, 0.3)
 
-RUNS = {"half the drift": 100, "the drift": 100, "fitted": 20}
-"""Seeds per task in which real forecasts may be ended by mistake."""
+RUNS = {"half the drift": 50, "the drift": 50, "fitted": 10}
+"""Seeds in which real forecasts may be ended by mistake, per task, corrected and not."""
 
 
 def _momentum(coefficient: float) -> MomentumPredictor:
@@ -111,11 +111,22 @@ TASKS = {"noisy": noisy, "digits": digits, "full batch": full_batch}
 
 
 class Found(NamedTuple):
-    """A run: what its verifying steps measured, their number, its end, and its last loss."""
+    """A run: what its verifying steps measured, their number, and how it ended.
+
+    Args:
+        rows: Alignment with the gradient, and both steepnesses, of each.
+        verdicts: Their number.
+        ended: Whether the test ended predicted steps.
+        highest: Largest evidence against them; 100 ends them.
+        undone: Predicted steps that single verdicts have undone.
+        loss: Mean of the last 20.
+    """
 
     rows: list[tuple[float, ...]]
     verdicts: int
     ended: bool
+    highest: float
+    undone: int
     loss: float
 
 
@@ -140,12 +151,13 @@ def run(
     settings |= {"predictors": {"hidden": predictor}} if predictor else {"speedup": 1}
     config = HybridConfig(total_steps=STEPS, max_overhead=1e9, **settings)
     engine, rows, losses = HybridEngine(net, optimizer, config), [], []
-    verifier, verdicts = engine._run.verifier, 0
+    verifier, verdicts, highest = engine._run.verifier, 0, 0.0
     learn = verifier.learn
 
     def recorded(measured: Any, judgement: Any) -> None:
-        nonlocal verdicts
+        nonlocal verdicts, highest
         learn(measured, judgement)
+        highest = max(highest, float(verifier.evidence.wealth))
         if measured.slopes is not None:
             verdicts += 1
             alignments = list(measured.info.alignments.values())
@@ -162,7 +174,8 @@ def run(
         optimizer.zero_grad()
         engine.after_step(loss)
         losses.append(loss.item())
-    return Found(rows, verdicts, bool(verifier.evidence.ended), float(np.mean(losses[-20:])))
+    ended, undone = bool(verifier.evidence.ended), engine.ledger.undone_steps
+    return Found(rows, verdicts, ended, highest, undone, float(np.mean(losses[-20:])))
 
 
 def _steepness(slopes: Slopes) -> tuple[float, float]:
@@ -193,6 +206,7 @@ def distributions() -> list[dict[str, Any]]:
                         "ratio_quantiles": _quantiles(ratio),
                         "own_uphill": float(np.mean(rows[:, 2] <= 0)),
                         "below": [round(float(np.mean(ratio < x)), 4) for x in THRESHOLDS],
+                        "verdicts": len(rows), "undone": sum(each.undone for each in runs),
                         "loss": float(np.mean([each.loss for each in runs])),
                     })  # fmt: skip
     return found
@@ -231,6 +245,7 @@ def mistakes() -> list[dict[str, Any]]:
                     "verdicts": sum(each.verdicts for each in runs),
                     "not_downhill": float(np.mean(rows[:, 1] < STEEPNESS * rows[:, 2])),
                     "ended": sum(each.ended for each in runs),
+                    "highest": max(each.highest for each in runs),
                 })  # fmt: skip
                 print(found[-1], flush=True)
     return found

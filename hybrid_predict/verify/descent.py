@@ -8,9 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, final
 
-STEEPNESS = 0.2
+STEEPNESS = 0.1
 """A predicted step goes downhill if it is at least this steep, as a share of the full step's own
-steepness. Nearly all forecasts along the drift were, and no placebo was (decision 28)."""
+steepness. Nearly all forecasts along the drift are, placebos only by chance (decision 28)."""
 
 MOST_LOST = 0.2
 """Largest share of verdicts in which sound predicted steps do not go downhill."""
@@ -63,7 +63,7 @@ def weigh(evidence: Evidence, slopes: Slopes) -> Evidence:
 
     .. math::
         x_t = \Bigl[ \frac{-\langle m, \Delta \rangle}{\|\Delta\|} <
-        \frac15 \, \frac{-\langle m, D \rangle}{\|D\|} \Bigr], \qquad
+        \frac{1}{10} \, \frac{-\langle m, D \rangle}{\|D\|} \Bigr], \qquad
         W_t = \Bigl(W_{t-1} + \frac{1}{t (t + 1)}\Bigr)
         \Bigl(\frac{1/2}{1/5}\Bigr)^{x_t} \Bigl(\frac{1/2}{4/5}\Bigr)^{1 - x_t}
 

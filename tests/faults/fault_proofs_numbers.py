@@ -278,10 +278,10 @@ NUMBERS = [
     Fault("Numbers", "forecasts 30 times too long, with the right or the wrong sign", "Predicted "
           "steps are undone or pause, and the run falls back; weights stay finite. A forecast that "
           "is only slightly wrong raises no alarm.", too_far),
-    Fault("Numbers", "forecasts that point the wrong way, or nowhere", "One verdict lets them stand, "
-          "as nothing explodes. After six verdicts in which they do not go downhill, predicted steps "
-          "end for the rest of the run, with a warning; updates are corrected all the same.",
-          wrong_way),
+    Fault("Numbers", "forecasts that point the wrong way, or nowhere", "Each verdict lets them "
+          "stand, as nothing explodes. After six or a few more verdicts in which they do not go "
+          "downhill, predicted steps end for the rest of the run, with a warning; updates are "
+          "corrected all the same.", wrong_way),
     Fault("Numbers", "the mean loss stands above that of the warm-up for 32 full steps, by at "
           "least a fifth of it and at least one standard deviation of single losses",
           f"{FALLS_BACK} A rise that is smaller than the noise from step to step is not seen.",

@@ -46,7 +46,7 @@ def test_steps_that_turn_bad_late_end_a_few_verdicts_later(before):
 @pytest.mark.parametrize("factor", [1e-12, 1.0, 1e12])
 @pytest.mark.parametrize(("share", "lost"), [(0.99, True), (1.01, False), (-1.0, True)])
 def test_the_limit_is_a_share_of_the_full_step_s_own_steepness(share, lost, factor):
-    slopes = Slopes(-2.0 * 0.2 * share * factor, 4.0, -3.0 * factor, 9.0)
+    slopes = Slopes(-2.0 * 0.1 * share * factor, 4.0, -3.0 * factor, 9.0)
     assert (weigh(Evidence(), slopes).wealth > 0.5) is lost
 
 
