@@ -45,9 +45,12 @@ class WeightDelta:
 
     def of(self, names: Sequence[str]) -> WeightDelta:
         """Return the part of the movement that concerns these parameters."""
-        columns = zip(self.names, self.directions, self.factors, strict=True)
-        kept = [column for column in columns if column[0] in names]
-        return WeightDelta(*(tuple(column[k] for column in kept) for k in range(3)))
+        kept = [k for k, name in enumerate(self.names) if name in names]
+        return WeightDelta(
+            tuple(self.names[k] for k in kept),
+            tuple(self.directions[k] for k in kept),
+            tuple(self.factors[k] for k in kept),
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the movement of each parameter as a new tensor, by name."""

