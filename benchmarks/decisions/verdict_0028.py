@@ -122,7 +122,7 @@ class Found(NamedTuple):
         loss: Mean of the last 20.
     """
 
-    rows: list[tuple[float, ...]]
+    rows: list[tuple[float, float, float]]
     verdicts: int
     ended: bool
     highest: float
