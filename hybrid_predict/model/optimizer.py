@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -10,6 +11,7 @@ from typing import Any, Protocol, final
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
@@ -268,7 +270,10 @@ class OptimizerWrapper:
         return {key: own for k in indices for key, own in self.options(k).items()}
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
-        """Call a listener before and after every update, until the handles are removed.
+        """Call a listener right before and right after every update, until the handles are removed.
+
+        Other hooks see, and may change, gradients before the listener and weights after it,
+        whenever they were registered.
 
         Args:
             listener: Function that returns the listener, or None if it no longer exists, such as a
@@ -276,8 +281,11 @@ class OptimizerWrapper:
         """
         handles = []
         for index, optimizer in enumerate(self.optimizers):
-            handles.append(optimizer.register_step_pre_hook(_pre_hook(index, listener)))
-            handles.append(optimizer.register_step_post_hook(_post_hook(index, listener)))
+            before = optimizer.register_step_pre_hook(_pre_hook(index, listener))
+            after = optimizer.register_step_post_hook(_post_hook(index, listener))
+            # It runs before the optimizer's own hooks, whose order cannot change while they run.
+            first = register_optimizer_step_pre_hook(_keep_innermost(optimizer, before, after))
+            handles += [before, after, first]
         return handles
 
 
@@ -299,6 +307,23 @@ def rate_of(group: Mapping[str, Any]) -> float | Tensor:
     """Return a group's learning rate: a number, or a tensor if reading it would wait."""
     rate = group["lr"]
     return rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
+
+
+def _keep_innermost(
+    optimizer: Optimizer, before: RemovableHandle, after: RemovableHandle
+) -> Callable[..., None]:
+    """Return a hook that makes one hook of an optimizer the last before, one the first after."""
+    own = weakref.ref(optimizer)
+
+    def hook(updating: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if own() is not updating:
+            return
+        for handle, last in ((before, True), (after, False)):
+            hooks = handle.hooks_dict_ref() or {}
+            if handle.id in hooks and next((reversed if last else iter)(hooks)) != handle.id:
+                hooks.move_to_end(handle.id, last)
+
+    return hook
 
 
 def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., Any]:

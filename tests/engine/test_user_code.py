@@ -181,6 +181,72 @@ def test_entries_that_a_gradient_hook_keeps_still_never_move(name):
     assert int((model[2].weight[MASK == 1] != 0).sum()) > 0
 
 
+def keep_masked(model, optimizer, when):
+    """Mask the gradient of a weight in a hook of the optimizer, or in that of its closure."""
+
+    def masking(*_):
+        model[2].weight.grad.mul_(MASK)
+
+    def masking_later(_, args, kwargs):
+        def masked():
+            loss = args[1]()
+            masking()
+            return loss
+
+        return (args[0], masked), kwargs
+
+    optimizer.register_step_pre_hook(masking_later if when == "around the closure" else masking)
+
+
+@pytest.mark.parametrize("when", ["before the engine", "after the engine", "in the first step",
+                                  "around the closure"])  # fmt: skip
+def test_gradients_are_read_as_the_optimizer_sees_them(when):
+    model = autoencoder()
+    with torch.no_grad():
+        model[2].weight.mul_(MASK)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.0)
+    if when == "before the engine":
+        keep_masked(model, optimizer, when)
+    engine = HybridEngine(model, optimizer, HybridConfig(total_steps=30, predictors=UNGATED))
+    if when in ("after the engine", "around the closure"):
+        keep_masked(model, optimizer, when)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(batch(0)) - batch(0)).square().mean()
+        loss.backward()
+        if when == "in the first step" and not engine.ledger.full_steps:
+            keep_masked(model, optimizer, when)
+        return loss
+
+    while not engine.done:
+        engine.before_step()
+        if when == "around the closure":
+            loss = optimizer.step(closure)
+        else:
+            loss = closure()
+            optimizer.step()
+        engine.after_step(loss)
+    assert engine.ledger.corrected_steps > 10
+    assert int((model[2].weight[MASK == 0] != 0).sum()) == 0
+    assert int((model[2].weight[MASK == 1] != 0).sum()) > 0
+
+
+def test_weights_edited_in_an_older_hook_after_the_update_stay_edited():
+    model = autoencoder()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2)
+    optimizer.register_step_post_hook(lambda *_: clamp(model[2].weight))
+    engine = HybridEngine(model, optimizer, HybridConfig(total_steps=20, speedup=1))
+    while not engine.done:
+        engine.before_step()
+        loss = (model(batch(0)) - batch(0)).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        engine.after_step(loss)
+        assert model[2].weight.abs().max().item() <= 0.1 + 1e-7
+
+
 class Freeing(torch.optim.Optimizer):
     """Plain gradient descent that takes the gradients away in its update."""
 
