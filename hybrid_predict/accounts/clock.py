@@ -94,6 +94,11 @@ class Clock:
         return self.steps >= self.total
 
     @property
+    def over(self) -> bool:
+        """Whether all further full steps are plain training."""
+        return self.plain or self.done
+
+    @property
     def position(self) -> int:
         """Index of the next step, from 0, if all predicted steps with an unread verdict stand."""
         return self.steps + self.unread
@@ -116,7 +121,7 @@ class Clock:
             predicted: Number of predicted steps that were made right before it.
             waiting: Whether predicted steps need skill that is not known yet.
         """
-        if self.plain:
+        if self.over:
             return Phase.PLAIN
         if predicted:
             return Phase.PREDICT
@@ -141,12 +146,13 @@ class Clock:
             undone: Number of predicted steps that were undone.
 
         Returns:
-            The ticks: 1 + ``standing``.
+            The ticks: 1 + ``standing``, but none beyond the run's length.
         """
+        left = max(0, self.total - self.steps)
         self.unread -= standing + undone
         self.full_steps += 1
         self.steps += 1 + standing
-        return 1 + standing
+        return min(1 + standing, left)
 
     @property
     def closing(self) -> bool:

@@ -129,10 +129,12 @@ class HybridEngine(Uncopied):
 
     @property
     def _watching(self) -> bool:
-        return self._attached and self._finalizer.alive and not self.clock.plain
+        return self._attached and self._finalizer.alive and not self.clock.over
 
     def before_step(self) -> None:
         """Open a full step, and take the predicted steps that are due before it.
+
+        Full steps after the run's last one are plain training without ticks.
 
         Raises:
             UsageError: If an optimizer has updated since the last ``before_step``, and

@@ -23,7 +23,8 @@ class StepRecord:
         step: Number of this full step, from 1.
         phase: Its phase; ``predict`` if predicted steps came right before it.
         ticks: Number of steps that the run advanced: 1, plus the predicted steps whose verdict was
-            read in this call and let them stand. Call ``scheduler.step()`` as often.
+            read in this call and let them stand; 0 after the run's last step. Call
+            ``scheduler.step()`` as often.
         predicted: Number of predicted steps taken right before this full step.
         read_step: Number of the full step that the measurements belong to, or None if none was
             read.

@@ -33,6 +33,12 @@ from hybrid_predict.verify.verifier import Verifier
 
 logger = ranks.rank_zero_logger(__name__)
 
+OVER = (
+    "the loop goes on after the run's last step: this is plain training, and the schedule stays at "
+    "its end (leave the loop when engine.done is True)"
+)
+"""Event of the ledger: full steps after ``total_steps``."""
+
 PATIENCE = 32
 """Number of full steps in which graphs are walked for optimizers that have not updated."""
 
@@ -188,6 +194,8 @@ class Run:
         if not step.reported:
             counts[Verdict.UNDONE] += step.predicted
         ticks = self.clock.advance(counts[Verdict.STANDS], counts[Verdict.UNDONE])
+        if not ticks:
+            self.record_event(OVER, logging.WARNING, step.number)
         ledger = self.ledger
         ledger.full_steps, ledger.steps = self.clock.full_steps, self.clock.steps
         ledger.predicted_steps = ledger.steps - ledger.full_steps

@@ -305,12 +305,13 @@ def _followed(
 
 def _ticked(state: HybridState, groups: Any, skills: Any) -> HybridState:
     xp, clock = namespace(state.stands), state.clock
-    ticks = 1 + xp.where(state.stands, state.predicted, 0 * state.predicted)
+    standing = xp.where(state.stands, state.predicted, 0 * state.predicted)
+    steps = xp.maximum(clock.steps, xp.minimum(clock.steps + 1 + standing, clock.total))
     new = clock._replace(
-        ticks=ticks,
-        steps=clock.steps + ticks,
+        ticks=steps - clock.steps,
+        steps=steps,
         full_steps=clock.full_steps + 1,
-        undone_steps=clock.undone_steps + state.predicted - (ticks - 1),
+        undone_steps=clock.undone_steps + state.predicted - standing,
     )
     return state._replace(
         groups=groups, skills=skills, clock=new, predicted=0 * state.predicted,

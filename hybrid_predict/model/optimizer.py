@@ -319,7 +319,7 @@ def _keep_innermost(
         if own() is not updating:
             return
         for handle, last in ((before, True), (after, False)):
-            hooks = handle.hooks_dict_ref() or {}
+            hooks: Any = handle.hooks_dict_ref() or {}
             if handle.id in hooks and next((reversed if last else iter)(hooks)) != handle.id:
                 hooks.move_to_end(handle.id, last)
 

@@ -1,5 +1,6 @@
 """A run of N steps takes fewer full steps, and weights move between them as forecast."""
 
+import copy
 from itertools import pairwise
 
 import pytest
@@ -231,3 +232,27 @@ def test_the_last_step_is_a_full_one_and_the_first_as_well():
         records = bench.finish()
         assert records[0].predicted == 0
         assert sum(record.ticks for record in records) == total
+
+
+@pytest.mark.parametrize("changes", [{}, {"speedup": 1}, {"enabled": False}, {"lag": 3}], ids=str)
+def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing(changes):
+    bench = Bench(make_config(**changes))
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(bench.optimizer, 0.01, total_steps=30)
+    ticks = sum(record.ticks for record in bench.finish())
+    plain = Bench()
+    plain.taken = bench.taken
+    plain.model.load_state_dict(copy.deepcopy(bench.model.state_dict()))
+    plain.optimizer.load_state_dict(copy.deepcopy(bench.optimizer.state_dict()))
+    for each in (bench, plain):
+        torch.manual_seed(3)
+        records = each.train(5)
+        if each is bench:
+            assert {(r.ticks, r.phase.value, r.predicted) for r in records} == {(0, "plain", 0)}
+    for _ in range(ticks):
+        scheduler.step()  # raises after total_steps
+    assert ticks == 30
+    for p, q in zip(bench.model.parameters(), plain.model.parameters(), strict=True):
+        assert torch.equal(p, q)
+    (told,) = [e for e in bench.engine.ledger.events if "leave the loop" in e["reason"]]
+    assert told["count"] == 5
+    assert bench.engine.ledger.steps == 35  # what was done beyond the run is not hidden

@@ -88,6 +88,12 @@ def test_fit_trains_until_the_run_is_done():
     assert (ledger.full_steps, ledger.predicted_steps, ledger.steps) == (20, 10, 30)
 
 
+def test_a_trainer_that_goes_on_after_its_run_leaves_the_schedule_at_its_end():
+    shop = Workshop(make_config(), scheduled=True)
+    results = shop.steps(40)
+    assert shop.scheduler.last_epoch == 30 == sum(r.record.ticks for r in results)
+
+
 def test_fit_ends_with_its_batches():
     shop = Workshop(make_config())
     assert shop.trainer.fit(range(4)).full_steps == 4

@@ -87,6 +87,8 @@ def scheduler_used_up(tmp_path, monkeypatch):
         assert steps == total
         assert bench.engine.done is not short
         check_consistent(bench)
+        if not short:  # a loop by epochs goes on until its epoch ends
+            assert [bench.step().ticks for _ in range(3)] == [0] * 3
 
 
 class Server:
@@ -332,7 +334,8 @@ AROUND = [
           "counts steps, not data.", loader_repeats),
     Fault("Data and schedules", "a scheduler's `total_steps` are nearly used up", "Ticks never "
           "pass the run's length, so a scheduler of that length is stepped to its end and not "
-          "beyond. One that is shorter raises its own error, between full steps.",
+          "beyond. Full steps after the last one are plain training without ticks, and the ledger "
+          "says so. A scheduler that is shorter raises its own error, between full steps.",
           scheduler_used_up),
     Fault("MLflow", "the server is down", "Training goes on, with one warning; what is logged "
           "waits and is sent in order when the server returns.", server_down),

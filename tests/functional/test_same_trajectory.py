@@ -7,9 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from functional_loops import KINDS, Run, in_functions, in_the_engine
+from functional_loops import (
+    KINDS,
+    Run,
+    batch,
+    in_functions,
+    in_the_engine,
+    loss_and_gradients,
+    weights,
+)
 
 from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict.functional import correct, predict, verify
 
 pytest.importorskip("array_api_compat")
 
@@ -99,3 +108,17 @@ def test_what_cannot_stand_is_undone_as_in_the_engine(library: str) -> None:
     assert ours.predicted == theirs.predicted != full.predicted
     for name, wanted in theirs.weights.items():
         np.testing.assert_allclose(ours.weights[name], wanted, rtol=0, atol=1e-10)
+
+
+def test_calls_after_the_run_s_last_step_leave_the_update_and_the_clock_alone() -> None:
+    settings = config(predictors=UNGATED)
+    state = in_functions(settings).state
+    w = {name: np.asarray(x) for name, x in weights().items()}
+    for _ in range(3):
+        moved, state = predict(state, w, 0.1, config=settings)
+        _, gradients = loss_and_gradients(moved, *batch(0))
+        _, state = verify(state, gradients)
+        after = {name: x - 0.1 * gradients[name] for name, x in moved.items()}
+        w, state = correct(state, gradients, moved, after, 0.1, config=settings)
+        assert all(np.array_equal(w[name], after[name]) for name in w)
+        assert (int(state.clock.steps), int(state.clock.ticks)) == (90, 0)
