@@ -39,6 +39,9 @@ OVER = (
 )
 """Event of the ledger: full steps after ``total_steps``."""
 
+NOTHING = "there is nothing to predict: no trained parameter is of a kind in predictors"
+"""Event of the ledger: predicted steps are planned, but there is nothing to forecast."""
+
 PATIENCE = 32
 """Number of full steps in which graphs are walked for optimizers that have not updated."""
 
@@ -85,11 +88,11 @@ class Run:
             logger.log(level, "Full step %d: %s.", step, reason)
 
     def log_left_out(self) -> None:
-        """Log which parameters are left to the optimizer, and whether none can be predicted."""
-        for reason in sorted(self.forecaster.left_out):
-            self.record_event(reason, logging.WARNING)
+        """Log once what is left to the optimizer, and whether nothing can be predicted."""
+        reasons = set(self.forecaster.left_out)
         if self.clock.planned and not self.forecaster.predicts:
-            reason = "there is nothing to predict: no trained parameter is of a kind in predictors"
+            reasons.add(NOTHING)
+        for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
 
     def apply_budget(self, step: int | None = None) -> None:

@@ -85,6 +85,8 @@ class Forecaster:
         self._calls: Counter[int] = Counter()
         self._absent: dict[int, int] = {}
         self._layout: tuple[Any, ...] = ()
+        self._places: tuple[int, ...] = ()
+        self._shared: set[int] = set()
         self._budget: float | None = None
         self.block: int | None = None
         self.gate = Gate()
@@ -131,13 +133,16 @@ class Forecaster:
         self.refresh()
 
     def refresh(self) -> bool:
-        """Regroup if parameters were frozen, unfrozen, added or moved to other memory.
+        """Regroup if parameters were frozen, unfrozen or added, or share other memory than before.
 
         Returns:
             Whether anything has changed. What is known about unchanged tensors is kept.
         """
-        layout = () if self.idle else self._optimizer.layout()
-        if layout == self._layout:
+        if self.idle:
+            return False
+        layout, places = self._optimizer.layout(), self._optimizer.places()
+        moved, self._places = places != self._places, places
+        if layout == self._layout and not (moved and self._overlapping() != self._shared):
             return False
         self._layout = layout
         self._mapper.follow(self._optimizer.parameters(), self._optimizer.owners())
@@ -208,7 +213,7 @@ class Forecaster:
     def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
         columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,
                            strict=True))  # fmt: skip
-        shared = overlapping([shards.local(p) for _, p, _ in columns])
+        shared = self._shared = self._overlapping()
         rules = {
             id(p): self._optimizer.rule(index, group)
             for index, optimizer in enumerate(self._optimizer.optimizers)
@@ -237,6 +242,9 @@ class Forecaster:
             names.append(name)
             members.append(p)
         return list(parts.values())
+
+    def _overlapping(self) -> set[int]:
+        return overlapping([shards.local(p) for p in self._mapper.parameters])
 
     def groups_of(self, index: int) -> list[TensorGroup]:
         """Return the groups of one optimizer."""

@@ -119,13 +119,18 @@ class OptimizerWrapper:
         return list(unique.values())
 
     def layout(self) -> tuple[Any, ...]:
-        """Return a value that changes if parameters are added, frozen, unfrozen or moved."""
+        """Return a value that changes if parameters are added, frozen or unfrozen."""
         return tuple(
-            (id(p), p.requires_grad, shards.local(p).untyped_storage().data_ptr())
+            (id(p), p.requires_grad)
             for o in self.optimizers
             for group in o.param_groups
             for p in group["params"]
         )
+
+    def places(self) -> tuple[int, ...]:
+        """Return a value that changes if parameters move to other memory."""
+        own = map(shards.local, self.parameters())
+        return tuple(p.untyped_storage().data_ptr() for p in own)
 
     def momentum(self, index: int) -> float:
         """Return the momentum of an optimizer: ``betas[0]`` or ``momentum``, else 0.

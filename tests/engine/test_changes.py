@@ -9,6 +9,7 @@ from loops import make_config, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, Phase, UsageError
+from hybrid_predict.forecast.forecaster import Forecaster
 
 
 def net():
@@ -244,3 +245,62 @@ def test_matrices_whose_gradient_comes_and_goes_move_only_when_it_comes():
             moves[k % 2] += moved[k % 2]
     assert moves == [20, 20]
     assert engine.ledger.corrected_steps == 40
+
+
+def clamped(model, in_place):
+    for p in model.parameters():
+        p.data = p.data.clamp_(-0.3, 0.3) if in_place else p.data.clamp(-0.3, 0.3)
+
+
+def test_weights_in_new_memory_after_each_step_cost_no_regrouping(monkeypatch):
+    calls, runs, regroup = [], [], Forecaster.regroup
+
+    def counting(self, *args):
+        calls.append(self)
+        regroup(self, *args)
+
+    monkeypatch.setattr(Forecaster, "regroup", counting)
+    for in_place in (True, False):
+        model = net()
+        run = Run(model, adamw(model.parameters()))
+        while not run.engine.done:
+            run.step()
+            clamped(model, in_place)
+        runs.append((weights(model), run.engine.ledger.predicted_steps))
+    assert same_bits(*runs)
+    assert runs[0][1] > 0
+    assert len(calls) <= 4  # when the engine is made, and where the kinds are decided
+
+
+def test_the_same_reason_for_leaving_parameters_out_is_told_once():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 1))
+    config = HybridConfig(total_steps=90, kinds={"*": "vector"})
+    run = Run(model, sgd(model.parameters()), config)
+    for k in range(9):
+        model[0].weight.requires_grad_(bool(k % 2))
+        clamped(model, in_place=False)
+        run.step()
+    (event,) = run.engine.ledger.events
+    assert event["reason"].startswith("there is nothing to predict")
+    assert event["count"] == 1
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_memory_that_parameters_come_to_share_is_left_to_the_optimizer(in_place):
+    model = net()
+    run = Run(model, adamw(model.parameters()))
+    for _ in range(6):
+        run.step()
+        clamped(model, in_place)
+    groups = run.engine._forecaster.groups
+    assert any("2.weight" in group.names for group in groups)
+    model[4].weight.data = model[2].weight.data
+    run.step()
+    groups = run.engine._forecaster.groups
+    assert not any({"2.weight", "4.weight"} & set(group.names) for group in groups)
+    assert any("share memory" in event["reason"] for event in run.engine.ledger.events)
+    model[4].weight.data = model[2].weight.data.clone()
+    run.step()
+    groups = run.engine._forecaster.groups
+    assert {"2.weight", "4.weight"} <= {n for group in groups for n in group.names}
