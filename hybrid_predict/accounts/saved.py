@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
 
-STATE_VERSION = 10
+STATE_VERSION = 11
 
 _ENTRIES = {
     "version": int,

@@ -119,7 +119,7 @@ class HybridEngine(Uncopied):
 
     @property
     def done(self) -> bool:
-        """Whether the run has taken ``total_steps`` steps."""
+        """Whether the run has taken ``total_steps`` steps; what follows is plain training."""
         return self.clock.done
 
     @property
@@ -133,8 +133,6 @@ class HybridEngine(Uncopied):
 
     def before_step(self) -> None:
         """Open a full step, and take the predicted steps that are due before it.
-
-        Full steps after the run's last one are plain training without ticks.
 
         Raises:
             UsageError: If an optimizer has updated since the last ``before_step``, and
@@ -282,7 +280,7 @@ class HybridEngine(Uncopied):
             good = step.good(index)
             if self._operations.counting and self._operations.report():
                 self._run.apply_budget()  # before the first correction
-            if good is not False:
+            if good is not False and not self._run.futile:  # else nothing is allocated
                 gate, options = self._forecaster.gate, self.optimizer.options(index)
                 correct = not (self.clock.cooling or gate.locked)
                 for group in self._forecaster.groups_of(index):

@@ -14,6 +14,7 @@ from hybrid_predict.forecast.gate import Gate, make_gate
 from hybrid_predict.forecast.group import TensorGroup
 from hybrid_predict.forecast.plan import Plan
 from hybrid_predict.forecast.predictors import AbstractPredictor, make_predictor
+from hybrid_predict.forecast.projection import PROJECTED
 from hybrid_predict.forecast.skill import Skill
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.model.deltas import WeightDelta
@@ -84,8 +85,7 @@ class Forecaster:
         self._latest: dict[tuple[str, ...], Reading] = {}
         self._calls: Counter[int] = Counter()
         self._absent: dict[int, int] = {}
-        self._layout: tuple[Any, ...] = ()
-        self._places: tuple[int, ...] = ()
+        self._layout: tuple[Any, Any] = (), ()
         self._shared: set[int] = set()
         self._budget: float | None = None
         self.block: int | None = None
@@ -127,7 +127,7 @@ class Forecaster:
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
         """Group the tensors of other optimizers from now on."""
-        self._optimizer, self._layout = optimizer, ()
+        self._optimizer, self._layout = optimizer, ((), ())
         self._calls.clear()
         self._absent.clear()
         self.refresh()
@@ -140,11 +140,12 @@ class Forecaster:
         """
         if self.idle:
             return False
-        layout, places = self._optimizer.layout(), self._optimizer.places()
-        moved, self._places = places != self._places, places
-        if layout == self._layout and not (moved and self._overlapping() != self._shared):
-            return False
-        self._layout = layout
+        noted = PROJECTED in self.left_out or not any(group.projected for group in self.groups)
+        self.left_out |= set() if noted else {PROJECTED}
+        now = self._optimizer.layout(), self._optimizer.places()
+        before, self._layout = self._layout, now
+        if now == before or (now[0] == before[0] and self._overlapping() == self._shared):
+            return not noted
         self._mapper.follow(self._optimizer.parameters(), self._optimizer.owners())
         self.regroup()
         return True
@@ -339,7 +340,7 @@ class Forecaster:
     @property
     def carries(self) -> dict[str, Tensor]:
         """Kahan compensation of the half-precision weights, by parameter name."""
-        return {n: c for g in self.groups if g.carry for n, c in zip(g.names, g.carry, strict=True)}
+        return {n: c for g in self.groups for n, c in zip(g.names, g.memory.carry, strict=False)}
 
     def discard_updates(self) -> None:
         """Discard updates that were not finished."""

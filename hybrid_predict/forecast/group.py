@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from hybrid_predict.errors import CheckpointError, PredictorError
-from hybrid_predict.forecast.masks import optimizer_only, usable_gradients
+from hybrid_predict.forecast.masks import (
+    either,
+    optimizer_only,
+    unmoved,
+    usable_gradients,
+    without_gradient,
+)
+from hybrid_predict.forecast.memory import GroupMemory, load_window
 from hybrid_predict.forecast.plan import Plan
-from hybrid_predict.forecast.predictors.contract import check_delta, check_form
+from hybrid_predict.forecast.predictors.base import PredictorState
+from hybrid_predict.forecast.predictors.contract import check_delta, check_directions
+from hybrid_predict.forecast.projection import projects
 from hybrid_predict.forecast.slopes import slopes
 from hybrid_predict.forecast.window import Reading, Window, window_length
 from hybrid_predict.model.deltas import WeightDelta, write
 from hybrid_predict.model.optimizer import OptimizerWrapper, Options
-from hybrid_predict.tensors import ShardedBackend, TorchBackend, is_half, ranks, shards, upcast
+from hybrid_predict.tensors import ShardedBackend, TorchBackend, ranks, shards, upcast
 from hybrid_predict.tensors.torch import per_rate
-from hybrid_predict.updates import AbstractUpdate
+from hybrid_predict.updates.base import UpdateState
 
 AVERAGE = 0.95
 """Decay of averaged gradients where no update asks for another."""
@@ -33,7 +42,9 @@ class _PendingUpdate:
     members: list[int]
     before: list[Tensor]
     usable: Tensor | None
+    still: dict[int, Tensor | None] = field(default_factory=dict)
     directions: list[Tensor] = field(default_factory=list)
+    unknown: dict[int, Tensor] = field(default_factory=dict)
 
 
 @final
@@ -59,21 +70,40 @@ class TensorGroup:
         history: str,
         momentum: float = 0.0,
     ) -> None:
-        self.plan = plan
-        self.names = tuple(names)
-        self.parameters = list(parameters)
-        self._history = history
-        values = self._values()
-        backend = self._backend(range(len(values)))
-        self.average = backend.zeros(values)
-        self.carry = backend.zeros(values, "float32") if any(map(is_half, values)) else []
-        update, predictor = plan.update, plan.predictor
-        self.update_state = update.init(values, backend) if update else None
-        self.history_state = predictor.init(names, values, backend) if predictor else None
-        self._window = Window(window_length(momentum), values) if predictor else None
+        self.plan, self.names, self.parameters = plan, tuple(names), list(parameters)
+        self._history, self._momentum = history, momentum
+        self._block: int | None = None
         self._pending: _PendingUpdate | None = None
         self._closed_window: tuple[int, Tensor] | None = None
         self.slopes: list[Tensor] = []  # of the verifying update just made
+
+    @cached_property
+    def memory(self) -> GroupMemory:
+        """What is kept between full steps; allocated when it is first needed."""
+        values, length = self._values(), window_length(self._momentum)
+        backend = self._backend(range(len(values)))
+        made = GroupMemory.allocate(self.plan, self.names, values, backend, length)
+        if made.update is not None:
+            made.update.block = self._block
+        return made
+
+    @property
+    def _allocated(self) -> bool:
+        return "memory" in self.__dict__
+
+    @property
+    def update_state(self) -> UpdateState | None:
+        """State of the corrected update."""
+        return self.memory.update
+
+    @property
+    def history_state(self) -> PredictorState | None:
+        """State of the predictor."""
+        return self.memory.history
+
+    @property
+    def _window(self) -> Window | None:
+        return self.memory.window
 
     def before_update(
         self,
@@ -100,7 +130,10 @@ class TensorGroup:
             optimizer.gradient(self.plan.owner, p, options[id(p)]).reshape(values[k].shape)
             for k, p in zip(members, chosen, strict=True)
         ]
-        average = [self.average[k] for k in members]
+        still: dict[int, Tensor | None] = {}
+        if self.plan.kind != "embedding":  # many rows of a table have no gradient in any batch
+            still = dict(zip(members, without_gradient(chosen, gradients, options), strict=True))
+        average = [self.memory.average[k] for k in members]
         update = self.plan.update if correct else None
         angles = backend.angles(gradients, average) if update else None
         norms, cosines = angles or (backend.norms(gradients), None)
@@ -112,10 +145,12 @@ class TensorGroup:
             directions = update.direction(
                 self.update_state, members, average, gradients, cosines, backend
             )
-            self._check_directions(update, directions, members)
+            check_directions(update, directions, [(self.names[k], values[k]) for k in members])
         for k, value in zip(members, average, strict=True):
-            self.average[k] = value
-        self._pending = _PendingUpdate(members, [v.clone() for v in values], usable, directions)
+            self.memory.average[k] = value
+        before = [v.clone() for v in values]
+        unknown = self.memory.examination.copies(self.names, members, gradients, directions)
+        self._pending = _PendingUpdate(members, before, usable, still, directions, unknown)
 
     def after_update(
         self,
@@ -140,11 +175,19 @@ class TensorGroup:
         if pending is None or good is False:
             return False
         with torch.no_grad():
-            masks = optimizer_only(self.average, pending.members, pending.usable, good)
+            masks = optimizer_only(self.memory.average, pending.members, pending.usable, good)
+            columns = zip(self.parameters, self._values(), pending.before, strict=True)
+            still = [
+                unmoved(value, before, options[id(p)], pending.still.get(k), good)
+                for k, (p, value, before) in enumerate(columns)
+            ]
+            masks = [either(*pair) for pair in zip(masks, still, strict=True)]
+            if pending.unknown:
+                self._examine(options, pending)
             if pending.directions:
                 self._correct(options, bound, pending, masks)
             if self.plan.predictor is not None:
-                self._learn(options, pending, masks, movement)
+                self._learn(options, pending, masks, still, movement)
         return bool(pending.directions)
 
     def discard_update(self) -> None:
@@ -173,7 +216,8 @@ class TensorGroup:
 
     def set_block(self, block: int | None) -> None:
         """Treat at most ``block`` rows of a matrix together from now on; None for all."""
-        if self.update_state is not None:
+        self._block = block
+        if self._allocated and self.update_state is not None:
             self.update_state.block = block
 
     def fit(self, reading: Reading) -> float:
@@ -190,13 +234,13 @@ class TensorGroup:
     @property
     def window_length(self) -> int:
         """Number of displacements in a window; 0 without a predictor."""
-        return self._window.length if self._window is not None else 0
+        own = self._window.length if self._allocated and self._window is not None else 0
+        return own or (window_length(self._momentum) if self.plan.predictor is not None else 0)
 
     @property
     def held_bytes(self) -> int:
         """Memory in bytes that is kept between full steps."""
-        kept = sum(x.nbytes for arrays in self._arrays().values() for x in arrays)
-        return kept + (self._window.held_bytes if self._window is not None else 0)
+        return self.memory.held_bytes if self._allocated else 0
 
     def _directions(self) -> list[list[Tensor]]:
         predictor, state = self.plan.predictor, self.history_state
@@ -208,8 +252,8 @@ class TensorGroup:
         Raises:
             PredictorError: If the predictor returns a forecast of the wrong form.
         """
-        predictor, state = self.plan.predictor, self.history_state
-        if predictor is None or state is None or not state.count:
+        state = self.history_state if self._allocated else None
+        if state is None or not state.count:
             return None
         return self._forecast([options[id(p)].rate for p in self.parameters])
 
@@ -251,18 +295,36 @@ class TensorGroup:
         lost = (own == 0).unbind() if own.device.type != "cpu" or not bool(own.all()) else None
         for row, k in enumerate(members):
             mask = masks[k]
+            if self.memory.examination.found.get(self.names[k]):
+                new[row] = upcast(values[row]).to(new[row].dtype)
+                continue
             if lost is not None:
                 mask = lost[row] if mask is None else mask | lost[row]
             if mask is not None:
                 value = upcast(values[row]).to(new[row].dtype)
                 new[row] = torch.where(mask, value, new[row])
-        write(values, new, [self.carry[k] for k in members] if self.carry else [])
+        write(values, new, [self.memory.carry[k] for k in members] if self.memory.carry else [])
+
+    @property
+    def projected(self) -> bool:
+        """Whether the optimizer was seen to project an update of these tensors."""
+        return self._allocated and any(self.memory.examination.found.values())
+
+    def _examine(self, options: Mapping[int, Options], pending: _PendingUpdate) -> None:
+        """Find out whether the optimizer projects its updates of these tensors."""
+        answers = {}
+        for k, gradient in pending.unknown.items():
+            p, before = self.parameters[k], pending.before[k]
+            more = gradient, options[id(p)], self._momentum, self._backend([k])
+            answers[self.names[k]] = projects(shards.local(p), before, *more)
+        self.memory.examination.read(answers)
 
     def _learn(
         self,
         options: Mapping[int, Options],
         pending: _PendingUpdate,
         masks: Sequence[Tensor | None],
+        still: Sequence[Tensor | None],
         movement: WeightDelta | None,
     ) -> None:
         predictor, state, window = self.plan.predictor, self.history_state, self._window
@@ -276,11 +338,15 @@ class TensorGroup:
             if mask is not None:
                 x.masked_fill_(mask, 0.0)
         if movement is not None and (own := movement.of(self.names)).names:
-            self.slopes = [slopes(own, self.average, moved, rates, self.parameters)]
+            self.slopes = [slopes(own, self.memory.average, moved, rates, self.parameters)]
         if window.add(moved):
-            count = window.count
-            self._closed_window = count, window.close(shards.norm_factors(self.parameters))
+            self._closed_window = window.count, window.close(shards.norm_factors(self.parameters))
         predictor.observe(state, moved, self._backend(range(len(moved))))
+        # Otherwise forecasts would go on moving what stands still now.
+        for arrays in state.arrays.values():
+            for x, mask in zip(arrays, still, strict=True):
+                if mask is not None:
+                    x.masked_fill_(mask, 0.0)
         if window.due:
             window.open(self._forecast([1.0] * len(moved)), predictor.directions(state))
 
@@ -290,15 +356,6 @@ class TensorGroup:
         delta = predictor.forecast(state, rates)
         check_delta(predictor, delta, self.names, self._values())
         return delta
-
-    def _check_directions(
-        self, update: AbstractUpdate, directions: Sequence[Tensor], members: Sequence[int]
-    ) -> None:
-        subject = f"{type(update).__name__}.direction"
-        if not isinstance(directions, (list, tuple)) or len(directions) != len(members):
-            raise PredictorError(subject, f"a list of {len(members)} directions", directions)
-        for k, direction in zip(members, directions, strict=True):
-            check_form(subject, self.names[k], direction, shards.local(self.parameters[k]))
 
     def _values(self) -> list[Tensor]:
         return [shards.local(p) for p in self.parameters]
@@ -311,22 +368,8 @@ class TensorGroup:
 
     def inherit(self, other: TensorGroup) -> None:
         """Copy the state of tensors that were in another group with the same plan."""
-        if other.plan != self.plan:
-            return
-        places = {name: k for k, name in enumerate(other.names)}
-        pairs = [(k, places[name]) for k, name in enumerate(self.names) if name in places]
-        others = other._arrays()
-        for name, arrays in self._arrays().items():
-            for k, source in pairs if others[name] else ():
-                if arrays and arrays[k].shape == others[name][source].shape:
-                    arrays[k].copy_(others[name][source])
-        if self.update_state is not None and other.update_state is not None:
-            self.update_state.numbers = dict(other.update_state.numbers)
-        if self.history_state is not None and other.history_state is not None:
-            self.history_state.count = other.history_state.count
-            known = other.history_state.numbers
-            shared = {n: list(known[n]) for n in self.names if n in known}
-            self.history_state.numbers.update(shared)
+        if other.plan == self.plan and other._allocated:
+            self.memory.inherit(other.memory, self.names, other.names)
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group.
@@ -336,16 +379,7 @@ class TensorGroup:
                 Every rank has to call it then, and all other ranks get None. Otherwise each rank
                 gets its local shards.
         """
-        update, history = self.update_state, self.history_state
-        fitted = dict(history.numbers) if history else {}
-        state = {
-            "key": self.plan.key(),
-            "names": list(self.names),
-            "count": history.count if history else 0,
-            "numbers": dict(update.numbers) if update else {},
-            "fitted": {name: list(numbers) for name, numbers in fitted.items()},
-            **self._arrays(),
-        }
+        state = {"key": self.plan.key(), "names": list(self.names), **self.memory.state_dict()}
         # The samples of local shards differ between ranks.
         sharded = whole and any(map(shards.is_sharded, self.parameters))
         window = self._window.state_dict() if self._window else None
@@ -359,40 +393,6 @@ class TensorGroup:
         Raises:
             CheckpointError: If an array is missing or has another shape.
         """
-        state = shards.shard_state(saved, self.parameters)
-        for name, arrays in self._arrays().items():
-            found = state.get(name)
-            shapes = [tuple(a.shape) for a in arrays]
-            if not isinstance(found, list) or [tuple(a.shape) for a in found] != shapes:
-                raise CheckpointError(
-                    f"state: expected {name} of shapes {shapes[:3]}..., got other shapes. "
-                    "Resume from another checkpoint."
-                )
-            for target, source in zip(arrays, found, strict=True):
-                target.copy_(source)
-        if self.update_state is not None:
-            for name, number in self.update_state.numbers.items():
-                self.update_state.numbers[name] = state["numbers"][name].to(number)
-        if self.history_state is not None:
-            self.history_state.count = int(state["count"])
-            self.history_state.numbers = {n: list(x) for n, x in state["fitted"].items()}
+        self.memory.load_state_dict(shards.shard_state(saved, self.parameters))
         if self._window is not None:
-            self._window.load_state_dict(self._own_window(saved["windows"]))
-
-    def _own_window(self, windows: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
-        """This rank's window, or an empty one if the tensors are sharded differently now."""
-        assert self._window is not None
-        count = len(windows)
-        found = windows[ranks.rank() if count == ranks.size() else 0] if count else None
-        split = count > 1 or any(map(shards.is_sharded, self.parameters))
-        if found is None or (split and not self._window.fits(found)):
-            return Window(self._window.length, self._values()).state_dict()
-        return found
-
-    def _arrays(self) -> dict[str, list[Tensor]]:
-        lists = {"average": self.average, "carry": self.carry}
-        if self.update_state is not None:
-            lists.update({f"update.{n}": a for n, a in self.update_state.arrays.items()})
-        if self.history_state is not None:
-            lists.update({f"history.{n}": a for n, a in self.history_state.arrays.items()})
-        return lists
+            load_window(self._window, saved["windows"], self.parameters)

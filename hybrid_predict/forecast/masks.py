@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from hybrid_predict.model.gradients import dense_gradient
+from hybrid_predict.model.optimizer import Options
 from hybrid_predict.tensors import upcast
+
+ROUNDING = 2.0**-22
+"""Largest relative difference between weights that decayed and those that should have."""
 
 
 def usable_gradients(
@@ -50,7 +55,7 @@ def optimizer_only(
         One bool mask per tensor, or None where the mask is known to be empty without waiting for a
         device.
     """
-    found = [_zeros(average) for average in averages]
+    found = [zeros(average) for average in averages]
     reasons = {} if usable is None else dict(zip(members, ~usable, strict=True))
     for k, average in enumerate(averages):
         for reason in (reasons.get(k), ~good if isinstance(good, Tensor) else None):
@@ -60,8 +65,60 @@ def optimizer_only(
     return found
 
 
-def _zeros(average: Tensor) -> Tensor | None:
+def zeros(tensor: Tensor) -> Tensor | None:
     """Mask of exact zeros; None if there are none, which is only tested on the CPU."""
-    if average.device.type == "cpu" and int(torch.count_nonzero(average)) == average.numel():
+    if tensor.device.type == "cpu" and int(torch.count_nonzero(tensor)) == tensor.numel():
         return None
-    return average == 0
+    return tensor == 0
+
+
+def without_gradient(
+    parameters: Sequence[Tensor], gradients: Sequence[Tensor], options: Mapping[int, Options]
+) -> list[Tensor | None]:
+    """Find the entries of each parameter whose own gradient is exactly zero.
+
+    Args:
+        parameters: K parameters.
+        gradients: What their updates follow, with coupled weight decay.
+        options: How each parameter is updated, by ``id``.
+    """
+    found = []
+    for p, gradient in zip(parameters, gradients, strict=True):
+        own = dense_gradient(p).reshape(gradient.shape) if options[id(p)].coupled else gradient
+        found.append(zeros(own))
+    return found
+
+
+def unmoved(
+    value: Tensor, before: Tensor, own: Options, still: Tensor | None, good: Tensor | bool
+) -> Tensor | None:
+    """Find the entries that stand still now, such as rows that a gradient hook has frozen.
+
+    These have an exactly zero gradient, and the optimizer's update has left them where they were,
+    but for weight decay.
+
+    Args:
+        value: Weights after the update.
+        before: Weights before it.
+        own: How the optimizer updates them.
+        still: Mask of the entries whose gradient is exactly zero, or None if there are none.
+        good: Whether the update has happened.
+
+    Returns:
+        A bool mask, or None if it is known to be empty without waiting for a device.
+    """
+    if still is None:
+        return None
+    alike = value == before
+    if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
+        rest = upcast(before) * (1.0 - own.shrink - own.rate * own.coupled)
+        alike = torch.isclose(value, rest.to(value.dtype), rtol=ROUNDING, atol=0.0)
+    found = still & alike & good
+    return None if found.device.type == "cpu" and not bool(found.any()) else found
+
+
+def either(left: Tensor | None, right: Tensor | None) -> Tensor | None:
+    """Union of two masks, of which None is empty."""
+    return (
+        left | right if left is not None and right is not None else left if right is None else right
+    )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.forecast.masks import ROUNDING
 from hybrid_predict.functional.plan import Plan, turned
 from hybrid_predict.functional.state import Group, select
 from hybrid_predict.tensors.arrays import ArrayBackend, cast, namespace
@@ -68,6 +69,10 @@ def corrected(
     new = [xp.where(ok, g, cast(m, g.dtype)) for ok, g, m in zip(fine, new, average, strict=True)]
     average = backend.average(average, new, plan.update.decay if plan.update else AVERAGE)
     still = [(m == 0) | ~ok for m, ok in zip(average, fine, strict=True)]
+    frozen = unmoved(plan, made)
+    still = [
+        mask | frozen[n] if n in frozen else mask for n, mask in zip(names, still, strict=True)
+    ]
     weights, arrays, numbers = dict(made.after), group.arrays, group.numbers
     if plan.update is not None:
         last = made.outputs_last
@@ -85,6 +90,17 @@ def corrected(
     )
     weights = {name: weights[name] for name in names}
     return weights, known_group, dict(zip(names, still, strict=True))
+
+
+def unmoved(plan: Plan, made: Update) -> dict[str, Any]:
+    """Masks of the entries that stand still now; see `hybrid_predict.forecast.masks.unmoved`."""
+    found = {}
+    for name in plan.names if plan.kind != "embedding" else ():
+        shrink, after = made.shrinks[name], made.after[name]
+        xp, rest = namespace(after), cast(made.before[name] * (1.0 - shrink), after.dtype)
+        off = cast(shrink > 0, after.dtype) * ROUNDING * xp.abs(rest)
+        found[name] = (made.gradients[name] == 0) & (xp.abs(after - rest) <= off)
+    return found
 
 
 def _state(

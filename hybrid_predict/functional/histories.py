@@ -52,6 +52,7 @@ def learn(
     rule: Rule,
     history: History,
     moved: Mapping[str, Any],
+    frozen: Mapping[str, Any],
     length: Any,
     learns: Any,
     backend: ArrayBackend,
@@ -62,6 +63,7 @@ def learn(
         rule: How the group is forecast.
         history: What is known.
         moved: Displacements by name.
+        frozen: Masks of the entries that stand still now, whose drift is lost; by name.
         length: Displacements in a window, 0-dim integer.
         learns: Whether this one counts, 0-dim bool.
         backend: How averages are stored.
@@ -76,6 +78,10 @@ def learn(
         directions.append(_averaged(drift, moved, own, backend))
     if rule.last:
         directions.append(_averaged(history.directions[-1], moved, 0.0, backend))
+    directions = [
+        {n: xp.where(frozen[n], xp.zeros_like(x), x) if n in frozen else x for n, x in each.items()}
+        for each in directions
+    ]
     new = history._replace(directions=tuple(directions), count=count)
     # The next window is about the forecast as it was before this one was read.
     window = reopen(window, forecast(new), new.directions, reading.full, length)

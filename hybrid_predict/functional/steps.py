@@ -13,7 +13,7 @@ import numpy as np
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import baselines, descents, histories, places
-from hybrid_predict.functional.corrections import Update, corrected
+from hybrid_predict.functional.corrections import Update, corrected, unmoved
 from hybrid_predict.functional.plan import Plan, chosen_block, plans
 from hybrid_predict.functional.state import Group, HybridState, select
 from hybrid_predict.functional.windows import add_skill, enough
@@ -299,7 +299,10 @@ def _followed(
         any_rate.append(positive)
     learns, length = state.stands & xp.any(xp.stack(any_rate)), state.clock.length
     steep = descents.slopes(state, group, made.before, moved, made.rates)
-    history, found = histories.learn(plan.rule, group.history, moved, length, learns, backend)
+    frozen = unmoved(plan, made)
+    history, found = histories.learn(
+        plan.rule, group.history, moved, frozen, length, learns, backend
+    )
     return new, group._replace(history=history), [(found, steep)]
 
 

@@ -118,6 +118,25 @@ def test_an_engine_holds_the_documented_buffers(name):
     check(moments.found, buffers)
 
 
+TOO_WEAK = {"max_overhead": 0.0, "predictors": {"hidden": "fitted"}, "speedup": 1.5}
+
+
+def test_a_run_that_falls_back_in_its_first_step_allocates_nothing_before():
+    moments = Moments(steps=1, **TOO_WEAK)
+    assert moments.engine.clock.plain
+    check(moments.found, {"open": 0, "updating": 0, "between": 0})
+    moments = Moments(steps=0, **TOO_WEAK)
+    engine, model = moments.engine, moments.model
+    engine.before_step()
+    model(torch.ones(4, SIDE)).square().mean().backward()
+    with Peak() as peak:
+        engine.before_update(0, None)
+        engine.after_update(0)
+    engine.after_step()
+    assert engine.clock.plain
+    assert peak.bytes <= FEW
+
+
 @pytest.mark.parametrize("changes", [False, True])
 def test_a_large_buffer_is_copied_while_a_verdict_is_open_if_it_changes(changes):
     extra = torch.zeros(2 * HIDDEN)

@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybrid_predict import HybridEngine, Verdict
 from hybrid_predict.forecast import forecaster
+from hybrid_predict.forecast.projection import Examination
 from hybrid_predict.model.optimizer import OptimizerWrapper
 
 FUSED = {
@@ -72,6 +73,9 @@ def test_no_step_reads_the_device_or_copies_to_it(model, monkeypatch):
     """On the meta device, which has nothing to be read: whatever waits for it raises."""
     monkeypatch.setattr(OptimizerWrapper, "holds_on_device", lambda *_: True)
     monkeypatch.setattr(OptimizerWrapper, "check_state", lambda *_: None)  # in the first step
+    monkeypatch.setattr(
+        Examination, "read", lambda self, answers: self.found.update(dict.fromkeys(answers, False))
+    )
     monkeypatch.setattr(forecaster, "overlapping", lambda *_: set())  # all have the same address
     net = MODELS[model].build().to("meta").requires_grad_(True)
     inputs, targets = (x.to("meta") for x in MODELS[model].batch(0))

@@ -58,6 +58,24 @@ def check_form(subject: str, name: str, direction: Any, wanted: Any) -> None:
         raise PredictorError(subject, f"device {places[0]} for {name}", places[1])
 
 
+def check_directions(update: object, directions: Any, wanted: Sequence[tuple[str, Any]]) -> None:
+    """Check the form of the directions of a corrected update.
+
+    Args:
+        update: The update that made them, for the message.
+        directions: The directions.
+        wanted: Name and array of each parameter.
+
+    Raises:
+        PredictorError: If they are no list, too few or too many, or one has the wrong form.
+    """
+    subject = f"{type(update).__name__}.direction"
+    if not isinstance(directions, (list, tuple)) or len(directions) != len(wanted):
+        raise PredictorError(subject, f"a list of {len(wanted)} directions", directions)
+    for (name, array), direction in zip(wanted, directions, strict=True):
+        check_form(subject, name, direction, array)
+
+
 def _is_factor(factor: object) -> bool:
     if isinstance(factor, Tensor):
         return factor.dim() == 0
