@@ -14,8 +14,6 @@ class RecoveryAction(str, Enum):
 
     CONTINUE = "continue"
     """Fix the call and repeat it; the run continues."""
-    UNDO = "undo"
-    """Undo the predicted steps that are not verified, and continue."""
     FULL_STEPS_ONLY = "full steps only"
     """Continue without predicted steps and corrected updates."""
     RESTORE = "restore"

@@ -5,6 +5,7 @@ Needs the extra ``jax``. Trees of parameters are named by their paths, such as `
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,11 +20,18 @@ try:
     import jax
     import jax.numpy as jnp
     import optax
+
+    from hybrid_predict.integrations.optax_direction import UNKNOWN, directions
 except ModuleNotFoundError as missing:
     raise MissingExtraError("hybrid_predict.integrations.optax", "jax") from missing
 
+logger = logging.getLogger(__name__)
+
 Rate = Callable[[Any], Any] | float
 """A learning rate, or a schedule: a function from the number of steps done to a rate."""
+
+_SCRATCH_RATE = 0.01
+"""Learning rate with which an optimizer shows its direction."""
 
 
 @final
@@ -87,6 +95,7 @@ def _transformation(
     def init(params: Any) -> CorrectedState:
         _check_axes(params)
         hybrid = functional.init(named(params), **settings)
+        hybrid = _plain_if_unknown(hybrid, optimizer, learning_rate, params)
         return CorrectedState(optimizer.init(params), hybrid, jnp.zeros((), jnp.int32))
 
     def update(updates: Any, state: CorrectedState, params: Any = None) -> Any:
@@ -95,8 +104,9 @@ def _transformation(
         own, inner = optimizer.update(updates, state.optimizer, params)
         after = named(optax.apply_updates(params, own))
         rate = _at(learning_rate, state.count)
+        turned = _descended(updates, optimizer, learning_rate, params)
         new, hybrid = functional.correct(
-            state.hybrid, named(updates), named(params), after, rate,
+            state.hybrid, named(turned), named(params), after, rate,
             weight_decay=weight_decay, **settings,
         )  # fmt: skip
         moved = jax.tree.map(lambda x, y: x - y, _tree(new, params), params)
@@ -220,6 +230,7 @@ def _steps(
         _check_axes(params)
         own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
         hybrid = functional.init(named(own), momentum=momentum, **settings)
+        hybrid = _plain_if_unknown(hybrid, optimizer(_SCRATCH_RATE), _SCRATCH_RATE, own)
         return TrainState(own, optimizer(_at(learning_rate, 0)).init(own), hybrid)
 
     def step(state: TrainState, *batch: Any) -> tuple[TrainState, Record]:
@@ -230,11 +241,35 @@ def _steps(
         predicted = hybrid.predicted
         stands, hybrid = functional.verify(hybrid, named(gradients), watched)
         after, inner = _update(optimizer(rate), stands, gradients, state.optimizer, params)
-        new, hybrid = correct(hybrid, *map(named, (gradients, params, after)), rate)
+        turned = _descended(gradients, optimizer(_SCRATCH_RATE), _SCRATCH_RATE, params)
+        new, hybrid = correct(hybrid, *map(named, (turned, params, after)), rate)
         record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
         return TrainState(_tree(new, params), inner, hybrid), record
 
     return init, step
+
+
+def _plain_if_unknown(
+    hybrid: functional.HybridState,
+    optimizer: optax.GradientTransformation,
+    learning_rate: Rate,
+    params: Any,
+) -> functional.HybridState:
+    """The state, in which all is left to the optimizer if its direction is not known."""
+    if directions(optimizer, learning_rate, params) is not None:
+        return hybrid
+    logger.warning(UNKNOWN)
+    return hybrid._replace(clock=hybrid.clock._replace(plain=~hybrid.clock.plain))
+
+
+def _descended(
+    gradients: Any, optimizer: optax.GradientTransformation, learning_rate: Rate, params: Any
+) -> Any:
+    """What updates at a positive rate go against: gradients, or their negatives."""
+    signs = directions(optimizer, learning_rate, params)
+    if signs is None:
+        return gradients
+    return jax.tree.map(lambda g, sign: -g if sign < 0 else g, gradients, signs)
 
 
 def _update(

@@ -33,6 +33,10 @@ def test_every_error_is_tested():
     assert {type(e) for e in MADE} == public - {HybridPredictError}
 
 
+def test_every_action_is_that_of_some_error():
+    assert {error.action for error in MADE} == set(RecoveryAction)
+
+
 @pytest.mark.parametrize("error", MADE, ids=lambda error: type(error).__name__)
 def test_errors_say_what_failed_where_and_what_to_do(error):
     where, builtin, action = MADE[error]

@@ -60,7 +60,7 @@ def main() -> None:
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     for name, part in found.items():
         returns = [n for n, rule in part.items() if rule["returns"]]
-        unknown = [n for n, rule in part.items() if not rule["known"] and not rule["returns"]]
+        unknown = [n for n, rule in part.items() if rule["unknown"] and not rule["returns"]]
         print(f"{name}: {len(part)} made; {len(returns)} return to a second copy: {returns}")
         print(f"    unknown: {len(unknown)} {unknown}")
 

@@ -172,7 +172,9 @@ class Step:
             self._good[index] = (existing == 0).reshape(())
         if self._movement is not None:
             pairs = {names.get(id(p), ""): g for p, g in zip(held, gradients, strict=True)}
-            lengths = self._project(index, pairs, scale)
+            options = self._optimizer.options(index)
+            signs = {names.get(id(p), ""): options[id(p)].sign for p in held}
+            lengths = self._project(index, pairs, signs, scale)
             self._decide(index, held, norms, lengths)
 
     def good(self, index: int) -> Tensor | bool:
@@ -320,7 +322,11 @@ class Step:
             self._buffers.undo_changes(False)
 
     def _project(
-        self, index: int, gradients: dict[str, Tensor], scale: Tensor | None
+        self,
+        index: int,
+        gradients: dict[str, Tensor],
+        signs: dict[str, float],
+        scale: Tensor | None,
     ) -> list[Tensor]:
         """Return lengths of one optimizer's movement, and store its products with the gradients."""
         assert self._movement is not None
@@ -328,8 +334,6 @@ class Step:
         columns = zip(delta.names, delta.directions, delta.factors, self._drifts, self._owners,
                       strict=True)  # fmt: skip
         rows = [(n, d, f, drift) for n, d, f, drift, owner in columns if owner == index]
-        group = self._optimizer.optimizers[index].param_groups[0]
-        sign = -1.0 if group.get("maximize") else 1.0
         backend = TorchBackend()
         norms = backend.norms([d for _, d, _, _ in rows]).unbind()
         sizes = [f.abs() if isinstance(f, Tensor) else abs(f) for _, _, f, _ in rows]
@@ -341,7 +345,7 @@ class Step:
             dots = dots / scale.to(dots.device)
         for k, dot in zip(met, dots.unbind(), strict=True):
             name, _, factor, drift = rows[k]
-            self._moved[name] = Moved(lengths[k], drift, sign * factor * dot)
+            self._moved[name] = Moved(lengths[k], drift, signs[name] * factor * dot)
         return lengths
 
     def _decide(

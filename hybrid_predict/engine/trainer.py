@@ -156,8 +156,7 @@ class HybridTrainer:
         except BaseException:
             engine.abandon()
             raise
-        for optimizer in engine.optimizer.optimizers:
-            optimizer.step()
+        engine.optimizer.step()
         for optimizer in engine.optimizer.optimizers:
             optimizer.zero_grad()
         record = engine.after_step(loss)

@@ -24,8 +24,8 @@ from hybrid_predict.tensors import shards
 from hybrid_predict.updates import AbstractUpdate, make_update
 from hybrid_predict.updates.budget import largest_block
 
-RELATIVE = "matrices are left to an optimizer whose updates grow with the weights"
-UNKNOWN = "matrices are left to an optimizer whose weight decay could not be found out"
+LEFT = "matrices are left to an optimizer"
+RELATIVE = f"{LEFT} whose updates grow with the weights"
 SHARED = "parameters that share memory with others are left to the optimizer"
 """Events of the ledger: why tensors are not corrected."""
 
@@ -232,7 +232,7 @@ class Forecaster:
                 continue
             rule = rules[id(p)]
             if update is not None and (rule.relative or not rule.known):
-                self.left_out.add(RELATIVE if rule.relative else UNKNOWN)
+                self.left_out.add(RELATIVE if rule.relative else f"{LEFT} {rule.unknown}")
                 update = None
             update = update if p.dim() > 1 else None
             if update is None and predictor is None:

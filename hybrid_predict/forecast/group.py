@@ -261,7 +261,7 @@ class TensorGroup:
         """Return how far the drift of each tensor moves at the current learning rate, 0-dim."""
         assert self._window is not None
         rates = [options[id(p)].rate for p in self.parameters]
-        return [rate * norm for rate, norm in zip(rates, self._window.norms(), strict=True)]
+        return [abs(rate) * norm for rate, norm in zip(rates, self._window.norms(), strict=True)]
 
     def _correct(
         self,
@@ -330,7 +330,7 @@ class TensorGroup:
         predictor, state, window = self.plan.predictor, self.history_state, self._window
         assert predictor is not None and state is not None and window is not None
         rates = [options[id(p)].rate for p in self.parameters]
-        if not any(isinstance(rate, Tensor) or rate > 0 for rate in rates):
+        if not any(isinstance(rate, Tensor) or abs(rate) > 0 for rate in rates):
             return
         moved = per_rate([upcast(x) for x in pending.before], self._values(), rates)
         for x, mask in zip(moved, masks, strict=True):

@@ -62,7 +62,7 @@ def corrected(
     """
     names = list(plan.names)
     average = [group.average[n] for n in names]
-    new = [made.gradients[n] for n in names]
+    new = [_descended(made.gradients[n], made.rates[n]) for n in names]
     xp = namespace(*new)
     norms, cosines = backend.angles(new, average)
     fine = [xp.isfinite(norms[k]) for k in range(len(names))]
@@ -101,6 +101,13 @@ def unmoved(plan: Plan, made: Update) -> dict[str, Any]:
         off = cast(shrink > 0, after.dtype) * ROUNDING * xp.abs(rest)
         found[name] = (made.gradients[name] == 0) & (xp.abs(after - rest) <= off)
     return found
+
+
+def _descended(gradient: Any, rate: Any) -> Any:
+    """What an update goes against: the gradient, or its negative at a negative learning rate."""
+    xp = namespace(gradient)
+    one = xp.ones_like(rate)
+    return cast(xp.where(rate < 0, -one, one), gradient.dtype) * gradient
 
 
 def _state(

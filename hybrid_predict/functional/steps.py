@@ -188,7 +188,7 @@ def correct(
 
     Args:
         state: What :func:`verify` gave.
-        gradients: Of the full step, by name.
+        gradients: Of the full step, by name; negated if a positive rate goes along them.
         before: Weights right before the optimizer's own update.
         after: Weights right after it.
         learning_rates: :math:`\eta` of it: a number, a 0-dim array, or one of them by name.
@@ -292,11 +292,11 @@ def _followed(
     for name, mask in still.items():
         rate, dtype = made.rates[name], wide_dtype(new[name])
         change = cast(new[name], dtype) - cast(made.before[name], dtype)
-        positive = rate > 0
-        per_rate = change / xp.where(positive, rate, xp.ones_like(rate))
+        moves = xp.abs(rate) > 0
+        per_rate = change / xp.where(moves, rate, xp.ones_like(rate))
         # What a gradient that is not finite has moved is no drift: it would stay in it.
-        moved[name] = xp.where(~mask & positive, per_rate, xp.zeros_like(per_rate))
-        any_rate.append(positive)
+        moved[name] = xp.where(~mask & moves, per_rate, xp.zeros_like(per_rate))
+        any_rate.append(moves)
     learns, length = state.stands & xp.any(xp.stack(any_rate)), state.clock.length
     steep = descents.slopes(state, group, made.before, moved, made.rates)
     frozen = unmoved(plan, made)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, final
 
@@ -14,26 +16,13 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.model.gradients import dense_gradient
-from hybrid_predict.model.scratch import (
-    UpdateRule,
-    find_rule,
-    inner_optimizer,
-    second_copy,
-    settings,
-    weight_decay,
-    wraps_another,
-)
+from hybrid_predict.model.refusals import check_supported, inner_optimizer, refusal
+from hybrid_predict.model.scratch import find_rule
+from hybrid_predict.model.second_copies import second_copy
+from hybrid_predict.model.update_rule import UpdateRule, number, settings
 from hybrid_predict.tensors import shards, upcast
-
-_REFUSED = {
-    "LBFGS": "it runs the model several times inside one step",
-    "ScheduleFree": "it keeps a second set of weights",
-    "Lookahead": "it keeps a second set of weights",
-    "ZeroRedundancyOptimizer": "each rank updates its own parameters and overwrites the others",
-    "SAM": "it moves the weights itself between two backward passes",
-}
 
 _MOST_RULES = 256
 """Number of update rules to keep; an unknown optimizer may need a new one in every step."""
@@ -47,8 +36,10 @@ class Options:
     Args:
         rate: Learning rate: a number, or a tensor if reading it would wait for the device.
         shrink: Fraction of the weights that decoupled weight decay removes in one update.
-        coupled: Multiple of the weights that coupled weight decay adds to the gradient.
-        sign: -1 if the optimizer maximizes, else 1.
+        coupled: Multiple of the weights that coupled weight decay adds to ``sign`` times the
+            gradient.
+        sign: -1 if the optimizer goes along the gradient, as with ``maximize`` or a negative
+            learning rate, else 1.
     """
 
     rate: float | Tensor
@@ -95,22 +86,7 @@ class OptimizerWrapper:
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._flags: dict[int, Tensor | None] = {}
         for optimizer in several:
-            for cls in type(optimizer).__mro__:
-                for refused, reason in _REFUSED.items():
-                    if refused in cls.__name__:
-                        raise refusal(optimizer, reason)
-            if wraps_another(optimizer):
-                reason = "it wraps another optimizer"
-                remedy = "pass the inner optimizer to the engine, and step the outer one as before"
-                raise refusal(optimizer, reason, remedy)
-            if any(group.get("lr") is None for group in optimizer.param_groups):
-                raise UnsupportedSetupError(
-                    "optimizer",
-                    "a learning rate 'lr' in every parameter group",
-                    type(optimizer).__name__,
-                    "Set lr to a number; some optimizers also need an option that turns off their "
-                    "own choice of the learning rate.",
-                )
+            check_supported(optimizer)
 
     def parameters(self, index: int | None = None) -> list[Tensor]:
         """Return the parameters of one optimizer, or of all, without duplicates, in order."""
@@ -119,13 +95,22 @@ class OptimizerWrapper:
         return list(unique.values())
 
     def layout(self) -> tuple[Any, ...]:
-        """Return a value that changes if parameters are added, frozen or unfrozen."""
-        return tuple(
+        """Return a value that changes if parameters are added, frozen or unfrozen.
+
+        It also changes if a group's updates can be explained from now on, or no longer.
+        """
+        rules = (
+            (rule.relative, rule.unknown)
+            for k, o in enumerate(self.optimizers)
+            for rule in (self.rule(k, group) for group in o.param_groups)
+        )
+        parameters = (
             (id(p), p.requires_grad)
             for o in self.optimizers
             for group in o.param_groups
             for p in group["params"]
         )
+        return *rules, *parameters
 
     def places(self) -> tuple[int, ...]:
         """Return a value that changes if parameters move to other memory."""
@@ -150,8 +135,8 @@ class OptimizerWrapper:
         found = {}
         for group in self.optimizers[index].param_groups:
             rule, rate = self.rule(index, group), rate_of(group)
-            sign = -1.0 if group.get("maximize") else 1.0
-            own = Options(rate, rule.fraction(rate), rule.coupled, sign)
+            turn = -1.0 if not isinstance(rate, Tensor) and rate < 0 else 1.0
+            own = Options(rate, rule.fraction(rate), turn * rule.coupled, turn * rule.sign)
             found.update({id(p): own for p in group["params"]})
         return found
 
@@ -159,25 +144,25 @@ class OptimizerWrapper:
         """Return how an optimizer updates a parameter group, besides following the gradient.
 
         The rule is found by updating a scratch parameter, once for each combination of flags. If
-        decay is proportional to the group's weight decay, a schedule of the weight decay needs no
-        new search.
+        decay is proportional to an option, a schedule of that option needs no new search.
 
         Raises:
             UnsupportedSetupError: If the optimizer keeps a second copy of the weights.
         """
-        optimizer, decay = self.optimizers[index], weight_decay(group)
-        key = (index, settings(group))
-        found = self._rules.get(key) or self._rules.get((*key, decay))
+        key: tuple[Any, ...] = (index, settings(group))
+        first = self._rules.get(key)
+        found = first.at(group) if first else None
+        if first and not found:
+            key = (*key, *(number(group, name) for name, _, _ in first.basis))
+            found = self._rules.get(key)
         if found is None:
-            found = find_rule(optimizer, group)
+            found = self._rules[key] = find_rule(self.optimizers[index], group)
             if found.returns:
                 reason = "it moves weights back, as with a second copy of the weights"
-                raise refusal(optimizer, reason)
-            while len(self._rules) >= _MOST_RULES:
+                raise refusal(self.optimizers[index], reason)
+            while len(self._rules) > _MOST_RULES:
                 del self._rules[next(iter(self._rules))]
-            lasting = found.basis or not decay or not found.known
-            self._rules[key if lasting else (*key, decay)] = found
-        return found.at(decay)
+        return found
 
     def gradient(self, index: int, p: Tensor, options: Options) -> Tensor:
         """Return the gradient that an update follows, dense, with coupled weight decay.
@@ -195,6 +180,45 @@ class OptimizerWrapper:
             own = shards.local(p).reshape(gradient.shape)
             gradient = upcast(gradient).add(own, alpha=options.coupled)
         return gradient
+
+    def step(self, closure: Callable[[], Any] | None = None, *, rate: float | None = None) -> Any:
+        """Step every optimizer.
+
+        Args:
+            closure: Evaluates the model and returns the loss. It is called once, in the step of the
+                first optimizer.
+            rate: Learning rate of every parameter group in this call; None for their own. Predicted
+                steps are taken before, by the groups' own rate.
+
+        Returns:
+            What the closure returns, or None.
+
+        Raises:
+            ConfigError: If ``rate`` is not a finite number.
+        """
+        number_like = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        if rate is not None and not (number_like and math.isfinite(rate)):
+            raise ConfigError("rate", "a finite number or None", rate)
+        with self._at(rate):
+            first, *others = self.optimizers
+            loss = first.step() if closure is None else first.step(closure)
+            for optimizer in others:
+                optimizer.step()
+        return loss
+
+    @contextmanager
+    def _at(self, rate: float | None) -> Iterator[None]:
+        """Set the learning rate of every group, and restore it at the end."""
+        groups = [group for o in self.optimizers for group in o.param_groups if rate is not None]
+        rates = [group["lr"] for group in groups]
+        kept = [own.clone() if isinstance(own, Tensor) else own for own in rates]
+        try:
+            for group in groups:
+                _set_rate(group, rate)
+            yield
+        finally:
+            for group, own in zip(groups, kept, strict=True):
+                _set_rate(group, own)
 
     def holds_on_device(self, index: int) -> bool:
         """Whether the next update can be held back without reading the device.
@@ -294,20 +318,6 @@ class OptimizerWrapper:
         return handles
 
 
-def refusal(
-    optimizer: Optimizer,
-    reason: str,
-    remedy: str = "use SGD, Adam, AdamW or another plain optimizer",
-) -> UnsupportedSetupError:
-    """Return the error for an unsupported optimizer."""
-    return UnsupportedSetupError(
-        "optimizer",
-        "an optimizer with one set of weights and one pass per step",
-        type(optimizer).__name__,
-        f"It cannot be used because {reason}; {remedy}.",
-    )
-
-
 def rate_of(group: Mapping[str, Any]) -> float | Tensor:
     """Return a group's learning rate: a number, or a tensor if reading it would wait."""
     rate = group["lr"]
@@ -329,6 +339,13 @@ def _keep_innermost(
                 hooks.move_to_end(handle.id, last)
 
     return hook
+
+
+def _set_rate(group: dict[str, Any], rate: Any) -> None:
+    if isinstance(group["lr"], Tensor):  # a compiled step reads this very tensor
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
 
 
 def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., Any]:

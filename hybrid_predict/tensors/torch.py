@@ -240,11 +240,11 @@ def per_rate(
     torch._foreach_sub_(before, list(after))
     numbers = [rate for rate in rates if not isinstance(rate, Tensor)]
     if len(numbers) == len(before):
-        torch._foreach_mul_(before, [-1.0 / rate if rate > 0 else 0.0 for rate in numbers])
+        torch._foreach_mul_(before, [-1.0 / rate if abs(rate) > 0 else 0.0 for rate in numbers])
         return before
     for x, rate in zip(before, rates, strict=True):
         known = rate if isinstance(rate, Tensor) else torch.tensor(rate)
-        x.div_(torch.where(known > 0, -known, -torch.inf))
+        x.div_(torch.where(known.abs() > 0, -known, -torch.inf))
     return before
 
 

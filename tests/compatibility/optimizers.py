@@ -67,6 +67,51 @@ def adafactor(folder: Path) -> None:
         assert any("grow with the weights" in event["reason"] for event in ledger.events)
 
 
+class Anchored(optim.SGD):
+    """Pulls weights back to where they were at first, as L2-SP and proximal methods do."""
+
+    def step(self, closure: Any = None) -> Any:
+        loss = None if closure is None else closure()
+        for group in self.param_groups:
+            for p in group["params"]:
+                anchor = self.state[p].setdefault("anchor", p.detach().clone())
+                p.grad.add_(p.detach() - anchor, alpha=0.1)
+        super().step()
+        return loss
+
+
+@TABLE.row(
+    "an optimizer that pulls weights to a stored point",
+    "`configure_optimizers` returns it",
+    note="scratch updates show the pull, so its updates are not corrected; predicted steps are "
+    "taken",
+)
+def anchored(folder: Path) -> None:
+    def make(p: Any) -> optim.Optimizer:
+        return Anchored(p, lr=1e-2)
+
+    for plugin in (Recorded(), Recorded(config=EVERY_KIND)):
+        ledger = train(Subject(optimizer=make), plugin=plugin).sound().ledger
+        assert ledger.corrected_steps == 0
+        assert any("stored point" in event["reason"] for event in ledger.events)
+
+
+@TABLE.row(
+    "an optimizer that goes along gradients",
+    "`SGD(maximize=True)`, or a negative learning rate",
+    note="scratch updates show it: corrected updates and predicted steps go along gradients too",
+)
+def uphill(folder: Path) -> None:
+    def negative(p: Any) -> optim.Optimizer:
+        optimizer = optim.SGD(p, lr=1e-3)
+        optimizer.param_groups[0]["lr"] = -1e-3
+        return optimizer
+
+    for make in (partial(optim.SGD, lr=1e-3, maximize=True), negative):
+        ledger = train(Subject(optimizer=make)).sound().ledger
+        assert ledger.corrected_steps > 0
+
+
 @TABLE.row(
     "`Muon`",
     "`Muon` on the hidden matrices, all else frozen",

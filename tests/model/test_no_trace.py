@@ -1,0 +1,197 @@
+"""Finding out how an optimizer updates leaves no trace, in it or anywhere else."""
+
+import random
+from collections import defaultdict, deque
+
+import numpy as np
+import pytest
+import torch
+from cases import OPTIMIZERS
+from loops import Bench, make_config, same_bits
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from hybrid_predict.model.optimizer_copy import LARGEST, OptimizerCopy
+from hybrid_predict.model.scratch import find_rule
+
+RATE = 1e-2
+
+
+class Warmup:
+    """A helper that counts."""
+
+    def __init__(self, optimizer):
+        self.count, self.optimizer, self.seen = 0, optimizer, deque(maxlen=100)
+
+    def factor(self):
+        self.count += 1
+        self.seen.append(self.optimizer.param_groups[0]["lr"])
+        return min(1.0, self.count / 40)
+
+
+class Busy(torch.optim.SGD):
+    """Changes whatever an optimizer may hold, and draws from every generator."""
+
+    def __init__(self, params):
+        super().__init__(params, lr=RATE)
+        self.warmup = Warmup(self)
+        self.ring, self.large = torch.zeros(100), torch.zeros(LARGEST + 1)
+        self.own = np.random.default_rng(0)
+        self.array = np.zeros(3)
+        self.nested = {"a": [{"count": 0}]}
+        self.same = self.nested["a"][0]
+        self.moments = defaultdict(dict)
+        self.parameters = [p for group in self.param_groups for p in group["params"]]
+        self.param_groups[0]["helper"] = self.warmup
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        self.ring[0] += 1
+        self.large[0] += 1
+        self.array[0] += 1
+        self.nested["a"][0]["count"] += 1
+        assert self.same is self.nested["a"][0]
+        for p in self.parameters:
+            if p.grad is not None:
+                factor = self.warmup.factor() * (1.0 + 1e-3 * noise(self.own))
+                self.moments[p]["count"] = self.moments[p].get("count", 0) + 1
+                p.sub_(p.grad, alpha=RATE * factor)
+
+    def trace(self):
+        return [
+            self.warmup.count, list(self.warmup.seen), self.ring, self.large, self.nested,
+            self.own.bit_generator.state["state"]["state"], self.array.tolist(),
+            [self.moments[p] for p in self.parameters], [p.detach() for p in self.parameters],
+        ]  # fmt: skip
+
+
+def noise(own):
+    draws = random.random(), np.random.rand(), own.random(), torch.rand(()).item()
+    return sum(draws) / len(draws)
+
+
+def generators():
+    _, state, gauss = random.getstate()
+    keys = np.random.get_state(legacy=True)[1]
+    return [list(state), gauss, keys.tolist(), torch.get_rng_state()]
+
+
+def busy():
+    torch.manual_seed(0)
+    parameters = [nn.Parameter(torch.randn(4, 4)) for _ in range(3)]
+    optimizer = Busy(parameters)
+    for p in parameters:
+        p.grad = torch.ones(4, 4)
+    optimizer.step()
+    return optimizer
+
+
+def test_nothing_that_an_optimizer_holds_or_draws_from_has_changed():
+    optimizer = busy()
+    random.seed(1)
+    before = torch.utils._pytree.tree_map(
+        lambda x: x.clone() if isinstance(x, torch.Tensor) else x,
+        [optimizer.trace(), generators()],
+    )
+    gradients = [p.grad.clone() for p in optimizer.parameters]
+    find_rule(optimizer, optimizer.param_groups[0])
+    assert same_bits([optimizer.trace(), generators()], before)
+    assert same_bits([p.grad for p in optimizer.parameters], gradients)
+
+
+def test_a_shadowed_run_of_such_an_optimizer_is_the_plain_one(monkeypatch):
+    monkeypatch.setitem(OPTIMIZERS, "busy", lambda ps: Busy(list(ps)))
+    ends = []
+    for config in (None, make_config(shadow=True)):
+        bench = Bench(config, optimizer="busy")
+        bench.train(20)
+        ends.append([bench.optimizer.trace(), generators()])
+    assert same_bits(*ends)
+
+
+def test_hooks_of_every_optimizer_do_not_hear_scratch_updates():
+    torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=RATE)  # its step calls hooks from now on
+    optimizer, heard = busy_sgd(), []
+    handle = register_optimizer_step_post_hook(lambda *_: heard.append(1))
+    try:
+        assert find_rule(optimizer, optimizer.param_groups[0]).known
+        assert not heard
+        torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=RATE).step()
+        assert heard
+    finally:
+        handle.remove()
+
+
+def busy_sgd():
+    class Mine(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    return Mine([nn.Parameter(torch.ones(4, 4))], lr=RATE)
+
+
+def closure_of(count):
+    def factor():
+        nonlocal count
+        count += 1
+        return 1.0
+
+    return factor
+
+
+def opened(path):
+    return (path / "log.txt").open("w")
+
+
+UNCOPIED = {
+    "a function with variables of its own": lambda path: closure_of(0),
+    "a file": opened,
+    "a generator": lambda path: iter(x for x in range(9)),
+    "a large array": lambda path: np.zeros(LARGEST + 1),
+}
+
+
+@pytest.mark.parametrize("name", UNCOPIED)
+def test_an_optimizer_that_cannot_be_copied_is_not_tried_and_it_is_said(name, tmp_path):
+    class Holding(torch.optim.SGD):
+        def step(self, closure=None):
+            self.steps += 1
+            self.tried.append(1)
+            return super().step(closure)
+
+    optimizer = Holding([nn.Parameter(torch.ones(4, 4))], lr=RATE)
+    optimizer.steps, optimizer.tried, optimizer.held = 0, [], UNCOPIED[name](tmp_path)
+    rule = find_rule(optimizer, optimizer.param_groups[0])
+    assert not optimizer.tried
+    assert "could not be found out with a copy of it" in rule.unknown
+    getattr(optimizer.held, "close", lambda: None)()
+
+
+def test_nothing_of_the_model_s_size_is_copied():
+    parameters = [nn.Parameter(torch.ones(600, 100)) for _ in range(2)]
+    optimizer = torch.optim.AdamW(parameters, lr=RATE)
+    for p in parameters:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    optimizer.flat, optimizer.own = (
+        torch.zeros(120000),
+        {p: torch.zeros_like(p) for p in parameters},
+    )
+    optimizer.several = list(parameters)
+    copied = OptimizerCopy(optimizer, optimizer.param_groups[0]).make(
+        p := nn.Parameter(torch.ones(2))
+    )
+    assert copied.several[0] is p
+    assert [x.device.type for x in (copied.several[1], copied.flat)] == ["meta", "meta"]
+    assert (copied.several[1].shape, copied.several[1].grad) == ((600, 100), None)
+    assert not copied.own
+    assert not copied.state
+
+
+def test_parts_of_an_optimizer_that_are_one_object_are_one_in_a_copy():
+    optimizer = busy()
+    copied = OptimizerCopy(optimizer, optimizer.param_groups[0]).make(nn.Parameter(torch.ones(2)))
+    assert copied.warmup is copied.param_groups[0]["helper"] is not optimizer.warmup
+    assert copied.warmup.optimizer is copied
+    assert copied.same is copied.nested["a"][0]
+    assert copied.warmup.seen.maxlen == 100

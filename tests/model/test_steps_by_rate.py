@@ -1,0 +1,84 @@
+"""The wrapper steps all of its optimizers, by their own rates or by that of the call."""
+
+import pytest
+import torch
+from loops import Bench, make_config, same_bits
+from torch import nn
+
+from hybrid_predict import ConfigError, HybridEngine, OptimizerWrapper
+
+
+class Rates(torch.optim.SGD):
+    """Notes the rate of every group in every step."""
+
+    def step(self, closure=None):
+        self.rates = [float(group["lr"]) for group in self.param_groups]
+        return super().step(closure)
+
+
+def several(rates):
+    """Two optimizers, the first with two groups."""
+    parameters = [nn.Parameter(torch.ones(1)) for _ in range(3)]
+    groups = [{"params": [p], "lr": rate} for p, rate in zip(parameters, rates, strict=True)]
+    for p in parameters:
+        p.grad = torch.ones(1)
+    return parameters, [Rates(groups[:2]), Rates(groups[2:])]
+
+
+@pytest.mark.parametrize("rate", [None, 0.5, 0, -0.5])
+@pytest.mark.parametrize("tensors", [False, True])
+def test_every_optimizer_steps_by_the_rate_of_the_call(rate, tensors):
+    rates = [0.1, 0.2, 0.3]
+    own = [torch.tensor(r) for r in rates] if tensors else rates
+    parameters, optimizers = several(own)
+    OptimizerWrapper(optimizers).step(rate=rate)
+    used = rates if rate is None else [rate] * 3
+    assert [p.item() for p in parameters] == pytest.approx([1.0 - r for r in used])
+    after = [group["lr"] for o in optimizers for group in o.param_groups]
+    assert all(x is y for x, y in zip(after, own, strict=True))
+    assert [float(x) for x in after] == pytest.approx(rates)
+
+
+def test_the_rates_come_back_after_an_error_and_the_closure_is_called_once():
+    parameters, optimizers = several([0.1, 0.2, 0.3])
+    calls = []
+
+    def closure():
+        calls.append([group["lr"] for group in optimizers[0].param_groups])
+        return torch.tensor(3.0)
+
+    wrapper = OptimizerWrapper(optimizers)
+    assert wrapper.step(closure, rate=0.5).item() == 3.0
+    assert calls == [[0.5, 0.5]]
+    assert [p.item() for p in parameters] == [0.5] * 3
+    with pytest.raises(ZeroDivisionError):
+        wrapper.step(lambda: 1 / 0, rate=0.5)
+    assert [g["lr"] for o in optimizers for g in o.param_groups] == [0.1, 0.2, 0.3]
+
+
+@pytest.mark.parametrize("rate", [True, "0.1", float("nan"), float("inf"), torch.ones(2)], ids=str)
+def test_a_rate_is_a_finite_number(rate):
+    parameters, optimizers = several([0.1, 0.2, 0.3])
+    with pytest.raises(ConfigError, match="rate: expected a finite number or None"):
+        OptimizerWrapper(optimizers).step(rate=rate)
+    assert [p.item() for p in parameters] == [1.0] * 3
+
+
+def test_an_engine_hears_the_steps_of_a_wrapper_and_corrects_by_their_rate():
+    moved = []
+    for rate, own in ((None, 0.02), (0.02, 0.3)):
+        bench = Bench(None)
+        for group in bench.optimizer.param_groups:
+            group.update(lr=own, weight_decay=0.1)
+        wrapper = OptimizerWrapper(bench.optimizer)
+        engine = HybridEngine(bench.model, wrapper, make_config(speedup=1))
+        for _ in range(5):
+            engine.before_step()
+            loss = bench.loss()
+            loss.backward()
+            wrapper.step(rate=rate)
+            bench.optimizer.zero_grad()
+            engine.after_step(loss)
+        assert engine.ledger.corrected_steps == 5
+        moved.append(dict(bench.model.state_dict()))
+    assert same_bits(*moved)
