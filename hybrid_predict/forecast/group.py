@@ -261,7 +261,7 @@ class TensorGroup:
         """Return how far the drift of each tensor moves at the current learning rate, 0-dim."""
         assert self._window is not None
         rates = [options[id(p)].rate for p in self.parameters]
-        return [abs(rate) * norm for rate, norm in zip(rates, self._window.norms(), strict=True)]
+        return [(rate * norm).abs() for rate, norm in zip(rates, self._window.norms(), strict=True)]
 
     def _correct(
         self,
