@@ -10,7 +10,8 @@ from torch import Tensor
 
 from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.model.graph import GraphFindings, MatrixIndex
+from hybrid_predict.model.graph import GraphFindings
+from hybrid_predict.model.operands import MatrixIndex
 from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks

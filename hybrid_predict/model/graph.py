@@ -2,61 +2,26 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, final
 
 from torch import Tensor
-from torch.autograd.function import BackwardCFunction
 
-_OPERATIONS = {
-    "product": r"\w*mm(activation|dtype|v2)?|(add)?mv|\w*matmul|(mkldnn)?linear|trilinear",
-    "convolution": r"\w*conv\w*",
-    "recurrent": r"\w*rnn\w*|lstmmps",
-    "lookup": r"embedding\w*",
-    "sum": r"add|sub|cat|stack|where",
-    "compiled": r"compiledfunction",
-    "opaque": r".*(cppnode|differentiablegraph).*",
-}
-"""Operations by the node's name without ``Backward0``; all others work element by element."""
+from hybrid_predict.model.derivatives import Reversed, reversed_products
+from hybrid_predict.model.nodes import (
+    PRODUCTS,
+    from_leaves,
+    inputs_of,
+    is_leaf,
+    operation_of,
+    shape_of,
+)
+from hybrid_predict.model.operands import MatrixIndex, Operand, operands_in, weights_of
 
-_PRODUCTS = ("product", "convolution", "recurrent")
-_IDENTITY = ("_DDPSink", "RegisterPostBackwardFunction", "_ToTorchTensor", "_FromTorchTensor")
-"""Python functions that return their input unchanged."""
-
-_FREE, _UNSURE, _BEHIND = 1, 2, 4
-"""Paths from the loss to a node: through no matrix, possibly through one, through one."""
-
-
-@final
-@dataclass(frozen=True)
-class MatrixIndex:
-    """The parameters of a model, as needed to find its matrices in a graph.
-
-    Args:
-        matrices: Trained parameters of two or more dimensions, by ``id``.
-        vectors: All other trained parameters, by ``id``.
-        networks: ``id`` of the matrices of each network that an optimizer of its own trains. For a
-            network, matrices of other networks do not count, so that a generator followed by its
-            discriminator has a head.
-        frozen: Shapes of frozen weights; a product with a constant of such a shape counts as a
-            product with a matrix.
-        aliases: ``id`` of the parameter that a tensor in the graph stands for, by ``id`` of that
-            tensor.
-    """
-
-    matrices: Mapping[int, Tensor]
-    vectors: frozenset[int]
-    networks: Sequence[frozenset[int]]
-    frozen: frozenset[tuple[int, ...]]
-    aliases: Mapping[int, int] = field(default_factory=dict)
-
-    def key(self, leaf: Any) -> int:
-        """Return the ``id`` of the parameter at a leaf of the graph."""
-        key = id(leaf.variable)
-        return self.aliases.get(key, key)
+_FREE, _UNSURE, _BEHIND, _SLOPE = 1, 2, 4, 8
+"""Paths from the loss to a node: through no matrix, possibly through one, through one, or through
+products of a derivative alone."""
 
 
 @final
@@ -82,32 +47,13 @@ class GraphFindings:
         Tensors that the graph has saved are not read, because checkpointed parts would be
         recomputed.
         """
-        nodes = _from_leaves(loss.grad_fn)
-        self.reached |= {index.key(n) for n in nodes if _is_leaf(n)}
-        operands: dict[Any, _Operand | None] = {None: None}
-        slopes: set[Any] = set()
-        for node in nodes:
-            inputs = _inputs(node)
-            operands[node] = _operand(node, [operands[n] for n in inputs], index)
-            if "BackwardBackward" in node.name() or not slopes.isdisjoint(inputs):
-                slopes.add(node)
+        nodes = from_leaves(loss.grad_fn)
+        self.reached |= {index.key(n) for n in nodes if is_leaf(n)}
+        operands = operands_in(nodes, index)
+        turned = reversed_products(nodes, operands)
         for network in index.networks:
             others = frozenset().union(*index.networks) - network
-            _Walk(self, operands, slopes, index, others).run(nodes)
-
-
-@final
-@dataclass(frozen=True)
-class _Operand:
-    """A tensor in the graph that is computed from parameters alone.
-
-    Args:
-        plain: Matrices in it that were not multiplied with each other.
-        multiplied: Matrices in it that were, such as the factors of a low-rank weight.
-    """
-
-    plain: frozenset[int] = frozenset()
-    multiplied: frozenset[int] = frozenset()
+            _Walk(self, operands, turned, index, others).run(nodes)
 
 
 @final
@@ -117,12 +63,12 @@ class _Walk:
     def __init__(
         self,
         found: GraphFindings,
-        operands: Mapping[Any, _Operand | None],
-        slopes: Set[Any],
+        operands: Mapping[Any, Operand | None],
+        turned: Reversed,
         index: MatrixIndex,
         others: frozenset[int],
     ) -> None:
-        self._found, self._operands, self._slopes = found, operands, slopes
+        self._found, self._operands, self._turned = found, operands, turned
         self._index, self._others = index, others
         self._paths: dict[Any, int] = {}
 
@@ -134,31 +80,29 @@ class _Walk:
                 self._visit(node, paths)
 
     def _visit(self, node: Any, paths: int) -> None:
-        inputs = [n for n in _inputs(node) if n is not None]
-        operation = _operation(node)
-        if "BackwardBackward" in node.name():  # inside a derivative the order is not known
-            paths = _UNSURE
+        inputs = [n for n in inputs_of(node) if n is not None]
+        operation = operation_of(node)
         opaque = operation in ("opaque", "compiled")
-        plain = {n: o.plain for n in inputs if (o := self._operands[n]) and o.plain}
         if operation == "lookup":
-            self._found.tables.update(*plain.values())
+            plain = [o.plain for n in inputs if (o := self._operands[n])]
+            self._found.tables.update(*plain)
             return
-        if operation not in _PRODUCTS and not opaque:
+        if operation not in PRODUCTS and not opaque:
             self._pass(inputs, paths)
             return
-        weights = plain or {
-            n: o.multiplied for n in inputs if (o := self._operands[n]) and o.multiplied
-        }
+        weights = weights_of(node, self._operands)
         data = [n for n in inputs if n not in weights]
         own = frozenset().union(*weights.values()) - self._others
         several = len(own) > 1 and (opaque or operation == "recurrent")
-        # A product of weights alone, as in a penalty, does not show the place of these weights. In
-        # a gradient penalty the first matrix is the last factor.
-        known = None in _inputs(node) or any(self._varies(n) for n in data)
-        if own and known and self._slopes.isdisjoint(data):
-            self._record(own, paths | _UNSURE if several else paths)
+        # A product of weights alone, as in a penalty, does not show the place of these weights.
+        known = None in inputs_of(node) or any(self._varies(n) for n in data)
+        if own and known:
+            self._record(node, own, paths | _UNSURE if several else paths)
         if opaque and (several or not own or operation == "compiled"):
-            paths = paths & ~_FREE | _UNSURE if paths & _FREE else paths
+            ahead = paths & (_FREE | _SLOPE)
+            paths = paths & ~ahead | _UNSURE if ahead else paths
+        elif own and node in self._turned.products:
+            paths = _SLOPE if paths & (_FREE | _SLOPE) else paths
         elif own or (not weights and self._meets_frozen(node, data)):
             paths = _BEHIND
         self._pass(data, paths)
@@ -167,10 +111,17 @@ class _Walk:
         operand = self._operands[node]
         return operand is None or bool(operand.multiplied)
 
-    def _record(self, matrices: Iterable[int], paths: int) -> None:
-        if paths == _FREE:
+    def _record(self, node: Any, matrices: Iterable[int], paths: int) -> None:
+        if node in self._turned.unsure:
+            return
+        if node in self._turned.products:
+            if node not in self._turned.first:
+                self._found.inside.update(matrices)
+            elif paths & (_FREE | _SLOPE):
+                self._found.heads.update(matrices)
+        elif paths == _FREE:
             self._found.heads.update(matrices)
-        elif paths & _BEHIND:
+        elif paths & (_BEHIND | _SLOPE):
             self._found.inside.update(matrices)
 
     def _pass(self, inputs: Iterable[Any], paths: int) -> None:
@@ -179,17 +130,17 @@ class _Walk:
 
     def _meets_frozen(self, node: Any, data: Sequence[Any]) -> bool:
         """Whether the other factor of the data has the shape of a frozen weight."""
-        if _operation(node) == "recurrent":
+        if operation_of(node) == "recurrent":
             return True
         known = [n for n in data if self._operands[n] is None]
         if len(known) != 1 or not self._index.frozen:
             return False
         number = next(k for n, k in node.next_functions if n is known[0])
-        into, out = _shape(known[0], number), _shape(node)
+        into, out = shape_of(known[0], number), shape_of(node)
         if min(len(into), len(out)) < 2:
             return False
-        axis = 1 if _operation(node) == "convolution" else -1
-        if axis == -1 and _inputs(node)[-1] is known[0]:  # the data stand on the right
+        axis = 1 if operation_of(node) == "convolution" else -1
+        if axis == -1 and inputs_of(node)[-1] is known[0]:  # the data stand on the right
             axis = -2
         return any(_maps(shape, into[axis], out[axis]) for shape in self._index.frozen)
 
@@ -202,74 +153,3 @@ def _maps(shape: tuple[int, ...], into: int, out: int) -> bool:
         return (columns == into and out in packed) or (rows == into and columns == out)
     pairs = ((shape[0], shape[1]), (shape[1], shape[0]), shape[-2:], shape[:-3:-1])
     return any(a == out and b > 0 and into % b == 0 for a, b in pairs)
-
-
-def _operand(node: Any, inputs: Sequence[_Operand | None], index: MatrixIndex) -> _Operand | None:
-    """Return the parameters that a node's output is computed from; None if data take part."""
-    if _is_leaf(node):
-        key = index.key(node)
-        if key in index.matrices:
-            return _Operand(frozenset([key]))
-        return _Operand() if key in index.vectors else None
-    nodes, operation = _inputs(node), _operation(node)
-    made = [o for n, o in zip(nodes, inputs, strict=True) if n is not None]
-    known = [o for o in made if o is not None]
-    plain = frozenset().union(*(o.plain for o in known))
-    multiplied = frozenset().union(*(o.multiplied for o in known))
-    if operation in ("opaque", "compiled"):
-        # An unknown function that rounds or masks a weight keeps its shape.
-        shapes = {tuple(index.matrices[key].shape) for key in plain}
-        kept = len(plain) == 1 and _shape(node) in shapes
-        return _Operand(plain) if kept and len(known) == len(made) else None
-    if operation in ("lookup", "recurrent") or len(known) < len(made):
-        return None
-    if operation in _PRODUCTS:
-        filled = [o for o in known if o.plain or o.multiplied]
-        return _Operand(multiplied=plain | multiplied) if len(filled) > 1 else None
-    # Learned positions are added to the data, which need no gradient in a first layer.
-    added = None in nodes and operation == "sum"
-    return _Operand(frozenset() if added else plain, multiplied)
-
-
-def _from_leaves(root: Any) -> list[Any]:
-    """Return all nodes of a graph, each one after its inputs."""
-    order, seen, stack = [], {root}, [(root, iter(_inputs(root)))]
-    while stack:
-        node, rest = stack[-1]
-        following = next((n for n in rest if n is not None and n not in seen), None)
-        if following is None:
-            order.append(node)
-            stack.pop()
-        else:
-            seen.add(following)
-            stack.append((following, iter(_inputs(following))))
-    return order
-
-
-def _is_leaf(node: Any) -> bool:
-    return not node.next_functions and hasattr(node, "variable")
-
-
-def _inputs(node: Any) -> list[Any]:
-    return [n for n, _ in node.next_functions]
-
-
-def _shape(node: Any, number: int = 0) -> tuple[int, ...]:
-    """Return the shape of an output of a node, or () if it is unknown."""
-    told = getattr(node, "_input_metadata", ())
-    known = number < len(told) and not getattr(told[number], "is_nested_tensor", False)
-    return tuple(told[number].shape) if known else ()
-
-
-def _operation(node: Any) -> str:
-    """Return the operation of a node from the table; ``opaque`` if it is unknown."""
-    found, name = _named(node.name())
-    custom = isinstance(node, BackwardCFunction) and found != "compiled" and name not in _IDENTITY
-    return "opaque" if custom else found
-
-
-@lru_cache(1024)
-def _named(name: str) -> tuple[str, str]:
-    stem = re.sub(r"Backward\d*(_\w+)?$", "", name)
-    fitting = (k for k, p in _OPERATIONS.items() if re.fullmatch(p, stem, re.I))
-    return next(fitting, ""), stem

@@ -12,8 +12,9 @@ from torch.nn.parameter import is_lazy
 
 from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupError
 from hybrid_predict.model.deltas import Movement, WeightDelta
-from hybrid_predict.model.graph import GraphFindings, MatrixIndex
+from hybrid_predict.model.graph import GraphFindings
 from hybrid_predict.model.kinds import classify, matrix_index, resolve
+from hybrid_predict.model.operands import MatrixIndex
 from hybrid_predict.model.reading import VerifiedReads
 from hybrid_predict.tensors import shards
 
