@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any, final
 
-from hybrid_predict.model.nodes import PRODUCTS, inputs_of, operation_of, shape_of
-from hybrid_predict.model.operands import Operand, weights_of
+from hybrid_predict.model.nodes import PRODUCTS, inputs_of, is_leaf, operation_of, shape_of
+from hybrid_predict.model.operands import MatrixIndex, Operand, weights_of
 
-_UNKNOWN = 2
-"""Axis that a function of one's own sums over; 0 and 1 are those of a matrix."""
+_ROWS, _COLUMNS, _UNKNOWN = 0, 1, 2
+"""Axes of a weight that a product sums over; a function of the user's does not show which."""
 
 _Edge = tuple[Any, int]
 """A node and the number of its output."""
@@ -37,7 +37,9 @@ class Reversed:
     unsure: frozenset[Any] = frozenset()
 
 
-def reversed_products(nodes: Sequence[Any], operands: Mapping[Any, Operand | None]) -> Reversed:
+def reversed_products(
+    nodes: Sequence[Any], operands: Mapping[Any, Operand | None], index: MatrixIndex
+) -> Reversed:
     """Find the reverse products in a graph.
 
     Names of nodes tell it only for convolutions. Otherwise, a product with W is a reverse one if
@@ -50,6 +52,7 @@ def reversed_products(nodes: Sequence[Any], operands: Mapping[Any, Operand | Non
     Args:
         nodes: All nodes of the graph, each one after its inputs.
         operands: What each node is computed from.
+        index: The parameters of the model.
     """
     weights = {n: found for n in nodes if _multiplies(n) and (found := weights_of(n, operands))}
     uses = {node: _uses(node, found) for node, found in weights.items()}
@@ -59,7 +62,8 @@ def reversed_products(nodes: Sequence[Any], operands: Mapping[Any, Operand | Non
     named = frozenset(node for node in uses if "BackwardBackward" in node.name())
     if not named and all(len(found) < 2 for found in sides.values()):
         return Reversed()
-    return _Search(_products(nodes, weights, uses)).result(named)
+    linear = {base for base in sides if is_leaf(base[0]) and index.key(base[0]) in index.linear}
+    return _Search(_products(nodes, weights, uses), linear).result(named)
 
 
 @final
@@ -70,11 +74,13 @@ class _Product:
     Args:
         bit: Its place in a set of products, which is an integer.
         reach: Products that its data depend on without another product in between.
+        behind: All products that its data depend on.
         uses: Its weights without transposes, and which axis of each it sums over.
     """
 
     bit: int
     reach: int
+    behind: int
     uses: Sequence[tuple[_Edge, int]]
 
 
@@ -82,51 +88,55 @@ class _Product:
 class _Search:
     """The search for reverse products among the products of a graph, in the order of nodes."""
 
-    def __init__(self, products: Mapping[Any, _Product]) -> None:
+    def __init__(self, products: Mapping[Any, _Product], linear: Set[_Edge]) -> None:
         self._products = products
+        self._by_bit = {product.bit: product for product in products.values()}
         self._users: dict[_Edge, dict[int, int]] = {}
         for product in products.values():
             for base, side in product.uses:
                 users = self._users.setdefault(base, {})
                 users[side] = users.get(side, 0) | product.bit
-        self._forward = self._proven()
-        alike = set(self._forward.values())
-        self._usual = alike.pop() if len(alike) == 1 else None
+        self._sides = self._proven()
+        alike = set(self._sides.values())
+        usual = alike.pop() if len(alike) == 1 else None
+        self._usual = {base: _ROWS if base in linear else usual for base in self._users}
 
     def result(self, found: frozenset[Any]) -> Reversed:
         """Add to the products that are known by name until none is added."""
         before = None
         while found != before:
             before = found
-            ones = self._union(p.bit for p in self._of(found))
-            touched = self._union(p.reach for p in self._of(found))
+            ones = _union(p.bit for p in self._of(found))
+            touched = _union(p.reach for p in self._of(found))
             found |= {n for n, p in self._products.items() if self._is_reverse(p, ones, touched)}
         rest = {n: p for n, p in self._products.items() if n not in found}
-        return Reversed(
-            found,
-            frozenset(n for n in found if not self._products[n].reach & ones),
-            frozenset(n for n, p in rest.items() if p.bit & touched and self._is_open(p)),
-        )
+        unsure = {n for n, p in rest.items() if p.bit & touched and self._is_open(p)}
+        ones |= _union(p.bit for p in self._of(unsure))
+        first = frozenset(n for n in found if not self._products[n].reach & ones)
+        return Reversed(found, first, frozenset(unsure))
 
     def _proven(self) -> dict[_Edge, int]:
-        """Return the axis over which layers sum, for every weight that has both products."""
-        forward: dict[_Edge, int] = {}
+        """Return the axis over which reverse products sum, for each weight that shows it."""
+        sides: dict[_Edge, int] = {}
         for product in self._products.values():
             for base, side in product.uses:
                 users = self._users[base]
-                others = product.reach & ~self._union(users.values())
-                for other in users.keys() - {side}:
-                    if others and product.reach & users[other]:
-                        forward.setdefault(base, other)
-        return forward
+                if not product.reach & ~_union(users.values()):
+                    continue
+                for twins in (users[other] & product.reach for other in users.keys() - {side}):
+                    # A derivative of a derivative has a layer's own product behind its reverse.
+                    earlier = (self._by_bit[bit].behind for bit in _bits(twins))
+                    if any(not behind & users[side] for behind in earlier):
+                        sides.setdefault(base, side)
+        return sides
 
     def _is_reverse(self, product: _Product, ones: int, touched: int) -> bool:
         for base, side in product.uses:
-            if base in self._forward:
-                return side != self._forward[base]
+            if base in self._sides:
+                return side == self._sides[base]
             if side == _UNKNOWN:
                 continue
-            if product.bit & touched and self._usual not in (None, side):
+            if product.bit & touched and self._usual[base] == side:
                 return True
             if product.reach & ones and len(self._users[base]) > 1:
                 return True
@@ -134,17 +144,21 @@ class _Search:
 
     def _is_open(self, product: _Product) -> bool:
         """Whether nothing shows on which side a product of constants has its weight."""
-        open_ = self._usual is None and not product.reach
-        return open_ and any(
-            base not in self._forward and len(self._users[base]) == 1 for base, _ in product.uses
-        )
+        bases = [base for base, _ in product.uses if base not in self._sides]
+        return not product.reach and any(self._usual[base] is None for base in bases)
 
     def _of(self, nodes: Iterable[Any]) -> list[_Product]:
         return [self._products[node] for node in nodes]
 
-    @staticmethod
-    def _union(sets: Iterable[int]) -> int:
-        return reduce(or_, sets, 0)
+
+def _bits(number: int) -> Iterator[int]:
+    while number:
+        yield number & -number
+        number &= number - 1
+
+
+def _union(sets: Iterable[int]) -> int:
+    return reduce(or_, sets, 0)
 
 
 def _products(
@@ -155,14 +169,14 @@ def _products(
     """Return the products with what their data depend on."""
     found: dict[Any, _Product] = {}
     near: dict[Any, int] = {None: 0}
+    far: dict[Any, int] = {None: 0}
     for node in nodes:
-        reach = 0
-        for given in inputs_of(node):
-            reach |= 0 if given in weights.get(node, ()) else near[given]
+        data = [n for n in inputs_of(node) if n not in weights.get(node, ())]
+        near[node], far[node] = _union(near[n] for n in data), _union(far[n] for n in data)
         if node in weights:
-            found[node] = _Product(1 << len(found), reach, uses[node])
-            reach = found[node].bit
-        near[node] = reach
+            bit = 1 << len(found)
+            found[node] = _Product(bit, near[node], far[node], uses[node])
+            near[node], far[node] = bit, far[node] | bit
     return found
 
 
@@ -179,7 +193,7 @@ def _uses(node: Any, weights: Mapping[Any, Any]) -> list[tuple[_Edge, int]]:
     # The second factor is summed over its first axis, the first one over its second; a linear
     # function transposes its weight.
     linear = node.name().lower().startswith(("linear", "mkldnnlinear"))
-    factors = [(edges[1], 1)] if linear else [(edges[-1], 0), (edges[-2], 1)]
+    factors = [(edges[1], _COLUMNS)] if linear else [(edges[-1], _ROWS), (edges[-2], _COLUMNS)]
     bases = [(_base(edge), side) for edge, side in factors if edge[0] in weights]
     return [(base, side ^ turned) for (base, turned), side in bases]
 

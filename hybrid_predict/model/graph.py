@@ -50,7 +50,7 @@ class GraphFindings:
         nodes = from_leaves(loss.grad_fn)
         self.reached |= {index.key(n) for n in nodes if is_leaf(n)}
         operands = operands_in(nodes, index)
-        turned = reversed_products(nodes, operands)
+        turned = reversed_products(nodes, operands, index)
         for network in index.networks:
             others = frozenset().union(*index.networks) - network
             _Walk(self, operands, turned, index, others).run(nodes)

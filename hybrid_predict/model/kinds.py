@@ -75,6 +75,7 @@ def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> M
         frozenset(key for key, p in trained.items() if p.dim() < 2),
         [frozenset(m.key for m in network) for network in networks],
         frozenset(frozen),
+        frozenset(id(m.weight) for m in model.modules() if _is(m, (nn.Linear,))),
     )
 
 

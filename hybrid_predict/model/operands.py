@@ -24,6 +24,7 @@ class MatrixIndex:
             discriminator has a head.
         frozen: Shapes of frozen weights; a product with a constant of such a shape counts as a
             product with a matrix.
+        linear: Those of ``matrices`` that are weights of linear layers, by ``id``.
         aliases: ``id`` of the parameter that a tensor in the graph stands for, by ``id`` of that
             tensor.
     """
@@ -32,6 +33,7 @@ class MatrixIndex:
     vectors: frozenset[int]
     networks: Sequence[frozenset[int]]
     frozen: frozenset[tuple[int, ...]]
+    linear: frozenset[int] = frozenset()
     aliases: Mapping[int, int] = field(default_factory=dict)
 
     def key(self, leaf: Any) -> int:
