@@ -12,13 +12,14 @@ import numpy as np
 from hybrid_predict.accounts.ledger import percent
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.forecast.gate import TOO_EXPENSIVE
+from hybrid_predict.forecast.gate import TOO_EXPENSIVE, TOO_FEW, too_few
 from hybrid_predict.forecast.window import window_length
 from hybrid_predict.functional import histories, places
 from hybrid_predict.functional.plan import (
     Plan,
     chosen_block,
     corrected_arrays,
+    count_trained,
     operations,
     plans,
     schedule,
@@ -65,7 +66,7 @@ def init(
     if places.computed_elsewhere(xp):
         xp, weights = np, places.to_numpy(weights)
     found = plans(weights, config, outputs_last, step_operations)
-    _log_limits(found, plans(weights, config), config)
+    _log_limits(found, weights, config)
     _warn_of_excess(found, corrected_arrays(found, weights, outputs_last), config, step_operations)
     like, backend = list(weights.values()), ArrayBackend(config.history_dtype)
     predicted = [plan for plan in found.values() if plan.rule is not None]
@@ -94,15 +95,21 @@ def _check(config: Any, momentum: Any, outputs_last: Any) -> None:
 
 
 def _log_limits(
-    found: Mapping[str, Plan], unlimited: Mapping[str, Plan], config: HybridConfig
+    found: Mapping[str, Plan], weights: Mapping[str, Any], config: HybridConfig
 ) -> None:
-    """Say what ``max_overhead`` has changed."""
+    """Say what ``max_overhead`` has changed, and whether too few weights would be predicted."""
     if (block := chosen_block(found)) is not None:
         updates = [plan.update for plan in found.values() if plan.update]
         logger.info("%s.", describe_block(block, config.max_overhead, updates).capitalize())
-    before, after = ([p for p in each.values() if p.rule] for each in (unlimited, found))
+    before, after = (
+        [p for p in each.values() if p.rule] for each in (plans(weights, config), found)
+    )
     if len(after) < len(before):
         logger.warning("There are %s.", TOO_EXPENSIVE)
+    moved = sum(math.prod(weights[name].shape) for plan in after for name in plan.names)
+    gated = any(plan.rule and plan.rule.gated for plan in after)
+    if gated and too_few(moved, count_trained(weights, config)):
+        logger.warning("There are %s.", TOO_FEW)
 
 
 def _warn_of_excess(

@@ -91,6 +91,12 @@ def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
     return found
 
 
+def count_trained(weights: Mapping[str, Any], config: HybridConfig) -> int:
+    """Number of weights outside embeddings, of which predicted steps have to move a part."""
+    counted = (n for n, kind in kinds(weights, config).items() if kind != "embedding")
+    return sum(math.prod(weights[name].shape) for name in counted)
+
+
 def plans(
     weights: Mapping[str, Any],
     config: HybridConfig,

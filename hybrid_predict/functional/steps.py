@@ -12,9 +12,10 @@ import numpy as np
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.forecast.gate import LEAST_MOVED
 from hybrid_predict.functional import baselines, descents, histories, places
 from hybrid_predict.functional.corrections import Update, corrected, unmoved
-from hybrid_predict.functional.plan import Plan, chosen_block, plans
+from hybrid_predict.functional.plan import Plan, chosen_block, count_trained, plans
 from hybrid_predict.functional.state import Group, HybridState, select
 from hybrid_predict.functional.windows import add_skill, enough
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace, wide_dtype
@@ -86,7 +87,7 @@ def predict(
     due = xp.take(clock.due, xp.reshape(position, (1,)), axis=0)[0]
     pausing = baselines.pausing(state.monitor, clock.full_steps + 1) | (state.evidence.ended > 0)
     may = ~clock.plain & ~pausing
-    open_groups = _open(state, named, weights)
+    open_groups = _open(state, named, weights, config)
     rates, moved = _by_name(learning_rates, weights, "learning_rates"), dict(weights)
     predicted, sound = 0 * due, state.stands | True
     for key, ready in open_groups.items():
@@ -106,22 +107,26 @@ def predict(
 
 
 def _open(
-    state: HybridState, named: Mapping[str, Plan], weights: Mapping[str, Any]
+    state: HybridState, named: Mapping[str, Plan], weights: Mapping[str, Any], config: HybridConfig
 ) -> dict[str, Any]:
     """Which groups may be predicted, as 0-dim bools: with skill, which most weights need."""
-    ready, able, gated = {}, 0, 0
+    ready, able, gated, free = {}, 0, 0, 0
     for key, group in state.groups.items():
         plan, history = named[key], group.history
         if plan.rule is None or history is None:
             continue
         ready[key] = history.count > 0
+        size = sum(math.prod(weights[name].shape) for name in plan.names)
         if plan.rule.gated:
-            size = sum(math.prod(weights[name].shape) for name in plan.names)
             gated += size
             ready[key] = ready[key] & enough(state.skills[plan.kind])
             able = able + ready[key] * float(size)
+        else:
+            free += size
+    trained = count_trained(weights, config)
+    may = (2 * able >= gated) & (LEAST_MOVED * (able + free) >= trained)
     return {
-        key: (found & (2 * able >= gated)) if named[key].rule.gated else found  # type: ignore[union-attr]
+        key: (found & may) if named[key].rule.gated else found  # type: ignore[union-attr]
         for key, found in ready.items()
     }
 

@@ -159,3 +159,51 @@ def test_small_tensors_alone_do_not_take_the_place_of_full_steps(able):
     delta = forecaster.forecast(engine.optimizer.all_options()).delta
     assert bool(delta.names) is (able == "hidden")
     assert not any(name.endswith("bias") for name in delta.names)
+
+
+class Flat(nn.Module):
+    """Two matrices, a matrix that is stored as a vector, and a table."""
+
+    def __init__(self, flat, words, trained):
+        super().__init__()
+        self.first, self.second, self.out = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.flat = nn.Parameter(torch.ones(flat * 8) / flat, requires_grad=trained)
+        self.table = nn.Embedding(words, 8)
+
+    def forward(self, x):
+        x = torch.tanh(self.first(x)) + self.table(torch.arange(len(x)))
+        wide = torch.sin(x @ self.flat.view(8, -1))
+        return self.out(torch.tanh(self.second(x)) + wide.sum(1, keepdim=True))
+
+
+@pytest.mark.parametrize(
+    ("flat", "words", "kinds", "trained", "moves"),
+    [
+        (8, 16, ("hidden",), True, True),
+        (80, 16, ("hidden",), True, False),
+        (80, 16, ("hidden",), False, True),
+        (80, 16, ("hidden", "vector"), True, True),
+        (8, 1600, ("hidden",), True, True),
+    ],
+    ids=["few vectors", "mostly vectors", "frozen ones", "predicted ones", "a large table"],
+)
+def test_predicted_steps_move_a_quarter_of_the_trained_weights_outside_tables(
+    flat, words, kinds, trained, moves
+):
+    torch.manual_seed(0)
+    model = Flat(flat, words, trained)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    engine = HybridEngine(model, optimizer, gated(predictors=dict.fromkeys(kinds, "momentum")))
+    forecaster = engine._forecaster
+    for _ in range(60):
+        engine.before_step()
+        loss = (model(torch.randn(16, 6)) - 1.0).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        engine.after_step(loss)
+        good = Skill(windows=16, mean=0.5, length=0.5)
+        show(forecaster, **dict.fromkeys(kinds, good))
+    assert (engine.ledger.predicted_steps > 0) is moves
+    told = [e["reason"] for e in engine.ledger.events if "would move less" in e["reason"]]
+    assert bool(told) is not moves

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import numpy as np
@@ -122,3 +123,24 @@ def test_calls_after_the_run_s_last_step_leave_the_update_and_the_clock_alone() 
         w, state = correct(state, gradients, moved, after, 0.1, config=settings)
         assert all(np.array_equal(w[name], after[name]) for name in w)
         assert (int(state.clock.steps), int(state.clock.ticks)) == (90, 0)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "moves"),
+    [
+        ({"[02].weight": "head", "4.weight": "hidden"}, False),
+        ({"[02].weight": "embedding", "4.weight": "hidden"}, True),
+    ],
+    ids=["24 of 185 weights", "24 of 45 outside tables"],
+)
+def test_few_weights_alone_are_not_predicted_in_either(
+    kinds: dict[str, str], moves: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = HybridConfig(
+        total_steps=120, kinds=kinds, max_overhead=1e9, predictors={"hidden": "momentum"}
+    )
+    caplog.set_level(logging.INFO)
+    theirs, ours = in_the_engine(settings), in_functions(settings)
+    assert any(ours.predicted) is moves
+    assert ours.predicted == theirs.predicted
+    assert caplog.text.count("would move less than a quarter") == (0 if moves else 2)
