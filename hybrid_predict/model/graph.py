@@ -9,6 +9,7 @@ from typing import Any, final
 from torch import Tensor
 
 from hybrid_predict.model.derivatives import Reversed, reversed_products
+from hybrid_predict.model.elementwise import elementwise_and_weights
 from hybrid_predict.model.nodes import (
     PRODUCTS,
     from_leaves,
@@ -33,12 +34,16 @@ class GraphFindings:
         heads: Matrices in a product that no product with another matrix follows.
         inside: Matrices in a product that products with other matrices follow.
         tables: Matrices in which rows are looked up.
+        elementwise: Matrices that meet data element by element.
+        weights: Matrices in a product, or in what may be one.
         reached: All parameters that a loss depends on.
     """
 
     heads: set[int] = field(default_factory=set)
     inside: set[int] = field(default_factory=set)
     tables: set[int] = field(default_factory=set)
+    elementwise: set[int] = field(default_factory=set)
+    weights: set[int] = field(default_factory=set)
     reached: set[int] = field(default_factory=set)
 
     def add(self, loss: Tensor, index: MatrixIndex) -> None:
@@ -50,6 +55,9 @@ class GraphFindings:
         nodes = from_leaves(loss.grad_fn)
         self.reached |= {index.key(n) for n in nodes if is_leaf(n)}
         operands = operands_in(nodes, index)
+        elementwise, weights = elementwise_and_weights(nodes, operands, index)
+        self.elementwise |= elementwise
+        self.weights |= weights
         turned = reversed_products(nodes, operands, index)
         for network in index.networks:
             others = frozenset().union(*index.networks) - network

@@ -13,7 +13,10 @@ _OPERATIONS = {
     "convolution": r"\w*conv\w*",
     "recurrent": r"\w*rnn\w*|lstmmps",
     "lookup": r"embedding\w*",
-    "sum": r"add|sub|cat|stack|where",
+    "sum": r"add|sub|where|cdist|euclideandist",
+    "joint": r"cat|stack",
+    "scale": r"mul|div",
+    "reduction": r"sum|mean|prod|amax|amin|logsumexp|norm|linalgvectornorm",
     "compiled": r"compiledfunction",
     "opaque": r".*(cppnode|differentiablegraph).*",
 }

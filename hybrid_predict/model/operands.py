@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -76,6 +77,11 @@ def weights_of(node: Any, operands: Mapping[Any, Operand | None]) -> dict[Any, f
     return plain or {n: o.multiplied for n in inputs if (o := operands[n]) and o.multiplied}
 
 
+def _grown(node: Any, inputs: Iterable[Any]) -> bool:
+    """Whether the output has more entries than any input that is not a constant."""
+    return math.prod(shape_of(node)) > max(math.prod(shape_of(n)) for n in inputs if n is not None)
+
+
 def _operand(node: Any, inputs: Sequence[Operand | None], index: MatrixIndex) -> Operand | None:
     if is_leaf(node):
         key = index.key(node)
@@ -97,6 +103,8 @@ def _operand(node: Any, inputs: Sequence[Operand | None], index: MatrixIndex) ->
     if operation in PRODUCTS:
         filled = [o for o in known if o.plain or o.multiplied]
         return Operand(multiplied=plain | multiplied) if len(filled) > 1 else None
-    # Learned positions are added to the data, which need no gradient in a first layer.
-    added = None in nodes and operation == "sum"
+    # Data need no gradient in a first layer, where a scale or learned positions meet them.
+    added = None in nodes and operation in ("sum", "joint")
+    if (added or (None in nodes and operation == "scale")) and _grown(node, nodes):
+        return None
     return Operand(frozenset() if added else plain, multiplied)

@@ -325,9 +325,7 @@ CASES = {
             "blocks.2.theta_f_fc.weight",
         ],
     ),
-    "attention": GraphCase(
-        Attending, ["out.weight", "value.weight"], of_words, ["embed.weight"], ["where"]
-    ),
+    "attention": GraphCase(Attending, ["out.weight", "value.weight"], of_words, ["embed.weight"]),
     "tied": GraphCase(TiedLM, [], of_words, ["embedding.weight"]),
     "transposed convolutions": GraphCase(
         unet, ["5.weight"], lambda net: net(rows(8, 8)[None, None]).square().mean()
