@@ -89,7 +89,7 @@ class _Search:
     """The search for reverse products among the products of a graph, in the order of nodes."""
 
     def __init__(self, products: Mapping[Any, _Product], linear: Set[_Edge]) -> None:
-        self._products = products
+        self._products, self._linear = products, linear
         self._by_bit = {product.bit: product for product in products.values()}
         self._users: dict[_Edge, dict[int, int]] = {}
         for product in products.values():
@@ -103,7 +103,7 @@ class _Search:
 
     def result(self, found: frozenset[Any]) -> Reversed:
         """Add to the products that are known by name until none is added."""
-        before = None
+        found, before = found | self._chained(), None
         while found != before:
             before = found
             ones = _union(p.bit for p in self._of(found))
@@ -129,6 +129,23 @@ class _Search:
                     if any(not behind & users[side] for behind in earlier):
                         sides.setdefault(base, side)
         return sides
+
+    def _chained(self) -> frozenset[Any]:
+        """Return products with linear layers' rows that follow each other from a constant.
+
+        Activations of straight pieces have derivatives that do not depend on the layers' products.
+        """
+        found: dict[Any, _Product] = {}
+        bits = 0
+        for node, product in self._products.items():
+            turned = all(
+                base in self._linear and side == _ROWS and len(self._users[base]) > 1
+                for base, side in product.uses
+            )
+            if product.uses and turned and not product.behind & ~bits:
+                found[node] = product
+                bits |= product.bit
+        return frozenset(found) if any(p.behind for p in found.values()) else frozenset()
 
     def _is_reverse(self, product: _Product, ones: int, touched: int) -> bool:
         for base, side in product.uses:

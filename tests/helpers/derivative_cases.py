@@ -55,8 +55,12 @@ ACTIVATIONS: dict[str, Function] = {
     "square": torch.square,
     "x sigmoid(x)": lambda x: x * torch.sigmoid(x),
     "of one's own": Cubed.apply,
+    "relu of plain operations": lambda x: x.clamp(min=0),
+    "leaky relu of plain operations": lambda x: torch.where(x > 0, x, x / 10),
 }
-SMOOTH = sorted(ACTIVATIONS.keys() - {"relu", "leaky relu"})
+PLAIN = ("relu of plain operations", "leaky relu of plain operations")
+"""Their derivatives do not depend on the inputs, so the network's value has to be in the loss."""
+SMOOTH = sorted(ACTIVATIONS.keys() - {"relu", "leaky relu", *PLAIN})
 
 
 class Net(nn.Module):

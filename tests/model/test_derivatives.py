@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from derivative_cases import ACTIVATIONS, LOSSES, NETS, SECOND, SMOOTH, Net, both, slope
+from derivative_cases import ACTIVATIONS, LOSSES, NETS, PLAIN, SECOND, SMOOTH, Net, both, slope
 from graph_cases import mlp, rows, square
 from graph_kinds import resolved
 from torch import nn
@@ -16,7 +16,9 @@ BY_ACTIVATION = [
     (act, loss)
     for act in ACTIVATIONS
     for loss in LOSSES
-    if (act in SMOOTH or loss not in SECOND) and not (act == "of one's own" and loss in FUNCTIONAL)
+    if (act in SMOOTH or loss not in SECOND)
+    and not (act == "of one's own" and loss in FUNCTIONAL)
+    and not (act in PLAIN and loss in ("alone", "squared", "functional"))
 ]
 BY_NET = [
     (net, loss)
