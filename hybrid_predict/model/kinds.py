@@ -91,9 +91,8 @@ def resolve(
     A head is a matrix whose product reaches the loss without a product with another matrix in
     between. It stays a head if it is also used inside, as in a model that feeds its prediction
     back. A table in which rows are looked up is an embedding, whatever else it is used for. What
-    meets data element by element alone is a vector, whatever its shape. Kinds do not change for the
-    only matrix of a network, and for matrices that no graph shows. A matrix without a gradient is a
-    head if it is the sibling of one.
+    meets data element by element alone is a vector. Kinds do not change for the only matrix of a
+    network, and for matrices that no graph shows. The sibling of a head, without gradient, is one.
 
     Args:
         model: The model.
