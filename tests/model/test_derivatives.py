@@ -18,7 +18,7 @@ BY_ACTIVATION = [
     for loss in LOSSES
     if (act in SMOOTH or loss not in SECOND)
     and not (act == "of one's own" and loss in FUNCTIONAL)
-    and not (act in PLAIN and loss in ("alone", "squared", "functional"))
+    and not (act in PLAIN and loss in ("alone", "squared", *FUNCTIONAL))
 ]
 BY_NET = [
     (net, loss)
