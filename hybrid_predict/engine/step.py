@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.forecast.forecaster import Forecast
+from hybrid_predict.forecast.forecast import Forecast
 from hybrid_predict.forecast.group import TensorGroup
 from hybrid_predict.model.buffers import BufferTracker
 from hybrid_predict.model.deltas import Movement, WeightDelta

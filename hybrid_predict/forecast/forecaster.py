@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from torch import Tensor
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
+from hybrid_predict.forecast.forecast import Forecast
 from hybrid_predict.forecast.gate import Gate, make_gate
 from hybrid_predict.forecast.group import TensorGroup
 from hybrid_predict.forecast.plan import Plan
@@ -31,21 +32,6 @@ SHARED = "parameters that share memory with others are left to the optimizer"
 
 ABSENT_STEPS = 64
 """Number of full steps for which an optimizer that did not update is not predicted."""
-
-
-@final
-class Forecast(NamedTuple):
-    """The movement of one predicted step.
-
-    Args:
-        delta: The movement.
-        owners: Number of the optimizer of each of its tensors.
-        drifts: How far the drift of each would move at the same learning rate, 0-dim.
-    """
-
-    delta: WeightDelta
-    owners: list[int]
-    drifts: list[Tensor]
 
 
 @final

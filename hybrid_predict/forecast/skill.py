@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, final
 
+import numpy as np
+
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading
 
@@ -76,7 +78,8 @@ class Skill:
             readings: One reading per group of tensors.
             squares: Squared lengths of the next forecasts of these groups, per unit of the rate.
         """
-        dot, moved, forecast, drift, chance = map(float, sum(one.pooled() for one in readings))
+        total = np.sum([one.pooled() for one in readings], axis=0)
+        dot, moved, forecast, drift, chance = total.tolist()
         sizes = math.sqrt(max(moved, 0.0)) * math.sqrt(max(forecast, 0.0))
         if not (0.0 < sizes < math.inf and math.isfinite(dot) and math.isfinite(chance)):
             return
