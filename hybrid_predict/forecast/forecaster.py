@@ -195,9 +195,7 @@ class Forecaster:
         return [p.shape for group in self.groups if group.plan.update for p in group.parameters]
 
     def _update_gate(self) -> None:
-        columns = zip(self._mapper.parameters, self._mapper.kinds, strict=True)
-        trained = sum(p.numel() for p, kind in columns if p.requires_grad and kind != "embedding")
-        self.gate = make_gate(self.groups, self.skills, self.block, trained)
+        self.gate = make_gate(self.groups, self.skills, self.block, self._mapper.count_trained())
 
     def _partition(self, owners: Mapping[int, int]) -> list[tuple[Plan, list[str], list[Tensor]]]:
         columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,

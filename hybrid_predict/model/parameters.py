@@ -125,6 +125,11 @@ class ParameterMapper:
         columns = zip(self.names, self.parameters, strict=True)
         self.kinds = tuple(_override(n, self._kinds[id(p)], self._overrides) for n, p in columns)
 
+    def count_trained(self) -> int:
+        """Return the number of trained weights outside embeddings."""
+        columns = zip(self.parameters, self.kinds, strict=True)
+        return sum(p.numel() for p, kind in columns if p.requires_grad and kind != "embedding")
+
     def visit(self, fn: Callable[[str, Tensor], object]) -> None:
         """Call ``fn(name, tensor)`` for every parameter; ``fn`` must not write to the tensor.
 
