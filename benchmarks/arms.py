@@ -216,11 +216,10 @@ They resolve speedups from 0.75 to 6 of an arm with T / 1.5 full steps.
 MECHANISMS: dict[str, str | None] = {
     "short": "plain",
     "corrected": "corrected",
-    **{arm.name: "both" for arm in _COEFFICIENTS},
+    "predict-0": "both",
     "hybrid": "both",
-    "fitted": "both",
     "predicted-only": "predicted",
-    "landed": None,
+    "fitted-only": "predicted",
 }
 """Arms that separate the mechanisms of the plug-in, after plain training of as many full steps.
 

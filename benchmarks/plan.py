@@ -80,7 +80,16 @@ SUITES: dict[str, Suite] = {
     "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_PLUGIN, *_PEERS)}, 5),
     "fresh": Suite(
         tuple(task.name for task in FRESH),
-        {"tuned": ("corrected", "corrected-any-cost", "hybrid", "muon")},
+        {
+            "tuned": (
+                "corrected",
+                "corrected-any-cost",
+                "hybrid",
+                "predicted-only",
+                "predict-0",
+                "muon",
+            )
+        },  # fmt: skip
         5,
     ),
     "full": Suite(_ON_CPU, {**_OTHERS, "tuned": _ALL}, 5),

@@ -24,9 +24,7 @@ from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
-from hybrid_predict.audit.results import SCHEMA
 from hybrid_predict.report.blocks import fill, names
-from hybrid_predict.report.shared import mean_and_sd
 from hybrid_predict.runs.rows import Rows
 
 ROOT = Path(__file__).parents[1]
@@ -36,80 +34,12 @@ PAGES = tuple(
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
     if names(page.read_text())
 )
-Demo = Mapping[str, Any]
-"""Results of the demo."""
 
 
 def load(name: str) -> dict[str, Any]:
     """Read a committed results file."""
     found: dict[str, Any] = json.loads((RESULTS / name).read_text())
     return found
-
-
-def seeds(demo: Demo) -> str:
-    """Return the number of paired seeds of a demo, in words."""
-    count = demo["paired"]["hybrid - full"]["n"]
-    return f"{count} paired seed{'s' * (count != 1)}"
-
-
-def headline(demo: Demo) -> str:
-    """Return the measured claim in one paragraph."""
-    full, hybrid, short, corrected = (
-        demo["summary"][arm] for arm in ("full", "hybrid", "short", "corrected")
-    )
-    loss = {arm: f"{row['metric']['mean']:.4f}" for arm, row in demo["summary"].items()}
-    saved = 1 - hybrid["full_steps"] / full["full_steps"]
-    return (
-        f"**{hybrid['full_steps']:,.0f} full steps and {hybrid['predicted_steps']:,.0f} predicted "
-        f"ones instead of {full['full_steps']:,.0f} full steps ({saved:.0%} fewer), validation "
-        f"loss {loss['hybrid']} instead of {loss['full']}, {hybrid['seconds']:.0f} seconds instead "
-        f"of {full['seconds']:.0f}**: a byte-level GPT of 0.19 M parameters on the standard "
-        f"library's source text, 2 CPU cores, {seeds(demo)} (difference "
-        f"{mean_and_sd(demo['paired']['hybrid - full'], 4)}). With {short['full_steps']:,.0f} full "
-        "steps and a schedule of their own, plain training ends at "
-        f"{loss['short']} in {short['seconds']:.0f} seconds, "
-        f"and corrected updates alone at {loss['corrected']} in {corrected['seconds']:.0f}. All "
-        "arms have the learning rate that is best for plain training. So few seeds give a hint, "
-        "not a proof."
-    )
-
-
-def demo_table(demo: Demo) -> str:
-    """Return the table of the demo's arms."""
-    rows = []
-    for arm, row in demo["summary"].items():
-        rows.append([
-            f"`{arm}`", f"{row['full_steps']:,.0f}", f"{row['predicted_steps']:,.0f}",
-            f"{row['seconds']:.0f}", mean_and_sd(row["metric"], 4),
-        ])  # fmt: skip
-    reached = ", ".join(
-        f"`{arm}` {found['bound']}{found['steps']:,.0f}"
-        for arm, found in demo["plain_steps_to_reach"].items()
-    )
-    titles = ["arm", "full steps", "predicted steps", "seconds", "validation loss, mean ± sd"]
-    return (
-        f"{bench.markdown(titles, rows)}\n\n{seeds(demo)}, learning rate "
-        f"{demo['depends_on']['recipe']['learning_rate']:g}. Plain full steps to reach an arm's "
-        f"loss, interpolated between `short` and `full`: {reached}."
-    )
-
-
-def environment(demo: Demo) -> str:
-    """Return the versions and the data of the demo's results."""
-    env, text = demo["environment"], demo["depends_on"]["text"]
-    return (
-        f"Python {env['python']}, torch {env['torch']}, lightning {env['lightning']}, "
-        f"{env['cpu_count']} CPU cores; text of {text['files']} files, sha256 "
-        f"`{text['sha256'][:16]}…`."
-    )
-
-
-DEMO: dict[str, Callable[[Demo], str]] = {
-    "demo headline": headline,
-    "demo table": demo_table,
-    "environment": environment,
-}
-"""Blocks on the demo by name."""
 
 
 def step_cost() -> str:
@@ -237,16 +167,11 @@ def stopping() -> str:
     return bench.markdown(titles, early_stopping.table(found))
 
 
-def _of_demo(make: Callable[[Demo], str]) -> str:
-    return make(load("demo.json"))
-
-
 COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
 
 BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
-    **{name: partial(_of_demo, make) for name, make in DEMO.items()},
     **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
     "early stopping": stopping,
     **searched.blocks(load("search.json")),
@@ -265,11 +190,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
 }
 
 
-def outdated() -> list[str]:
-    """Return the blocks whose results file is of another version; they are not filled."""
-    return [] if load("demo.json")["schema"] == SCHEMA else list(DEMO)
-
-
 def rendered(page: Path) -> str:
     """Return a page with its blocks filled.
 
@@ -279,12 +199,9 @@ def rendered(page: Path) -> str:
     text = page.read_text()
     if unknown := set(names(text)) - BLOCKS.keys():
         raise KeyError(f"{page.name}: unknown blocks {sorted(unknown)}")
-    stay = outdated()
-    return fill(text, {name: make for name, make in BLOCKS.items() if name not in stay})
+    return fill(text, BLOCKS)
 
 
 if __name__ == "__main__":
     for page in PAGES:
         page.write_text(rendered(page))
-    if stay := outdated():
-        print(f"Not filled, because demo.json has another schema: {', '.join(stay)}.")

@@ -27,6 +27,7 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
     summary = Summary(results)
     return {
         f"{suite} source": partial(source, results),
+        f"{suite} headline": partial(headline, summary),
         f"{suite} mechanisms": partial(mechanisms_table, summary, results["steps"]),
         f"{suite} brief": partial(mechanisms_table, summary, results["steps"], BRIEF),
         f"{suite} settings": partial(settings_table, summary),
@@ -52,6 +53,29 @@ def source(results: Mapping[str, Any]) -> str:
         f"{cells['planned']:,} runs done; torch {env['torch']}, Python {env['python']}, "
         f"{env['cpu_count']} CPU cores, one thread per run. In brackets: 95 % bootstrap intervals "
         f"over seeds.{some}{hint}{mixed}"
+    )
+
+
+def headline(summary: Summary) -> str:
+    """Tell in one paragraph what the arms reach on the first task of a suite."""
+    task, setting = summary.tasks[0], main_setting(summary)
+    names = ("plain", "hybrid", "corrected")
+    found = {name: summary.figures(task, setting, name) for name in names}
+    if (hybrid := found["hybrid"]) is None or (plain := found["plain"]) is None:
+        return NONE
+    saved = 1 - hybrid.full_steps / plain.full_steps
+    corrected = found["corrected"]
+    alone = "" if corrected is None else (
+        f" Corrected updates alone reach {_loss(summary, corrected)} in {corrected.full_steps:,.0f}"
+        f" full steps ({_cell(summary, task, setting, 'corrected')} times)."
+    )  # fmt: skip
+    return (
+        f"**{hybrid.full_steps:,.0f} full steps and {hybrid.predicted_steps:,.0f} predicted ones "
+        f"instead of {plain.full_steps:,.0f} full steps ({saved:.0%} fewer), final loss "
+        f"{_loss(summary, hybrid)} instead of {_loss(summary, plain)}** (`{task}`, "
+        f"{hybrid.loss['n']} paired seeds). Plain training needs "
+        f"{_cell(summary, task, setting, 'hybrid')} times as many full steps for that loss, each "
+        f"run with a schedule of its own.{alone}"
     )
 
 

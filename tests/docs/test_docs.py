@@ -81,10 +81,6 @@ def test_numbers_on_the_pages_are_those_of_the_results_files(page: Path) -> None
     assert render.rendered(page) == page.read_text(), "run: python -m benchmarks.render"
 
 
-def test_no_results_file_is_of_another_version() -> None:
-    assert render.outdated() == []
-
-
 MARKED = re.compile(r"marked ((?:`\w+`(?:, | or | and )?)+)")
 
 
