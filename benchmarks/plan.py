@@ -69,6 +69,7 @@ class Suite:
 
 
 _CORE = ("corrected", "hybrid", "landed")
+_CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only")
 _OTHERS = dict.fromkeys(("default-constant", "default-decay", "tuned-by-kind"), _CORE)
 _ALL = tuple(name for name in ARMS if name not in PLAIN)
 _PLUGIN = tuple(name for name in _ALL if ARMS[name].plugin is not None)
@@ -80,16 +81,7 @@ SUITES: dict[str, Suite] = {
     "wide": Suite(("mlp", "lora", "pinn", "autoencoder"), {"tuned": (*_PLUGIN, *_PEERS)}, 5),
     "fresh": Suite(
         tuple(task.name for task in FRESH),
-        {
-            "tuned": (
-                "corrected",
-                "corrected-any-cost",
-                "hybrid",
-                "predicted-only",
-                "predict-0",
-                "muon",
-            )
-        },  # fmt: skip
+        {"tuned": (*_CONTROLLED, "corrected-any-cost", "muon")},
         5,
     ),
     "full": Suite(_ON_CPU, {**_OTHERS, "tuned": _ALL}, 5),
