@@ -17,6 +17,12 @@ KINDS = ("hidden", "embedding", "head", "vector")
 HISTORY_DTYPES = ("float32", "bfloat16")
 """Types in which averages of gradients and displacements can be stored."""
 
+Described = Mapping
+"""A mapping that may describe objects: a name and, for each of them, ``class_path``.
+
+Without types of keys and values, because LightningCLI calls whatever a value of type ``Any``
+describes, before its class can be checked.
+"""
 
 T = TypeVar("T")
 
@@ -105,8 +111,8 @@ class HybridConfig:
     total_steps: int | None = None
     enabled: bool = True
     shadow: bool = False
-    updates: Mapping[str, Any] = field(default_factory=lambda: {"hidden": "spectral"})
-    predictors: Mapping[str, Any] = field(default_factory=lambda: {"hidden": "fitted"})
+    updates: Described = field(default_factory=lambda: {"hidden": "spectral"})
+    predictors: Described = field(default_factory=lambda: {"hidden": "fitted"})
     kinds: Mapping[str, str] = field(default_factory=dict)
     watch_loss: bool = True
     max_overhead: float = 0.1

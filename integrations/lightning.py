@@ -13,7 +13,7 @@ from hybrid_predict.accounts.html import table
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import random_states
 from hybrid_predict.accounts.saved import check_state
-from hybrid_predict.config import HybridConfig, tells_unknown_names
+from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.errors import ConfigError, RankError
 from hybrid_predict.integrations.dashboard import Dashboard, dashboard
@@ -93,14 +93,14 @@ class HybridPredict(TrainerCallback):
         total_steps: int | None = None,
         enabled: bool | None = None,
         shadow: bool | None = None,
-        updates: Mapping[str, Any] | None = None,
-        predictors: Mapping[str, Any] | None = None,
+        updates: Described | None = None,
+        predictors: Described | None = None,
         kinds: Mapping[str, str] | None = None,
         watch_loss: bool | None = None,
         max_overhead: float | None = None,
         history_dtype: str | None = None,
         lag: int | None = None,
-        config: HybridConfig | Mapping[str, Any] | None = None,
+        config: HybridConfig | Described | None = None,
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",
         dashboard: bool = False,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from hybrid_predict.config import HybridConfig, check_names
@@ -33,8 +33,8 @@ def configuration(
     for one, other in ((_PATTERN, {"speedup"}), ({"speedup"}, _PATTERN)):
         if given.keys() & one:
             chosen = {k: v for k, v in chosen.items() if k not in other}
-    fields = {k: made(k, v) if k in OBJECTS else v for k, v in {**chosen, **given}.items()}
-    checked = HybridConfig(**fields)
+    checked = HybridConfig(**{**chosen, **given})
+    checked = replace(checked, **{k: made(k, getattr(checked, k)) for k in OBJECTS})
     for choice in checked.predictors.values():
         make_predictor(choice)
     for choice in checked.updates.values():

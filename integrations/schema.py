@@ -119,8 +119,8 @@ def _typed(hint: Any) -> Schema:
         return {"enum": list(inner)}
     if origin is tuple:
         return {"type": "array", "items": _typed(inner[0])}
-    if origin is Mapping:
-        return {"type": "object", "additionalProperties": _typed(inner[1])}
+    if Mapping in (hint, origin):
+        return {"type": "object", "additionalProperties": _typed(inner[1]) if inner else {}}
     if hint is Any:
         return {}
     raise TypeError(f"no schema is known for {hint!r}")

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from hybrid_predict.config import HybridConfig, check_names
+from hybrid_predict.config import Described, HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, SHORT
 from hybrid_predict.runs.objects import OBJECTS, made
@@ -65,9 +65,9 @@ class AuditConfig:
     margin: float | None = None
     retain: float = 0.8
     alpha: float = 0.05
-    hybrid: Mapping[str, Any] = field(default_factory=dict)
+    hybrid: Described = field(default_factory=dict)
     scaled: tuple[str, ...] = ()
-    controls: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    controls: Mapping[str, Described] = field(default_factory=dict)
     experiment: str = "hybrid-predict audit"
     mlflow: bool = True
 
@@ -119,8 +119,9 @@ class AuditConfig:
             raise ConfigError("hybrid", "a mapping", self.hybrid)
         allowed = [n for n in HybridConfig.__dataclass_fields__ if n not in _SET_BY_THE_AUDIT]
         check_names("hybrid", self.hybrid, allowed)
-        chosen = {k: made(f"hybrid.{k}", v) if k in OBJECTS else v for k, v in self.hybrid.items()}
-        config = HybridConfig(speedup=self.speedup, **chosen)
+        config = HybridConfig(speedup=self.speedup, **self.hybrid)
+        objects = {k: made(k, self.hybrid[k], "hybrid.") for k in OBJECTS if k in self.hybrid}
+        config = replace(config, **objects)
         if not config.predictors:
             remedy = "Without predicted steps the hybrid arm saves no full step."
             raise ConfigError("hybrid", "a predictor of some kind", config.predictors, remedy)

@@ -10,69 +10,88 @@ from typing import Any
 from hybrid_predict.config import check_names
 from hybrid_predict.errors import ConfigError, did_you_mean
 
-OBJECTS = ("updates", "predictors")
-"""Fields of the configuration that may hold an object for each kind."""
+OBJECTS = {
+    "updates": "hybrid_predict.updates.AbstractUpdate",
+    "predictors": "hybrid_predict.forecast.predictors.AbstractPredictor",
+}
+"""Fields of the configuration that may hold an object for each kind, and the class of these."""
 
 
-def find_class(name: str, described: Mapping[str, Any]) -> Any:
+def find_class(name: str, described: Mapping[str, Any], base: str | None = None) -> Any:
     """Return the class, or a function that makes objects, of ``class_path``.
 
-    It is None for a name without a module.
+    It is None for a name without a module. The module is imported; nothing of it is called.
 
     Args:
         name: Place of the description in the file, for messages.
         described: The description; its ``init_args`` are checked against the class.
+        base: Path of the class that it has to be derived from; None also accepts functions.
 
     Raises:
-        ConfigError: If the class cannot be imported, or does not have one of the arguments.
+        ConfigError: If the class cannot be imported, is not derived from ``base``, or does not
+            have one of the arguments.
     """
-    path = described["class_path"]
-    module, _, wanted = path.rpartition(".")
-    if not module:
+    path, arguments = described["class_path"], described.get("init_args") or {}
+    if "." not in path:
         return None
+    if not isinstance(arguments, Mapping):
+        raise ConfigError(f"{name}.init_args", "a mapping of arguments", arguments)
+    found = _imported(f"{name}.class_path", path)
+    if base is not None:
+        wanted = _imported(name, base)
+        if not (isinstance(found, type) and issubclass(found, wanted)):
+            remedy = f"Derive a class from hybrid_predict.{wanted.__name__}."
+            expected = f"a subclass of {wanted.__name__}"
+            raise ConfigError(f"{name}.class_path", expected, path, remedy)
+    if not callable(found):
+        raise ConfigError(f"{name}.class_path", "a class", path)
+    try:
+        parameters = inspect.signature(found).parameters
+    except ValueError:  # classes written in C have none
+        return found
+    if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+        check_names(f"{name}.init_args", arguments, parameters)
+    return found
+
+
+def _imported(name: str, path: str) -> Any:
+    module, _, wanted = path.rpartition(".")
     try:
         found = import_module(module)
     except (ImportError, TypeError, ValueError) as error:
         remedy = f"Python says: {error}. Start the command in the folder of the module."
-        expected = "a class that can be imported"
-        raise ConfigError(f"{name}.class_path", expected, path, remedy) from error
+        raise ConfigError(name, "a class that can be imported", path, remedy) from error
     if not hasattr(found, wanted):
         remedy = did_you_mean(wanted, dir(found))
-        raise ConfigError(f"{name}.class_path", f"a class of {module}", wanted, remedy)
-    if not callable(getattr(found, wanted)):
-        raise ConfigError(f"{name}.class_path", "a class", path)
-    arguments = described.get("init_args") or {}
-    if not isinstance(arguments, Mapping):
-        raise ConfigError(f"{name}.init_args", "a mapping of arguments", arguments)
-    try:
-        parameters = inspect.signature(getattr(found, wanted)).parameters
-    except ValueError:  # classes written in C have none
-        return getattr(found, wanted)
-    if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
-        check_names(f"{name}.init_args", arguments, parameters)
+        raise ConfigError(name, f"a class of {module}", wanted, remedy)
     return getattr(found, wanted)
 
 
-def made(name: str, choices: Any) -> Any:
+def made(field: str, choices: Any, within: str = "") -> Any:
     """Return choices by kind, with objects in place of their descriptions.
 
     Args:
-        name: Place of the choices in the file, for messages.
+        field: One of :data:`OBJECTS`. Only classes that are derived from its class are called.
         choices: Names, objects, or descriptions, by parameter kind.
+        within: Place of the field in the file, ending in a dot, for messages.
 
     Raises:
-        ConfigError: If a class cannot be imported, or does not take its arguments.
+        ConfigError: If a class cannot be imported, is of another kind, or does not take its
+            arguments.
     """
     if not isinstance(choices, Mapping):
         return choices
-    return {kind: _made(f"{name}.{kind}", choice) for kind, choice in choices.items()}
+    return {
+        kind: _made(f"{within}{field}.{kind}", choice, OBJECTS[field])
+        for kind, choice in choices.items()
+    }
 
 
-def _made(name: str, choice: Any) -> Any:
+def _made(name: str, choice: Any, base: str) -> Any:
     if not isinstance(choice, Mapping) or not isinstance(choice.get("class_path"), str):
         return choice
     check_names(name, choice, ("class_path", "init_args"))
-    found = find_class(name, choice)
+    found = find_class(name, choice, base)
     if found is None:
         return choice
     try:

@@ -125,7 +125,7 @@ def test_objects_are_made_from_what_describes_them() -> None:
         ({"class_path": ".x.Y"}, "can be imported"),
         ({"class_path": "hybrid_predict.SpectralUpdate", "init_args": [1]}, "a mapping"),
         ({"class_path": "hybrid_predict.SpectralUpdate", "dict_kwargs": {}}, "dict_kwargs"),
-        ({"class_path": "torch.nn.Linear"}, "arguments of Linear"),
+        ({"class_path": "torch.nn.Linear"}, "a subclass of AbstractUpdate"),
     ],
 )
 def test_what_cannot_be_made_is_refused(described: Any, words: str) -> None:
