@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,9 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
 from hybrid_predict.integrations import lightning_stop
+from hybrid_predict.report.line_file import LONGEST
 from hybrid_predict.report.run_log import NAME, find_log, read_log
-from hybrid_predict.report.stop_request import STOP, ask
+from hybrid_predict.report.stop_request import STOP, ask, is_asked
 
 pytestmark = pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 
@@ -88,6 +92,25 @@ def test_a_request_to_an_earlier_run_or_a_damaged_one_is_passed_over(
     assert read_log(tmp_path / NAME).status == "finished"
     assert (tmp_path / STOP).read_text() == text
     assert not (tmp_path / "checkpoints").exists()
+
+
+def test_no_more_is_read_than_a_request_has(tmp_path: Path) -> None:
+    for note, asked in (("", True), ("x" * LONGEST, False)):
+        (tmp_path / STOP).write_text(json.dumps({"started": 1.0, "note": note}))
+        assert is_asked(tmp_path / NAME, 1.0) is asked
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes are files on POSIX systems only")
+@pytest.mark.parametrize("make", ["mkfifo", "mkdir"])
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path, make: str) -> None:
+    getattr(os, make)(tmp_path / STOP)
+    code = (
+        "from pathlib import Path\n"
+        "from hybrid_predict.report.stop_request import is_asked\n"
+        f"print(is_asked(Path({str(tmp_path / NAME)!r}), 1.0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=90)
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr
 
 
 @pytest.mark.usefixtures("always")
