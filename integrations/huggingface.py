@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.accounts.saved import check_count, check_entries, damaged, reading
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.errors import (
@@ -36,6 +37,8 @@ except ImportError as error:
 
 FILE = "hybrid_predict.pt"
 """Name of the file with the plug-in's state in each checkpoint folder."""
+
+_ENTRIES = {"run": str, "start": int, "engine": dict}
 
 _NUMBERS = ("steps", "predicted_steps", "saved_steps_fraction", "skill", "mean_length")
 """Fields of the ledger that are added to the Trainer's training logs."""
@@ -63,7 +66,8 @@ class HybridPredictCallback(TrainerCallback):
     Raises:
         ConfigError: If an argument is unknown or invalid.
         UnsupportedSetupError: At the start of training, if the set-up is not supported.
-        CheckpointError: If the state of a resumed run with predicted steps is missing.
+        CheckpointError: If the state of a resumed run is damaged, or it is missing and the run had
+            predicted steps.
     """
 
     def __init__(
@@ -113,7 +117,12 @@ class HybridPredictCallback(TrainerCallback):
         config = replace(self.config, total_steps=max(1, state.max_steps - self._start))
         self.engine = HybridEngine(model, _inner(optimizer), config)
         if saved is not None:
-            self.engine.load_state_dict(saved["engine"])
+            try:
+                self.engine.load_state_dict(saved["engine"])
+            except CheckpointError:
+                self.engine.detach()
+                self.engine = None
+                raise
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
         control.should_training_stop |= self.engine.done
@@ -263,14 +272,24 @@ def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None
     """Return the state beside the checkpoint that the Trainer resumes from, or None.
 
     The Trainer does not pass this folder to callbacks, so the likely folders are searched.
+
+    Raises:
+        CheckpointError: If a file there is damaged.
     """
     asked = args.resume_from_checkpoint
     folders = [Path(asked)] if isinstance(asked, str) else []
     for folder in (*folders, _folder(args, state)):
-        if (folder / FILE).is_file():
-            saved = torch.load(folder / FILE, map_location="cpu", weights_only=True)
+        path = folder / FILE
+        if path.is_file():
+            with reading(str(path)):
+                saved: Any = torch.load(path, map_location="cpu", weights_only=True)
+            check_entries(saved, _ENTRIES)
+            check_count("start", saved["start"])
             if saved["run"] == _name(state):
-                return saved
+                if saved["start"] > state.global_step:
+                    raise damaged(f"start to be at most {state.global_step}", saved["start"])
+                return saved  # type: ignore[no-any-return]
+            logger.warning("HybridPredict does not read %s: it belongs to another run.", path)
     return None
 
 

@@ -12,7 +12,6 @@ import torch
 from hybrid_predict.accounts.html import table
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import random_states
-from hybrid_predict.accounts.saved import check_state
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.errors import ConfigError, RankError
@@ -23,8 +22,11 @@ from hybrid_predict.integrations.lightning_manual import ManualClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
 from hybrid_predict.integrations.lightning_start import (
     KEY,
+    check_saved,
     continue_random_states,
     refuse,
+    saved_history,
+    saved_ledger,
     unknown_length,
     warn_of_patience,
 )
@@ -153,7 +155,7 @@ class HybridPredict(TrainerCallback):
         if self.engine is not None:
             return self.engine.ledger
         if self._saved is not None:
-            return SavingsLedger.from_dict(self._saved["engine"]["ledger"])
+            return saved_ledger(self._saved)
         return self._last.ledger
 
     @property
@@ -161,11 +163,7 @@ class HybridPredict(TrainerCallback):
         """History of the current, last or loaded run."""
         if self.engine is not None:
             return self._history
-        if self._saved is None:
-            return self._last.history
-        loaded = RunHistory()
-        loaded.load_state_dict(self._saved["history"])
-        return loaded
+        return self._last.history if self._saved is None else saved_history(self._saved)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return settings and results for copies and pickles, without the run itself."""
@@ -188,15 +186,14 @@ class HybridPredict(TrainerCallback):
         kind = TrainerClock if pl_module.automatic_optimization else ManualClock
         clock = self._clock = kind(trainer, self.skip_data, self._epochs)
         if saved is not None:
-            check_state(saved["engine"])
+            check_saved(saved)
             stayed = clock.load_state_dict(saved["clock"])
         config = self._run_config(trainer, clock)
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
-        self._history = RunHistory()
+        self._history = RunHistory() if saved is None else saved_history(saved)
         self._last.start(self.engine.ledger, self._history)
         if saved is not None:
             self.engine.load_state_dict(saved["engine"], steps=clock.steps)
-            self._history.load_state_dict(saved["history"])
             if stayed:
                 continue_random_states(trainer, saved["random"])
         reporter = self._reporter = Reporter(trainer, self.engine, self.log_dir, self._view)

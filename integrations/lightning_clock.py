@@ -6,6 +6,7 @@ import math
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, final
 
+from hybrid_predict.accounts.saved import check_count, damaged, reading
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
 
@@ -289,20 +290,28 @@ class TrainerClock:
 
         Returns:
             Whether the Trainer's counters are those of the state.
+
+        Raises:
+            CheckpointError: If an entry is missing or damaged.
         """
-        before, self._start = int(state["global_step"]), int(state["start"])
+        with reading("clock"):
+            _check(state)
+            return self._load(state)
+
+    def _load(self, state: dict[str, Any]) -> bool:
+        before, self._start = state["global_step"], state["start"]
         # A checkpoint saved by MissedCheckpoints has an earlier global step.
         stayed = state["batches"] == self._used and self.global_step <= before
-        self.steps = int(state["steps"])
+        self.steps = state["steps"]
         if stayed:
             self.global_step = before
-            self._scheduler_steps = {int(k): int(v) for k, v in state["scheduler_steps"].items()}
-            self._more_epochs = {int(k): int(v) for k, v in state["more_epochs"].items()}
+            self._scheduler_steps = {int(k): n for k, n in state["scheduler_steps"].items()}
+            self._more_epochs = {int(k): n for k, n in state["more_epochs"].items()}
         else:
             self.steps += self._steps_of(self.global_step - before, state)
         settings = self._settings()
         if state["settings"][:2] == settings[:2]:
-            self._first_batch = int(state["first_batch"])
+            self._first_batch = state["first_batch"]
         elif math.isfinite(settings[0]):  # the saved count belongs to epochs of another length
             self._first_batch -= self._plain_batches()
         self._by_steps, self._by_epochs = self._ends()
@@ -312,6 +321,21 @@ class TrainerClock:
     def _steps_of(self, updates: int, state: dict[str, Any]) -> int:
         """Convert a number of the Trainer's updates to steps of a run with this state."""
         return updates
+
+
+def _check(state: dict[str, Any]) -> None:
+    """Check the counts of a saved clock."""
+    for name in ("steps", "start", "global_step", "batches"):
+        check_count(name, state[name])
+    for name in ("scheduler_steps", "more_epochs"):
+        for count in state[name].values():
+            check_count(name, count)
+    first, settings = state["first_batch"], state["settings"]
+    numbers = all(isinstance(x, (int, float)) for x in settings)
+    if not isinstance(first, int) or len(settings) != 4 or not numbers:
+        raise damaged("the clock of a Trainer", [first, settings])
+    if state["length"] != math.inf:
+        check_count("length", state["length"], 1)
 
 
 @final

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 
+from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
 
@@ -92,11 +93,15 @@ class ManualClock(TrainerClock):
         counts = {str(k): asdict(c) for k, c in self._counts.items()}
         return {**super().state_dict(), "counts": counts}
 
-    def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Load a state of :meth:`state_dict`; if the Trainer has gone on, its counters win."""
-        same = super().load_state_dict(state)
+    def _load(self, state: dict[str, Any]) -> bool:
+        same = super()._load(state)
         if same:
             self._counts = {int(k): _SchedulerCounts(**c) for k, c in state["counts"].items()}
+            for counts in self._counts.values():
+                for name in ("origin", "by_module"):
+                    check_count(name, getattr(counts, name))
+                check_count("in_all", counts.in_all, counts.by_module)
+                check_count("full_steps", counts.full_steps, 1)
         return same
 
     def _steps_of(self, updates: int, state: dict[str, Any]) -> int:

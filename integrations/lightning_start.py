@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import set_random_states
+from hybrid_predict.accounts.saved import check_entries, check_state, damaged, reading
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import package_of
+from hybrid_predict.report.history import RunHistory
 from hybrid_predict.tensors import ranks
 
 if TYPE_CHECKING:
@@ -14,6 +17,48 @@ if TYPE_CHECKING:
 
 KEY = "hybrid_predict"
 """Key of the callback's state in a checkpoint."""
+
+
+_ENTRIES = {"engine": dict, "clock": dict, "history": dict, "random": list}
+
+
+def check_saved(saved: Any) -> None:
+    """Check that a value has the form of the callback's state in a checkpoint.
+
+    Raises:
+        CheckpointError: If it has not.
+    """
+    check_entries(saved, _ENTRIES)
+    check_state(saved["engine"])
+    if len(saved["random"]) != saved["engine"]["ranks"]:
+        raise damaged("random states of every rank", len(saved["random"]))
+    with reading("clock"):  # the engine counts first
+        steps, most = saved["clock"]["steps"], saved["engine"]["clock"]["steps"]
+        if steps > most:
+            raise damaged(f"steps of the Trainer to be at most {most}", steps)
+
+
+def saved_ledger(saved: Any) -> SavingsLedger:
+    """Return the ledger of a state.
+
+    Raises:
+        CheckpointError: If the state is damaged.
+    """
+    check_saved(saved)
+    with reading("ledger"):
+        return SavingsLedger.from_dict(saved["engine"]["ledger"])
+
+
+def saved_history(saved: Any) -> RunHistory:
+    """Return the history of a state.
+
+    Raises:
+        CheckpointError: If the state is damaged.
+    """
+    check_saved(saved)
+    history = RunHistory()
+    history.load_state_dict(saved["history"])
+    return history
 
 
 def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:

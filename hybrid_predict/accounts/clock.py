@@ -7,7 +7,7 @@ from enum import Enum
 from fractions import Fraction
 from typing import Any, final
 
-from hybrid_predict.accounts.saved import check_count
+from hybrid_predict.accounts.saved import check_count, damaged
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 
@@ -188,13 +188,16 @@ class Clock:
         """Load a state of :meth:`state_dict`.
 
         Raises:
-            CheckpointError: If a count is not a valid integer.
+            CheckpointError: If an entry is missing or invalid.
         """
+        check_count("total", state["total"], 1)
+        if not isinstance(state["plain"], bool):
+            raise damaged("plain to be True or False", state["plain"])
         full_steps = check_count("full_steps", state["full_steps"])
         steps = check_count("steps", state["steps"], full_steps)  # a full step ticks at least once
         unread = check_count("unread", state["unread"])
         self.steps, self.full_steps, self.unread = steps, full_steps, unread
-        self.plain = self.plain or bool(state["plain"])
+        self.plain = self.plain or state["plain"]
 
 
 def _steps(length: int | float, total: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, final
 
@@ -223,7 +224,7 @@ class SavingsLedger:
         skills = known["skills"]
         if not isinstance(skills, dict) or not all(map(_is_skill, skills.values())):
             raise ConfigError("skills", "numbers by name for every kind", skills)
-        return cls(**known)
+        return cls(**deepcopy(known))  # which the run goes on to change
 
     def _repr_html_(self) -> str:
         """A table of counts, seconds, skill by kind and events, for notebooks."""
@@ -272,7 +273,8 @@ def duration(seconds: float) -> str:
 
 def _is_skill(skill: object) -> bool:
     return isinstance(skill, dict) and all(
-        isinstance(x, (int, float)) and math.isfinite(x) for x in skill.values()
+        isinstance(x, (int, float)) and math.isfinite(x)
+        for x in (*skill.values(), skill.get("mean"), skill.get("lower"))
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
 import numpy as np
 import torch
+
+from hybrid_predict.accounts.saved import all_or_nothing, damaged
 
 
 def random_states() -> dict[str, Any]:
@@ -23,11 +26,25 @@ def random_states() -> dict[str, Any]:
 
 
 def set_random_states(states: dict[str, Any]) -> None:
-    """Set the generators to states from :func:`random_states`."""
+    """Set the generators to states from :func:`random_states`, all of them or none.
+
+    Raises:
+        CheckpointError: If a state is missing or damaged.
+    """
+    own = random_states()
+    with all_or_nothing(lambda: _set(own)):
+        _set(states)
+
+
+def _set(states: dict[str, Any]) -> None:
     version, internal, gauss = states["python"]
+    if not (gauss is None or math.isfinite(gauss)):
+        raise damaged("a state of Python's generator", gauss)
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = states["numpy"]
     keys = keys.numpy().astype(np.uint32)
+    if not (0 <= position <= len(keys) and math.isfinite(cached)):
+        raise damaged("a state of NumPy's generator", (position, cached))
     np.random.set_state((name, keys, int(position), int(has_gauss), float(cached)))
     torch.set_rng_state(states["torch"].cpu())
     if states["cuda"]:

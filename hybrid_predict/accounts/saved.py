@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,19 +35,56 @@ def check_state(state: Any) -> None:
     Raises:
         CheckpointError: If it is not.
     """
-    known = isinstance(state, dict) and all(
-        isinstance(state.get(name), kind) for name, kind in _ENTRIES.items()
-    )
-    if not known:
-        raise CheckpointError(
-            "state: expected a state from HybridEngine.state_dict(), got something else. "
-            "Resume from a checkpoint that the plug-in has written."
-        )
+    check_entries(state, _ENTRIES)
+    if not all(isinstance(name, str) for name in state["names"]):
+        raise damaged("names of parameters", state["names"])
     if state["version"] != STATE_VERSION:
         raise CheckpointError(
             f"state: expected version {STATE_VERSION}, got {state['version']!r}. "
             "Resume with the version of hybrid_predict that wrote it."
         )
+
+
+def check_entries(state: Any, entries: Mapping[str, type]) -> None:
+    """Check that a saved state is a dict with these entries.
+
+    Args:
+        state: The state.
+        entries: Types by name.
+
+    Raises:
+        CheckpointError: If an entry is missing or has another type.
+    """
+    if not isinstance(state, dict):
+        raise damaged("a state that the plug-in has saved", type(state).__name__)
+    for name, kind in entries.items():
+        if not isinstance(state.get(name), kind):
+            got = type(state[name]).__name__ if name in state else "no such entry"
+            raise damaged(f"{name} to be a {kind.__name__}", got)
+
+
+def damaged(expected: str, got: object) -> CheckpointError:
+    """Return the error for a saved state in which something is not as expected."""
+    remedy = "Resume from another checkpoint."
+    return CheckpointError(f"state: expected {expected}, got {reprlib.repr(got)}. {remedy}")
+
+
+@contextmanager
+def reading(what: str = "state") -> Iterator[None]:
+    """Raise a `CheckpointError` for whatever a damaged state raises in the block.
+
+    Args:
+        what: What is read, for the message.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{what}: expected a complete, unaltered state, but reading it failed with "
+            f"{error!r}. Resume from another checkpoint."
+        ) from error
 
 
 @contextmanager
@@ -59,15 +98,11 @@ def all_or_nothing(restore: Callable[[], None]) -> Iterator[None]:
         CheckpointError: If the block raises any exception.
     """
     try:
-        yield
-    except BaseException as error:
+        with reading():
+            yield
+    except BaseException:
         restore()
-        if isinstance(error, CheckpointError) or not isinstance(error, Exception):
-            raise
-        raise CheckpointError(
-            f"state: expected a complete, unaltered state, but reading it failed with "
-            f"{error!r}. Resume from another checkpoint."
-        ) from error
+        raise
 
 
 def check_count(name: str, value: Any, least: int = 0) -> int:
@@ -82,11 +117,24 @@ def check_count(name: str, value: Any, least: int = 0) -> int:
         CheckpointError: If the value is not an integer, or below ``least``.
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise CheckpointError(
-            f"state: expected {name} to be an integer, at least {least}, got {value!r}. "
-            "Resume from another checkpoint."
-        )
+        raise damaged(f"{name} to be an integer, at least {least}", value)
     return value
+
+
+def check_numbers(name: str, values: Any) -> list[float]:
+    """Return saved numbers after checking them.
+
+    Args:
+        name: Name of the numbers, for the message.
+        values: The saved values.
+
+    Raises:
+        CheckpointError: If one is not a finite number.
+    """
+    numbers = list(map(float, values))
+    if not all(map(math.isfinite, numbers)):
+        raise damaged(f"{name} to be finite numbers", values)
+    return numbers
 
 
 def cloned(value: Any) -> Any:

@@ -391,7 +391,7 @@ class TensorGroup:
         """Load a state of :meth:`state_dict`, gathered or local.
 
         Raises:
-            CheckpointError: If an array is missing or has another shape.
+            CheckpointError: If an array is missing or has another shape, or a number cannot be.
         """
         self.memory.load_state_dict(shards.shard_state(saved, self.parameters))
         if self._window is not None:

@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict.errors import CheckpointError
+from hybrid_predict.accounts.saved import check_count, check_numbers, damaged
 from hybrid_predict.forecast.plan import Plan
 from hybrid_predict.forecast.predictors.base import PredictorState
 from hybrid_predict.forecast.projection import Examination
@@ -120,30 +120,31 @@ class GroupMemory:
         """Load a state of :meth:`state_dict`, local shards.
 
         Raises:
-            CheckpointError: If an array is missing or has another shape.
+            CheckpointError: If an array is missing or has another shape, or a number cannot be.
         """
         for name, arrays in self.arrays().items():
             found = state.get(name)
             shapes = [tuple(a.shape) for a in arrays]
             if not isinstance(found, list) or [tuple(a.shape) for a in found] != shapes:
-                raise CheckpointError(
-                    f"state: expected {name} of shapes {shapes[:3]}..., got other shapes. "
-                    "Resume from another checkpoint."
-                )
+                raise damaged(f"{name} of shapes {shapes[:3]}...", "other shapes")
             for target, source in zip(arrays, found, strict=True):
                 target.copy_(source)
         examined = state["examined"].items()
         self.examination.found = {name: bool(found) for name, found in examined}
         if self.update is not None:
             for name, number in self.update.numbers.items():
-                self.update.numbers[name] = state["numbers"][name].to(number)
+                found = state["numbers"][name]
+                if found.shape != number.shape or found.isnan().any():
+                    raise damaged(f"{name} to be a number", found)
+                self.update.numbers[name] = found.to(number)
         if self.history is not None:
-            self.history.count = int(state["count"])
-            self.history.numbers = {n: list(x) for n, x in state["fitted"].items()}
+            fitted = state["fitted"].items()
+            self.history.count = check_count("count", state["count"])
+            self.history.numbers = {name: check_numbers("fitted", x) for name, x in fitted}
 
 
 def load_window(
-    window: Window, windows: Sequence[dict[str, Any] | None], parameters: Sequence[Tensor]
+    window: Window, windows: Sequence[dict[str, Any]], parameters: Sequence[Tensor]
 ) -> None:
     """Load this rank's saved window, or an empty one if tensors are sharded differently now.
 
@@ -153,8 +154,8 @@ def load_window(
         parameters: The parameters of the group.
     """
     count = len(windows)
-    found = windows[ranks.rank() if count == ranks.size() else 0] if count else None
+    found = windows[ranks.rank() if count == ranks.size() else 0]
     split = count > 1 or any(map(shards.is_sharded, parameters))
-    if found is None or (split and not window.fits(found)):
+    if split and not window.fits(found):
         found = Window(window.length, list(map(shards.local, parameters))).state_dict()
     window.load_state_dict(found)

@@ -9,7 +9,7 @@ from typing import Any, final
 
 import numpy as np
 
-from hybrid_predict.errors import CheckpointError
+from hybrid_predict.accounts.saved import check_count, damaged
 from hybrid_predict.forecast.window import Reading
 
 FIRST = 2
@@ -134,12 +134,11 @@ class Skill:
         """Make a skill from :meth:`state_dict`.
 
         Raises:
-            CheckpointError: If a number is missing or not finite.
+            CheckpointError: If a number is missing or cannot be.
         """
         found = cls(**{f.name: state[f.name] for f in fields(cls)})
-        if found.windows < 0 or not all(math.isfinite(x) for x in vars(found).values()):
-            raise CheckpointError(
-                f"state: expected finite numbers of skill, got {state!r}. "
-                "Resume from another checkpoint."
-            )
+        check_count("windows", found.windows)
+        least = min(found.mean + 1.0, 1.0 - found.mean, found.square, found.chance, found.spread)
+        if least < 0.0 or not all(math.isfinite(x) for x in vars(found).values()):
+            raise damaged("finite numbers of skill", state)
         return found

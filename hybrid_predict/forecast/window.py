@@ -12,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybrid_predict.accounts.saved import check_count
-from hybrid_predict.errors import CheckpointError
+from hybrid_predict.accounts.saved import check_count, damaged
 from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors.torch import widest
 
@@ -116,14 +115,14 @@ def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
         CheckpointError: If the numbers do not fit the tag.
     """
     kind, owner, names, steps, fitted = tag
-    size = _FITTED + fitted
+    if not all(isinstance(name, str) for name in (kind, *names)):
+        raise damaged("names of tensors", [kind, *names])
+    check_count("steps of a window", steps, 1)
+    size = _FITTED + check_count("fitted directions", fitted)
     numbers = np.asarray(values, dtype=np.float64)
     expected = len(names) * (size * size + 2)
     if numbers.size != expected:
-        raise CheckpointError(
-            f"state: expected {expected} numbers of a window, got {numbers.size}. "
-            "Resume from another checkpoint."
-        )
+        raise damaged(f"{expected} numbers of a window", numbers.size)
     rows = numbers.reshape(len(names), -1)
     gram = rows[:, :-2].reshape(-1, size, size)
     return Reading(kind, owner, tuple(names), steps, gram, rows[:, -2], rows[:, -1])
@@ -244,7 +243,9 @@ class Window:
         """Whether a saved state has samples of these tensors."""
         shapes = [x.shape for x in self._drift]
         lists = [state["drift"], *state["frozen"], *([state["moved"]] if state["frozen"] else [])]
-        return all([x.shape for x in found] == shapes for found in lists)
+        squares = [x.shape for x in state["squares"]] if state["frozen"] else []
+        whole = all(shape == () for shape in squares)
+        return whole and all([x.shape for x in found] == shapes for found in lists)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state of :meth:`state_dict`.
@@ -253,10 +254,7 @@ class Window:
             CheckpointError: If an array is missing or has another shape.
         """
         if not self.fits(state):
-            raise CheckpointError(
-                "state: expected samples of these tensors, got others. "
-                "Resume from another checkpoint."
-            )
+            raise damaged("samples of these tensors", "others")
         like = self._drift
 
         def own(found: Sequence[Tensor]) -> list[Tensor]:

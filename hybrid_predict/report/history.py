@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hybrid_predict.accounts.saved import check_count, damaged, reading
 from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.verify.judge import Verdict
 
@@ -60,10 +61,22 @@ class RunHistory:
         return {"stride": self.stride, "rows": [list(row) for row in self.rows], "made": made}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a state of :meth:`state_dict`."""
-        self.stride = int(state["stride"])
-        self.rows = [list(row) for row in state["rows"]]
-        self._made = {int(step): int(count) for step, count in state["made"]}
+        """Load a state of :meth:`state_dict`.
+
+        Raises:
+            CheckpointError: If an entry is missing or damaged.
+        """
+        with reading("history"):
+            stride = check_count("stride", state["stride"], 1)
+            rows = [list(row) for row in state["rows"]]
+            for row in rows:
+                for name, value in zip(COLUMNS, row, strict=True):
+                    if name != "loss":
+                        check_count(name, value)
+                    elif not isinstance(value, (float, int, type(None))):
+                        raise damaged("a loss", value)
+            made = {check_count("step", k): check_count("predicted", n) for k, n in state["made"]}
+        self.stride, self.rows, self._made = stride, rows, made
 
     def _append(self, row: list[Any]) -> None:
         """Append a row, or merge it into the last one if both belong to the same stride."""

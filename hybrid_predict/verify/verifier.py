@@ -8,7 +8,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict.errors import CheckpointError
+from hybrid_predict.accounts.saved import check_count, damaged
 from hybrid_predict.verify.delayed_queue import DelayedQueue
 from hybrid_predict.verify.descent import Evidence, weigh
 from hybrid_predict.verify.judge import Judgement, Verdict, judge
@@ -95,9 +95,9 @@ class Verifier:
         if len(state["monitor"]["norms"]) != len(self.monitor.norms):
             return False
         evidence = _checked(state["evidence"])
-        queue = [(tag, list(values)) for tag, values in state["queue"]]
+        queue = [(tag, list(map(float, values))) for tag, values in state["queue"]]
         for tag, values in queue:
-            unpack(tag, values)
+            _check(unpack(tag, values))
         self.monitor.load_state_dict(state["monitor"])
         self.evidence = evidence
         self._queue.load_state_dict(queue)
@@ -107,7 +107,15 @@ class Verifier:
 def _checked(saved: Sequence[float]) -> Evidence:
     known = len(saved) == len(Evidence._fields)
     if not (known and all(math.isfinite(x) and x >= 0.0 for x in saved)):
-        raise CheckpointError(
-            f"state: expected finite evidence, got {saved!r}. Resume from another checkpoint."
-        )
+        raise damaged("finite evidence", saved)
     return Evidence(*map(float, saved))
+
+
+def _check(measured: Measurement) -> None:
+    """Check what a saved measurement says besides its numbers, as far as it is judged by it."""
+    check_count("step", measured.step, 1)
+    if not (isinstance(measured.warmup, bool) and isinstance(measured.held, str)):
+        raise damaged("a measurement of a full step", (measured.warmup, measured.held))
+    limits, count = measured.limits, 1 + len(measured.norms)
+    if len(limits) != count or not all(isinstance(x, (int, float)) for x in limits):
+        raise damaged(f"{count} limits of a full step", limits)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import shutil
 import sys
 from importlib.util import find_spec, module_from_spec
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from damage import damages
 from loops import same_bits
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
@@ -42,6 +45,7 @@ from transformers.training_args import ParallelMode  # noqa: E402
 from hybrid_predict.integrations.huggingface import (  # noqa: E402
     FILE,
     HybridPredictCallback,
+    _load,
     refuse,
 )
 
@@ -157,6 +161,62 @@ def test_a_checkpoint_is_told_from_that_of_another_run(tmp_path: Path) -> None:
         tmp_path / "b", HybridPredictCallback(**OPTIONS), resume=path, batches=10, **named
     )
     assert same_bits(resumed.model.state_dict(), whole.model.state_dict())
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with a checkpoint."""
+    folder = tmp_path_factory.mktemp("whole")
+    saving = {"save_strategy": "steps", "save_steps": 14}
+    trained(folder, HybridPredictCallback(**OPTIONS), **saving)
+    return folder
+
+
+def refused(folder: Path, whole: Path, content: bytes) -> None:
+    """Resuming from a checkpoint with this content is refused, and leaves nothing behind."""
+    path = shutil.copytree(whole / "checkpoint-14", folder / "checkpoint-14", dirs_exist_ok=True)
+    (path / FILE).write_bytes(content)
+    callback, model = HybridPredictCallback(**OPTIONS), gpt()
+    with pytest.raises(CheckpointError, match=r"expected .+, (got|but) .+\. Resume from another"):
+        trained(folder, callback, model, resume=str(path))
+    assert callback.engine is None and callback._hook is None
+    assert not model._forward_hooks and not model._state_dict_pre_hooks
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, -100, -1])
+def test_a_torn_file_is_refused(tmp_path: Path, whole: Path, kept: int) -> None:
+    content = (whole / "checkpoint-14" / FILE).read_bytes()
+    refused(tmp_path, whole, content[:kept])
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [b"text", b"[1]", b"PK\x03\x04", b"\x80\x04.", torch.zeros(2), {"model": {}}, [], Path("/tmp")],
+    ids=str,
+)
+def test_a_foreign_file_is_refused(tmp_path: Path, whole: Path, foreign: Any) -> None:
+    if not isinstance(foreign, bytes):
+        buffer = BytesIO()
+        torch.save(foreign, buffer)
+        foreign = buffer.getvalue()
+    refused(tmp_path, whole, foreign)
+
+
+def test_a_damaged_file_is_refused_or_goes_on(tmp_path: Path, whole: Path) -> None:
+    path = whole / "checkpoint-14" / FILE
+    saved = torch.load(path, weights_only=True)
+    engine = saved.pop("engine")
+    state = transformers.TrainerState.load_from_json(str(path.with_name("trainer_state.json")))
+    args = SimpleNamespace(resume_from_checkpoint=None, output_dir=str(tmp_path))
+    (tmp_path / "checkpoint-14").mkdir()
+    taken = []
+    for name, damaged in damages({**saved, "engine": {}}):
+        given = {**damaged, "engine": engine} if damaged.get("engine") == {} else damaged
+        torch.save(given, tmp_path / "checkpoint-14" / FILE)
+        with contextlib.suppress(CheckpointError):
+            taken.append((name, _load(args, state)))
+    assert [name for name, _ in taken] == ["run: a string", "start: 0"]
+    assert [found is None for _, found in taken] == [True, False]
 
 
 def test_continues_a_run_without_the_plug_in_and_a_finished_one(tmp_path: Path) -> None:
