@@ -19,7 +19,7 @@ KEY = "hybrid_predict"
 """Key of the callback's state in a checkpoint."""
 
 
-_ENTRIES = {"engine": dict, "clock": dict, "history": dict, "random": list}
+_ENTRIES = {"clock": dict, "history": dict, "random": list}
 
 
 def check_saved(saved: Any) -> None:
@@ -28,8 +28,9 @@ def check_saved(saved: Any) -> None:
     Raises:
         CheckpointError: If it has not.
     """
-    check_entries(saved, _ENTRIES)
+    check_entries(saved, {"engine": dict})
     check_state(saved["engine"])
+    check_entries(saved, _ENTRIES)
     if len(saved["random"]) != saved["engine"]["ranks"]:
         raise damaged("random states of every rank", len(saved["random"]))
     with reading("clock"):  # the engine counts first

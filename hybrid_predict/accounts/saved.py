@@ -15,7 +15,6 @@ from hybrid_predict.errors import CheckpointError
 STATE_VERSION = 11
 
 _ENTRIES = {
-    "version": int,
     "names": list,
     "kinds": dict,
     "undecided": list,
@@ -35,14 +34,15 @@ def check_state(state: Any) -> None:
     Raises:
         CheckpointError: If it is not.
     """
-    check_entries(state, _ENTRIES)
-    if not all(isinstance(name, str) for name in state["names"]):
-        raise damaged("names of parameters", state["names"])
+    check_entries(state, {"version": int})
     if state["version"] != STATE_VERSION:
         raise CheckpointError(
             f"state: expected version {STATE_VERSION}, got {state['version']!r}. "
             "Resume with the version of hybrid_predict that wrote it."
         )
+    check_entries(state, _ENTRIES)
+    if not all(isinstance(name, str) for name in state["names"]):
+        raise damaged("names of parameters", state["names"])
 
 
 def check_entries(state: Any, entries: Mapping[str, type]) -> None:
