@@ -50,7 +50,6 @@ def main(speedup=1.5):
         partial(optax.adamw, weight_decay=0.01),
         optax.cosine_decay_schedule(3e-3, TOTAL_STEPS),
         HybridConfig(speedup=speedup, total_steps=TOTAL_STEPS, kinds={"head.*": "head"}),
-        weight_decay=0.01,
     )
     state, steps, full_steps = init(network(jax.random.key(0))), 0, 0
     while steps < TOTAL_STEPS:

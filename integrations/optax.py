@@ -6,7 +6,7 @@ Needs the extra ``jax``. Trees of parameters are named by their paths, such as `
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, final
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, final
 from hybrid_predict import functional
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, MissingExtraError
+from hybrid_predict.integrations.optax_decay import UPDATES, find_decay
 
 try:
     import array_api_compat  # noqa: F401 - the functional form needs it
@@ -34,6 +35,10 @@ _SCRATCH_RATE = 0.01
 """Learning rate with which an optimizer shows its direction."""
 
 
+_TRIED_RATES = [2.0 ** -(10 + k) for k in range(UPDATES)]
+"""Learning rates at which an optimizer is tried that is made from a rate."""
+
+
 @final
 class CorrectedState(NamedTuple):
     """State of :func:`corrected`: of the optimizer, of the corrections, and how many there were."""
@@ -48,7 +53,7 @@ def corrected(
     learning_rate: Rate,
     config: HybridConfig,
     *,
-    weight_decay: float = 0.0,
+    weight_decay: float | Mapping[str, float] | None = None,
     outputs_last: bool = True,
     step_operations: float | None = None,
 ) -> optax.GradientTransformation:
@@ -58,8 +63,9 @@ def corrected(
         optimizer: Any optax optimizer that updates parameters right away.
         learning_rate: The same rate or schedule that the optimizer was made with.
         config: What is corrected: ``HybridConfig(speedup=1, kinds=...)``.
-        weight_decay: The decoupled weight decay that the optimizer was made with. `optax.adamw`
-            decays by 1e-4 if nothing is said.
+        weight_decay: The decoupled weight decay that the optimizer was made with, a number
+            or one by parameter name. None finds it by updates of scratch parameters, and raises a
+            `ConfigError` where these do not tell it.
         outputs_last: Whether matrices are of shape (inputs, outputs).
         step_operations: Operations of forward and backward, see :func:`count_operations`. None
             corrects in full, whatever ``config.max_overhead`` says.
@@ -73,7 +79,7 @@ def corrected(
 
     Example:
         >>> config = HybridConfig(speedup=1, kinds={"out.*": "head"})
-        >>> optimizer = corrected(optax.adamw(1e-3), 1e-3, config, weight_decay=1e-4)
+        >>> optimizer = corrected(optax.adamw(1e-3), 1e-3, config)
     """
     _check(learning_rate, config)
     if not hasattr(optimizer, "update"):
@@ -83,17 +89,19 @@ def corrected(
         expected, remedy = "1 in an optax transformation", "Use train_step for predicted steps."
         raise ConfigError("speedup", expected, config.speedup, remedy)
     settings = _settings(config, outputs_last, step_operations)
-    return _transformation(optimizer, learning_rate, weight_decay, settings)
+    made = _Decay(weight_decay, lambda rate: optimizer, partial(_at, learning_rate))
+    return _transformation(optimizer, learning_rate, made, settings)
 
 
 def _transformation(
     optimizer: optax.GradientTransformation,
     learning_rate: Rate,
-    weight_decay: float,
+    decay: _Decay,
     settings: dict[str, Any],
 ) -> optax.GradientTransformation:
     def init(params: Any) -> CorrectedState:
         _check_axes(params)
+        decay(params)
         hybrid = functional.init(named(params), **settings)
         hybrid = _plain_if_unknown(hybrid, optimizer, learning_rate, params)
         return CorrectedState(optimizer.init(params), hybrid, jnp.zeros((), jnp.int32))
@@ -107,7 +115,7 @@ def _transformation(
         turned = _descended(updates, optimizer, learning_rate, params)
         new, hybrid = functional.correct(
             state.hybrid, named(turned), named(params), after, rate,
-            weight_decay=weight_decay, **settings,
+            weight_decay=decay(params), **settings,
         )  # fmt: skip
         moved = jax.tree.map(lambda x, y: x - y, _tree(new, params), params)
         return moved, CorrectedState(inner, hybrid, state.count + 1)
@@ -152,7 +160,7 @@ def train_step(
     learning_rate: Rate,
     config: HybridConfig,
     *,
-    weight_decay: float = 0.0,
+    weight_decay: float | Mapping[str, float] | None = None,
     momentum: float = 0.9,
     outputs_last: bool = True,
     has_aux: bool = False,
@@ -167,8 +175,9 @@ def train_step(
             ``functools.partial`` of it.
         learning_rate: A rate, or a schedule over all N steps of the run, predicted ones included.
         config: What is corrected and predicted, with ``total_steps``.
-        weight_decay: The decoupled weight decay that the optimizer is made with. `optax.adamw`
-            decays by 1e-4 if nothing is said.
+        weight_decay: The decoupled weight decay that the optimizer is made with, a number or
+            one by parameter name. None finds it by updates of scratch parameters; ``init`` raises a
+            `ConfigError` where these do not tell it.
         momentum: The optimizer's ``b1``, or momentum, in [0, 1).
         outputs_last: Whether matrices are of shape (inputs, outputs).
         has_aux: Whether ``value_and_grad`` gives ``(loss, aux)`` in place of the loss.
@@ -190,8 +199,45 @@ def train_step(
         raise ConfigError("optimizer", expected, type(optimizer).__name__, remedy)
     settings = _settings(config, outputs_last, step_operations)
     evaluate = _evaluation(value_and_grad, has_aux, config.watch_loss)
-    init, step = _steps(evaluate, optimizer, learning_rate, settings, weight_decay, momentum)
+    tried = _TRIED_RATES.__getitem__
+    decay = _Decay(weight_decay, optimizer, tried)
+    init, step = _steps(evaluate, optimizer, learning_rate, settings, decay, momentum)
     return init, jax.jit(step, donate_argnums=0)
+
+
+@final
+class _Decay:
+    """The decoupled decay of an optimizer by name: the number that was said, or what is found out.
+
+    Args:
+        said: The number, one by name, or None.
+        optimizer: Makes the optimizer from a learning rate.
+        rate: The learning rate by the number of updates.
+    """
+
+    def __init__(
+        self,
+        said: float | Mapping[str, float] | None,
+        optimizer: Callable[[Any], Any],
+        rate: Callable[[Any], Any],
+    ) -> None:
+        self._said, self._optimizer, self._rate = said, optimizer, rate
+        self._found: dict[Any, dict[str, float]] = {}
+
+    def __call__(self, params: Any) -> Any:
+        """Return the decay; parameters of one form are tried once.
+
+        Raises:
+            ConfigError: If it has to be said.
+        """
+        if self._said is not None:
+            return self._said
+        leaves, structure = jax.tree.flatten(params)
+        form = (structure, *((x.shape, str(x.dtype)) for x in map(jnp.asarray, leaves)))
+        if form not in self._found:
+            decays = find_decay(self._optimizer, self._rate, params)
+            self._found[form] = dict(zip(named(params), decays, strict=True))
+        return self._found[form]
 
 
 def _settings(
@@ -220,14 +266,15 @@ def _steps(
     optimizer: Callable[[Any], optax.GradientTransformation],
     learning_rate: Rate,
     settings: dict[str, Any],
-    weight_decay: float,
+    decay: _Decay,
     momentum: float,
 ) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
-    correct: Any = partial(functional.correct, weight_decay=weight_decay, **settings)
+    correct: Any = partial(functional.correct, **settings)
     config = settings["config"]
 
     def init(params: Any) -> TrainState:
         _check_axes(params)
+        decay(params)
         own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
         hybrid = functional.init(named(own), momentum=momentum, **settings)
         hybrid = _plain_if_unknown(hybrid, optimizer(_SCRATCH_RATE), _SCRATCH_RATE, own)
@@ -242,7 +289,8 @@ def _steps(
         stands, hybrid = functional.verify(hybrid, named(gradients), watched)
         after, inner = _update(optimizer(rate), stands, gradients, state.optimizer, params)
         turned = _descended(gradients, optimizer(_SCRATCH_RATE), _SCRATCH_RATE, params)
-        new, hybrid = correct(hybrid, *map(named, (turned, params, after)), rate)
+        changed = map(named, (turned, params, after))
+        new, hybrid = correct(hybrid, *changed, rate, weight_decay=decay(params))
         record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
         return TrainState(_tree(new, params), inner, hybrid), record
 

@@ -56,7 +56,7 @@ class Clock:
         first = max(1, _steps(config.warmup_steps, self.total), observed)
         self.warmup = min(self.total, first)
         self.cooldown = min(self.total, max(1, _steps(config.cooldown_steps, self.total)))
-        self._between = max(0, self.total - self.warmup - self.cooldown)
+        self.between = max(0, self.total - self.warmup - self.cooldown)
         self._pattern = (config.full_steps or 0, config.predict_steps or 0)
         self.wanted, self.planned = self._plan(config)
         self.steps = self.full_steps = self.unread = 0
@@ -69,12 +69,12 @@ class Clock:
             return 0, 0
         if any(self._pattern):
             full, predicted = self._pattern
-            groups, rest = divmod(self._between, full + predicted)
+            groups, rest = divmod(self.between, full + predicted)
             count = groups * predicted + max(0, rest - full)
             return count, count
         most = Fraction(1, 2) if speedup < 2 else 1 - 1 / (2 * speedup - 1)
         wanted = self.total - round(self.total / speedup)
-        return wanted, min(wanted, math.floor(most * self._between))
+        return wanted, min(wanted, math.floor(most * self.between))
 
     @property
     def shortfall(self) -> str:
@@ -105,14 +105,18 @@ class Clock:
 
     @property
     def due(self) -> int:
-        """Number of predicted steps that are planned right before the next full step."""
-        if self.plain:
+        r"""Number of predicted steps that are planned right before the next full step.
+
+        With :math:`b = i P \bmod M` these are :math:`\lfloor b / (M - P) \rfloor`.
+        """
+        at = self.position - self.warmup
+        if self.plain or not (self.planned and 0 <= at < self.between):
             return 0
-        at = self.position
-        count = 0
-        while self._is_predicted(at + count):
-            count += 1
-        return count
+        if any(self._pattern):
+            full, predicted = self._pattern
+            into = at % (full + predicted)
+            return min(full + predicted - into, self.between - at) if into >= full else 0
+        return at * self.planned % self.between // (self.between - self.planned)
 
     def phase(self, predicted: int = 0, *, waiting: bool = False) -> Phase:
         """Return the phase of the next full step.
@@ -166,18 +170,6 @@ class Clock:
     def fall_back(self) -> None:
         """Continue the rest of the run as plain training, without predicted or corrected steps."""
         self.plain = True
-
-    def _is_predicted(self, step: int) -> bool:
-        at, between = step - self.warmup, self._between
-        if not (0 <= at < between and self.planned):
-            return False
-        if any(self._pattern):
-            return self._in_pattern(at)
-        return (at + 1) * self.planned // between > at * self.planned // between
-
-    def _in_pattern(self, at: int) -> bool:
-        full, predicted = self._pattern
-        return at % (full + predicted) >= full
 
     def state_dict(self) -> dict[str, Any]:
         """Return the counts as integers and a boolean."""

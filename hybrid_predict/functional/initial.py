@@ -22,9 +22,9 @@ from hybrid_predict.functional.plan import (
     count_trained,
     operations,
     plans,
-    schedule,
     turned,
 )
+from hybrid_predict.functional.schedule import schedule
 from hybrid_predict.functional.state import Baseline, Clock, Group, HybridState, Monitor, Skill
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, namespace, wide_dtype
 from hybrid_predict.updates.budget import budget, describe_block, describe_excess, tried
@@ -129,11 +129,11 @@ def _warn_of_excess(
 
 def _clock(config: HybridConfig, predicted: list[Plan], length: int, like: list[Any]) -> Clock:
     gated = bool(predicted) and all(plan.rule and plan.rule.gated for plan in predicted)
-    due, lengths = schedule(config, length, gated)
+    residues, lengths = schedule(config, length, gated)
     xp = namespace(*like)
     zeros = {name: _integer(0, like) for name in ("steps", "full_steps", "undone_steps", "ticks")}
     return Clock(
-        due=xp.asarray(due if predicted else [0], dtype=xp.int32, **beside(like)),
+        residues=xp.asarray(residues, dtype=xp.int32, **beside(like)),
         length=_integer(length, like),
         **{name: _integer(value, like) for name, value in lengths.items()},
         **zeros,

@@ -8,7 +8,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple, final
 
-from hybrid_predict.accounts.clock import Clock
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import (
@@ -18,7 +17,6 @@ from hybrid_predict.forecast.predictors import (
     make_predictor,
 )
 from hybrid_predict.forecast.predictors.fitted import START
-from hybrid_predict.forecast.skill import FIRST
 from hybrid_predict.tensors.arrays import ArrayBackend, namespace
 from hybrid_predict.updates import AbstractUpdate, make_update
 from hybrid_predict.updates.budget import budget, largest_block, weak
@@ -212,27 +210,6 @@ def turned(arrays: Sequence[Any], outputs_last: bool, *, back: bool = False) -> 
         order = [*axes[1:], 0] if back else [*axes[-1:], *axes[:-1]]
         found.append(namespace(x).permute_dims(x, tuple(order)))
     return found
-
-
-def schedule(config: HybridConfig, length: int, gated: bool) -> tuple[list[int], dict[str, int]]:
-    """Predicted steps due at each position of a run, and its lengths.
-
-    Args:
-        config: The run's configuration.
-        length: Displacements in a window.
-        gated: Whether every forecast needs skill.
-
-    Raises:
-        ConfigError: If predicted steps are asked for and ``total_steps`` is not known.
-    """
-    if config.total_steps is None and config.compression == 1:
-        return [0], {"total": 2**31 - 1, "warmup": 1, "cooldown": 0}
-    clock = Clock(config, FIRST * length if gated else 0)
-    due = []
-    for position in range(clock.total + 1):
-        clock.steps = position
-        due.append(clock.due)
-    return due, {"total": clock.total, "warmup": clock.warmup, "cooldown": clock.cooldown}
 
 
 def _rule(predictor: AbstractPredictor) -> Rule:

@@ -119,7 +119,8 @@ class Clock(NamedTuple):
     """How far the run is, 0-dim integers.
 
     Args:
-        due: Predicted steps planned right before the full step at each position, shape (N + 1,).
+        residues: 2^j P mod M for j = 0, 1, ...: P of the M steps between warm-up and cooldown are
+            planned as predicted ones.
         total: N, the run's length in steps.
         warmup: Its steps at the start without predicted steps.
         cooldown: Its steps at the end that are left to the optimizer.
@@ -131,7 +132,7 @@ class Clock(NamedTuple):
         plain: Whether the rest is left to the optimizer.
     """
 
-    due: Any
+    residues: Any
     total: Any
     warmup: Any
     cooldown: Any

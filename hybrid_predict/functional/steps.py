@@ -16,6 +16,7 @@ from hybrid_predict.forecast.gate import LEAST_MOVED
 from hybrid_predict.functional import baselines, descents, histories, places
 from hybrid_predict.functional.corrections import Update, corrected, unmoved
 from hybrid_predict.functional.plan import Plan, chosen_block, count_trained, plans
+from hybrid_predict.functional.schedule import due
 from hybrid_predict.functional.state import Group, HybridState, select
 from hybrid_predict.functional.windows import add_skill, enough
 from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace, wide_dtype
@@ -83,21 +84,20 @@ def predict(
         return dict(weights), state._replace(predicted=0 * clock.steps)
     named = {k: plan for k, plan in plans(weights, config).items() if k in state.groups}
     _check_state(state, named, weights)
-    position = xp.minimum(clock.steps, clock.total)
-    due = xp.take(clock.due, xp.reshape(position, (1,)), axis=0)[0]
+    planned = due(clock, config)
     pausing = baselines.pausing(state.monitor, clock.full_steps + 1) | (state.evidence.ended > 0)
     may = ~clock.plain & ~pausing
     open_groups = _open(state, named, weights, config)
     rates, moved = _by_name(learning_rates, weights, "learning_rates"), dict(weights)
-    predicted, sound = 0 * due, state.stands | True
+    predicted, sound = 0 * planned, state.stands | True
     for key, ready in open_groups.items():
         history = state.groups[key].history
         assert history is not None
-        made = may & ready & (due > 0)
-        predicted = xp.where(made, due, predicted)
+        made = may & ready & (planned > 0)
+        predicted = xp.where(made, planned, predicted)
         for name, direction in histories.forecast(history).items():
             # One factor first, as the engine's alpha.
-            change = (rates[name] * cast(due, direction.dtype)) * direction
+            change = (rates[name] * cast(planned, direction.dtype)) * direction
             sound = sound & (xp.all(xp.isfinite(change)) | ~made)
             wide = cast(weights[name], wide_dtype(weights[name])) + change
             moved[name] = xp.where(made, cast(wide, weights[name].dtype), weights[name])

@@ -6,6 +6,7 @@ from loops import NAN, Bench, make_config, same_bits
 from torch import nn
 
 from fault_proofs_around import AROUND
+from fault_proofs_files import FILES
 from fault_proofs_numbers import FALLS_BACK, LONG, NUMBERS, VERIFYING, each
 from fault_table import Fault
 from faulty import (
@@ -318,4 +319,4 @@ PROCESS = [
           "seconds never fall.", clock_jumps),
 ]  # fmt: skip
 
-FAULTS = [*NUMBERS, *PREDICTORS, *PROCESS, *AROUND]
+FAULTS = [*NUMBERS, *PREDICTORS, *PROCESS, *AROUND, *FILES]

@@ -49,7 +49,7 @@ def trained(
 ) -> tuple[Any, list[Any]]:
     init, step = adapter.train_step(
         jax.value_and_grad(loss), partial(optax.adamw, weight_decay=DECAY),
-        schedule(settings.total_steps), settings, weight_decay=DECAY, outputs_last=False,
+        schedule(settings.total_steps), settings, outputs_last=False,
     )  # fmt: skip
     state, records, steps = init(weights()), [], 0
     while steps < settings.total_steps:
@@ -94,7 +94,7 @@ def test_a_transformation_corrects_what_the_engine_corrects() -> None:
     learning_rate = schedule(total)
     optimizer = adapter.corrected(
         optax.adamw(learning_rate, weight_decay=DECAY), learning_rate,
-        config(speedup=1, watch_loss=False), weight_decay=DECAY, outputs_last=False,
+        config(speedup=1, watch_loss=False), outputs_last=False,
     )  # fmt: skip
 
     @jax.jit
