@@ -138,7 +138,8 @@ class Skill:
         """
         found = cls(**{f.name: state[f.name] for f in fields(cls)})
         check_count("windows", found.windows)
-        least = min(found.mean + 1.0, 1.0 - found.mean, found.square, found.chance, found.spread)
-        if least < 0.0 or not all(math.isfinite(x) for x in vars(found).values()):
+        if min(found.square, found.chance) < 0.0 or not all(
+            math.isfinite(x) for x in vars(found).values()
+        ):
             raise damaged("finite numbers of skill", state)
         return found
