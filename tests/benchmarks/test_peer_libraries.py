@@ -161,13 +161,13 @@ def test_ademamix_trains_everything_and_rises_over_the_whole_run():
 @pytest.mark.parametrize("name", ["normuon", "soap", "ademamix", "kron"])
 def test_peers_from_a_library_need_it(name, monkeypatch):
     monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
-    with pytest.raises(MissingExtraError, match=r"hybrid-predict\[bench\]"):
+    with pytest.raises(MissingExtraError, match=r"hybrid_predict\[bench\]"):
         Loop(PEERS[name])
 
 
 def test_kron_needs_a_plan_for_its_products(monkeypatch):
     monkeypatch.setattr(torch.backends.opt_einsum, "is_available", lambda: False)
-    with pytest.raises(MissingExtraError, match=r"Kron.*hybrid-predict\[bench\]"):
+    with pytest.raises(MissingExtraError, match=r"Kron.*hybrid_predict\[bench\]"):
         Loop(kron)
 
 

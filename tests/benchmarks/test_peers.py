@@ -322,7 +322,7 @@ def test_muon_and_what_is_built_on_it_need_a_torch_that_has_it(make, monkeypatch
 
 def test_schedule_free_needs_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "schedulefree", None)
-    with pytest.raises(MissingExtraError, match=r"Schedule-Free AdamW.*hybrid-predict\[bench\]"):
+    with pytest.raises(MissingExtraError, match=r"Schedule-Free AdamW.*hybrid_predict\[bench\]"):
         Loop(free)
 
 

@@ -39,7 +39,7 @@ CONFIG = HybridConfig(speedup=1, kinds=KINDS)
 def test_numpy_alone_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "array_api_compat", None)
     assert select_backend(weights()).library == "numpy"
-    with pytest.raises(MissingExtraError, match=r"hybrid-predict\[functional\]"):
+    with pytest.raises(MissingExtraError, match=r"hybrid_predict\[functional\]"):
         select_backend({"a": torch.zeros(2)})
 
 

@@ -374,5 +374,5 @@ def test_without_transformers_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     spec = find_spec("hybrid_predict.integrations.huggingface")
     assert spec is not None and spec.loader is not None
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtraError, match=r"hybrid-predict\[huggingface\]"):
+    with pytest.raises(MissingExtraError, match=r"hybrid_predict\[huggingface\]"):
         spec.loader.exec_module(module_from_spec(spec))
