@@ -20,6 +20,7 @@ from benchmarks import house
 from benchmarks import table as bench
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
+from benchmarks.decisions import windows_0029, worth_0029
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
 from benchmarks.scale import table as scale
@@ -173,6 +174,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
+    **windows_0029.blocks(),
+    **worth_0029.blocks(),
     "early stopping": stopping,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,

@@ -10,11 +10,10 @@ steps, at a tenth of the rate. Everything is written into ``docs/results/windows
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +22,15 @@ from numpy.typing import NDArray
 from benchmarks.arms import ARMS
 from benchmarks.decisions.runs import FOLDER, tuned
 from benchmarks.run import start_worker
+from benchmarks.table import markdown
 from benchmarks.tasks import TASKS
 from benchmarks.train import Run, train
 from hybrid_predict.forecast.predictors import AbstractPredictor, FittedPredictor
 from hybrid_predict.forecast.window import Reading
+from hybrid_predict.report.shared import mean_and_sd
+from hybrid_predict.runs.evidence import spread
 
+PATH = FOLDER / "windows-0029.json"
 TASK_NAMES = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
 RATES = (1.0, 0.1)
 SEEDS = 3
@@ -101,6 +104,50 @@ def pair(task: str, rate: float, seed: int) -> dict[str, Any]:
     return {**told, "loss": made["loss"], "corrected": alone["loss"]}
 
 
+def blocks() -> dict[str, Callable[[], str]]:
+    """The blocks of pages."""
+    return {
+        "windows fits": lambda: fits_table(load()),
+        "windows pairs": lambda: pairs_table(load()),
+    }
+
+
+def load() -> dict[str, Any]:
+    """Read the results file."""
+    found: dict[str, Any] = json.loads(PATH.read_text())
+    return found
+
+
+def fits_table(found: dict[str, Any]) -> str:
+    """Mean prediction errors of the ways to fit, over all runs and over the first five windows."""
+    rows = []
+    for weight in WEIGHTS:
+        for memory, ridge in ((0.9, 1.0), (0.8, 0.3), (0.8, 0.0), (0.7, 0.3), (1.0, 0.3)):
+            own = [
+                e for r in found["records"] for e in r["errors"]
+                if (e["weight"], e["memory"], e["ridge"]) == (weight, memory, ridge)
+            ]  # fmt: skip
+            means = [f"{np.mean([e[n] for e in own]):.3f}" for n in ("mean", "early")]
+            rows.append([weight, f"{memory:g}", f"{ridge:g}", *means])
+    return markdown(["windows weigh", "memory", "ridge", "error", "error, first five"], rows)
+
+
+def pairs_table(found: dict[str, Any]) -> str:
+    """Losses of the default and of corrected updates alone in as many full steps."""
+    rows = []
+    for task in TASK_NAMES:
+        own = [p for p in found["pairs"] if p["task"] == task]
+        means = {n: np.mean([p[n] for p in own]) for n in ("full_steps", "predicted_steps")}
+        losses = [mean_and_sd(spread([p[n] for p in own]), 4) for n in ("loss", "corrected")]
+        off = mean_and_sd(spread([p["loss"] - p["corrected"] for p in own]), 4)
+        length = f"{np.mean([p['mean_length'] for p in own]):.2f}"
+        counts = [f"{mean:,.0f}" for mean in means.values()]
+        rows.append([f"`{task}`", *counts, length, *losses, off])
+    titles = ["task", "full steps", "predicted steps", "length", "default", "corrected alone",
+              "difference"]  # fmt: skip
+    return markdown(titles, rows)
+
+
 def main() -> None:
     """Train, replay and write."""
     with ProcessPoolExecutor(2, get_context("spawn"), initializer=start_worker) as pool:
@@ -108,14 +155,8 @@ def main() -> None:
         records = list(pool.map(record, *zip(*runs, strict=True)))
         several = [(t, RATES[1], s) for t in TASK_NAMES for s in range(SEEDS)]
         pairs = list(pool.map(pair, *zip(*several, strict=True)))
-    path = Path(FOLDER) / "windows-0029.json"
-    path.write_text(json.dumps({"records": records, "pairs": pairs}, indent=1) + "\n")
-    for k, first in enumerate(records[0]["errors"]):
-        means = [[one["errors"][k][name] for one in records] for name in ("mean", "early")]
-        print({n: first[n] for n in ("weight", "memory", "ridge")}, np.mean(means, axis=1).round(4))
-    for task in TASK_NAMES:
-        own = [p for p in pairs if p["task"] == task]
-        print(task, [(round(p["loss"], 4), round(p["corrected"], 4)) for p in own])
+    PATH.write_text(json.dumps({"records": records, "pairs": pairs}, indent=1) + "\n")
+    print(fits_table(load()), pairs_table(load()), sep="\n\n")
 
 
 if __name__ == "__main__":

@@ -13,17 +13,20 @@ updates alone is after T full steps than after T / 1.5.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
-from typing import Any
+from typing import Any, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.arms import ARMS
 from benchmarks.decisions.runs import FOLDER
 from benchmarks.plan import Cell, Row, as_cell
 from benchmarks.run import code_digest, start_worker
+from benchmarks.table import markdown
 from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.runs.rows import Rows
@@ -56,39 +59,88 @@ def tuned_runs(arm: str) -> dict[tuple[str, int], Row]:
     return {(row["task"], row["seed"]): row for row in own}
 
 
+@final
+@dataclass(frozen=True)
+class Worth:
+    """What predicted steps are worth on one task.
+
+    Args:
+        task: Name of the task.
+        full_steps: Mean full steps of the default.
+        predicted_steps: Mean predicted steps.
+        off: Loss minus that of corrected updates alone in as many full steps, by seed.
+        logs: Logarithm of the worth in full steps, by seed.
+    """
+
+    task: str
+    full_steps: float
+    predicted_steps: float
+    off: NDArray[Any]
+    logs: NDArray[Any]
+
+
+def worths(store: Rows[Key]) -> list[Worth]:
+    """What the controls show, for the tasks whose controls are finished."""
+    (code,) = {row["code"] for row in store.done.values()}
+    loss = {found[:3]: row["loss"] for found, row in store.done.items()}
+    hybrid, corrected = tuned_runs("hybrid"), tuned_runs("corrected")
+    found = []
+    for task in dict.fromkeys(task for task, _ in hybrid):
+        own = {seed: row for (name, seed), row in hybrid.items() if name == task}
+        assert {row["code"] for row in own.values()} == {code}, "runs of another code"
+        wanted = [(task, s, n) for s, row in own.items() for n in (row["full_steps"], row["steps"])]
+        if any(place not in loss for place in wanted):
+            continue
+        longer = np.mean([loss[task, seed, row["steps"]] for seed, row in own.items()])
+        shorter = np.mean([corrected[task, seed]["loss"] for seed in own])
+        off = np.array([r["loss"] - loss[task, s, r["full_steps"]] for s, r in own.items()])
+        logs = -off / float(shorter - longer) * np.log(1.5)
+        counts = [[row[n] for row in own.values()] for n in ("full_steps", "predicted_steps")]
+        found.append(Worth(task, *map(float, np.mean(counts, axis=1)), off, logs))
+    return found
+
+
+def _error(values: NDArray[Any]) -> float:
+    """Standard error of a mean."""
+    return float(values.std(ddof=1)) / len(values) ** 0.5
+
+
+def blocks() -> dict[str, Callable[[], str]]:
+    """The block of pages."""
+    return {"worth": lambda: table(worths(Rows(PATH, key)))}
+
+
+def table(found: Sequence[Worth]) -> str:
+    """Compare the default with corrected updates alone in as many full steps, by task."""
+    rows = [
+        [
+            f"`{w.task}`", f"{w.full_steps:,.0f}", f"{w.predicted_steps:,.0f}",
+            f"{w.off.mean():+.4f} ± {2 * _error(w.off):.4f}", f"{np.exp(w.logs.mean()):.3f}",
+        ]
+        for w in found
+    ]  # fmt: skip
+    mean = float(np.mean([w.logs.mean() for w in found]))
+    error = 2 * sum(_error(w.logs) ** 2 for w in found) ** 0.5 / len(found)
+    low, high = np.exp([mean - error, mean + error])
+    rows.append(["geometric mean", "", "", "", f"{np.exp(mean):.3f} [{low:.3f}, {high:.3f}]"])
+    titles = ["task", "full steps", "predicted steps", "loss minus the control's", "worth"]
+    return markdown(titles, rows)
+
+
 def main() -> None:
     """Train the controls that are missing, and print what predicted steps are worth."""
     store, code = Rows(PATH, key), code_digest("corrected")
-    hybrid, corrected = tuned_runs("hybrid"), tuned_runs("corrected")
+    corrected = tuned_runs("corrected")
     wanted = [
         (as_cell(corrected[place]), steps)
-        for place, row in hybrid.items()
-        for steps in {row["full_steps"], row["steps"]}
+        for place, row in tuned_runs("hybrid").items()
+        for steps in sorted({row["full_steps"], row["steps"]})
         if (*place, steps, code) not in store.done
     ]
     with ProcessPoolExecutor(2, get_context("spawn"), initializer=start_worker) as pool:
         for job in as_completed([pool.submit(control, *each) for each in wanted]):
             store.add(job.result())
-    loss = {(task, seed, steps): row["loss"] for (task, seed, steps, c), row in store.done.items()
-            if c == code}  # fmt: skip
-    means = []
-    for task in dict.fromkeys(task for task, _ in hybrid):
-        own = {seed: row for (name, seed), row in hybrid.items() if name == task}
-        longer = np.mean([loss[task, seed, row["steps"]] for seed, row in own.items()])
-        shorter = np.mean([corrected[task, seed]["loss"] for seed in own])
-        off = np.array([r["loss"] - loss[task, s, r["full_steps"]] for s, r in own.items()])
-        worth = np.exp(-off / float(shorter - longer) * np.log(1.5))
-        means.append(np.log(worth))
-        steps = np.mean([row["full_steps"] for row in own.values()])
-        made = np.mean([row["predicted_steps"] for row in own.values()])
-        error = 2 * off.std(ddof=1) / len(off) ** 0.5
-        print(f"{task:12} {steps:5.0f} + {made:4.0f} steps, loss {off.mean():+.4f} ± {error:.4f}, "
-              f"worth {np.exp(means[-1].mean()):.3f}")  # fmt: skip
-    total = np.array([each.mean() for each in means])
-    errors = [each.std(ddof=1) / len(each) ** 0.5 for each in means]
-    error = 2 * float(np.sqrt(np.sum(np.square(errors)))) / len(means)
-    low, high = np.exp(total.mean() - error), np.exp(total.mean() + error)
-    print(f"geometric mean {np.exp(total.mean()):.3f} [{low:.3f}, {high:.3f}]")
+    print(table(worths(store)))
 
 
 if __name__ == "__main__":
