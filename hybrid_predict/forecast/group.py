@@ -312,12 +312,14 @@ class TensorGroup:
 
     def _examine(self, options: Mapping[int, Options], pending: _PendingUpdate) -> None:
         """Find out whether the optimizer projects its updates of these tensors."""
-        answers = {}
-        for k, gradient in pending.unknown.items():
-            p, before = self.parameters[k], pending.before[k]
-            more = gradient, options[id(p)], self._momentum, self._backend([k])
-            answers[self.names[k]] = projects(shards.local(p), before, *more)
-        self.memory.examination.read(answers)
+        members = list(pending.unknown)
+        values = [shards.local(self.parameters[k]) for k in members]
+        before = [pending.before[k] for k in members]
+        own = [options[id(self.parameters[k])] for k in members]
+        gradients = list(pending.unknown.values())
+        backend = self._backend(members)
+        answers = projects(values, before, gradients, own, self._momentum, backend)
+        self.memory.examination.read([self.names[k] for k in members], answers)
 
     def _learn(
         self,

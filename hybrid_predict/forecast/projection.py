@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import final
 
@@ -24,14 +24,14 @@ _ATTEMPTS = 8
 
 
 def projects(
-    value: Tensor,
-    before: Tensor,
-    gradient: Tensor,
-    own: Options,
+    values: Sequence[Tensor],
+    before: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    options: Sequence[Options],
     momentum: float,
     backend: TorchBackend,
 ) -> Tensor:
-    r"""Whether a first update is an orthogonal projection of plain gradient descent.
+    r"""Whether first updates are orthogonal projections of plain gradient descent.
 
     .. math:: u = - \eta P g \iff \langle u, u + \eta g \rangle = 0
 
@@ -41,29 +41,39 @@ def projects(
     that do not follow the gradient linearly, as Adam's, cannot be told.
 
     Args:
-        value: Weights after the update.
-        before: Weights before it.
-        gradient: What the update follows.
-        own: How the optimizer updates them.
+        values: K weights after their updates.
+        before: Weights before them.
+        gradients: What the updates follow.
+        options: How the optimizer updates each.
         momentum: Momentum coefficient of the optimizer.
-        backend: Kernels for these tensors.
+        backend: Kernels for these tensors; ranks reduce twice.
 
     Returns:
-        Whether there was an update, and whether it was a projection, bools of shape (2,).
+        Whether there was an update, and whether it was a projection, bools of shape (K, 2).
     """
-    moves = [minus(value, before, 1.0 - own.shrink)]
-    if isinstance(own.shrink, Tensor) or own.shrink:  # decay may be projected as well
-        moves.append(minus(value, before, 1.0))
-    noise = _NOISE * torch.finfo(value.dtype).eps * backend.norms([upcast(value)])[0]
-    found = torch.zeros((), dtype=torch.bool, device=value.device)
-    for factor in {1.0, 1.0 + momentum}:
-        off = moves[0] + (own.rate * factor) * upcast(gradient)
-        length = backend.norms([off])[0]
-        for move in moves:
-            size, product = backend.norms([move])[0], backend.dots([move], [off])[0]
+    pairs = list(zip(values, before, strict=True))
+    rests = [1.0 - own.shrink for own in options]
+    own = [minus(v, b, rest) for (v, b), rest in zip(pairs, rests, strict=True)]
+    with_decay = [minus(v, b, 1.0) for v, b in pairs]  # decay may be projected as well
+    rates = [own.rate for own in options]
+    columns = list(zip(own, rates, gradients, strict=True))
+    offs = [
+        [u + (rate * factor) * upcast(g) for u, rate, g in columns]
+        for factor in sorted({1.0, 1.0 + momentum})
+    ]
+    wide = [upcast(v) for v in values]
+    moves, joined = (own, with_decay), [off for each in offs for off in each]
+    norms = backend.norms([*wide, *own, *with_decay, *joined]).reshape(3 + len(offs), -1)
+    lefts = [move for _ in offs for each in moves for move in each]
+    rights = [off for each in offs for _ in moves for off in each]
+    dots = backend.dots(lefts, rights).abs().reshape(len(offs), len(moves), -1)
+    noise = _NOISE * torch.tensor([torch.finfo(v.dtype).eps for v in values]).to(norms) * norms[0]
+    found = torch.zeros_like(norms[0], dtype=torch.bool)
+    for length, products in zip(norms[3:], dots, strict=True):
+        for size, product in zip(norms[1:3], products, strict=True):
             large = (length > _PART * size) & (length > noise) & (size > noise)
-            found = found | large & (product.abs() <= _ORTHOGONAL * size * length)
-    return torch.stack([backend.norms([moves[0]])[0] > 0, found])
+            found = found | large & (product <= _ORTHOGONAL * size * length)
+    return torch.stack([norms[1] > 0, found], dim=1)
 
 
 @final
@@ -101,10 +111,7 @@ class Examination:
         rows = zip(members, gradients, unknown, strict=True)
         return {k: gradient.clone() for k, gradient, wanted in rows if wanted}
 
-    def read(self, answers: Mapping[str, Tensor]) -> None:
-        """Read results of :func:`projects` by name; the host waits once."""
-        device = next(iter(answers.values())).device
-        rows = torch.stack([x.to(device) for x in answers.values()]).tolist()
-        self.found.update(
-            {n: found for n, (moved, found) in zip(answers, rows, strict=True) if moved}
-        )
+    def read(self, names: Sequence[str], answers: Tensor) -> None:
+        """Read results of :func:`projects` about the named parameters; the host waits once."""
+        rows = zip(names, answers.tolist(), strict=True)
+        self.found.update({name: found for name, (moved, found) in rows if moved})

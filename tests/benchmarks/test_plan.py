@@ -340,7 +340,7 @@ def test_what_lies_beyond_the_curve_is_a_bound(gain, bound, value):
 def test_tables_name_every_task_setting_and_arm(core):
     plan, done = core
     made = {name: make() for name, make in blocks(compiled(plan, done)).items()}
-    wanted = ("source", "mechanisms", "brief", "settings", "arms", "losses", "steps")
+    wanted = ("source", "headline", "mechanisms", "brief", "settings", "arms", "losses", "steps")
     assert list(made) == [f"bench core {name}" for name in wanted]
     assert all(f"`{task}`" in made["bench core settings"] for task in plan.tasks)
     runnable = [arm for arm in plan.arms("tuned")[len(PLAIN) :] if arm in RUNNABLE]

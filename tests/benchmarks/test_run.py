@@ -188,7 +188,8 @@ def test_update_cost_tells_the_mechanisms_apart(monkeypatch):
     monkeypatch.setattr(update_cost, "ROUNDS", {"tiny": 2})
     rows = {name: update_cost.measure(name, "tiny", "float32") for name in update_cost.MECHANISMS}
     passes = {name: row["passes"] for name, row in rows.items()}
-    assert passes["predicted"]["products"] == 0 < passes["corrected"]["products"]
+    # Forecasts take no products but those of the samples, here of all entries, as a window closes.
+    assert passes["predicted"]["products"] < 0.05 * passes["corrected"]["products"]
     assert passes["predicted"]["others"] < passes["corrected + predicted"]["others"]
     # The averaged gradients, the drift, one number per row, and three samples, here of all entries.
     held = {name: row["bytes_per_parameter"] for name, row in rows.items()}

@@ -7,7 +7,6 @@ import sqlite3
 import pytest
 import torch
 
-from benchmarks import render
 from hybrid_predict import cli
 from hybrid_predict.cli.screen import Screen
 from hybrid_predict.demo import run as demo
@@ -98,17 +97,6 @@ def test_the_demo_is_an_audit_of_its_recipe(finished):
     connection.close()
     assert ("hybrid-predict demo",) in found
     assert {("train_loss",), ("val_loss",), ("full hidden x2/metric",)} <= set(logged)
-
-
-def test_the_pages_are_filled_from_its_results(finished):
-    _, _, results, _ = finished
-    said, table = render.headline(results), render.demo_table(results)
-    assert "24 full steps and 0 predicted ones instead of 24 full steps (0% fewer)" in said
-    loss = results["summary"][HYBRID]["metric"]["mean"]
-    assert f"validation loss {loss:.4f} instead of" in said
-    assert [line.split("|")[1].strip(" `") for line in table.split("\n")[2:7]] == list(ARMS)
-    assert "2 paired seeds, learning rate 0.0113" in table
-    assert results["depends_on"]["text"]["sha256"][:16] in render.environment(results)
 
 
 def test_the_metric_is_the_loss_on_the_validation_windows():

@@ -95,7 +95,8 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     loop = Loop(**SINGLE[name])
     single, found = outcome(loop, loop.train()), results[name][0]
     counted = "flops_per_correction"
-    unknown = [counted, "estimated_flops_saved"]
+    lengths = ["predicted_length", "mean_length"]
+    unknown = [counted, "estimated_flops_saved", *lengths]
     if "tensor" in name:
         unknown += ["flops_per_step"]
     else:  # both ranks flatten whole matrices
@@ -104,6 +105,8 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     skills = [outcome["ledger"].pop("skills") for outcome in (found, single)]
     assert skills[0] == {kind: pytest.approx(s, rel=1e-3) for kind, s in skills[1].items()}
     assert skills[0]
+    found_lengths, own = ([o["ledger"][n] for n in lengths] for o in (found, single))
+    assert found_lengths == pytest.approx(own, rel=1e-3)
     assert {k: v for k, v in found["ledger"].items() if k not in unknown} == {
         k: v for k, v in single["ledger"].items() if k not in unknown
     }
@@ -141,10 +144,10 @@ def test_reductions_per_full_step(results: Results, kind: str, each: int, verify
     # What was measured is one reduction. Of sharded tensors, groups that are only predicted need
     # one more, those that are corrected two, and each optimizer one in a verifying step. The
     # first full step also adds up the operations that the ranks have counted, at every update and
-    # at its end.
+    # at its end. For sharded tensors it examines with two whether updates are projected.
     for found in results[f"{kind}, reductions"]:
         assert [number for _, number in found] == [
-            each + 2 * (step == 0) + verifying * (predicted > 0)
+            each + (2 + 2 * (kind == "fsdp2")) * (step == 0) + verifying * (predicted > 0)
             for step, (predicted, _) in enumerate(found)
         ]
         assert sum(predicted for predicted, _ in found) > 5
