@@ -288,7 +288,7 @@ def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None
             if saved["run"] == _name(state):
                 if saved["start"] > state.global_step:
                     raise damaged(f"start to be at most {state.global_step}", saved["start"])
-                return saved  # type: ignore[no-any-return]
+                return saved
             logger.warning("HybridPredict does not read %s: it belongs to another run.", path)
     return None
 

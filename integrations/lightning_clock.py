@@ -226,7 +226,8 @@ class TrainerClock:
     @property
     def _under_way(self) -> int:
         """1 while a batch is being processed, else 0."""
-        return int(self._batches.current.ready - self._batches.current.processed)
+        current: Any = self._batches.current  # Lightning's type leaves out what it counts
+        return int(current.ready - current.processed)
 
     @property
     def _used(self) -> int:

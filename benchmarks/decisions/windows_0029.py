@@ -74,7 +74,7 @@ def errors(readings: Sequence[Reading], weight: str, memory: float, ridge: float
 def record(task: str, rate: float, corrected: bool) -> dict[str, Any]:
     """Errors of every way to fit on one run, and the coefficients that its windows ask for."""
     predictor = Recorded()
-    updates = {} if corrected else {"updates": {}}
+    updates: dict[str, Any] = {} if corrected else {"updates": {}}
     plugin = {"warmup_steps": TASKS[task].steps, "predictors": {"hidden": predictor}, **updates}
     ARMS["recorded"] = replace(ARMS["hybrid"], name="recorded", plugin=plugin)
     cell = tuned()[task]

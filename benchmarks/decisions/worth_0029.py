@@ -95,8 +95,11 @@ def worths(store: Rows[Key]) -> list[Worth]:
         shorter = np.mean([corrected[task, seed]["loss"] for seed in own])
         off = np.array([r["loss"] - loss[task, s, r["full_steps"]] for s, r in own.items()])
         logs = -off / float(shorter - longer) * np.log(1.5)
-        counts = [[row[n] for row in own.values()] for n in ("full_steps", "predicted_steps")]
-        found.append(Worth(task, *map(float, np.mean(counts, axis=1)), off, logs))
+        full, made = (
+            float(np.mean([row[n] for row in own.values()]))
+            for n in ("full_steps", "predicted_steps")
+        )
+        found.append(Worth(task, full, made, off, logs))
     return found
 
 
