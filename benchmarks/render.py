@@ -21,6 +21,7 @@ from benchmarks import table as bench
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
 from benchmarks.decisions import windows_0029, worth_0029
+from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
 from benchmarks.scale import table as scale
@@ -168,6 +169,24 @@ def stopping() -> str:
     return bench.markdown(titles, early_stopping.table(found))
 
 
+def below_corrected() -> str:
+    """Name the tasks on which predicted steps cost more than they earn."""
+    found, tasks = [], 0
+    for suite in ("core", "wide", "fresh"):
+        summary = Summary(load(f"bench-{suite}.json"))
+        for task in summary.tasks:
+            arms = [summary.figures(task, "tuned", arm) for arm in ("hybrid", "corrected")]
+            hybrid, alone = (arm and arm.speedup and arm.speedup.value for arm in arms)
+            tasks += 1
+            if hybrid and alone and hybrid < alone:
+                found.append(f"`{task}` ({hybrid:.2f} for {alone:.2f})")
+    named = ", ".join(found) or "none"
+    return (
+        f"Tasks of the benchmark, of {tasks}, on which the default's speedup is below that of "
+        f"corrected updates alone (`speedup=1`): {named}."
+    )
+
+
 COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -177,6 +196,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **windows_0029.blocks(),
     **worth_0029.blocks(),
     "early stopping": stopping,
+    "below corrected": below_corrected,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,
     "functional step": functional_step,

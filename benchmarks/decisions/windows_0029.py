@@ -33,7 +33,7 @@ from hybrid_predict.runs.evidence import spread
 PATH = FOLDER / "windows-0029.json"
 TASK_NAMES = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
 RATES = (1.0, 0.1)
-SEEDS = 3
+SEEDS = 2
 WEIGHTS = ("alike", "by tensor", "by square")
 MEMORIES = (0.7, 0.8, 0.9, 1.0)
 RIDGES = (0.0, 0.3, 1.0, 3.0)
