@@ -27,7 +27,7 @@ from benchmarks.decisions.runs import FOLDER
 from benchmarks.plan import Cell, Row, as_cell
 from benchmarks.run import code_digest, start_worker
 from benchmarks.table import markdown
-from benchmarks.tasks import TASKS
+from benchmarks.tasks import FRESH, TASKS
 from benchmarks.train import train
 from hybrid_predict.runs.rows import Rows
 
@@ -80,7 +80,7 @@ class Worth:
 
 
 def worths(store: Rows[Key]) -> list[Worth]:
-    """What the controls show, for the tasks whose controls are finished."""
+    """What the controls show, for tasks with predicted steps whose controls are finished."""
     (code,) = {row["code"] for row in store.done.values()}
     loss = {found[:3]: row["loss"] for found, row in store.done.items()}
     hybrid, corrected = tuned_runs("hybrid"), tuned_runs("corrected")
@@ -89,17 +89,15 @@ def worths(store: Rows[Key]) -> list[Worth]:
         own = {seed: row for (name, seed), row in hybrid.items() if name == task}
         assert {row["code"] for row in own.values()} == {code}, "runs of another code"
         wanted = [(task, s, n) for s, row in own.items() for n in (row["full_steps"], row["steps"])]
-        if any(place not in loss for place in wanted):
-            continue
+        made = sum(row["predicted_steps"] for row in own.values())
+        if not made or any(place not in loss for place in wanted):
+            continue  # where none was made, none has earned anything
         longer = np.mean([loss[task, seed, row["steps"]] for seed, row in own.items()])
         shorter = np.mean([corrected[task, seed]["loss"] for seed in own])
         off = np.array([r["loss"] - loss[task, s, r["full_steps"]] for s, r in own.items()])
         logs = -off / float(shorter - longer) * np.log(1.5)
-        full, made = (
-            float(np.mean([row[n] for row in own.values()]))
-            for n in ("full_steps", "predicted_steps")
-        )
-        found.append(Worth(task, full, made, off, logs))
+        full = float(np.mean([row["full_steps"] for row in own.values()]))
+        found.append(Worth(task, full, made / len(own), off, logs))
     return found
 
 
@@ -122,12 +120,22 @@ def table(found: Sequence[Worth]) -> str:
         ]
         for w in found
     ]  # fmt: skip
+    fresh = {task.name for task in FRESH}
+    for title, chosen in (
+        ("`core` and `wide`", [w for w in found if w.task not in fresh]),
+        ("`fresh`", [w for w in found if w.task in fresh]),
+    ):
+        rows.append([f"geometric mean, {title}", "", "", "", _mean(chosen)])
+    titles = ["task", "full steps", "predicted steps", "loss minus the control's", "worth"]
+    return markdown(titles, rows)
+
+
+def _mean(found: Sequence[Worth]) -> str:
+    """Geometric mean over tasks, with two standard errors over seeds."""
     mean = float(np.mean([w.logs.mean() for w in found]))
     error = 2 * sum(_error(w.logs) ** 2 for w in found) ** 0.5 / len(found)
     low, high = np.exp([mean - error, mean + error])
-    rows.append(["geometric mean", "", "", "", f"{np.exp(mean):.3f} [{low:.3f}, {high:.3f}]"])
-    titles = ["task", "full steps", "predicted steps", "loss minus the control's", "worth"]
-    return markdown(titles, rows)
+    return f"{np.exp(mean):.3f} [{low:.3f}, {high:.3f}]"
 
 
 def main() -> None:

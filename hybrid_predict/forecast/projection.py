@@ -51,14 +51,12 @@ def projects(
     Returns:
         Whether there was an update, and whether it was a projection, bools of shape (K, 2).
     """
-    pairs = list(zip(values, before, strict=True))
-    rests = [1.0 - own.shrink for own in options]
-    own = [minus(v, b, rest) for (v, b), rest in zip(pairs, rests, strict=True)]
-    with_decay = [minus(v, b, 1.0) for v, b in pairs]  # decay may be projected as well
-    rates = [own.rate for own in options]
-    columns = list(zip(own, rates, gradients, strict=True))
+    rows = list(zip(values, before, options, strict=True))
+    own = [minus(v, b, 1.0 - o.shrink) for v, b, o in rows]
+    with_decay = [minus(v, b, 1.0) for v, b, _ in rows]  # decay may be projected as well
+    columns = list(zip(own, options, gradients, strict=True))
     offs = [
-        [u + (rate * factor) * upcast(g) for u, rate, g in columns]
+        [u + (o.rate * factor) * upcast(g) for u, o, g in columns]
         for factor in sorted({1.0, 1.0 + momentum})
     ]
     wide = [upcast(v) for v in values]

@@ -105,7 +105,7 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     skills = [outcome["ledger"].pop("skills") for outcome in (found, single)]
     assert skills[0] == {kind: pytest.approx(s, rel=1e-3) for kind, s in skills[1].items()}
     assert skills[0]
-    found_lengths, own = ([o["ledger"][n] for n in lengths] for o in (found, single))
+    found_lengths, own = ([o["ledger"][n] or 0.0 for n in lengths] for o in (found, single))
     assert found_lengths == pytest.approx(own, rel=1e-3)
     assert {k: v for k, v in found["ledger"].items() if k not in unknown} == {
         k: v for k, v in single["ledger"].items() if k not in unknown
