@@ -73,11 +73,11 @@ def _decays(
     """
     zero, far = (jax.tree.map(partial(jnp.multiply, factor), like) for factor in (0.0, -2.0))
     gradients = jax.tree.map(jnp.ones_like, like)
-    here = there = optimizer(rate(0)).init(like)
+    here = there = optimizer(rate(jnp.asarray(0))).init(like)
     rows = []
     for k in range(_MOST_UPDATES):
-        now = float(rate(k))
-        update = optimizer(rate(k)).update
+        at = rate(jnp.asarray(k))  # an array, as optax counts updates
+        now, update = float(at), optimizer(at).update
         base, after = update(gradients, here, zero)
         other, after_other = update(gradients, there, like)
         if now:

@@ -343,7 +343,7 @@ class HybridEngine(Uncopied):
         """
         self._between_steps("replace_optimizer()")
         self.optimizer = OptimizerWrapper(optimizer)
-        self._run.verifier.resize(len(self.optimizer.optimizers))
+        self._run.resize(len(self.optimizer.optimizers))
         self._run.kinds.follow(self.optimizer)
         if self._attached and self._finalizer.alive:
             for handle in self._handles:

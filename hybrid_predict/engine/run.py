@@ -108,6 +108,7 @@ class Run:
         operations, block = self.forecaster.apply_budget(allowed), self.forecaster.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
+        self.shortage = None
         if self.forecaster.gate.weak:
             shapes, step_operations = self.forecaster.corrected_shapes, ledger.flops_per_step
             self.shortage = shortage(
@@ -160,6 +161,12 @@ class Run:
         gate, first = self.forecaster.gate, not self.clock.full_steps
         # Later, weights may have thawed that the first full step did not count.
         return gate.reason if gate.locked and first else ""
+
+    def resize(self, optimizers: int) -> None:
+        """Follow another number of optimizers; what was measured of the old ones is read first."""
+        if optimizers != len(self.verifier.monitor.norms):
+            self.judge(drain=True)
+            self.verifier.resize(optimizers)
 
     def judge(self, *, drain: bool = False) -> None:
         """Read the measurements that are due, and apply their judgements.

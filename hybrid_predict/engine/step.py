@@ -57,8 +57,7 @@ class Step:
         self.phase = Phase.PLAIN
         self.predicted = 0
         self.held = ""
-        self.reported = False
-        self.corrected = False
+        self.reported = self.corrected = False
         self.calls: Counter[int] = Counter()
         self.active: int | None = None
         self._has_gradients = False
@@ -125,8 +124,8 @@ class Step:
     @property
     def stands(self) -> bool:
         """Whether updates have verified all predicted steps, which then stay."""
-        seen = self.has_updated and not self._unverified()
-        return seen and not self.held and all(map(bool, self._flags))
+        verified = self.has_updated and not (self._unverified() or self.held)
+        return verified and all(map(bool, self._flags))
 
     def reopen(self, index: int) -> None:
         """Forget what was measured and decided for an update that has raised."""
@@ -140,6 +139,7 @@ class Step:
         self._norms = dict(norm for norm, _, _ in kept)
         self._norm_owners = [owner for _, owner, _ in kept]
         self._measured = [p for _, _, p in kept]
+        self._moved = {n: moved for n, moved in self._moved.items() if n in self._norms}
 
     def measure(self, index: int, names: dict[int, str], loss: object) -> None:
         """Measure the gradients of one optimizer, and judge the predicted steps by them.

@@ -56,7 +56,7 @@ def projects(
     with_decay = [minus(v, b, 1.0) for v, b, _ in rows]  # decay may be projected as well
     columns = list(zip(own, options, gradients, strict=True))
     offs = [
-        [u + (o.rate * factor) * upcast(g) for u, o, g in columns]
+        [u + (abs(o.rate) * factor) * upcast(g) for u, o, g in columns]
         for factor in sorted({1.0, 1.0 + momentum})
     ]
     wide = [upcast(v) for v in values]

@@ -203,6 +203,6 @@ def without_trace() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
-        set_random_states(states)
         for each, before in zip(hooks, kept, strict=True):
             each.update(before)
+        set_random_states(states)

@@ -89,7 +89,8 @@ def weigh(evidence: Evidence, slopes: Slopes) -> Evidence:
           https://arxiv.org/abs/2203.03532
     """
     product, square, own_product, own_square = slopes
-    finite = (abs(product) < math.inf) & (square < math.inf) & (own_square < math.inf)
+    products = (abs(product) < math.inf) & (abs(own_product) < math.inf)
+    finite = products & (square < math.inf) & (own_square < math.inf)
     counted = 1.0 * (finite & (own_product < 0.0) & (square > 0.0) & (own_square > 0.0))
     wanted = STEEPNESS * own_product * square**0.5
     lost = 1.0 * (product * own_square**0.5 > wanted)

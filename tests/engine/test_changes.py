@@ -192,9 +192,10 @@ def test_an_optimizer_is_not_replaced_inside_a_full_step():
         run.engine.replace_optimizer(sgd(model.parameters()))
 
 
-def test_one_optimizer_is_replaced_by_several():
+@pytest.mark.parametrize("lag", [0, 4])
+def test_one_optimizer_is_replaced_by_several(lag):
     model = net()
-    run = Run(model, adamw(model.parameters()))
+    run = Run(model, adamw(model.parameters()), make_config(lag=lag, total_steps=90))
     for _ in range(12):
         run.step()
     both = [sgd(model[:3].parameters()), sgd(model[3:].parameters())]
@@ -213,6 +214,7 @@ def test_one_optimizer_is_replaced_by_several():
     for _ in range(12):
         run.step()
         assert run.inside == set(weights(model))
+    assert not run.engine.clock.plain
     assert run.until_predicted().record.phase is Phase.PREDICT
 
 

@@ -81,6 +81,13 @@ def test_rates_of_zero_at_the_start_are_passed_over() -> None:
         find_decay(optax.adamw, lambda _: 0.0, PARAMS)
 
 
+def test_schedules_get_the_arrays_that_optax_counts_with() -> None:
+    def rate(count: Any) -> Any:
+        return 1e-3 * (1.0 - count.astype("float32") / 1000)
+
+    assert find_decay(partial(optax.adamw, weight_decay=0.1), rate, PARAMS) == [0.1] * 3
+
+
 def test_an_optimizer_that_cannot_be_tried_is_left_alone() -> None:
     def refuses(*_: Any) -> Any:
         raise RuntimeError("no")
