@@ -74,7 +74,7 @@ def test_no_step_reads_the_device_or_copies_to_it(model, monkeypatch):
     monkeypatch.setattr(OptimizerWrapper, "holds_on_device", lambda *_: True)
     monkeypatch.setattr(OptimizerWrapper, "check_state", lambda *_: None)  # in the first step
     monkeypatch.setattr(
-        Examination, "read", lambda self, answers: self.found.update(dict.fromkeys(answers, False))
+        Examination, "read", lambda self, names, _: self.found.update(dict.fromkeys(names, False))
     )
     monkeypatch.setattr(forecaster, "overlapping", lambda *_: set())  # all have the same address
     net = MODELS[model].build().to("meta").requires_grad_(True)
