@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -56,7 +56,7 @@ def projects(
     with_decay = [minus(v, b, 1.0) for v, b, _ in rows]  # decay may be projected as well
     columns = list(zip(own, options, gradients, strict=True))
     offs = [
-        [u + (abs(o.rate) * factor) * upcast(g) for u, o, g in columns]
+        [u + (_size(o.rate) * factor) * upcast(g) for u, o, g in columns]
         for factor in sorted({1.0, 1.0 + momentum})
     ]
     wide = [upcast(v) for v in values]
@@ -72,6 +72,11 @@ def projects(
             large = (length > _PART * size) & (length > noise) & (size > noise)
             found = found | large & (product <= _ORTHOGONAL * size * length)
     return torch.stack([norms[1] > 0, found], dim=1)
+
+
+def _size(rate: float | Tensor) -> Any:
+    """The learning rate without its sign, which the gradients have already."""
+    return abs(rate)
 
 
 @final
