@@ -49,7 +49,7 @@ def find_decay(
     with jax.ensure_compile_time_eval():
         try:
             rows = _decays(optimizer, rate, jax.tree.map(_like, params))
-        except Exception:  # then its direction is not known either, and everything is left to it
+        except Exception:  # where its direction cannot be tried either, everything is left to it
             return [0.0] * len(jax.tree.leaves(params))
         if not rows:
             raise _unknown(f"a learning rate of 0 in the first {_MOST_UPDATES} updates")

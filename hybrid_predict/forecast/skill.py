@@ -111,14 +111,9 @@ class Skill:
         return self.mean - 2.0 * max(between, RESOLUTION, least) / math.sqrt(count)
 
     @property
-    def long(self) -> bool:
-        """Whether the next predicted step is long enough to take the place of a full step."""
-        return self.length >= SHORTEST
-
-    @property
     def enough(self) -> bool:
-        """Whether predicted steps may be made."""
-        return self.lower > 0.0 and self.long
+        """Whether skill and the length of the next predicted step are enough to make it."""
+        return self.lower > 0.0 and self.length >= SHORTEST
 
     def summary(self) -> dict[str, float | int]:
         """Return the numbers that a user looks at."""
