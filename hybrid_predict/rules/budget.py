@@ -1,0 +1,175 @@
+"""How many rows of a matrix corrected updates treat together, within a budget of operations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, final
+
+SMALLEST_STEP = 1e8
+"""Smallest number of operations of a full step in the budget of corrections.
+
+In small models, most of a full step's time is spent on calling the library, not on operations.
+"""
+
+BLOCKS = (None, *(2**k for k in range(13, -1, -1)))
+"""Possible numbers of matrix rows that are treated together, from all (None) to one."""
+
+LEAST_PART = 8
+"""A correction is weak if its block has less than one in this many rows of a matrix: two thirds of
+the full steps with weak corrections end worse than all full steps (decision 19)."""
+
+
+class Limited(Protocol):
+    """An update that can say what else a block of rows changes."""
+
+    def limited(self, block: int) -> str:
+        """Return a clause for the log, or nothing."""
+
+
+def as_matrix(shape: Sequence[int]) -> tuple[int, int]:
+    """Return rows and columns of an array that is read as a matrix.
+
+    Rows are the first dimension, columns the product of the others; an array of fewer than two
+    dimensions has one row.
+    """
+    if len(shape) > 1:
+        return shape[0], math.prod(shape[1:])
+    return 1, math.prod(shape)
+
+
+def split_rows(rows: int, block: int | None) -> tuple[int, int]:
+    """Split rows into blocks of nearly equal size; return the number of blocks and their size.
+
+    Args:
+        rows: Number of rows on the shorter side of a matrix, at least 1.
+        block: Largest number of rows that are treated together; None for all.
+    """
+    if block is None or block >= rows:
+        return 1, rows
+    count = -(-rows // block)
+    return count, -(-rows // count)
+
+
+def flatten_operations(
+    shapes: Iterable[Sequence[int]], iterations: int, block: int | None, *, gram: bool
+) -> int:
+    """Return the operations of the matrix products that make matrices orthogonal.
+
+    With k polynomials, a block of m rows and n columns takes 2 k m³ + 4 k m² n operations if the
+    polynomials of X are evaluated one after the other, and (8 k - 6) m³ + 4 m² n if they are
+    evaluated on the Gram matrix and multiplied with X at the end.
+
+    Args:
+        shapes: Shapes of the arrays; those of fewer than two dimensions take none.
+        iterations: Number of polynomials, from 1 to 5.
+        block: Largest number of rows that are treated together; None for all.
+        gram: Whether wide blocks are evaluated on the Gram matrix, see :func:`uses_gram`.
+    """
+    total = 0
+    for shape in shapes:
+        height, width = as_matrix(shape)
+        count, short = split_rows(min(height, width), block)
+        if len(shape) < 2 or short < 2:
+            continue
+        long = max(height, width)
+        if gram and uses_gram(short, long):
+            total += count * (4 * short**2 * long + (8 * iterations - 6) * short**3)
+        else:
+            total += count * iterations * (4 * short**2 * long + 2 * short**3)
+    return total
+
+
+def uses_gram(short: int, long: int) -> bool:
+    """Whether evaluating polynomials on the Gram matrix takes fewer operations."""
+    return 2 * long > 3 * short
+
+
+def budget(step_operations: float, max_overhead: float) -> float:
+    """Return the operations that corrections may add to a full step of so many operations."""
+    return max_overhead * max(step_operations, SMALLEST_STEP)
+
+
+def largest_block(
+    operations: Callable[[int | None], int], allowed: float
+) -> tuple[int | None, int]:
+    """Choose the largest block of rows with which corrections stay within a budget.
+
+    Args:
+        operations: What correcting adds to a full step, by the block; None stands for all rows.
+        allowed: The budget, see :func:`budget`.
+
+    Returns:
+        The block, 1 if none is within the budget, and its operations.
+    """
+    for block in BLOCKS:
+        if (count := operations(block)) <= allowed:
+            break
+    return block, count
+
+
+def tried(block: int | None) -> list[int]:
+    """Blocks from the largest down to one; 0 for all rows."""
+    return [each or 0 for each in BLOCKS[: BLOCKS.index(block) + 1]]
+
+
+def describe_block(block: int, max_overhead: float, updates: Iterable[Limited]) -> str:
+    """Say how many rows corrections treat together, and what else that changes."""
+    rows = "rows one by one" if block == 1 else f"{block} rows at a time"
+    text = f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"
+    return "; ".join([text, *sorted({update.limited(block) for update in updates} - {""})])
+
+
+def describe_excess(share: str, max_overhead: float) -> str:
+    """Say that corrections are over the budget even with rows one by one."""
+    text = f"corrected updates take {share} of a full step's operations"
+    return f"{text}, more than max_overhead={max_overhead:g} allows"
+
+
+@final
+@dataclass(frozen=True)
+class Shortage:
+    """What keeps corrections from being weak, each by itself.
+
+    Args:
+        max_overhead: A larger budget, rounded up to two digits.
+        batches: How many times as many operations a full step needs, as of larger batches; infinite
+            if no batch is large enough.
+    """
+
+    max_overhead: float
+    batches: float
+
+
+def shortage(
+    operations: Callable[[int | None], int],
+    shapes: Sequence[Sequence[int]],
+    step_operations: float,
+    max_overhead: float,
+) -> Shortage:
+    """Compute what weak corrections lack, from counted operations.
+
+    Args:
+        operations: What correcting adds to a full step, by the block.
+        shapes: Shapes of the corrected matrices.
+        step_operations: Operations of a full step.
+        max_overhead: The budget that is too small.
+    """
+    sufficient = next(block for block in reversed(BLOCKS) if not weak(shapes, block))
+    needed = operations(sufficient)
+    batches = needed / (max_overhead * step_operations) if max_overhead else math.inf
+    return Shortage(_rounded_up(needed / max(step_operations, SMALLEST_STEP)), batches)
+
+
+def _rounded_up(value: float) -> float:
+    """Round up to two significant digits."""
+    digits = 1 - math.floor(math.log10(value))
+    return round(math.ceil(value * 10.0**digits) / 10.0**digits, max(0, digits))
+
+
+def weak(shapes: Sequence[Sequence[int]], block: int | None) -> bool:
+    """Whether the corrections of most matrices of these shapes are weak with a block of rows."""
+    rows = math.inf if block is None else LEAST_PART * block
+    few = sum(math.prod(shape) for shape in shapes if rows < min(as_matrix(shape)))
+    return 2 * few > sum(map(math.prod, shapes))

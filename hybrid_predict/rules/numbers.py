@@ -1,0 +1,83 @@
+"""Arithmetic of the rules: on plain numbers in the engine, on arrays of NumPy and JAX elsewhere."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, TypeVar, final
+
+import numpy as np
+
+Tree = TypeVar("Tree")
+
+
+@final
+class _Plain:
+    """Functions of plain numbers, with NumPy's names."""
+
+    inf, nan = math.inf, math.nan
+    abs, maximum, minimum = abs, max, min
+    exp, log, sqrt = math.exp, math.log, math.sqrt
+    isfinite, isnan, floor_divide = math.isfinite, math.isnan, int.__floordiv__
+
+    @staticmethod
+    def where(condition: Any, yes: Any, no: Any) -> Any:
+        return yes if condition else no
+
+    @staticmethod
+    def logical_not(condition: Any) -> Any:
+        return not condition
+
+
+def library(*values: Any) -> Any:
+    """Return the functions that fit these values: those of plain numbers, NumPy, or JAX."""
+    if all(isinstance(value, (bool, int, float)) for value in values):
+        return _Plain
+    if all(isinstance(value, (bool, int, float, np.ndarray, np.generic)) for value in values):
+        return np
+    import jax.numpy
+
+    return jax.numpy
+
+
+def select(condition: Any, new: Tree, old: Tree) -> Tree:
+    """Return the first of two trees if a condition holds, else the second.
+
+    Args:
+        condition: A bool, or a 0-dim bool array, which is not read.
+        new: Nested dicts, lists, tuples and named tuples of numbers or arrays, and None.
+        old: A tree of the same form, whose types the result has.
+
+    Example:
+        >>> select(True, {"a": 1.0}, {"a": 0.0})
+        {'a': 1.0}
+    """
+    if isinstance(condition, bool):
+        return new if condition else old
+    if isinstance(new, dict):
+        return {name: select(condition, new[name], old[name]) for name in new}  # type: ignore[index, return-value]
+    if isinstance(new, (list, tuple)):
+        parts = [select(condition, a, b) for a, b in zip(new, old, strict=True)]  # type: ignore[call-overload]
+        named = hasattr(new, "_fields")
+        return type(new)(*parts) if named else type(new)(parts)  # type: ignore[return-value]
+    if new is None:
+        return None
+    xp = library(condition, new, old)
+    kept = xp.asarray(old)
+    return xp.where(condition, xp.asarray(new, dtype=kept.dtype), kept)
+
+
+def ratio(above: Any, below: Any) -> Any:
+    """Return a quotient; 0 if the divisor is not above 0."""
+    xp, positive = library(above, below), below > 0
+    return xp.where(positive, above / xp.where(positive, below, 1.0), 0.0)
+
+
+def clip(number: Any, least: float, most: float) -> Any:
+    """Return the nearest number between two bounds."""
+    xp = library(number)
+    return xp.minimum(most, xp.maximum(least, number))
+
+
+def within(number: Any, limit: Any) -> Any:
+    """Whether a number is finite and at most a limit; also for torch's 0-dim tensors."""
+    return (abs(number) < math.inf) & (number <= limit)

@@ -1,0 +1,226 @@
+"""Skill: the share of the following movement that forecasts explain; and their fitted length."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, final
+
+from hybrid_predict.rules.numbers import clip, library, ratio, select
+
+FIRST = 2
+"""Number of windows for the first estimate."""
+
+MEMORY = 16
+"""Number of windows over which the running means average."""
+
+RESOLUTION = 0.02
+"""Smallest standard deviation of skill between windows."""
+
+SHORTEST = 0.25
+"""Smallest length of a predicted step, in lengths of the drift."""
+
+SHORTEST_WINDOW = 20
+"""Smallest number of displacements in a window."""
+
+SAMPLE = 65_536
+"""Largest number of entries of a tensor that are compared; they stay the same during a run."""
+
+DRIFT = 0.95
+"""Decay of the drift that is the unit of a forecast's length."""
+
+
+def window_length(momentum: float) -> int:
+    r"""Return K, the number of displacements in a window.
+
+    .. math:: K = \max (20, \lceil 2 / (1 - \beta_1) \rceil)
+
+    Args:
+        momentum: :math:`\beta_1` of the optimizer, in [0, 1).
+    """
+    return max(SHORTEST_WINDOW, math.ceil(2 / (1 - momentum) - 1e-9))
+
+
+@final
+class Pooled(NamedTuple):
+    """Numbers of one closed window, summed over all tensors that are pooled.
+
+    Displacements are means over the window, per unit of the learning rate, as is all else.
+
+    Args:
+        dot: Inner product of forecast and displacement.
+        moved: Squared length of the displacement.
+        forecast: Squared length of the forecast.
+        drift: Squared length of the drift.
+        chance: Variance of ``dot`` for random signs of the forecast's entries.
+        following: Squared length of the next forecast.
+    """
+
+    dot: Any
+    moved: Any
+    forecast: Any
+    drift: Any
+    chance: Any
+    following: Any
+
+
+def pool(gram: Any, chance: Any, drift: Any, steps: Any, following: Any) -> Pooled:
+    """Sum the inner products of one window over its tensors.
+
+    Args:
+        gram: Inner products of summed displacement, forecast and, if a length is fitted, the
+            direction of the forecast; shape (T, 2 or 3, 2 or 3).
+        chance: Variances as in :class:`Pooled`, of summed displacements, shape (T,).
+        drift: Squared lengths of the drift, shape (T,).
+        steps: Number of displacements in the window.
+        following: Squared length of the next forecast over all tensors.
+    """
+    total = gram.sum(0)
+    return Pooled(
+        total[0, 1] / steps,
+        total[0, 0] / steps**2,
+        gram[:, 1, 1].sum(),
+        drift.sum(),
+        chance.sum() / steps**2,
+        following,
+    )
+
+
+@final
+class Skill(NamedTuple):
+    r"""Running mean of the skill of forecasts, with an interval, and how far they move.
+
+    .. math:: s = c \, |c|, \qquad c = \frac{\sum_k \langle \hat\Delta_k, D_k \rangle}
+        {\|\hat\Delta\| \, \|D\|}, \qquad
+        \text{lower} = \bar s - \frac{2}{\sqrt n} \max \bigl(\sigma_s, .02, 1.5 \sqrt 3 \,
+        \bar v\bigr)
+
+    over the tensors k of a window, with D the sum of the displacements of its K full steps, divided
+    by the learning rate. :math:`\sigma_s` is the standard deviation of s over n windows. With few
+    windows it is not reliable, so the bound also uses v, the variance of c for forecasts with
+    random signs: for these, s has the standard deviation :math:`\sqrt 3 v`.
+
+    Skill is about the direction of forecasts. Their length has numbers of its own, in lengths of
+    the drift :math:`\bar d`:
+
+    .. math:: \text{length} = \frac{\|\hat\Delta\|}{\|\bar d\|}, \qquad
+        \text{fitted} = \frac{\langle \hat\Delta, D \rangle}
+        {K \, \|\hat\Delta\| \, \|\bar d\|}, \qquad
+        \text{error} = \frac{\|\hat\Delta - D / K\|^2}{\|D / K\|^2}
+
+    Args:
+        windows: Number of windows.
+        mean: Mean skill, in [-1, 1].
+        square: Mean squared deviation from the mean skill.
+        chance: Mean of v.
+        length: Length of the next predicted step.
+        fitted: Mean length that least squares gives the direction in a window.
+        error: Mean squared prediction error of the forecasts made before their window, as a share
+            of the squared movement. It is 1 for forecasts of length 0, and above 1 for forecasts
+            that are worse than none.
+    """
+
+    windows: Any = 0
+    mean: Any = 0.0
+    square: Any = 0.0
+    chance: Any = 0.0
+    length: Any = 0.0
+    fitted: Any = 0.0
+    error: Any = 0.0
+
+    def summary(self) -> dict[str, float | int]:
+        """Return the numbers that a user looks at."""
+        return {
+            "mean": self.mean,
+            "lower": lower(self),
+            "length": self.length,
+            "fitted": self.fitted,
+            "error": self.error,
+            "windows": self.windows,
+        }
+
+
+def add_window(skill: Skill, window: Pooled) -> Skill:
+    """Add one window; one without movement or forecast, or with infinite numbers, is skipped."""
+    dot, moved, forecast, drift, chance, following = window
+    xp = library(*skill, *window)
+    sizes = xp.sqrt(xp.maximum(moved, 0.0)) * xp.sqrt(xp.maximum(forecast, 0.0))
+    usable = (sizes > 0.0) & (sizes < math.inf) & xp.isfinite(dot) & xp.isfinite(chance)
+    cosine = clip(ratio(dot, sizes), -1.0, 1.0)
+    windows = skill.windows + 1
+    share = 1.0 / clip(windows, 1, MEMORY)
+    off = cosine * abs(cosine) - skill.mean
+    product = xp.maximum(forecast * drift, 0.0)
+    fitted = ratio(dot, xp.sqrt(product)) - skill.fitted
+    error = ratio(moved - 2.0 * dot + forecast, moved) - skill.error
+    new = Skill(
+        windows,
+        skill.mean + share * off,
+        (1.0 - share) * (skill.square + share * off * off),
+        skill.chance + share * (ratio(chance, sizes**2) - skill.chance),
+        xp.where(drift > 0.0, xp.sqrt(xp.maximum(ratio(following, drift), 0.0)), skill.length),
+        skill.fitted + xp.where(drift > 0.0, share * fitted, 0.0),
+        skill.error + share * error,
+    )
+    return select(usable, new, skill)
+
+
+def known(skill: Skill) -> Any:
+    """Whether there were enough windows for an estimate."""
+    return skill.windows >= FIRST
+
+
+def lower(skill: Skill) -> Any:
+    """Return the lower bound of the mean skill; -1 if skill is not known yet."""
+    xp, count = library(*skill), clip(skill.windows, FIRST, MEMORY)
+    between = xp.sqrt(skill.square * count / (count - 1))
+    least = xp.maximum(RESOLUTION, 1.5 * math.sqrt(3.0) * skill.chance)
+    return xp.where(
+        known(skill), skill.mean - 2.0 * xp.maximum(between, least) / xp.sqrt(count), -1.0
+    )
+
+
+def enough(skill: Skill) -> Any:
+    """Whether skill and the length of the next predicted step are enough to make it."""
+    return (lower(skill) > 0.0) & (skill.length >= SHORTEST)
+
+
+def add_squares(sums: Any, gram: Any, steps: Any, memory: float) -> Any:
+    r"""Add one window to the least squares of each tensor.
+
+    Every window is divided by the squared length of its drift over all tensors, so windows weigh
+    alike, although drifts get many times shorter during a run. A window that is not finite, or
+    without drift, is skipped.
+
+    Args:
+        sums: Squares of the drifts, and products with the mean displacement, shape (T, 2).
+        gram: Inner products of the window, see :func:`pool`, shape (T, 3, 3).
+        steps: Number of displacements in the window.
+        memory: Factor on the earlier windows.
+    """
+    xp = library(gram)
+    pairs = xp.stack([gram[:, 2, 2], gram[:, 0, 2] / steps], -1)
+    first = gram[:, 2, 2].sum()
+    good = (first > 0.0) & xp.isfinite(gram).all()
+    return xp.where(good, memory * sums + pairs / xp.where(first > 0.0, first, 1.0), sums)
+
+
+def fit(sums: Any, ridge: float) -> Any:
+    r"""Return the fitted length of each tensor's forecast, in drifts.
+
+    .. math:: \lambda_k = \frac{b_k + \rho a_k \bar\lambda}{(1 + \rho) a_k}, \qquad
+        \bar\lambda = \frac{\sum_k b_k}{\sum_k a_k}, \qquad |\lambda_k| \le 1
+
+    with a the summed squares and b the summed products of :func:`add_squares`.
+
+    Args:
+        sums: a and b, shape (T, 2).
+        ridge: :math:`\rho`, at least 0.
+
+    Returns:
+        Shape (T,).
+    """
+    square, product = sums[:, 0], sums[:, 1]
+    total = sums.sum(0)
+    pooled = ratio(total[1], total[0] + 1e-6 * total[0])
+    weight = ridge * square
+    return clip(ratio(product + weight * pooled, square + weight), -1.0, 1.0)

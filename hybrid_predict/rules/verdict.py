@@ -1,0 +1,144 @@
+"""The verdict on predicted steps, its causes, and a sequential test over many verdicts.
+
+Arithmetic on numbers, or on 0-dim arrays of any library, whose values are not read.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import Enum
+from typing import Any, NamedTuple, final
+
+from hybrid_predict.rules.numbers import within
+
+
+class Verdict(str, Enum):
+    """The decision of a verifying step about the predicted steps right before it."""
+
+    STANDS = "stands"
+    UNDONE = "undone"
+
+
+def sound(norm: Any, norm_limit: Any, loss: Any | None, loss_limit: Any) -> Any:
+    """Whether a verifying step lets the predicted steps before it stand.
+
+    Args:
+        norm: Its gradient norm.
+        norm_limit: Largest acceptable gradient norm.
+        loss: Its loss if it was known before the update, else None.
+        loss_limit: Largest acceptable loss.
+    """
+    good = within(norm, norm_limit)
+    return good if loss is None else good & within(loss, loss_limit)
+
+
+def cause(norm: float, norm_limit: float, loss: float | None, loss_limit: float) -> str:
+    """Return why a verifying step undid the predicted steps; see :func:`sound`."""
+    if not math.isfinite(norm):
+        return "the gradient of a verifying step was not finite"
+    if norm > norm_limit:
+        return "the gradient of a verifying step was many times its usual length"
+    return loss_cause(loss, loss_limit) or "the forecast was not finite"
+
+
+def loss_cause(loss: float | None, limit: float) -> str:
+    """Return what is wrong with the loss of a verifying step; empty if nothing is."""
+    if loss is None or within(loss, limit):
+        return ""
+    if math.isfinite(loss):
+        return "the loss of a verifying step stood far above its mean"
+    return "the loss of a verifying step was not finite"
+
+
+STEEPNESS = 0.1
+"""A predicted step goes downhill if it is at least this steep, as a share of the full step's own
+steepness. Nearly all forecasts along the drift are, placebos only by chance (decision 28)."""
+
+MOST_LOST = 0.2
+"""Largest share of verdicts in which sound predicted steps do not go downhill."""
+
+CHANCE = 0.5
+"""The share by chance, which the test bets on."""
+
+LEVEL = 0.01
+"""Largest probability, over a whole run, of ending predicted steps that are sound."""
+
+ENDED = "predicted steps ended: more often than chance allows they did not go downhill"
+"""Event of the ledger: the test has ended predicted steps."""
+
+
+@final
+class Slopes(NamedTuple):
+    r"""How steep predicted steps were, and the full step after them; summed over all tensors.
+
+    Args:
+        product: :math:`\langle m, \Delta \rangle`, with m the averaged gradient, that of the
+            verifying step included, and :math:`\Delta` the predicted movement.
+        square: :math:`\|\Delta\|^2`.
+        own_product: :math:`\langle m, D \rangle`, with D the displacement of the verifying step.
+        own_square: :math:`\|D\|^2`.
+    """
+
+    product: Any
+    square: Any
+    own_product: Any
+    own_square: Any
+
+
+@final
+class Evidence(NamedTuple):
+    """Evidence against predicted steps so far; all numbers are floats or 0-dim arrays.
+
+    Args:
+        verdicts: Verdicts that have counted.
+        wealth: What the bets against predicted steps have grown to.
+        ended: 1 once the evidence was enough, else 0.
+    """
+
+    verdicts: Any = 0.0
+    wealth: Any = 0.0
+    ended: Any = 0.0
+
+
+def weigh(evidence: Evidence, slopes: Slopes) -> Evidence:
+    r"""Add one verdict to the evidence.
+
+    .. math::
+        x_t = \Bigl[ \frac{-\langle m, \Delta \rangle}{\|\Delta\|} <
+        \frac{1}{10} \, \frac{-\langle m, D \rangle}{\|D\|} \Bigr], \qquad
+        W_t = \Bigl(W_{t-1} + \frac{1}{t (t + 1)}\Bigr)
+        \Bigl(\frac{1/2}{1/5}\Bigr)^{x_t} \Bigl(\frac{1/2}{4/5}\Bigr)^{1 - x_t}
+
+    Predicted steps end once :math:`W_t \ge 1 / \alpha`, with :math:`\alpha = 0.01`. As long as
+    :math:`P(x_t = 1)`, given all earlier verdicts, is at most 1/5,
+    :math:`W_t + 1 / (t + 1)` is a nonnegative supermartingale that begins with 1. So by Ville's
+    inequality the probability that this ever happens in a run is at most :math:`\alpha`, however
+    the verdicts depend on each other. W is a mixture of tests that begin at each verdict, so that
+    predicted steps that turn bad late are found too.
+
+    A verdict does not count if the displacement of the full step does not go downhill itself, as
+    where weight decay dominates, or if nothing has moved.
+
+    Args:
+        evidence: The evidence before.
+        slopes: What the verifying step has measured.
+
+    References:
+        - Ville, Étude critique de la notion de collectif (1939).
+        - Wald, Sequential tests of statistical hypotheses (1945),
+          https://doi.org/10.1214/aoms/1177731118
+        - Mixtures of tests from every start: Shin, Ramdas and Rinaldo, E-detectors (2024),
+          https://arxiv.org/abs/2203.03532
+    """
+    product, square, own_product, own_square = slopes
+    products = (abs(product) < math.inf) & (abs(own_product) < math.inf)
+    finite = products & (square < math.inf) & (own_square < math.inf)
+    counted = 1.0 * (finite & (own_product < 0.0) & (square > 0.0) & (own_square > 0.0))
+    wanted = STEEPNESS * own_product * square**0.5
+    lost = 1.0 * (product * own_square**0.5 > wanted)
+    ratio = lost * (CHANCE / MOST_LOST) + (1.0 - lost) * ((1.0 - CHANCE) / (1.0 - MOST_LOST))
+    start = 1.0 / ((evidence.verdicts + 1.0) * (evidence.verdicts + 2.0))
+    wealth = counted * ratio * (evidence.wealth + start) + (1.0 - counted) * evidence.wealth
+    enough = 1.0 * (wealth >= 1.0 / LEVEL)
+    ended = evidence.ended + (1.0 - evidence.ended) * enough
+    return Evidence(evidence.verdicts + counted, wealth, ended)
