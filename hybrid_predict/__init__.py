@@ -36,10 +36,10 @@ if TYPE_CHECKING:
     )
     from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
     from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
-    from hybrid_predict.model.deltas import WeightDelta
-    from hybrid_predict.model.gradients import GradientInfo
-    from hybrid_predict.model.optimizer import OptimizerWrapper
-    from hybrid_predict.model.parameters import ParameterMapper
+    from hybrid_predict.torch.deltas import WeightDelta
+    from hybrid_predict.torch.gradients import GradientInfo
+    from hybrid_predict.torch.optimizer import OptimizerWrapper
+    from hybrid_predict.torch.parameters import ParameterMapper
     from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
     from hybrid_predict.verify.judge import Verdict
 
@@ -107,7 +107,7 @@ _HOMES = {
     "ConfigError": "hybrid_predict.errors",
     "ContractError": "hybrid_predict.errors",
     "FittedPredictor": "hybrid_predict.forecast.predictors",
-    "GradientInfo": "hybrid_predict.model.gradients",
+    "GradientInfo": "hybrid_predict.torch.gradients",
     "HybridConfig": "hybrid_predict.config",
     "HybridEngine": "hybrid_predict.engine",
     "HybridPredict": "hybrid_predict.integrations.lightning",
@@ -115,8 +115,8 @@ _HOMES = {
     "HybridTrainer": "hybrid_predict.engine",
     "MissingExtraError": "hybrid_predict.errors",
     "MomentumPredictor": "hybrid_predict.forecast.predictors",
-    "OptimizerWrapper": "hybrid_predict.model.optimizer",
-    "ParameterMapper": "hybrid_predict.model.parameters",
+    "OptimizerWrapper": "hybrid_predict.torch.optimizer",
+    "ParameterMapper": "hybrid_predict.torch.parameters",
     "Phase": "hybrid_predict.accounts.clock",
     "PredictorError": "hybrid_predict.errors",
     "RankError": "hybrid_predict.errors",
@@ -130,7 +130,7 @@ _HOMES = {
     "UnsupportedSetupError": "hybrid_predict.errors",
     "UsageError": "hybrid_predict.errors",
     "Verdict": "hybrid_predict.verify.judge",
-    "WeightDelta": "hybrid_predict.model.deltas",
+    "WeightDelta": "hybrid_predict.torch.deltas",
     "WhitenedUpdate": "hybrid_predict.updates",
     "plan_audit": "hybrid_predict.audit",
 }

@@ -25,7 +25,7 @@ from hybrid_predict.errors import (
     UnsupportedSetupError,
 )
 from hybrid_predict.integrations.options import configuration
-from hybrid_predict.model.reading import OwnHook
+from hybrid_predict.torch.reading import OwnHook
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

@@ -159,7 +159,7 @@ LAYERS = (
     ("errors", "config"),
     ("tensors",),
     ("accounts",),
-    ("model",),
+    ("torch",),
     ("updates",),
     ("forecast",),
     ("verify",),
@@ -222,7 +222,7 @@ VIOLATIONS = {
     "relative public name": "from .. import HybridEngine",
     "import_module": "importlib.import_module('hybrid_predict.engine')",
     "import_module by keyword": "import_module(name='hybrid_predict.engine.step')",
-    "relative import_module": "import_module('..engine', 'hybrid_predict.model')",
+    "relative import_module": "import_module('..engine', 'hybrid_predict.torch')",
     "relative import_module by keyword": "import_module('.engine', package='hybrid_predict')",
     "import_module of a computed name": "import_module(name)",
     "__import__": "__import__('hybrid_predict.engine')",
@@ -237,8 +237,8 @@ VIOLATIONS = {
 
 @pytest.mark.parametrize("text", VIOLATIONS.values(), ids=VIOLATIONS)
 def test_every_form_of_import_from_above_is_found(text):
-    assert imports_from_above(text, "hybrid_predict.model.kinds") != set()
-    assert imports_from_above(text, "hybrid_predict.model.__init__") != set()
+    assert imports_from_above(text, "hybrid_predict.torch.kinds") != set()
+    assert imports_from_above(text, "hybrid_predict.torch.__init__") != set()
 
 
 ALLOWED = (
@@ -254,7 +254,7 @@ ALLOWED = (
 
 @pytest.mark.parametrize("text", ALLOWED)
 def test_imports_from_below_are_allowed(text):
-    assert imports_from_above(text, "hybrid_predict.model.kinds") == set()
+    assert imports_from_above(text, "hybrid_predict.torch.kinds") == set()
 
 
 def test_every_folder_has_a_layer():

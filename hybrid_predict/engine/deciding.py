@@ -10,11 +10,11 @@ from torch import Tensor
 
 from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.model.graph import GraphFindings
-from hybrid_predict.model.operands import MatrixIndex
-from hybrid_predict.model.optimizer import OptimizerWrapper
-from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks
+from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.operands import MatrixIndex
+from hybrid_predict.torch.optimizer import OptimizerWrapper
+from hybrid_predict.torch.parameters import ParameterMapper
 
 _NAMED = 3
 """Number of parameters that a message names; it counts the others."""

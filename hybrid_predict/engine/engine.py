@@ -24,10 +24,10 @@ from hybrid_predict.engine.run import Run
 from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.forecast.forecaster import Forecaster
-from hybrid_predict.model.buffers import BufferTracker
-from hybrid_predict.model.optimizer import OptimizerWrapper
-from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks, shards
+from hybrid_predict.torch.buffers import BufferTracker
+from hybrid_predict.torch.optimizer import OptimizerWrapper
+from hybrid_predict.torch.parameters import ParameterMapper
 
 logger = ranks.rank_zero_logger(__name__)
 

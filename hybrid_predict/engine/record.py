@@ -7,7 +7,7 @@ from typing import final
 
 from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.html import table
-from hybrid_predict.model.gradients import GradientInfo
+from hybrid_predict.torch.gradients import GradientInfo
 from hybrid_predict.verify.judge import Verdict
 
 

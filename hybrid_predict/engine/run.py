@@ -15,9 +15,9 @@ from hybrid_predict.engine.step import Step
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.forecaster import Forecaster
 from hybrid_predict.forecast.skill import FIRST
-from hybrid_predict.model.optimizer import OptimizerWrapper
-from hybrid_predict.model.parameters import ParameterMapper
 from hybrid_predict.tensors import ranks
+from hybrid_predict.torch.optimizer import OptimizerWrapper
+from hybrid_predict.torch.parameters import ParameterMapper
 from hybrid_predict.updates.budget import (
     Shortage,
     budget,

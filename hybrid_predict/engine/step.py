@@ -17,13 +17,13 @@ from hybrid_predict.accounts.clock import Phase
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.forecast.forecast import Forecast
 from hybrid_predict.forecast.group import TensorGroup
-from hybrid_predict.model.buffers import BufferTracker
-from hybrid_predict.model.deltas import Movement, WeightDelta
-from hybrid_predict.model.gradients import dense_gradient
-from hybrid_predict.model.optimizer import OptimizerWrapper
-from hybrid_predict.model.parameters import ParameterMapper
-from hybrid_predict.model.reading import VerifiedReads
 from hybrid_predict.tensors import TorchBackend, is_half, ranks, shards
+from hybrid_predict.torch.buffers import BufferTracker
+from hybrid_predict.torch.deltas import Movement, WeightDelta
+from hybrid_predict.torch.gradients import dense_gradient
+from hybrid_predict.torch.optimizer import OptimizerWrapper
+from hybrid_predict.torch.parameters import ParameterMapper
+from hybrid_predict.torch.reading import VerifiedReads
 from hybrid_predict.verify.judge import cause
 from hybrid_predict.verify.measurement import Moved, as_scalar, pack
 from hybrid_predict.verify.monitor import Monitor

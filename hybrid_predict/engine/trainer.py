@@ -16,9 +16,9 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine.engine import HybridEngine
 from hybrid_predict.engine.record import StepRecord
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.model.gradients import GradientInfo, dense_gradient
-from hybrid_predict.model.optimizer import OptimizerWrapper
 from hybrid_predict.tensors import ranks
+from hybrid_predict.torch.gradients import GradientInfo, dense_gradient
+from hybrid_predict.torch.optimizer import OptimizerWrapper
 
 
 class TrainableModel(ABC):

@@ -6,7 +6,7 @@ from typing import NamedTuple, final
 
 from torch import Tensor
 
-from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.torch.deltas import WeightDelta
 
 
 @final

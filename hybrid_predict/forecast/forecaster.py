@@ -18,10 +18,10 @@ from hybrid_predict.forecast.predictors import AbstractPredictor, make_predictor
 from hybrid_predict.forecast.projection import PROJECTED
 from hybrid_predict.forecast.skill import Skill
 from hybrid_predict.forecast.window import Reading, reading
-from hybrid_predict.model.deltas import WeightDelta
-from hybrid_predict.model.optimizer import OptimizerWrapper, Options
-from hybrid_predict.model.parameters import ParameterMapper, overlapping
 from hybrid_predict.tensors import shards
+from hybrid_predict.torch.deltas import WeightDelta
+from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
+from hybrid_predict.torch.parameters import ParameterMapper, overlapping
 from hybrid_predict.updates import AbstractUpdate, make_update
 from hybrid_predict.updates.budget import largest_block
 

@@ -24,10 +24,10 @@ from hybrid_predict.forecast.predictors.contract import check_delta, check_direc
 from hybrid_predict.forecast.projection import projects
 from hybrid_predict.forecast.slopes import slopes
 from hybrid_predict.forecast.window import Reading, Window, window_length
-from hybrid_predict.model.deltas import WeightDelta, write
-from hybrid_predict.model.optimizer import OptimizerWrapper, Options
 from hybrid_predict.tensors import ShardedBackend, TorchBackend, ranks, shards, upcast
 from hybrid_predict.tensors.torch import per_rate
+from hybrid_predict.torch.deltas import WeightDelta, write
+from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
 from hybrid_predict.updates.base import UpdateState
 
 AVERAGE = 0.95

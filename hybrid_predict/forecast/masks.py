@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from hybrid_predict.model.gradients import dense_gradient
-from hybrid_predict.model.optimizer import Options
 from hybrid_predict.tensors import upcast
+from hybrid_predict.torch.gradients import dense_gradient
+from hybrid_predict.torch.optimizer import Options
 
 ROUNDING = 2.0**-22
 """Largest relative difference between weights that decayed and those that should have."""

@@ -9,9 +9,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from hybrid_predict.model.optimizer import Options
 from hybrid_predict.tensors import TorchBackend, upcast
 from hybrid_predict.tensors.torch import minus
+from hybrid_predict.torch.optimizer import Options
 
 PROJECTED = "matrices are left to an optimizer that projects or masks its updates"
 """Event of the ledger: why tensors are not corrected."""

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import TorchBackend, shards
+from hybrid_predict.torch.deltas import WeightDelta
 
 
 def slopes(

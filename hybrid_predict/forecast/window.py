@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hybrid_predict.accounts.saved import check_count, damaged
-from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors.torch import widest
+from hybrid_predict.torch.deltas import WeightDelta
 
 SAMPLE = 65_536
 """Largest number of entries of a tensor that are compared; they stay the same during a run."""

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.forecast.predictors import AbstractPredictor, MomentumPredictor, PredictorState
-from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import AbstractBackend, upcast
 from hybrid_predict.testing.arguments import expect
+from hybrid_predict.torch.deltas import WeightDelta
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from torch import Tensor
 from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading, reading
-from hybrid_predict.model.gradients import GradientInfo
 from hybrid_predict.tensors import ranks
+from hybrid_predict.torch.gradients import GradientInfo
 from hybrid_predict.verify.descent import Slopes
 
 _TINY = torch.finfo(torch.float32).tiny

@@ -31,7 +31,7 @@ from hybrid_predict import (
     Verdict,
     WeightDelta,
 )
-from hybrid_predict.model.deltas import Movement
+from hybrid_predict.torch.deltas import Movement
 from hybrid_predict.verify.monitor import MOST_PAUSES
 from interrupts import interrupt_lines
 

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hybrid_predict import HybridEngine, Verdict
 from hybrid_predict.forecast import forecaster
 from hybrid_predict.forecast.projection import Examination
-from hybrid_predict.model.optimizer import OptimizerWrapper
+from hybrid_predict.torch.optimizer import OptimizerWrapper
 
 FUSED = {
     "adamw": lambda ps: torch.optim.AdamW(ps, lr=0.01, fused=True),

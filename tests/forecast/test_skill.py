@@ -12,7 +12,7 @@ from torch import nn
 from hybrid_predict import CheckpointError, HybridConfig, HybridEngine, MomentumPredictor
 from hybrid_predict.forecast.skill import MEMORY, RESOLUTION, SHORTEST, Skill
 from hybrid_predict.forecast.window import SAMPLE, Reading, Window, reading, window_length
-from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.torch.deltas import WeightDelta
 
 LENGTH = 20
 

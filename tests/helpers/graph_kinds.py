@@ -1,7 +1,7 @@
 """Kinds of a network's parameters as the graphs of its losses show them."""
 
-from hybrid_predict.model.graph import GraphFindings
-from hybrid_predict.model.kinds import classify, matrix_index, resolve
+from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.kinds import classify, matrix_index, resolve
 
 
 def resolved(model, losses, owners=None, after=True):

@@ -6,7 +6,7 @@ from loops import same_bits
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, OptimizerWrapper
-from hybrid_predict.model.scratch import find_rule
+from hybrid_predict.torch.scratch import find_rule
 
 RATE = 1e-2
 

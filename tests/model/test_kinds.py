@@ -9,7 +9,7 @@ from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.demo.byte_gpt import ByteGPT, ByteGPTConfig
-from hybrid_predict.model.kinds import classify
+from hybrid_predict.torch.kinds import classify
 
 
 class ViTLike(nn.Module):

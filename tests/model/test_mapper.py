@@ -13,7 +13,7 @@ from hybrid_predict import (
     UnsupportedSetupError,
     WeightDelta,
 )
-from hybrid_predict.model.parameters import overlapping
+from hybrid_predict.torch.parameters import overlapping
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from loops import Bench, make_config, same_bits
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hybrid_predict.model.optimizer_copy import LARGEST, OptimizerCopy
-from hybrid_predict.model.scratch import find_rule
+from hybrid_predict.torch.optimizer_copy import LARGEST, OptimizerCopy
+from hybrid_predict.torch.scratch import find_rule
 
 RATE = 1e-2
 

@@ -9,7 +9,7 @@ from loops import make_config, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridEngine, ParameterMapper, WeightDelta
-from hybrid_predict.model.deltas import write_rounded
+from hybrid_predict.torch.deltas import write_rounded
 
 HALF = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}
 """The spacing of the numbers from 1 to 2."""

@@ -8,7 +8,7 @@ from loops import same_bits
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, OptimizerWrapper, UnsupportedSetupError
-from hybrid_predict.model.scratch import find_rule
+from hybrid_predict.torch.scratch import find_rule
 
 RATE, DECAY = 3e-3, 0.1
 
@@ -171,7 +171,7 @@ def test_a_schedule_of_the_decay_needs_no_more_than_one_search(name, monkeypatch
     optimizer.param_groups[0]["weight_decay"] = 0.03
     wrapper, found = OptimizerWrapper(optimizer), []
     monkeypatch.setattr(
-        "hybrid_predict.model.optimizer.find_rule",
+        "hybrid_predict.torch.optimizer.find_rule",
         lambda *a: found.append(find_rule(*a)) or found[-1],
     )
     for decay in (0.03, 0.04, 0.0, 2e-5, 0.5):
@@ -196,7 +196,7 @@ class Squared(Lion):
 
 
 def test_a_decay_that_is_not_in_proportion_is_searched_anew_and_little_is_kept(monkeypatch):
-    monkeypatch.setattr("hybrid_predict.model.optimizer._MOST_RULES", 3)
+    monkeypatch.setattr("hybrid_predict.torch.optimizer._MOST_RULES", 3)
     optimizer = Squared([weight := nn.Parameter(torch.ones(4, 4))])
     wrapper = OptimizerWrapper(optimizer)
     for decay in (0.1, 0.2, 0.3, 0.4, 0.5, 0.1):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
-from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import AbstractBackend
+from hybrid_predict.torch.deltas import WeightDelta
 
 if TYPE_CHECKING:
     from hybrid_predict.forecast.window import Reading

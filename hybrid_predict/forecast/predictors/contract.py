@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from hybrid_predict.errors import PredictorError
-from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.torch.deltas import WeightDelta
 
 
 def check_delta(predictor: object, delta: Any, names: Sequence[str], like: Sequence[Any]) -> None:

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors.base import AbstractPredictor, PredictorState
 from hybrid_predict.forecast.window import Reading
-from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.tensors.base import check_history
+from hybrid_predict.torch.deltas import WeightDelta
 
 START = 0.5
 """Coefficient of the first drift before any window was fitted."""

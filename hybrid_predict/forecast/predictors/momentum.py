@@ -9,9 +9,9 @@ from typing import Any, final
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors.base import AbstractPredictor, PredictorState
-from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import AbstractBackend
 from hybrid_predict.tensors.base import check_history
+from hybrid_predict.torch.deltas import WeightDelta
 
 
 @final

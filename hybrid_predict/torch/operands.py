@@ -9,7 +9,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict.model.nodes import PRODUCTS, inputs_of, is_leaf, operation_of, shape_of
+from hybrid_predict.torch.nodes import PRODUCTS, inputs_of, is_leaf, operation_of, shape_of
 
 
 @final

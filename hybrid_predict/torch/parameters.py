@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupError
-from hybrid_predict.model.deltas import Movement, WeightDelta
-from hybrid_predict.model.graph import GraphFindings
-from hybrid_predict.model.kinds import classify, matrix_index, resolve
-from hybrid_predict.model.operands import MatrixIndex
-from hybrid_predict.model.reading import VerifiedReads
 from hybrid_predict.tensors import shards
+from hybrid_predict.torch.deltas import Movement, WeightDelta
+from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.kinds import classify, matrix_index, resolve
+from hybrid_predict.torch.operands import MatrixIndex
+from hybrid_predict.torch.reading import VerifiedReads
 
 
 @final
@@ -175,7 +175,7 @@ class ParameterMapper:
 
         Args:
             delta: The movement, with each name at most once.
-            carries: See :class:`~hybrid_predict.model.deltas.Movement`.
+            carries: See :class:`~hybrid_predict.torch.deltas.Movement`.
 
         Returns:
             The movement, which can be undone.
@@ -207,7 +207,7 @@ class ParameterMapper:
         Args:
             movement: A movement of parameters.
             copied: More tensors of the model, each with its copy.
-            unverified: See :class:`~hybrid_predict.model.reading.VerifiedReads`.
+            unverified: See :class:`~hybrid_predict.torch.reading.VerifiedReads`.
             withdraw: The same.
         """
         self.written()  # so that the modules of FSDP2 hold the shards

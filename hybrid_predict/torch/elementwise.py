@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hybrid_predict.model.nodes import PRODUCTS, inputs_of, operation_of, shape_of
-from hybrid_predict.model.operands import MatrixIndex, Operand, weights_of
+from hybrid_predict.torch.nodes import PRODUCTS, inputs_of, operation_of, shape_of
+from hybrid_predict.torch.operands import MatrixIndex, Operand, weights_of
 
 _NONE: frozenset[int] = frozenset()
 

@@ -8,8 +8,8 @@ from functools import reduce
 from operator import or_
 from typing import Any, final
 
-from hybrid_predict.model.nodes import PRODUCTS, inputs_of, is_leaf, operation_of, shape_of
-from hybrid_predict.model.operands import MatrixIndex, Operand, weights_of
+from hybrid_predict.torch.nodes import PRODUCTS, inputs_of, is_leaf, operation_of, shape_of
+from hybrid_predict.torch.operands import MatrixIndex, Operand, weights_of
 
 _ROWS, _COLUMNS, _UNKNOWN = 0, 1, 2
 """Axes of a weight that a product sums over; a function of the user's does not show which."""

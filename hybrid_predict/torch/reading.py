@@ -8,8 +8,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.model.deltas import Movement
 from hybrid_predict.tensors import shards
+from hybrid_predict.torch.deltas import Movement
 
 
 @final

@@ -17,12 +17,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.model.gradients import dense_gradient
-from hybrid_predict.model.refusals import check_supported, inner_optimizer, refusal
-from hybrid_predict.model.scratch import find_rule
-from hybrid_predict.model.second_copies import second_copy
-from hybrid_predict.model.update_rule import UpdateRule, number, settings
 from hybrid_predict.tensors import shards, upcast
+from hybrid_predict.torch.gradients import dense_gradient
+from hybrid_predict.torch.refusals import check_supported, inner_optimizer, refusal
+from hybrid_predict.torch.scratch import find_rule
+from hybrid_predict.torch.second_copies import second_copy
+from hybrid_predict.torch.update_rule import UpdateRule, number, settings
 
 _MOST_RULES = 256
 """Number of update rules to keep; an unknown optimizer may need a new one in every step."""

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hybrid_predict.model.optimizer_copy import OptimizerCopy, without_trace
-from hybrid_predict.model.scratch import GRADIENT, WEIGHTS, Scratch
+from hybrid_predict.torch.optimizer_copy import OptimizerCopy, without_trace
+from hybrid_predict.torch.scratch import GRADIENT, WEIGHTS, Scratch
 
 _PATIENCE = 128
 """Number of updates in which an optimizer returns to a state that looks like a second copy."""

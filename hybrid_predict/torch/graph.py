@@ -8,9 +8,9 @@ from typing import Any, final
 
 from torch import Tensor
 
-from hybrid_predict.model.derivatives import Reversed, reversed_products
-from hybrid_predict.model.elementwise import elementwise_and_weights
-from hybrid_predict.model.nodes import (
+from hybrid_predict.torch.derivatives import Reversed, reversed_products
+from hybrid_predict.torch.elementwise import elementwise_and_weights
+from hybrid_predict.torch.nodes import (
     PRODUCTS,
     from_leaves,
     inputs_of,
@@ -18,7 +18,7 @@ from hybrid_predict.model.nodes import (
     operation_of,
     shape_of,
 )
-from hybrid_predict.model.operands import MatrixIndex, Operand, operands_in, weights_of
+from hybrid_predict.torch.operands import MatrixIndex, Operand, operands_in, weights_of
 
 _FREE, _UNSURE, _BEHIND, _SLOPE = 1, 2, 4, 8
 """Paths from the loss to a node: through no matrix, possibly through one, through one, or through

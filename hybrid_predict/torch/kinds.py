@@ -11,8 +11,8 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.model.graph import GraphFindings
-from hybrid_predict.model.operands import MatrixIndex
+from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.operands import MatrixIndex
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})

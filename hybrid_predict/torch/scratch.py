@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.model.optimizer_copy import OptimizerCopy, without_trace
-from hybrid_predict.model.update_rule import UpdateRule, numbers
 from hybrid_predict.tensors import ranks
+from hybrid_predict.torch.optimizer_copy import OptimizerCopy, without_trace
+from hybrid_predict.torch.update_rule import UpdateRule, numbers
 
 WEIGHTS = ((1.0, -2.0), (3.0, 0.5))
 GRADIENT = ((0.3, 0.2), (-0.1, 0.4))
