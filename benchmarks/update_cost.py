@@ -19,7 +19,7 @@ from torch import nn
 
 from benchmarks.memory import held
 from benchmarks.timing import quartiles, seconds
-from hybrid_predict.accounts.operations import traffic
+from hybrid_predict.torch.cost import traffic
 from hybrid_predict.config import HISTORY_DTYPES, HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.forecast.predictors import MomentumPredictor

@@ -209,10 +209,10 @@ def test_a_layer_imports_nothing_from_above(path):
 
 
 VIOLATIONS = {
-    "import": "import hybrid_predict.engine.step",
+    "import": "import hybrid_predict.step",
     "import as": "import hybrid_predict.engine as e",
     "import of the package": "import hybrid_predict",
-    "from a module": "from hybrid_predict.engine.step import Step",
+    "from a module": "from hybrid_predict.step import Step",
     "from a folder": "from hybrid_predict.engine import HybridEngine",
     "from the package": "from hybrid_predict import engine",
     "a public name": "from hybrid_predict import HybridEngine",
@@ -221,7 +221,7 @@ VIOLATIONS = {
     "relative folder": "from .. import engine",
     "relative public name": "from .. import HybridEngine",
     "import_module": "importlib.import_module('hybrid_predict.engine')",
-    "import_module by keyword": "import_module(name='hybrid_predict.engine.step')",
+    "import_module by keyword": "import_module(name='hybrid_predict.step')",
     "relative import_module": "import_module('..engine', 'hybrid_predict.torch')",
     "relative import_module by keyword": "import_module('.engine', package='hybrid_predict')",
     "import_module of a computed name": "import_module(name)",

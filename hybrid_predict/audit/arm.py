@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.accounts.clock import Clock
+from hybrid_predict.rules.schedule import schedule
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
@@ -257,7 +257,7 @@ def planned_steps(
         return short_steps(total, lengths, config.speedup)
     if name != HYBRID:
         return total
-    return total - Clock(replace(config.hybrid_config(), total_steps=total), until_skill).planned
+    return total - schedule(replace(config.hybrid_config(), total_steps=total), until_skill).planned
 
 
 def refuse_callbacks(callbacks: list[Any]) -> None:

@@ -22,7 +22,7 @@ from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.engine.overview import Overview, overview, shortage
+from hybrid_predict.overview import Overview, overview, shortage
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet

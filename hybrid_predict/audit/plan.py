@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.accounts.clock import Clock
+from hybrid_predict.rules.schedule import schedule
 from hybrid_predict.audit.arm import MakeRun, planned_steps
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.run import conditions
@@ -109,7 +109,7 @@ def plan_audit(
         runs=len(config.arms) * config.seeds,
         seconds_per_step=tried["seconds_per_step"],
         seconds=tried["seconds_per_step"] * sum(steps[name] for name in left),
-        shortfall=Clock(replace(config.hybrid_config(), total_steps=total), until_skill).shortfall,
+        shortfall=schedule(replace(config.hybrid_config(), total_steps=total), until_skill).shortfall,
     )
 
 

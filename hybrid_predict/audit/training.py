@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from hybrid_predict.accounts.random_states import random_states, set_random_states
+from hybrid_predict.torch.random_states import random_states, set_random_states
 from hybrid_predict.audit.arm import AuditArm, MakeRun, short_steps
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.meter import EnoughError, Meter
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.engine.overview import steps_until_skill
+from hybrid_predict.overview import steps_until_skill
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer, interruptible
@@ -87,7 +87,7 @@ def train_arm(
             short_steps(total, arm.lengths, config.speedup)
         check(_start(arm, meter))
         engine = arm.hybrid.engine if arm.hybrid else None
-        planned = total if engine is None else total - engine.clock.planned
+        planned = total if engine is None else total - engine.schedule.planned
         observer.run_started(name, seed, planned)
 
     meter = Meter(config.metric, seed, started, observer.stepped)

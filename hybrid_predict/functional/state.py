@@ -69,7 +69,7 @@ class Group(NamedTuple):
 
 @final
 class Skill(NamedTuple):
-    """Running means over windows, 0-dim arrays; see `hybrid_predict.forecast.skill.Skill`."""
+    """Running means over windows, 0-dim arrays; see `hybrid_predict.rules.skill.Skill`."""
 
     windows: Any
     mean: Any

@@ -8,9 +8,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.tensors import shards
-from hybrid_predict.tensors.host import HostCopy
+from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import copy_unless
+from hybrid_predict.torch.host import HostCopy
 
 _SMALL = 4096
 """Number of entries up to which a buffer is always copied, since a comparison costs more."""

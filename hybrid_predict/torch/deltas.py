@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors import TorchBackend, is_half, upcast
+from hybrid_predict.torch.lists import add_scaled, is_half, upcast
 
 
 @final
@@ -104,7 +104,8 @@ class Movement:
                     value.add_((factor * upcast(direction)).to(value.dtype))
                 else:
                     plain.append((value, direction, factor))
-            TorchBackend().add_scaled(*map(list, zip(*plain, strict=True))) if plain else None
+            if plain:
+                add_scaled(*map(list, zip(*plain, strict=True)))
         self._written()
         self._versions = [v._version for v in self._values]
 
@@ -207,7 +208,7 @@ def write(values: list[Tensor], wanted: list[Tensor], carries: Sequence[Tensor])
         carries: Rounding errors by weight; empty if none is in half precision.
     """
     if not carries:
-        TorchBackend().copy(values, wanted)
+        torch._foreach_copy_(values, wanted)
     for value, new, carry in zip(values, wanted, carries, strict=False):
         if is_half(value):
             write_rounded(value, new, carry)

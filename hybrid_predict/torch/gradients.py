@@ -8,7 +8,7 @@ from typing import final
 
 from torch import Tensor
 
-from hybrid_predict.tensors import shards
+from hybrid_predict.torch import shards
 
 
 @final

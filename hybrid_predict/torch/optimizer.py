@@ -17,8 +17,9 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors import shards, upcast
+from hybrid_predict.torch import shards
 from hybrid_predict.torch.gradients import dense_gradient
+from hybrid_predict.torch.lists import upcast
 from hybrid_predict.torch.refusals import check_supported, inner_optimizer, refusal
 from hybrid_predict.torch.scratch import find_rule
 from hybrid_predict.torch.second_copies import second_copy

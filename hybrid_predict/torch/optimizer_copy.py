@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
-from hybrid_predict.accounts.random_states import random_states, set_random_states
+from hybrid_predict.torch.random_states import random_states, set_random_states
 
 LARGEST = 1 << 14
 """Most entries of a tensor or array that is copied; a larger tensor is replaced by its shape."""

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupError
-from hybrid_predict.tensors import shards
+from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import Movement, WeightDelta
 from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.kinds import classify, matrix_index, resolve

@@ -8,7 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from hybrid_predict.tensors import shards
+from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import Movement
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from hybrid_predict.tensors import ranks
+from hybrid_predict.torch import ranks
 from hybrid_predict.torch.optimizer_copy import OptimizerCopy, without_trace
 from hybrid_predict.torch.update_rule import UpdateRule, numbers
 

@@ -139,7 +139,7 @@ def test_every_configuration_ends_its_run_with_whole_weights(
     assert (ledger.undone_steps > 0) is spoiled
     if not own.lag:  # at the end several verdicts are read in one call, which tells the last
         assert (Verdict.UNDONE in verdicts) is spoiled
-    assert not one.engine.clock.plain
+    assert not one.engine._state.plain
     again = Bench(own, model, optimizer)
     again.engine.load_state_dict(copy.deepcopy(one.engine.state_dict()))
     assert again.engine.done

@@ -252,7 +252,7 @@ def test_an_undone_step_leaves_no_trace_beside_the_weights(case, fused):
         assert same(undone[name], tensor), name
     tensors = [*model.buffers(), *model.parameters()]
     assert all(torch.isfinite(t.to_dense()).all() for t in tensors)
-    assert not engine.clock.plain
+    assert not engine._state.plain
 
 
 @pytest.mark.parametrize("case", [Deletes, Empties, Fills, Registers, Grows])
@@ -343,7 +343,7 @@ def test_what_is_on_the_meta_device_is_left_alone(case, listed):
             optimizer.zero_grad()
             engine.after_step()
             assert all(t.is_meta for t in model.never_used.state_dict().values())
-    assert not engine.clock.plain
+    assert not engine._state.plain
     assert engine.ledger.predicted_steps > 5
     assert engine.ledger.undone_steps == 1
     assert all(p.isfinite().all() for p in model.net.parameters())
