@@ -8,7 +8,7 @@ from hybrid_predict.errors import MissingExtraError
 if TYPE_CHECKING:
     from hybrid_predict.audit.arm import AuditArm
     from hybrid_predict.audit.config import AuditConfig
-    from hybrid_predict.audit.plan import AuditPlan, SearchPlan, plan_audit, plan_search
+    from hybrid_predict.audit.plan import AuditPlan, plan_audit, plan_search
     from hybrid_predict.audit.run import AuditResult, audit
     from hybrid_predict.audit.searching import SearchResult, search
     from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, judge_audit
@@ -20,7 +20,6 @@ __all__ = [
     "AuditPlan",
     "AuditResult",
     "AuditVerdict",
-    "SearchPlan",
     "SearchResult",
     "audit",
     "judge_audit",
@@ -32,7 +31,7 @@ __all__ = [
 _NAMES = {
     "arm": ("AuditArm",),
     "config": ("AuditConfig",),
-    "plan": ("AuditPlan", "SearchPlan", "plan_audit", "plan_search"),
+    "plan": ("AuditPlan", "plan_audit", "plan_search"),
     "run": ("AuditResult", "audit"),
     "searching": ("SearchResult", "search"),
     "verdict": ("AuditOutcome", "AuditVerdict", "judge_audit"),

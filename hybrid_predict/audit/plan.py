@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -27,26 +27,30 @@ TRIED_STEPS = 12
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What an audit would do.
+    """What an audit, or at most a search, would train.
 
     Args:
         seeds: Number of paired seeds.
-        full_steps: Full steps of one run of each arm; for the hybrid arm the fewest, if all its
-            predicted steps are made and stand.
+        full_steps: Full steps of one run of each arm of an audit; for the hybrid arm the fewest,
+            if all its predicted steps are made and stand.
         done: Number of finished runs, which would not be trained again.
         runs: Number of all runs.
+        left: Number of runs that remain.
         seconds_per_step: Seconds of one full step of plain training.
         seconds: Estimated seconds of training that remain, without validation.
         shortfall: Why the hybrid arm cannot make as many predicted steps as asked for, or empty.
+        tests: Largest number of candidates that a search tests; 0 for an audit.
     """
 
     seeds: int
     full_steps: Mapping[str, int]
     done: int
     runs: int
+    left: int
     seconds_per_step: float
     seconds: float
     shortfall: str = ""
+    tests: int = 0
 
     def __str__(self) -> str:
         """Return the plan in a few lines."""
@@ -54,53 +58,26 @@ class AuditPlan:
             f"{name} {'at least ' * (name == HYBRID)}{count:,}"
             for name, count in self.full_steps.items()
         )
-        return "\n".join(
-            [
-                f"{self.runs} runs: {len(self.full_steps)} arms, {counted_seeds(self.seeds)}; "
-                f"{self.done} done.",
-                f"Full steps per run: {steps}.",
-                *([self.shortfall] if self.shortfall else []),
-                f"About {_duration(self.seconds)} of training to come, at "
-                f"{_pace(self.seconds_per_step)}",
-                *_few(self.seeds),
-            ]
-        )
-
-
-@dataclass(frozen=True)
-class SearchPlan:
-    """What a search would do at most.
-
-    Args:
-        seeds: Number of paired seeds.
-        tests: Largest number of candidates that are tested, over all arms.
-        runs: Largest number of runs.
-        done: Number of its candidates' runs that are finished; it may not need all of them.
-        left: Largest number of runs that remain.
-        seconds_per_step: Seconds of one full step of plain training.
-        seconds: Estimated seconds of training that remain at most, without validation.
-    """
-
-    seeds: int
-    tests: int
-    runs: int
-    done: int
-    left: int
-    seconds_per_step: float
-    seconds: float
-
-    def __str__(self) -> str:
-        """Return the plan in a few lines."""
-        return "\n".join(
-            [
+        lines = [
+            f"{self.runs} runs: {len(self.full_steps)} arms, {counted_seeds(self.seeds)}; "
+            f"{self.done} done.",
+            f"Full steps per run: {steps}.",
+            self.shortfall,
+        ]
+        if self.tests:
+            lines = [
                 f"At most {self.runs} runs, for {self.tests} tests of candidates; {self.done} "
-                f"done, at most {self.left} to be trained.",
-                f"About {_duration(self.seconds)} of training to come at most, at "
-                f"{_pace(self.seconds_per_step)}",
-                "It is less if candidates are given up early.",
-                *_few(self.seeds),
+                f"done, at most {self.left} to be trained; fewer if candidates are given up early."
             ]
-        )
+        lines += [
+            f"About {_duration(self.seconds)} of training to come{' at most' * bool(self.tests)}, "
+            f"at {1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
+            "updates, predicted steps and start-up are not included; on small models they take "
+            "longer. Without skill, full steps take the place of predicted ones.",
+            f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
+            * (self.seeds < FEW_SEEDS),
+        ]
+        return "\n".join(line for line in lines if line)
 
 
 def plan_audit(
@@ -120,26 +97,14 @@ def plan_audit(
         folder: The audit's folder, whose finished runs count as done; None counts none.
         source: As for :func:`audit`.
 
-    Returns:
-        The plan.
-
     Raises:
         ConfigError: As :func:`audit` does.
         UnsupportedSetupError: As :func:`audit` does.
     """
-    keys = [run_key(*key) for key in product(config.arms, [config.speedup], range(config.seeds))]
-    done = _done(config, folder, source) & set(keys)
-    trial = _trial(make_run, config)
+    keys = product(config.arms, [config.speedup], range(config.seeds))
+    plan, trial = _plan([{run_key(*key) for key in keys}], make_run, config, folder, source)
     steps = {name: _steps(name, trial, config) for name in config.arms}
-    return AuditPlan(
-        seeds=config.seeds,
-        full_steps=steps,
-        done=len(done),
-        runs=len(keys),
-        seconds_per_step=trial.seconds_per_step,
-        seconds=trial.seconds_per_step * sum(steps[key[0]] for key in keys if key not in done),
-        shortfall=_clock(trial, config).shortfall,
-    )
+    return replace(plan, full_steps=steps, shortfall=_clock(trial, config).shortfall)
 
 
 def plan_search(
@@ -148,75 +113,64 @@ def plan_search(
     folder: str | Path | None = None,
     *,
     source: Mapping[str, Any] | None = None,
-) -> SearchPlan:
-    """Estimate the greatest length of a search from a few full steps of the full arm.
-
-    Args:
-        make_run: As for :func:`search`; called once.
-        config: As for :func:`search`.
-        folder: The search's folder, whose finished runs count as done; None counts none.
-        source: As for :func:`search`.
-
-    Raises:
-        ConfigError: As :func:`search` does.
-        UnsupportedSetupError: As :func:`search` does.
-    """
-    paths = [set(path) for path in _paths(config)]
-    done = _done(config, folder, source) & set().union(*paths)
-    trial = _trial(make_run, config)
-    steps = {
-        (name, None if name == FULL else speedup): _steps(
-            name, trial, replace(config, speedup=speedup)
-        )
-        for name, speedup in product((FULL, SHORT, *WAYS), map(float, config.speedups))
-    }
-    left = [path - done for path in paths]
-    return SearchPlan(
-        seeds=config.seeds,
-        tests=most_tests(len(config.speedups)) * len(WAYS),
-        runs=most_runs(config),
-        done=len(done),
-        left=max(map(len, left)),
-        seconds_per_step=trial.seconds_per_step,
-        seconds=trial.seconds_per_step
-        * max(sum(steps[arm, speedup] for arm, speedup, _ in path) for path in left),
-    )
+) -> AuditPlan:
+    """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
+    plan, _ = _plan(list(_paths(config)), make_run, config, folder, source)
+    return replace(plan, tests=most_tests(len(config.speedups)) * len(WAYS))
 
 
 def most_runs(config: AuditConfig) -> int:
     """Return the largest number of runs of a search, finished ones included."""
-    return max(len(set(path)) for path in _paths(config))
+    return max(map(len, _paths(config)))
 
 
-def _paths(config: AuditConfig) -> Iterator[Iterable[RunKey]]:
+def _paths(config: AuditConfig) -> Iterator[set[RunKey]]:
     """Yield the runs of every way that a search can take if no candidate is given up."""
     speedups, seeds = config.speedups, range(config.seeds)
     borders = range(len(speedups) + 1)
-    for corrected, hybrid in product(borders, borders):
+    for chosen in product(borders, repeat=len(WAYS)):
         candidates = [
             (arm, speedups[k])
-            for arm, border in zip(WAYS, (corrected, hybrid), strict=True)
+            for arm, border in zip(WAYS, chosen, strict=True)
             for k in bisect(len(speedups), partial(gt, border))
         ]
-        yield (
+        yield {
             run_key(name, speedup, seed)
             for (arm, speedup), seed in product(candidates, seeds)
             for name in (FULL, SHORT, arm)
-        )
+        }
 
 
-def _done(
-    config: AuditConfig, folder: str | Path | None, source: Mapping[str, Any] | None
-) -> set[RunKey]:
-    """Return the keys of a folder's finished runs."""
-    if folder is None:
-        return set()
-    return set(RunStore(Path(folder).expanduser(), config, source).runs)
-
-
-def _trial(make_run: MakeRun, config: AuditConfig) -> Trial:
+def _plan(
+    paths: Sequence[set[RunKey]],
+    make_run: MakeRun,
+    config: AuditConfig,
+    folder: str | Path | None,
+    source: Mapping[str, Any] | None,
+) -> tuple[AuditPlan, Trial]:
+    """Return the plan for the longest of several sets of runs, and the trial it rests on."""
+    every = set[RunKey]().union(*paths)
+    done = set[RunKey]()
+    if folder is not None:
+        done = every & RunStore(Path(folder).expanduser(), config, source).runs.keys()
     with quiet(), tempfile.TemporaryDirectory() as place:
-        return try_steps(make_run, config, TRIED_STEPS, Path(place))
+        trial = try_steps(make_run, config, TRIED_STEPS, Path(place))
+    steps = {
+        (arm, speedup): _steps(arm, trial, replace(config, speedup=speedup or config.speedup))
+        for arm, speedup, _ in every
+    }
+    left = [path - done for path in paths]
+    most = max(sum(steps[arm, speedup] for arm, speedup, _ in path) for path in left)
+    plan = AuditPlan(
+        seeds=config.seeds,
+        full_steps={},
+        done=len(done),
+        runs=max(map(len, paths)),
+        left=max(map(len, left)),
+        seconds_per_step=trial.seconds_per_step,
+        seconds=trial.seconds_per_step * most,
+    )
+    return plan, trial
 
 
 def _clock(trial: Trial, config: AuditConfig) -> Clock:
@@ -234,21 +188,6 @@ def _steps(arm: str, trial: Trial, config: AuditConfig) -> int:
     if arm in SHORTENED:
         return short_steps(trial.total_steps, trial.lengths, config.speedup)
     return trial.total_steps - (_clock(trial, config).planned if arm == HYBRID else 0)
-
-
-def _pace(seconds_per_step: float) -> str:
-    """Return what an estimated time rests on, and what it leaves out."""
-    return (
-        f"{1e3 * seconds_per_step:.3g} ms per plain full step. Validation, corrected updates, "
-        "predicted steps and start-up are not included; on small models they take longer. "
-        "Without skill, full steps take the place of predicted ones."
-    )
-
-
-def _few(seeds: int) -> list[str]:
-    """Return a line for a plan with too few seeds for a verdict."""
-    line = f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
-    return [line] if seeds < FEW_SEEDS else []
 
 
 def _duration(seconds: float) -> str:

@@ -33,7 +33,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -176,19 +176,6 @@ def _unstable(seeds: Sequence[PairedSeed], saving: float, arm: str) -> AuditVerd
     return None
 
 
-class _Comparison(NamedTuple):
-    """Arms with finite metrics; see :class:`AuditVerdict` for the bounds."""
-
-    arm: str
-    config: AuditConfig
-    saving: float
-    way: float
-    steps: float
-    contrast: Bounds
-    gain: Bounds
-    worth: Bounds
-
-
 def _compare(
     seeds: Sequence[PairedSeed], saving: float, config: AuditConfig, arm: str
 ) -> AuditVerdict:
@@ -198,53 +185,69 @@ def _compare(
     worth = [sign * (s.control - s.full) for s in seeds]
     gain = [sign * (s.control - s.hybrid) for s in seeds]
     way = statistics.fmean(s.way for s in seeds)
-    if config.margin is None:
-        given_up = 1.0 - config.retain
-        line = given_up * statistics.fmean(worth)
-        contrast = [d - given_up * w for d, w in zip(lost, worth, strict=True)]
-    else:
-        line = config.margin
-        contrast = [d - line for d in lost]
+    given_up = 1.0 - config.retain
+    line = given_up * statistics.fmean(worth) if config.margin is None else config.margin
+    contrast = [
+        d - (given_up * w if config.margin is None else config.margin)
+        for d, w in zip(lost, worth, strict=True)
+    ]
     difference = signed(sign * statistics.fmean(lost))
     if n < 2:
         headline = f"saving {percent(saving)} at a difference of {difference}"
         return AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
     tested = [bounds(values, config.alpha) for values in (contrast, gain, worth)]
-    steps = statistics.fmean(s.hybrid_steps for s in seeds)
-    comparison = _Comparison(arm, config, saving, way, steps, *tested)
-    outcome, headline = _decide(comparison)
+    outcome, headline = _decide(saving, way, *tested, config, arm)
     if outcome is AuditOutcome.VERIFIED:
         spread = f"{difference} ± {statistics.stdev(lost):.2g}, n = {n}"
         headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
-    return AuditVerdict(outcome, headline, _explain(comparison), n, saving, line, way, *tested)
+    steps = statistics.fmean(s.hybrid_steps for s in seeds)
+    control = "the short arm, which takes as many full steps"
+    if way >= LEAST_SAVING:
+        control = (
+            f"plain training of as many full steps, {steps:,.0f}, which is assumed to end "
+            f"{percent(way)} of the way from the short to the full arm (linear in the logarithm "
+            "of the steps)"
+        )
+    text = (
+        f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. Its control is "
+        f"{control}. {_explain(*tested, config, arm)}"
+    )
+    return AuditVerdict(outcome, headline, text, n, saving, line, way, *tested)
 
 
-def _decide(found: _Comparison) -> tuple[AuditOutcome, str]:
+def _decide(
+    saving: float,
+    way: float,
+    contrast: Bounds,
+    gain: Bounds,
+    worth: Bounds,
+    config: AuditConfig,
+    arm: str,
+) -> tuple[AuditOutcome, str]:
     """Return the outcome and, unless it is verified, the headline."""
     none, undecided = AuditOutcome.NO_SAVING, AuditOutcome.UNDECIDED
-    arm, margin = found.arm, found.config.margin
     few = "not enough seeds to tell"
-    interpolated = found.way >= LEAST_SAVING
-    control = "plain training of as many full steps" if interpolated else "the short arm"
-    if found.saving < LEAST_SAVING:
+    shorter = way < LEAST_SAVING
+    control = "the short arm" if shorter else "plain training of as many full steps"
+    if saving < LEAST_SAVING:
         why = ": predicted steps were not made or were undone, so" if arm == HYBRID else ":"
-        return none, f"no saving{why} {percent(found.saving)} of the full steps were saved"
-    if found.worth.upper < (margin or 0.0):
-        equal = "better than" if margin is None else "as good as"
+        return none, f"no saving{why} {percent(saving)} of the full steps were saved"
+    if worth.upper < (config.margin or 0.0):
+        equal = "better than" if config.margin is None else "as good as"
         return none, (
             f"no saving is credited: {control} is {equal} the full arm, so the run can "
             "simply be shortened"
         )
-    if found.contrast.lower > 0:
+    if contrast.lower > 0:
         return none, f"no saving: the {arm} arm is inferior to the full arm"
-    if found.contrast.upper < 0:
-        if found.gain.lower > 0:
-            return AuditOutcome.VERIFIED, ""
+    if contrast.upper < 0 < gain.lower:
+        return AuditOutcome.VERIFIED, ""
+    if contrast.upper < 0:
         return undecided, (
             f"{few}: the {arm} arm is not shown to be better than {control}, so no saving is "
             "credited"
         )
-    if found.worth.lower <= 0:
+    if worth.lower <= 0:
         return undecided, (
             f"{few}: {control} and the full arm cannot be told apart, so what the saved steps are "
             "worth is unknown"
@@ -252,18 +255,8 @@ def _decide(found: _Comparison) -> tuple[AuditOutcome, str]:
     return undecided, f"{few} whether the {arm} arm is inferior to the full arm"
 
 
-def _explain(found: _Comparison) -> str:
+def _explain(contrast: Bounds, gain: Bounds, worth: Bounds, config: AuditConfig, arm: str) -> str:
     """Return the tests and their bounds, in sentences."""
-    arm, config = found.arm, found.config
-    contrast, gain, worth = found.contrast, found.gain, found.worth
-    level = f"{100 * (1.0 - config.alpha):.3g} %"
-    control = "the short arm, which takes as many full steps"
-    if found.way >= LEAST_SAVING:
-        control = (
-            f"plain training of as many full steps, {found.steps:,.0f}, which is assumed to end "
-            f"{percent(found.way)} of the way from the short to the full arm (linear in the "
-            "logarithm of the steps)"
-        )
     if config.margin is None:
         condition = (
             f"keep at least {percent(config.retain)} of what the saved steps are worth (control - "
@@ -275,14 +268,14 @@ def _explain(found: _Comparison) -> str:
         formula = f"{arm} - full - {config.margin:g}"
     turned = "" if config.mode == "min" else ", with signs turned so that less is better"
     return (
-        f"The {arm} arm took {percent(found.saving)} fewer full steps than the full arm. Its "
-        f"control is {control}. It has to {condition}: the upper bound of the mean of {formula} "
-        f"over seeds has to be below 0{turned}. The mean is {signed(contrast.mean)}, its one-sided "
-        f"{level} bounds are {signed(contrast.lower)} and {signed(contrast.upper)}: "
-        f"{_met(contrast.upper < 0)}. The arm also has to be better than the control: control - "
-        f"{arm} is {signed(gain.mean)}, and its lower bound {signed(gain.lower)} has to be above "
-        f"0: {_met(gain.lower > 0)}. Paired t tests over {contrast.n} seeds, each at level "
-        f"{config.alpha:g}; ± is the standard deviation over seeds."
+        f"It has to {condition}: the upper bound of the mean of {formula} over seeds has to be "
+        f"below 0{turned}. The mean is {signed(contrast.mean)}, its one-sided "
+        f"{100 * (1.0 - config.alpha):.3g} % bounds are {signed(contrast.lower)} and "
+        f"{signed(contrast.upper)}: {_met(contrast.upper < 0)}. The arm also has to be better than "
+        f"the control: control - {arm} is {signed(gain.mean)}, and its lower bound "
+        f"{signed(gain.lower)} has to be above 0: {_met(gain.lower > 0)}. Paired t tests over "
+        f"{contrast.n} seeds, each at level {config.alpha:g}; ± is the standard deviation over "
+        "seeds."
     )
 
 

@@ -355,7 +355,7 @@ def test_seeds_are_not_taken_for_their_number(tmp_path, seeds, said):
     results["seeds"] = seeds
     page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
     assert f"<dt>seeds</dt><dd>{said}</dd>" in page
-    plan = AuditPlan(len(seeds), {}, 0, 4 * len(seeds), 1.0, 1.0)
+    plan = AuditPlan(len(seeds), {}, 0, 4 * len(seeds), 4, 1.0, 1.0)
     assert f"{said.partition(' (')[0]};" in str(plan)
 
 
