@@ -19,7 +19,7 @@ SOURCES = sorted(
     p for folder in ("hybrid_predict", "integrations") for p in (ROOT / folder).rglob("*.py")
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-OPTIONAL = ("hybrid_predict.integrations", "hybrid_predict.cli")
+OPTIONAL = tuple(f"hybrid_predict.{name}" for name in ("integrations", "audit", "demo", "cli"))
 
 
 def core_modules():
@@ -165,8 +165,10 @@ LAYERS = (
     ("verify",),
     ("engine", "functional"),
     ("runs",),
-    ("audit", "report", "demo"),
+    ("report",),
     ("integrations",),
+    ("audit",),
+    ("demo",),
     ("cli",),
     ("testing",),
     (house.PACKAGE,),
@@ -174,9 +176,6 @@ LAYERS = (
 """From the bottom up; a layer imports only itself and what stands below it."""
 
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
-
-TRAINS_WITH_THE_CALLBACK = ("audit", "demo")
-"""Folders that train a user's Lightning model with the callback, which does not import them."""
 
 IMPORTS_BY_NAME = {
     "hybrid_predict.__init__",
@@ -194,8 +193,6 @@ def imports_from_above(text, module):
     place = module.split(".")[1]
     names = set(house.imports(ast.parse(text), module))
     found = house.folders(names) - {"__version__"}
-    if place in TRAINS_WITH_THE_CALLBACK:
-        found.discard("integrations")
     wrong = {name for name in found if HEIGHT.get(name, len(LAYERS)) > HEIGHT[place]}
     computed = house.UNKNOWN in names and module not in IMPORTS_BY_NAME
     return wrong | ({house.UNKNOWN} if computed else set())

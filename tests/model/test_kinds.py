@@ -7,8 +7,8 @@ import torch
 from cases import MODELS, TiedLM
 from torch import nn
 
+from benchmarks.tasks.byte_gpt import ByteGPT, ByteGPTConfig
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.demo.byte_gpt import ByteGPT, ByteGPTConfig
 from hybrid_predict.torch.kinds import classify
 
 
