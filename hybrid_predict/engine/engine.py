@@ -145,6 +145,7 @@ class HybridEngine(Uncopied):
         self._open["step"] = step
         if self._watching:
             with self._contained(step):
+                self.optimizer.forget_calls()
                 if self._forecaster.refresh():  # parameters were frozen, unfrozen or added
                     claim(self, self.optimizer.parameters())
                     self._run.log_left_out()
@@ -298,7 +299,7 @@ class HybridEngine(Uncopied):
             return
         with self._contained(step), self._operations.correcting():
             good = step.good(index)
-            options = self.optimizer.all_options()
+            options = self.optimizer.options()
             bound = self._forecaster.length_bound(options)
             for group in self._forecaster.groups_of(index):
                 step.corrected |= group.after_update(options, good, bound, step.movement(index))
@@ -315,7 +316,7 @@ class HybridEngine(Uncopied):
         due = self.clock.due
         if not due or self.config.shadow or self._run.verifier.pausing(step.number):
             return
-        forecast = self._forecaster.forecast(self.optimizer.all_options())
+        forecast = self._forecaster.forecast(self.optimizer.options())
         if forecast.delta.names:
             step.predict(self.mapper, forecast, due, self._forecaster.carries)
         elif self._forecaster.gate.closed:

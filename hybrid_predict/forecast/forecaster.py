@@ -201,12 +201,7 @@ class Forecaster:
         columns = list(zip(self._mapper.names, self._mapper.parameters, self._mapper.kinds,
                            strict=True))  # fmt: skip
         shared = self._shared = self._overlapping()
-        rules = {
-            id(p): self._optimizer.rule(index, group)
-            for index, optimizer in enumerate(self._optimizer.optimizers)
-            for group in optimizer.param_groups
-            for p in group["params"]
-        }
+        rules = self._optimizer.rules()
         parts: dict[Any, tuple[Plan, list[str], list[Tensor]]] = {}
         for position, (name, p, kind) in enumerate(columns):
             wanted = p.requires_grad and p.numel() and p.is_floating_point()

@@ -109,7 +109,7 @@ def test_a_parameter_group_that_is_added_is_followed():
     assert "2.weight" in run.engine.mapper.names
     run.until_predicted()
     assert run.until_predicted().between >= {"0.weight", "2.weight", "4.weight"}
-    assert run.engine._forecaster.length_bound(run.engine.optimizer.all_options()) == 1.0
+    assert run.engine._forecaster.length_bound(run.engine.optimizer.options()) == 1.0
 
 
 def test_a_parameter_that_is_given_other_memory_is_followed():

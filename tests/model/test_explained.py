@@ -6,7 +6,7 @@ from loops import same_bits
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, OptimizerWrapper
-from hybrid_predict.torch.scratch import find_rule
+from hybrid_predict.torch.probe import find_rule
 
 RATE = 1e-2
 
@@ -227,7 +227,7 @@ def test_decay_is_found_and_followed_whatever_its_option_is_called(name):
     assert (found.coupled, found.shrink) == pytest.approx(
         (coupled, 0.0) if coupled else (0.0, RATE * 0.02), rel=1e-3
     )
-    assert wrapper.rule(0, optimizer.param_groups[0]).known
+    assert wrapper.rules()[id(p)].known
 
 
 def test_coupled_decay_of_any_name_has_the_numbers_of_torch_s_own():

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from hybrid_predict.torch.optimizer_copy import LARGEST, OptimizerCopy
-from hybrid_predict.torch.scratch import find_rule
+from hybrid_predict.torch.probe import find_rule
 
 RATE = 1e-2
 

@@ -8,7 +8,7 @@ from loops import same_bits
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, OptimizerWrapper, UnsupportedSetupError
-from hybrid_predict.torch.scratch import find_rule
+from hybrid_predict.torch.probe import find_rule
 
 RATE, DECAY = 3e-3, 0.1
 
@@ -226,7 +226,7 @@ def test_groups_with_other_flags_or_words_have_their_own_rules():
     several = [{}, {"adapt": True}, {"mode": "relative"}, {"adapt": False}]
     groups = [{"params": [nn.Parameter(torch.ones(4, 4))], **options} for options in several]
     wrapper = OptimizerWrapper(Adapting(groups))
-    found = [wrapper.rule(0, group).relative for group in wrapper.optimizers[0].param_groups]
+    found = [rule.relative for rule in wrapper.rules().values()]
     assert found == [False, True, True, False]
 
 
