@@ -15,7 +15,7 @@ from hybrid_predict.tensors import shards
 from hybrid_predict.torch.deltas import Movement, WeightDelta
 from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.kinds import classify, matrix_index, resolve
-from hybrid_predict.torch.operands import MatrixIndex
+from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.reading import VerifiedReads
 
 
