@@ -57,19 +57,6 @@ class Kernel(nn.Module):
         return self.out(F.silu(self.inner(torch.exp(-far))))
 
 
-class Positioned(nn.Module):
-    """Positions, a gate of the inputs and a norm of two dimensions."""
-
-    def __init__(self):
-        super().__init__()
-        self.where, self.gate = nn.Parameter(torch.zeros(4, 6)), nn.Parameter(torch.ones(4, 6))
-        self.norm, self.inner, self.out = nn.LayerNorm((4, 6)), nn.Linear(6, 8), nn.Linear(8, 3)
-
-    def forward(self, x):
-        x = self.norm(x.reshape(2, 4, 6) * self.gate + self.where)
-        return self.out(F.silu(self.inner(x)))
-
-
 class Styled(nn.Module):
     """The weight of a convolution depends on a style, as in StyleGAN 2; noise is in another."""
 
@@ -98,7 +85,6 @@ KINDS = {
         for how in ("plain", "cdist", "scaled", "product")
         for deep in (False, True)
     },
-    "positions and gates": (Positioned, ["inner.weight"], []),
     "weights that data or noise change": (
         Styled,
         ["noisy", "style.weight", "weight"],
