@@ -4,8 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from derivative_cases import ACTIVATIONS, LOSSES, NETS, PLAIN, SECOND, SMOOTH, Net, both, slope
-from graph_cases import mlp, rows, square
-from graph_kinds import resolved
+from graph_cases import mlp, resolved, rows, square
 from torch import nn
 
 # torch.func.jvp scripts a part of itself.
