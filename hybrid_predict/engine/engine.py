@@ -101,7 +101,6 @@ class HybridEngine(Uncopied):
         attached = (self._open, self._handles, self._operations)
         self._finalizer = weakref.finalize(self, detach, *attached)
         self._finalizer.atexit = False
-        self._attached = bool(self._handles)
 
     @property
     def clock(self) -> Clock:
@@ -129,7 +128,7 @@ class HybridEngine(Uncopied):
 
     @property
     def _watching(self) -> bool:
-        return self._attached and self._finalizer.alive and not self.clock.over
+        return bool(self._handles) and self._finalizer.alive and not self.clock.over
 
     def before_step(self) -> None:
         """Open a full step, and take the predicted steps that are due before it.
@@ -343,15 +342,15 @@ class HybridEngine(Uncopied):
             UnsupportedSetupError: If an optimizer is not supported.
         """
         self._between_steps("replace_optimizer()")
-        self.optimizer = OptimizerWrapper(optimizer)
-        self._run.resize(len(self.optimizer.optimizers))
-        self._run.kinds.follow(self.optimizer)
-        if self._attached and self._finalizer.alive:
+        replacement = OptimizerWrapper(optimizer)
+        if attached := bool(self._handles) and self._finalizer.alive:
+            replacement.rules()  # refuses an optimizer before anything has changed
+            claim(self, replacement.parameters())
             for handle in self._handles:
                 handle.remove()
-            self._forecaster.replace_optimizer(self.optimizer)
-            self._handles[:] = self.optimizer.attach(weakref.ref(self))
-            self._run.record_event("the optimizer was replaced", logging.INFO)
+            self._handles[:] = replacement.attach(weakref.ref(self))
+        self.optimizer = replacement
+        self._run.replace_optimizer(replacement, regroup=attached)
 
     def _fall_back(self, reason: str, error: Exception | None = None) -> None:
         """Apply the verdicts that are measured, then continue the run as plain training."""

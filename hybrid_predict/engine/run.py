@@ -87,6 +87,22 @@ class Run:
         if self.ledger.record(step, reason):
             logger.log(level, "Full step %d: %s.", step, reason)
 
+    def replace_optimizer(self, optimizer: OptimizerWrapper, *, regroup: bool) -> None:
+        """Continue with other optimizers.
+
+        Args:
+            optimizer: The other optimizers.
+            regroup: Whether their updates are corrected and predicted.
+        """
+        if len(optimizer.optimizers) != len(self.verifier.monitor.norms):
+            self.judge(drain=True)  # what was measured of the old ones is read first
+            self.verifier.resize(len(optimizer.optimizers))
+        self.kinds.follow(optimizer)
+        if regroup:
+            self.forecaster.replace_optimizer(optimizer)
+            self.record_event("the optimizer was replaced", logging.INFO)
+            self.log_left_out()
+
     def log_left_out(self) -> None:
         """Log once what is left to the optimizer, and whether nothing can be predicted."""
         reasons = set(self.forecaster.left_out)
@@ -161,12 +177,6 @@ class Run:
         gate, first = self.forecaster.gate, not self.clock.full_steps
         # Later, weights may have thawed that the first full step did not count.
         return gate.reason if gate.locked and first else ""
-
-    def resize(self, optimizers: int) -> None:
-        """Follow another number of optimizers; what was measured of the old ones is read first."""
-        if optimizers != len(self.verifier.monitor.norms):
-            self.judge(drain=True)
-            self.verifier.resize(optimizers)
 
     def judge(self, *, drain: bool = False) -> None:
         """Read the measurements that are due, and apply their judgements.
