@@ -1,13 +1,16 @@
-"""Footprint of a checkout: modules that an import loads, and packages that it depends on."""
+"""What a checkout's code does: modules that an import loads, a traced step, dependencies."""
 
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.metadata import distribution
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,31 +23,61 @@ ENTRIES = ("hybrid_predict", "hybrid_predict.engine", "hybrid_predict.integratio
            "hybrid_predict.cli", "hybrid_predict.audit")  # fmt: skip
 """Modules whose import is measured; the third is what ``HybridPredict`` loads."""
 
-_CLOSURE = (
-    "import sys, {0}; "
-    "print(sum(m.split('.')[0] == 'hybrid_predict' for m in sys.modules), {0}.__file__)"
-)
+_CLOSURE = """
+import json, sys, {0}
+modules = [m for n, m in sys.modules.items() if n.split('.')[0] == 'hybrid_predict']
+lines = sum(len(open(m.__file__, encoding='utf-8').read().splitlines()) for m in modules)
+print(json.dumps({{'modules': len(modules), 'lines': lines, 'file': {0}.__file__}}))
+"""
 
 
-def closures(root: Path) -> dict[str, int]:
-    """Return how many modules of the package the import of each of :data:`ENTRIES` loads."""
+@contextmanager
+def package(root: Path) -> Iterator[Path]:
+    """Yield a temporary folder with the package of a checkout, laid out as it is installed."""
     with TemporaryDirectory() as folder:
         place = Path(folder, "hybrid_predict")
         shutil.copytree(root / "hybrid_predict", place)
         shutil.copytree(root / "integrations", place / "integrations", dirs_exist_ok=True)
-        return {name: _closure(name, folder) for name in ENTRIES}
+        yield Path(folder)
 
 
-def _closure(name: str, folder: str) -> int:
-    command = [sys.executable, "-c", _CLOSURE.format(name)]
-    environment = {**os.environ, "PYTHONPATH": folder}
+def closures(folder: Path) -> dict[str, dict[str, int]]:
+    """Return the number and the lines of the package's modules that each of ENTRIES loads."""
+    return {name: _closure(name, folder) for name in ENTRIES}
+
+
+def _closure(name: str, folder: Path) -> dict[str, int]:
+    found = _run(folder, "-c", _CLOSURE.format(name))
+    if not (file := found.pop("file")).startswith(str(folder)):
+        raise RuntimeError(f"{name} was imported from {file}, not from the checkout")
+    return found
+
+
+def steps(folders: Sequence[Path], rounds: int = 3) -> list[dict[str, Any]]:
+    """Return what :mod:`benchmarks.traced_step` finds about the package in each folder.
+
+    The folders take turns, and the least of each time is returned, since other work on the machine
+    makes times longer, not shorter.
+    """
+    runs = [[_run(f, "-m", "benchmarks.traced_step") for f in folders] for _ in range(rounds)]
+    found = []
+    for column in zip(*runs, strict=True):
+        times = [run["microseconds"] for run in column]
+        least = {name: min(each[name] for each in times) for name in times[0]}
+        found.append({**column[0], "microseconds": least})
+    return found
+
+
+def _run(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run Python with the package in a folder, and return what it prints as JSON."""
+    places = os.pathsep.join((str(folder), str(Path(__file__).parents[1])))
+    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
     printed = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=True
-    ).stdout
-    number, file = printed.split(maxsplit=1)
-    if not file.startswith(folder):
-        raise RuntimeError(f"{name} was imported from {file.strip()}, not from the checkout")
-    return int(number)
+        [sys.executable, *arguments],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True,
+    ).stdout  # fmt: skip
+    found: dict[str, Any] = json.loads(printed)
+    return found
 
 
 def installed(root: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Size of the package: files, lines, classes, functions, imports and installation, by part.
+"""Size of the code: files, lines, classes, functions and imports by part; one step, traced.
 
 Run with: python -m benchmarks.house --against COMMIT --output docs/results/house.json
 In an environment with the packages that both states depend on.
@@ -12,6 +12,7 @@ import json
 import subprocess
 import tarfile
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import resolve_name
 from io import BytesIO
 from math import ceil
@@ -20,7 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import hybrid_predict
-from benchmarks.footprint import closures, installed
+from benchmarks.footprint import closures, installed, package, steps
 
 PACKAGE = "hybrid_predict"
 
@@ -88,7 +89,8 @@ def folders(names: Iterable[str]) -> set[str]:
     for name in names:
         first, _, rest = name.partition(".")
         if first == PACKAGE:
-            place = hybrid_predict._HOMES.get(rest, name).split(".")
+            public = getattr(hybrid_predict, rest) if rest in hybrid_predict.__all__ else None
+            place = getattr(public, "__module__", name).split(".")
             found.add(place[1] if len(place) > 1 else PACKAGE)
     return found
 
@@ -125,18 +127,18 @@ def count(paths: Iterable[Path]) -> dict[str, int]:
 
 
 def parts(root: Path) -> dict[str, list[Path]]:
-    """Return the source files of the product, of the audit, and of the benchmarks."""
-    package = [path for paths in sources(root).values() for path in paths]
-    audit = [path for path in package if "audit" in str(path.relative_to(root))]
+    """Return the source files of the product, of its audit, of the benchmarks and of the tests."""
+    product = [path for paths in sources(root).values() for path in paths]
     return {
-        "product": [path for path in package if path not in audit],
-        "audit": audit,
+        "product": product,
+        "audit": [path for path in product if "audit" in str(path.relative_to(root))],
         "benchmarks": sorted((root / "benchmarks").rglob("*.py")),
+        "tests": sorted((root / "tests").rglob("*.py")),
     }
 
 
 def measure(root: Path) -> dict[str, Any]:
-    """Measure a checkout: sizes by folder and by part, imports between folders, footprint."""
+    """Measure a checkout: sizes by folder and by part, imports between folders, dependencies."""
     found = sources(root)
     arrows = {}
     for folder, paths in found.items():
@@ -152,54 +154,67 @@ def measure(root: Path) -> dict[str, Any]:
         "folders": {folder: count(paths) for folder, paths in found.items()},
         "parts": {part: count(paths) for part, paths in parts(root).items()},
         "total": count(path for paths in found.values() for path in paths),
-        "closures": closures(root),
         "installed": installed(root),
         "imports": arrows,
         "arrows": sum(map(len, arrows.values())),
     }
 
 
-def measure_commit(root: Path, commit: str) -> dict[str, Any]:
-    """Measure a commit of the repository at ``root``."""
+@contextmanager
+def checkout(root: Path, commit: str) -> Iterator[Path]:
+    """Yield a temporary folder with a commit of the repository at ``root``."""
     command = ["git", "archive", commit]
     archive = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
     with TemporaryDirectory() as folder, tarfile.open(fileobj=BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
-        return measure(Path(folder))
+        yield Path(folder)
+
+
+def compare(before: Path, after: Path) -> dict[str, Any]:
+    """Measure two checkouts, with what runs when a step is taken."""
+    with package(before) as old, package(after) as new:
+        ran = steps([old, new])
+        return {
+            name: {**measure(root), "closures": closures(folder), **step}
+            for name, root, folder, step in zip(
+                ("before", "after"), (before, after), (old, new), ran, strict=True
+            )
+        }
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the sizes before and after as a Markdown table."""
-    before, after = results["before"], results["after"]
-    rows = [
-        (f"{what}, {part}", before["parts"][part][what], after["parts"][part][what])
-        for part in ("product", "audit", "benchmarks")
-        for what in ("files", "lines", "classes")
-    ]
-    rows += [
-        (f"{which} in the package", before["total"][key], after["total"][key])
-        for which, key in (
-            ("longest file, lines", "longest_file"),
-            ("longest function, lines", "longest_function"),
-            ("longest line, characters", "longest_line"),
-        )
-    ]
-    rows += [
-        ("folders", len(before["folders"]), len(after["folders"])),
-        ("imports between folders", before["arrows"], after["arrows"]),
-    ]
-    rows += [
-        (f"modules of the package that `import {name}` loads", before["closures"][name], number)
-        for name, number in after["closures"].items()
-    ]
-    old, new = before["installed"], after["installed"]
-    rows += [
-        ("packages that `pip install .` adds", len(old["packages"]), len(new["packages"])),
-        ("MiB of their files", old["mib"], new["mib"]),
-        ("MiB of their files without torch's", old["mib_without_torch"], new["mib_without_torch"]),
-    ]
+    """Return the numbers before and after as a Markdown table."""
+    columns = [dict(_figures(results[state])) for state in ("before", "after")]
     lines = ["| | before | after |", "| --- | ---: | ---: |"]
+    rows = [(name, *(column[name] for column in columns)) for name in columns[1]]
     return "\n".join([*lines, *(f"| {name} | {a:,} | {b:,} |" for name, a, b in rows)])
+
+
+def _figures(state: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the figures of the table, by name."""
+    for part, counted in state["parts"].items():
+        yield from ((f"{what}, {part}", counted[what]) for what in ("files", "lines", "classes"))
+    total, added, traced = state["total"], state["installed"], state["step"]
+    yield "longest file, lines in the package", total["longest_file"]
+    yield "longest function, lines in the package", total["longest_function"]
+    yield "longest line, characters in the package", total["longest_line"]
+    yield "folders", len(state["folders"])
+    yield "imports between folders", state["arrows"]
+    for name, loaded in state["closures"].items():
+        yield f"modules of the package that `import {name}` loads", loaded["modules"]
+        yield f"their lines (`{name}`)", loaded["lines"]
+    for what in ("files", "classes", "functions"):
+        yield f"{what} in a traced step", len(traced[what])
+    yield "changes of file in it", traced["changes_of_file"]
+    yield "holders of state that it changes", len(traced["holders"])
+    for way, what in (("corrected", "corrected"), ("predicted", "corrected and predicted")):
+        yield (
+            f"microseconds that the plug-in adds to a full step, {what}",
+            (state["microseconds"][way]),
+        )
+    yield "packages that `pip install .` adds", len(added["packages"])
+    yield "MiB of their files", added["mib"]
+    yield "MiB of their files without torch's", added["mib_without_torch"]
 
 
 def main() -> None:
@@ -211,8 +226,8 @@ def main() -> None:
     root = Path(__file__).parents[1]
     full = ["git", "rev-parse", options.against]
     commit = subprocess.run(full, cwd=root, capture_output=True, text=True, check=True).stdout
-    before, after = measure_commit(root, options.against), measure(root)
-    results = {"commit_before": commit.strip(), "before": before, "after": after}
+    with checkout(root, options.against) as before:
+        results = {"commit_before": commit.strip(), **compare(before, root)}
     if options.output is not None:
         options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))
