@@ -1,7 +1,7 @@
 """Fills the blocks of README.md and of the pages in docs/.
 
 Numbers come from the files in docs/results/, the compatibility page from the rows in
-tests/compatibility/. The tables of decisions 1 to 14 are from the first edition and do not change.
+tests/compatibility/. The tables of closed decisions do not change.
 
 Run with: python -m benchmarks.render
 """
@@ -20,7 +20,6 @@ from benchmarks import house
 from benchmarks import table as bench
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
-from benchmarks.decisions import windows_0029, worth_0029
 from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
@@ -193,8 +192,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
-    **windows_0029.blocks(),
-    **worth_0029.blocks(),
     "early stopping": stopping,
     "below corrected": below_corrected,
     **searched.blocks(load("search.json")),
