@@ -24,10 +24,10 @@ from benchmarks.run import (
     run_plan,
     stored,
 )
+from hybrid_predict import ConfigError
 from hybrid_predict.cli.options import integer, need, output_folder
 from hybrid_predict.cli.program import INTERRUPTED, Command, run_program
 from hybrid_predict.cli.screen import Screen
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.report.figure import save_figure
 from hybrid_predict.runs.runtime import environment, finite, locked, write_json

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.optim import Optimizer
 
-from hybrid_predict.engine import HybridEngine
+from hybrid_predict import HybridEngine
 
 
 def set_imports_aside() -> None:

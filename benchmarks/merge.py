@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.arms import ARMS
 from benchmarks.plan import Cell, Row, as_cell
 from benchmarks.run import codes
-from hybrid_predict.errors import ConfigError
+from hybrid_predict import ConfigError
 
 Results = Mapping[str, Any]
 Place = tuple[str, str, str]

@@ -11,9 +11,7 @@ from torch.optim import AdamW, Optimizer
 
 from benchmarks.peers import libraries
 from benchmarks.peers.gpa import GPAAdamW
-from benchmarks.peers.muon import Muon
-from benchmarks.peers.schedule_free import schedule_free
-from benchmarks.peers.soap_muon import SOAPMuon
+from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import Recipe
 from hybrid_predict.model.kinds import hidden_and_rest
 
@@ -125,7 +123,7 @@ def gpa(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Op
 
 def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """Return Schedule-Free AdamW for all parameters, with its own warm-up."""
-    own = schedule_free(
+    own = libraries.schedule_free(
         trainable(model),
         lr=rates.base,
         betas=recipe.betas,

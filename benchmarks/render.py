@@ -18,7 +18,6 @@ from typing import Any
 
 from benchmarks import house
 from benchmarks import table as bench
-from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
 from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
@@ -161,13 +160,6 @@ def functional_step() -> str:
     return f"{bench.markdown(titles, rows)}\n\n{source}"
 
 
-def stopping() -> str:
-    """Return the table of `early_stopping`."""
-    found = load("early_stopping.json")
-    titles = ["run", f"stopped at epoch, of {found['epochs']}", "held-out negated ELBO, mean"]
-    return bench.markdown(titles, early_stopping.table(found))
-
-
 def below_corrected() -> str:
     """Name the tasks on which predicted steps cost more than they earn."""
     found, tasks = [], 0
@@ -192,7 +184,6 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
-    "early stopping": stopping,
     "below corrected": below_corrected,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,

@@ -15,12 +15,12 @@ import torch
 
 import hybrid_predict
 from benchmarks.arms import ARMS
+from benchmarks.measure import without_advice
 from benchmarks.memory import set_imports_aside
 from benchmarks.plan import Cell, Plan, Row, as_cell, to_row
-from benchmarks.quiet import without_advice
 from benchmarks.step_cost import measure
 from benchmarks.train import train
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import threads
 

@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.figures import Figures, Overall, Summary
 from benchmarks.plan import SETTINGS
-from benchmarks.step_cost import WAYS
+from benchmarks.step_cost import ADDED, WAYS
 from hybrid_predict.report.shared import mean_and_sd
 from hybrid_predict.runs.evidence import FEW_SEEDS, Speedup
 
@@ -165,18 +165,18 @@ def losses_table(summary: Summary) -> str:
 
 def steps_table(steps: Mapping[str, Any]) -> str:
     """List the cost of the plug-in in a full step, a row per task."""
-    rows, waits = [], any("waits" in found[way] for found in steps.values() for way in WAYS)
+    rows, waits = [], any("waits" in found[way] for found in steps.values() for way in ADDED)
     for task, found in steps.items():
-        ratios = [(found[way]["ratio"], *found[way]["quartiles"]) for way in WAYS]
+        ratios = [(found[way]["ratio"], *found[way]["quartiles"]) for way in ADDED]
         rows.append([
             f"`{task}`", f"{found['parameters']:,}", f"{found['plain_ms']:.1f}",
             *(f"{middle:.3f} [{low:.3f}, {high:.3f}]" for middle, low, high in ratios),
-            *(f"{found[way]['memory'] / 2**20:,.1f}" for way in ("plain", *WAYS)),
-            *([found[way]["waits"] or "none" for way in WAYS] if waits else []),
+            *(f"{found[way]['memory'] / 2**20:,.1f}" for way in WAYS),
+            *([found[way]["waits"] or "none" for way in ADDED] if waits else []),
         ])  # fmt: skip
-    titles = ["task", "parameters", "plain full step, ms", *(f"{way} / plain" for way in WAYS),
-              *(f"MiB, {way}" for way in ("plain", *WAYS)),
-              *(f"waits of the host, {way}" for way in WAYS if waits)]  # fmt: skip
+    titles = ["task", "parameters", "plain full step, ms", *(f"{way} / plain" for way in ADDED),
+              *(f"MiB, {way}" for way in WAYS),
+              *(f"waits of the host, {way}" for way in ADDED if waits)]  # fmt: skip
     return markdown(titles, rows)
 
 

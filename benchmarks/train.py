@@ -16,7 +16,7 @@ from benchmarks.arms import ARMS
 from benchmarks.memory import Memory
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
-from hybrid_predict.engine import HybridEngine
+from hybrid_predict import HybridEngine
 
 _CHECK_EVERY = 50
 

@@ -16,9 +16,9 @@ from benchmarks.gpu.shards import Shards
 from benchmarks.gpu.table import TABLES, done, path
 from benchmarks.tasks import Task
 from benchmarks.tasks.gpt import GPT_124M
+from hybrid_predict import ConfigError, UnsupportedSetupError
 from hybrid_predict.cli.options import integer
 from hybrid_predict.cli.program import Command, run_program
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.runtime import environment, write_json
 
 PROGRAM = "python -m benchmarks.gpu"

@@ -4,52 +4,36 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.step_cost import WAYS, Loop, memory, take_turns
+from benchmarks.measure import waits
+from benchmarks.step_cost import WAYS, TaskLoop, memory, times
 from benchmarks.tasks import Task
-from benchmarks.timing import waits
 
 
 def step_time(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
-    """Full steps with and without the plug-in, in alternating blocks of one process.
-
-    Args:
-        task: What is trained.
-        blocks: Blocks of each way.
-        length: Full steps of a block.
-
-    Returns:
-        What `step_cost.take_turns` does.
-    """
-    plain, loops = Loop(task, None), _loops(task)
-    for loop in (plain, *loops.values()):
-        loop.run(length)
-    found = take_turns(plain, loops, blocks, length)
+    """Time full steps with and without the plug-in; see `step_cost.times`."""
+    loops = {way: TaskLoop(task, options) for way, options in WAYS.items()}
+    found = times(loops, blocks, length)
     for loop in loops.values():
         loop.close()
     return found
 
 
 def memories(task: Task) -> dict[str, Any]:
-    """Bytes of twelve full steps, plain and with the plug-in, by name of the way."""
-    return {name: memory(task, options) for name, options in {"plain": None, **WAYS}.items()}
+    """Return the bytes of twelve full steps by way; see `step_cost.memory`."""
+    return {way: memory(task, way) for way in WAYS}
 
 
 def syncs(task: Task, steps: int = 64) -> dict[str, Any]:
-    """What first made the host wait for the device in so many full steps, None if nothing did.
-
-    Under ``torch.cuda.set_sync_debug_mode("error")``, after as many steps without it.
+    """Return what first made the host wait for the device, by way; None if nothing did.
 
     Args:
         task: What is trained.
-        steps: Full steps.
+        steps: Full steps to look at, after as many others.
     """
     found: dict[str, Any] = {}
-    for name, loop in {"plain": Loop(task, None), **_loops(task)}.items():
+    for way, options in WAYS.items():
+        loop = TaskLoop(task, options)
         loop.run(steps)
-        found[name] = waits(loop.step, steps)
+        found[way] = waits(loop.step, steps)
         loop.close()
     return found
-
-
-def _loops(task: Task) -> dict[str, Loop]:
-    return {name: Loop(task, options) for name, options in WAYS.items()}

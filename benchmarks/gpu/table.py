@@ -11,9 +11,9 @@ from typing import Any
 from benchmarks.arms import ARMS
 from benchmarks.gpu.quality import speedups
 from benchmarks.gpu.record import TARGET
-from benchmarks.step_cost import WAYS
+from benchmarks.step_cost import ADDED, WAYS
 from benchmarks.table import NONE, markdown, speedup_text
-from hybrid_predict.errors import ConfigError
+from hybrid_predict import ConfigError
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 Found = Mapping[str, Any]
@@ -53,7 +53,7 @@ def _machine(part: Found) -> str:
 def step_time(found: Found) -> str:
     """A full step with and without the plug-in."""
     rows = [["plain", f"{found['plain_ms']:.1f}", "1"]]
-    for way in WAYS:
+    for way in ADDED:
         low, high = found[way]["quartiles"]
         ratio = found[way]["ratio"]
         rows.append(
@@ -65,13 +65,13 @@ def step_time(found: Found) -> str:
 def memory(found: Found) -> str:
     """Peak of the allocator."""
     rows = [[way, f"{found[way] / 2**20:,.0f}", f"{found[way] / found['plain']:.3f}"]
-            for way in ("plain", *WAYS)]  # fmt: skip
+            for way in WAYS]  # fmt: skip
     return markdown(["way", "memory, MiB", "of plain training's"], rows)
 
 
 def sync(found: Found) -> str:
     """Waits of the host."""
-    rows = [[way, found[way] or "none"] for way in ("plain", *WAYS)]
+    rows = [[way, found[way] or "none"] for way in WAYS]
     return markdown(["way", "first wait of the host in steady state"], rows)
 
 

@@ -9,8 +9,8 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks.measure import without_advice
 from benchmarks.plan import TUNING, as_cell
-from benchmarks.quiet import without_advice
 from benchmarks.scale.cost import measure
 from benchmarks.scale.sizes import CASES
 from benchmarks.scale.study import Study

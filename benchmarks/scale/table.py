@@ -18,10 +18,9 @@ from benchmarks.scale.figures import Point, points
 from benchmarks.scale.sizes import CASES, PLAIN
 from benchmarks.table import NONE, markdown, speedup_text
 from benchmarks.tasks.gpt import GPT_124M
-from hybrid_predict.config import HybridConfig
+from hybrid_predict import HybridConfig, SpectralUpdate
 from hybrid_predict.demo.byte_gpt import ByteGPT
 from hybrid_predict.tensors import TorchBackend
-from hybrid_predict.updates import SpectralUpdate
 
 
 def blocks(rows: Iterable[Row], cost: Mapping[str, Any]) -> dict[str, Callable[[], str]]:

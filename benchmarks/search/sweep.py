@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
-from benchmarks.quiet import without_advice
+from benchmarks.measure import without_advice
 from benchmarks.run import code_digest
 from benchmarks.search.subjects import Subject
+from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditConfig, judge_audit, search
 from hybrid_predict.audit.bisection import level
 from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.searching import WAYS
 from hybrid_predict.audit.shared_runs import SharedRuns
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.runtime import Observer, finite, locked, quiet, writable_folder
 

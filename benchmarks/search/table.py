@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.table import NONE, markdown
+from hybrid_predict import HybridConfig
 from hybrid_predict.audit import AuditOutcome
 from hybrid_predict.audit.searching import FINDINGS, WAYS
 from hybrid_predict.audit.verdict import percent
-from hybrid_predict.config import HybridConfig
 from hybrid_predict.report.shared import mean_and_sd
 from hybrid_predict.runs.evidence import FULL, HYBRID, spread
 

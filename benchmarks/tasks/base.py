@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from benchmarks.tasks.schedules import SCHEDULES, Schedule
 from benchmarks.tasks.schedules import linear_schedule as linear_schedule
-from hybrid_predict.errors import ConfigError
+from hybrid_predict import ConfigError
 
 _LINEAR = "linear"
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from benchmarks.tasks.base import Recipe, Task, linear_schedule, seeded
 from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
 from benchmarks.tasks.text import TextTask
+from hybrid_predict import ConfigError
 from hybrid_predict.demo.byte_gpt import ByteGPT
 from hybrid_predict.demo.text import StdlibText
-from hybrid_predict.errors import ConfigError
 
 _VALIDATION_EVERY = 4
 _BASE_RATE = 0.004  # the best of the grid of the GPT's own task

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Recipe, Task, seeded
-from hybrid_predict.errors import MissingExtraError
+from hybrid_predict import MissingExtraError
 
 Batch = tuple[Tensor, Tensor]
 

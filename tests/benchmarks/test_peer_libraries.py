@@ -30,7 +30,7 @@ from peer_twins import (
 from benchmarks import optimizers
 from benchmarks.optimizers import Rates
 from benchmarks.peers import libraries
-from benchmarks.peers.soap_muon import SOAPMuon
+from benchmarks.peers.muon import SOAPMuon
 from benchmarks.tasks import TASKS
 from hybrid_predict import ConfigError, MissingExtraError
 from hybrid_predict.model.kinds import hidden_and_rest

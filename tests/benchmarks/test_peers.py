@@ -31,13 +31,10 @@ from peer_twins import (
 )
 from torch.optim import SGD, AdamW
 
-from benchmarks.peers.averaging import ema_readout
+from benchmarks.peers.around import EMANesterov, OuterMomentum, ema_readout, lookahead, snoo
 from benchmarks.peers.gpa import GPAAdamW
-from benchmarks.peers.muon import Muon
-from benchmarks.peers.nesterov import EMANesterov
-from benchmarks.peers.outer import OuterMomentum, lookahead, snoo
-from benchmarks.peers.schedule_free import schedule_free
-from benchmarks.peers.soap_muon import SOAPMuon
+from benchmarks.peers.libraries import schedule_free
+from benchmarks.peers.muon import Muon, SOAPMuon
 from hybrid_predict import (
     ConfigError,
     MissingExtraError,
