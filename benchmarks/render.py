@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import house
+from benchmarks import RESULTS, house
 from benchmarks import table as bench
 from benchmarks.clients import table as clients
 from benchmarks.figures import Summary
@@ -28,7 +28,6 @@ from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.runs.rows import Rows
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
 PAGES = tuple(
     page
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from benchmarks.clients.base import QUIET, Client
+from benchmarks.clients import QUIET, Client
 
 CELLS, GENES, PROGRAMS, BATCHES = 420, 120, 6, 2
 

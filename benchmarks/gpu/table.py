@@ -8,14 +8,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import ARMS
-from benchmarks.gpu.quality import speedups
+from benchmarks import RESULTS
+from benchmarks.arms import ARMS, PLAIN
 from benchmarks.gpu.record import TARGET
+from benchmarks.plan import number
 from benchmarks.step_cost import ADDED, WAYS
 from benchmarks.table import NONE, markdown, speedup_text
 from hybrid_predict import ConfigError
+from hybrid_predict.runs.evidence import Speedup, speedup
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 Found = Mapping[str, Any]
 
 
@@ -87,6 +88,22 @@ def quality(found: Found) -> str:
     titles = ["arm", "full steps", "predicted steps", "seconds", "final loss",
               "speedup at equal quality"]  # fmt: skip
     return markdown(titles, rows) + "\n\nOne seed: every difference is a hint."
+
+
+def speedups(rows: Sequence[Found]) -> dict[str, Speedup]:
+    """Return the speedup of every arm but the plain ones, of one run each.
+
+    Args:
+        rows: Rows of all plain arms, and of others.
+    """
+    plain = [row for name in PLAIN for row in rows if row["arm"] == name]
+    budgets = [row["full_steps"] for row in plain]
+    losses = [[number(row["loss"])] for row in plain]
+    return {
+        row["arm"]: speedup(budgets, losses, [number(row["loss"])], [row["full_steps"]])
+        for row in rows
+        if row["arm"] not in PLAIN
+    }
 
 
 def record(found: Found) -> str:

@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, final
 
 import lightning.pytorch as pl  # noqa: TID253
@@ -15,12 +14,11 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
+from benchmarks import RESULTS
 from benchmarks.clients import client
 from benchmarks.optimizers import Rates, adamw
 from benchmarks.tasks import TASKS, Task
 from hybrid_predict.audit import AuditArm, AuditConfig
-
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 METRIC = "val_loss"
 
