@@ -115,9 +115,9 @@ def _table(options: Any) -> int:
     blocks: dict[str, Callable[[], str]] = {}
     for file in options.files:
         with _reading(file):
-            made = table.blocks(_load(file))
-        # Bound here: a block is made only when it is asked for.
-        blocks.update({name: partial(_made, file, make) for name, make in made.items()})
+            texts = table.blocks(_load(file))
+        # Bound here: a block is texts only when it is asked for.
+        blocks.update({name: partial(_made, file, make) for name, make in texts.items()})
     for page in options.write:
         _fill(page, blocks)
     for name, make in {} if options.write else blocks.items():
@@ -171,8 +171,8 @@ def _merge_options(add: Any) -> None:
 
 def _merge(options: Any) -> int:
     with _reading(options.file):
-        found = merged(_load(options.file), [_load(name) for name in options.others])
-    print(f"{write_json(found, Path(options.file))}: {len(found['runs'])} runs")
+        results = merged(_load(options.file), [_load(name) for name in options.others])
+    print(f"{write_json(results, Path(options.file))}: {len(results['runs'])} runs")
     return 0
 
 

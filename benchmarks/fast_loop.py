@@ -197,12 +197,12 @@ def main() -> None:
         "--output", type=Path, default=RESULTS / "fast_loop.json", help="results file"
     )
     asked = parser.parse_args()
-    found = json.loads(asked.output.read_text()) if asked.output.exists() else {}
+    results = json.loads(asked.output.read_text()) if asked.output.exists() else {}
     torch.set_num_threads(1)
     size = Size(width=256, batch=1024) if asked.device == "cuda" else Size()
     measured = measure(asked.device, size)
-    found[asked.device] = {"environment": environment(), **measured}
-    write_json(found, asked.output)
+    results[asked.device] = {"environment": environment(), **measured}
+    write_json(results, asked.output)
 
 
 if __name__ == "__main__":

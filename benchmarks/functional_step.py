@@ -96,10 +96,10 @@ def measure(width: int, batch: int, blocks: int, length: int) -> dict[str, Any]:
     """Processor time of a step, over that of AdamW, in alternating blocks."""
     x = jax.random.normal(jax.random.key(1), (batch, width))
     y = jnp.arange(batch) % 10
-    found = loops(width, 10 * length * (blocks + 2))
-    rounds = [{name: _block(run, x, y, length) for name, run in found.items()}
+    by_name = loops(width, 10 * length * (blocks + 2))
+    rounds = [{name: _block(run, x, y, length) for name, run in by_name.items()}
               for _ in range(blocks + 1)][1:]  # fmt: skip
-    rows = {name: middle([each[name] / each["adamw"] for each in rounds]) for name in found}
+    rows = {name: middle([each[name] / each["adamw"] for each in rounds]) for name in by_name}
     milliseconds = 1e3 * statistics.median(each["adamw"] for each in rounds)
     return {"width": width, "batch": batch, "adamw_ms": milliseconds, "loops": rows}
 

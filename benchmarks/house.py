@@ -9,9 +9,12 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
+import shutil
 import subprocess
+import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import resolve_name
 from io import BytesIO
@@ -21,7 +24,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import hybrid_predict
-from benchmarks.footprint import closures, installed, package, steps
 
 PACKAGE = "hybrid_predict"
 
@@ -85,25 +87,25 @@ def folders(names: Iterable[str]) -> set[str]:
 
     A public name belongs to the folder that defines it; the bare package counts as ``PACKAGE``.
     """
-    found = set()
+    names_of_folders = set()
     for name in names:
         first, _, rest = name.partition(".")
         if first == PACKAGE:
             public = getattr(hybrid_predict, rest) if rest in hybrid_predict.__all__ else None
             place = getattr(public, "__module__", name).split(".")
-            found.add(place[1] if len(place) > 1 else PACKAGE)
-    return found
+            names_of_folders.add(place[1] if len(place) > 1 else PACKAGE)
+    return names_of_folders
 
 
 def sources(root: Path) -> dict[str, list[Path]]:
     """Return the source files of the package by folder; files outside folders are ``(root)``."""
-    found: dict[str, list[Path]] = {}
+    by_folder: dict[str, list[Path]] = {}
     for top in (PACKAGE, "integrations"):
         for path in sorted((root / top).rglob("*.py")):
             inside = path.relative_to(root / top).parts
             folder = top if top != PACKAGE else inside[0] if len(inside) > 1 else "(root)"
-            found.setdefault(folder, []).append(path)
-    return found
+            by_folder.setdefault(folder, []).append(path)
+    return by_folder
 
 
 def count(paths: Iterable[Path]) -> dict[str, int]:
@@ -137,11 +139,72 @@ def parts(root: Path) -> dict[str, list[Path]]:
     }
 
 
+ENTRIES = ("hybrid_predict", "hybrid_predict.engine", "hybrid_predict.integrations.lightning",
+           "hybrid_predict.cli", "hybrid_predict.audit")  # fmt: skip
+"""Modules whose import is measured; the third is what ``HybridPredict`` loads."""
+
+_CLOSURE = """
+import json, sys, {0}
+modules = [m for n, m in sys.modules.items() if n.split('.')[0] == 'hybrid_predict' and m.__file__]
+lines = sum(len(open(m.__file__, encoding='utf-8').read().splitlines()) for m in modules)
+print(json.dumps({{'modules': len(modules), 'lines': lines, 'file': {0}.__file__}}))
+"""
+
+
+@contextmanager
+def package(root: Path) -> Iterator[Path]:
+    """Yield a temporary folder with the package of a checkout, laid out as it is installed."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder, "hybrid_predict")
+        shutil.copytree(root / "hybrid_predict", place)
+        shutil.copytree(root / "integrations", place / "integrations", dirs_exist_ok=True)
+        yield Path(folder)
+
+
+def closures(folder: Path) -> dict[str, dict[str, int]]:
+    """Return the number and the lines of the package's modules that each of ENTRIES loads."""
+    return {name: _closure(name, folder) for name in ENTRIES}
+
+
+def _closure(name: str, folder: Path) -> dict[str, int]:
+    loaded = _run(folder, "-c", _CLOSURE.format(name))
+    if not (file := loaded.pop("file")).startswith(str(folder)):
+        raise RuntimeError(f"{name} was imported from {file}, not from the checkout")
+    return loaded
+
+
+def steps(folders: Sequence[Path], rounds: int = 3) -> list[dict[str, Any]]:
+    """Return what :mod:`benchmarks.traced_step` finds about the package in each folder.
+
+    The folders take turns, and the least of each time is returned, since other work on the machine
+    makes times longer, not shorter.
+    """
+    runs = [[_run(f, "-m", "benchmarks.traced_step") for f in folders] for _ in range(rounds)]
+    results = []
+    for column in zip(*runs, strict=True):
+        times = [run["microseconds"] for run in column]
+        least = {name: min(each[name] for each in times) for name in times[0]}
+        results.append({**column[0], "microseconds": least})
+    return results
+
+
+def _run(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run Python with the package in a folder, and return what it prints as JSON."""
+    places = os.pathsep.join((str(folder), str(Path(__file__).parents[1])))
+    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True,
+    ).stdout  # fmt: skip
+    results: dict[str, Any] = json.loads(printed)
+    return results
+
+
 def measure(root: Path) -> dict[str, Any]:
-    """Measure a checkout: sizes by folder and by part, imports between folders, dependencies."""
-    found = sources(root)
+    """Measure a checkout: sizes by folder and by part, and imports between folders."""
+    by_folder = sources(root)
     arrows = {}
-    for folder, paths in found.items():
+    for folder, paths in by_folder.items():
         names = [
             name
             for path in paths
@@ -151,10 +214,9 @@ def measure(root: Path) -> dict[str, Any]:
         ]
         arrows[folder] = sorted(folders(names) - {folder})
     return {
-        "folders": {folder: count(paths) for folder, paths in found.items()},
+        "folders": {folder: count(paths) for folder, paths in by_folder.items()},
         "parts": {part: count(paths) for part, paths in parts(root).items()},
-        "total": count(path for paths in found.values() for path in paths),
-        "installed": installed(root),
+        "total": count(path for paths in by_folder.values() for path in paths),
         "imports": arrows,
         "arrows": sum(map(len, arrows.values())),
     }
@@ -194,7 +256,7 @@ def _figures(state: dict[str, Any]) -> Iterator[tuple[str, float]]:
     """Yield the figures of the table, by name."""
     for part, counted in state["parts"].items():
         yield from ((f"{what}, {part}", counted[what]) for what in ("files", "lines", "classes"))
-    total, added, traced = state["total"], state["installed"], state["step"]
+    total, traced = state["total"], state["step"]
     yield "longest file, lines in the package", total["longest_file"]
     yield "longest function, lines in the package", total["longest_function"]
     yield "longest line, characters in the package", total["longest_line"]
@@ -212,9 +274,6 @@ def _figures(state: dict[str, Any]) -> Iterator[tuple[str, float]]:
             f"microseconds that the plug-in adds to a full step, {what}",
             (state["microseconds"][way]),
         )
-    yield "packages that `pip install .` adds", len(added["packages"])
-    yield "MiB of their files", added["mib"]
-    yield "MiB of their files without torch's", added["mib_without_torch"]
 
 
 def main() -> None:

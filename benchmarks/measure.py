@@ -96,7 +96,7 @@ def take_turns(loops: Mapping[str, Loop], blocks: int, length: int) -> Rounds:
 
 def ratio(rounds: Rounds, name: str, base: str) -> dict[str, Any]:
     """Return the median over blocks of one loop's time over another's, and its quartiles."""
-    return middle([found[name] / found[base] for found in rounds])
+    return middle([seconds[name] / seconds[base] for seconds in rounds])
 
 
 def middle(ratios: Sequence[float]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def middle(ratios: Sequence[float]) -> dict[str, Any]:
 
 def milliseconds(rounds: Rounds, name: str, length: int) -> float:
     """Return the median milliseconds of a full step of a loop whose blocks have ``length``."""
-    return 1e3 * statistics.median(found[name] for found in rounds) / length
+    return 1e3 * statistics.median(seconds[name] for seconds in rounds) / length
 
 
 def waits(step: Callable[[], object], steps: int) -> str | None:

@@ -54,7 +54,7 @@ class TaskLoop(Loop):
 
     def traffic(self) -> dict[str, float]:
         """Return the bytes that a full step reads and writes, by kind of operation; mean of two."""
-        return {kind: found / 2 for kind, found in traffic(lambda: self.run(2)).items()}
+        return {kind: bytes_ / 2 for kind, bytes_ in traffic(lambda: self.run(2)).items()}
 
     def followed(self) -> int:
         """Return the number of parameters that are corrected or predicted."""
@@ -89,7 +89,7 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
         synchronisation, None if there is none.
     """
     loops = {way: TaskLoop(task, options) for way, options in WAYS.items()}
-    found = {
+    results = {
         "parameters": sum(p.numel() for p in loops["plain"].model.parameters()),
         **times(loops, blocks, length),
         "blocks": blocks,
@@ -101,13 +101,13 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     for way in ADDED:
         loop = loops[way]
         added = {kind: bytes_ - least[kind] for kind, bytes_ in loop.traffic().items()}
-        found[way]["traffic"] = {kind: n / loop.followed() for kind, n in added.items()}
+        results[way]["traffic"] = {kind: n / loop.followed() for kind, n in added.items()}
         if loop.device.type == "cuda":
-            found[way]["waits"] = waits(loop.step, length)
+            results[way]["waits"] = waits(loop.step, length)
         loop.close()
     for way in WAYS:
-        found[way]["memory"] = memory(task, way)
-    return found
+        results[way]["memory"] = memory(task, way)
+    return results
 
 
 def times(loops: dict[str, TaskLoop], blocks: int, length: int) -> dict[str, Any]:

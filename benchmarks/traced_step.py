@@ -231,9 +231,9 @@ def added(rounds: int = 40, length: int = 50) -> dict[str, Any]:
         loop.seconds(WARM)
     blocks = [[loop.seconds(length) for loop in (plain, *loops.values())] for _ in range(rounds)]
     least, *others = (1e6 * min(column) / length for column in zip(*blocks, strict=True))
-    found = {"plain": least, **dict(zip(loops, (each - least for each in others), strict=True))}
+    times = {"plain": least, **dict(zip(loops, (each - least for each in others), strict=True))}
     return {
-        **{way: round(time, 1) for way, time in found.items()},
+        **{way: round(time, 1) for way, time in times.items()},
         "ticks": loops["predicted"].step(),
     }
 

@@ -110,10 +110,10 @@ def measure(mechanism: str, size: str, history: str) -> dict[str, Any]:
     loops = {"alone": Updates(None, size), mechanism: Updates(mechanism, size, history)}
     alone, more = loops.values()
     rounds = take_turns(loops, ROUNDS[size], LENGTH)
-    added = [found[mechanism] - found["alone"] for found in rounds]
+    added = [results[mechanism] - results["alone"] for results in rounds]
     per_step, least = 1e9 / LENGTH / alone.parameters, alone.passes()
     assert more.engine is not None
-    found = {
+    results = {
         "mechanism": mechanism,
         "history": history,
         "parameters": alone.parameters,
@@ -125,7 +125,7 @@ def measure(mechanism: str, size: str, history: str) -> dict[str, Any]:
         "copy_ms_per_million_parameters": 1e9 * more.copy_seconds() / more.parameters,
     }
     more.close()
-    return found
+    return results
 
 
 def main() -> dict[str, Any]:

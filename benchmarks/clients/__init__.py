@@ -85,5 +85,5 @@ class Client(ABC):
 
 def client(name: str) -> Client:
     """Return a client by name."""
-    found: Client = import_module(f"benchmarks.clients.{CLIENTS[name]}").CLIENT
-    return found
+    chosen: Client = import_module(f"benchmarks.clients.{CLIENTS[name]}").CLIENT
+    return chosen

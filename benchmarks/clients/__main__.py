@@ -45,24 +45,24 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
         path: Results file; finished seeds in it are kept.
         anew: Whether to train finished seeds of these clients again.
     """
-    found: dict[str, Any] = {"schema": SCHEMA, "environment": {}, "clients": {}, "rows": []}
+    results: dict[str, Any] = {"schema": SCHEMA, "environment": {}, "clients": {}, "rows": []}
     if path.exists():
-        found = json.loads(path.read_text("utf-8"))
+        results = json.loads(path.read_text("utf-8"))
     if anew:
-        found["rows"] = [row for row in found["rows"] if row["client"] not in names]
+        results["rows"] = [row for row in results["rows"] if row["client"] not in names]
     for seed in range(seeds):
         for name in names:
-            if any((row["client"], row["seed"]) == (name, seed) for row in found["rows"]):
+            if any((row["client"], row["seed"]) == (name, seed) for row in results["rows"]):
                 continue
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-                told, rows = pool.submit(train_seed, name, seed).result()
-            found["environment"] = environment()
-            found["clients"][name] = told
-            found["rows"] += rows
-            write_json(found, path)
+                description, rows = pool.submit(train_seed, name, seed).result()
+            results["environment"] = environment()
+            results["clients"][name] = description
+            results["rows"] += rows
+            write_json(results, path)
             for row in rows:
                 print(json.dumps(row), flush=True)
-    return found
+    return results
 
 
 def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
@@ -84,15 +84,15 @@ def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any]
     length = max(1, round(share * chosen.length))
     _trained(chosen, "hybrid", seed, max(1, length // 20))
     order = list(ARMS)[:: -1 if seed % 2 else 1]
-    found = {}
+    by_arm = {}
     for arm in order:
         whole = length if arm != "short" else max(1, round(SHORT * length))
-        found[arm] = _trained(chosen, arm, seed, whole)
+        by_arm[arm] = _trained(chosen, arm, seed, whole)
     shared = {"client": name, "seed": seed, "torch": torch.__version__}
-    for arm, row in found.items():
-        row["ratio"] = row["seconds"] / found["full"]["seconds"]
+    for arm, row in by_arm.items():
+        row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
         row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
-    return chosen.to_dict(), [{**shared, "arm": arm, **found[arm]} for arm in ARMS]
+    return chosen.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in ARMS]
 
 
 def quiet() -> None:

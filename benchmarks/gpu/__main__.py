@@ -48,10 +48,10 @@ def main(argv: list[str] | None = None) -> int:
 def step_time(task: Task, options: Any) -> dict[str, Any]:
     """Time full steps with and without the plug-in; see `step_cost.times`."""
     loops = {way: TaskLoop(task, arguments) for way, arguments in WAYS.items()}
-    found = times(loops, *((2, 2) if options.toy else (12, 16)))
+    results = times(loops, *((2, 2) if options.toy else (12, 16)))
     for loop in loops.values():
         loop.close()
-    return found
+    return results
 
 
 def memories(task: Task, options: Any) -> dict[str, Any]:
@@ -72,13 +72,13 @@ def syncs(task: Task, options: Any, steps: int = 64) -> dict[str, Any]:
     """
     if not torch.cuda.is_available():
         raise UnsupportedSetupError(PROGRAM, "a CUDA device", "none", "A CPU never waits for one.")
-    found: dict[str, Any] = {}
+    messages: dict[str, Any] = {}
     for way, arguments in WAYS.items():
         loop = TaskLoop(task, arguments)
         loop.run(steps)
-        found[way] = waits(loop.step, steps)
+        messages[way] = waits(loop.step, steps)
         loop.close()
-    return found
+    return messages
 
 
 def _measure(
@@ -117,8 +117,8 @@ def quality(task: Task, known: Sequence[Mapping[str, Any]]) -> Iterator[dict[str
             task.name, "default-decay", name, 0, task.recipe.learning_rate,
             4.0 if name == "muon" else 1.0, True, task.steps, recipe_digest(task, ARMS[name]),
         )  # fmt: skip
-        found = next((r for r in known if (r["arm"], r["recipe"]) == (name, cell.recipe)), None)
-        yield dict(found or to_row(cell, {**train(cell, task), "code": code_digest(name)}))
+        earlier = next((r for r in known if (r["arm"], r["recipe"]) == (name, cell.recipe)), None)
+        yield dict(earlier or to_row(cell, {**train(cell, task), "code": code_digest(name)}))
 
 
 def _run_record(options: Any) -> int:
@@ -166,11 +166,11 @@ def _origin(options: Any) -> dict[str, Any]:
     return {"toy": options.toy, "environment": environment()}
 
 
-def _report(name: str, found: dict[str, Any], options: Any) -> int:
+def _report(name: str, results: dict[str, Any], options: Any) -> int:
     """Print the table, and write the results file; toys only where it is named."""
-    print(TABLES[name](found))
+    print(TABLES[name](results))
     if file := _file(name, options):
-        print(f"\nResults: {write_json(found, file)}")
+        print(f"\nResults: {write_json(results, file)}")
     return 0
 
 

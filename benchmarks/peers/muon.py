@@ -130,7 +130,7 @@ class Muon(MatrixOptimizer):
         values = (lr, weight_decay, momentum, nesterov, ns_steps, adjust_lr_fn)
         defaults: dict[str, Any] = dict(zip(_INNER, values, strict=True))
         super().__init__(params, defaults)
-        # torch's own class is the one that knows which hyperparameters it accepts.
+        # torch's more class is the one that knows which hyperparameters it accepts.
         torch.optim.Muon([torch.zeros(1, 1)], **defaults)
 
     def _update(self) -> None:
@@ -205,8 +205,8 @@ class SOAPMuon(MatrixOptimizer):
             raise ConfigError("beta", "a number in [0, 1)", beta)
         if not isinstance(every, int) or every < 1:
             raise ConfigError("every", "an integer, at least 1", every)
-        own = {"momentum": momentum, "beta": beta, "every": every, "eps": eps}
-        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **own})
+        more = {"momentum": momentum, "beta": beta, "every": every, "eps": eps}
+        super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **more})
 
     def _update(self) -> None:
         for group in self.param_groups:

@@ -229,17 +229,17 @@ def measure(
     """
     for width in widths:
         for count in rows:
-            found = _timed(width, count, blocks, max(2, 512 // width))
-            report(found)
-            yield found
+            row = _timed(width, count, blocks, max(2, 512 // width))
+            report(row)
+            yield row
 
 
 def _timed(width: int, rows: int, blocks: int, length: int) -> dict[str, Any]:
     task = sized(width, rows)
     loops = {name: TaskLoop(task, options, build) for name, (options, build) in LOOPS.items()}
-    found = {"rows": rows, **dimensions(task), **times(loops, blocks, length)}
+    row = {"rows": rows, **dimensions(task), **times(loops, blocks, length)}
     for name, loop in loops.items():
         if name != "plain":
-            found[name]["counted"] = loop.engine and loop.engine.ledger.correction_share
+            row[name]["counted"] = loop.engine and loop.engine.ledger.correction_share
         loop.close()
-    return found
+    return row

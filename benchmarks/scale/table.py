@@ -78,21 +78,21 @@ def points(rows: Iterable[Row]) -> list[Point]:
 
 
 def _point(runs: Mapping[tuple[int, int, str], Runs], width: int, steps: int, arm: str) -> Point:
-    found = list(runs[width, steps, arm].values())
-    full_steps = statistics.fmean(row["full_steps"] for row in found)
-    first: Mapping[str, Any] = found[0]
+    group = list(runs[width, steps, arm].values())
+    full_steps = statistics.fmean(row["full_steps"] for row in group)
+    first: Mapping[str, Any] = group[0]
     return Point(
         width=width,
         steps=steps,
         arm=arm,
         parameters=first["parameters"],
         full_steps=full_steps,
-        predicted_steps=statistics.fmean(row["predicted_steps"] for row in found),
+        predicted_steps=statistics.fmean(row["predicted_steps"] for row in group),
         tokens=full_steps * first["tokens"] / first["parameters"],
-        loss=statistics.fmean(number(row["loss"]) for row in found),
+        loss=statistics.fmean(number(row["loss"]) for row in group),
         rate=first["rate"],
         hidden=first["hidden"],
-        seeds=len(found),
+        seeds=len(group),
         speedup=None if arm == PLAIN else _speedup(runs, width, steps, arm),
     )
 
@@ -105,15 +105,15 @@ def _speedup(
              if (w, name) == (width, PLAIN)}  # fmt: skip
     budget = ARMS[arm].full_steps(steps)
     needed = [plain.get(length, {}) for length in (budget, steps, 2 * steps)]
-    own = runs[width, steps, arm]
-    seeds = sorted(set(own).intersection(*needed))
+    group = runs[width, steps, arm]
+    seeds = sorted(set(group).intersection(*needed))
     if not seeds:
         return None
     curve = {t: by_seed for t, by_seed in plain.items() if by_seed.keys() >= set(seeds)}
-    losses = [number(own[seed]["loss"]) for seed in seeds]
+    losses = [number(group[seed]["loss"]) for seed in seeds]
     # A run that diverged early has not saved the rest of its steps.
     least = [0 if math.isfinite(loss) else budget for loss in losses]
-    costs = [max(own[seed]["full_steps"], n) for seed, n in zip(seeds, least, strict=True)]
+    costs = [max(group[seed]["full_steps"], n) for seed, n in zip(seeds, least, strict=True)]
     known = [[number(by_seed[seed]["loss"]) for seed in seeds] for by_seed in curve.values()]
     return speedup(list(curve), known, losses, costs)
 
@@ -137,13 +137,13 @@ def blocks(rows: Iterable[Row], cost: Mapping[str, Any]) -> dict[str, Callable[[
 
 def source(rows: list[Row]) -> str:
     """How many runs there are, and which cases are not done."""
-    found = {(p.width, p.steps, p.arm) for p in points(rows) if p.speedup is not None}
+    compared = {(p.width, p.steps, p.arm) for p in points(rows) if p.speedup is not None}
     cases = {(case.width, case.steps): case.arms for case in CASES}
     missing = [
         f"width {width} at T = {steps:,}"
         + (f" ({', '.join(left)})" if len(left) < len(arms) else "")
         for (width, steps), arms in cases.items()
-        if (left := [arm for arm in arms if (width, steps, arm) not in found])
+        if (left := [arm for arm in arms if (width, steps, arm) not in compared])
     ]
     trials = sum(row["setting"] == TUNING for row in rows)
     codes = len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})
@@ -230,9 +230,9 @@ def share(model: ByteGPT | GPT2, tokens: int) -> float:
     return SpectralUpdate().operations(matrices, TorchBackend(), None) / (6 * weights * tokens)
 
 
-def _ratio(found: Mapping[str, Any]) -> str:
-    low, high = found["quartiles"]
-    return f"{found['ratio']:.2f} [{low:.2f}, {high:.2f}]"
+def _ratio(cost: Mapping[str, Any]) -> str:
+    low, high = cost["quartiles"]
+    return f"{cost['ratio']:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _loss(point: Point) -> str:

@@ -79,11 +79,11 @@ def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any
         ]
     used = _Told(config)
     with without_advice():
-        found = search(chosen.make_run, config, place, observer=used, source=source)
+        searched = search(chosen.make_run, config, place, observer=used, source=source)
     if used.trained:
         raise ConfigError("folder", "a search that finds all of its runs", used.trained)
     each = level(config.alpha, len(config.speedups), len(WAYS))
-    answer = {name: found.results[name] for name in ("tried", "best", "line")}
+    answer = {name: searched.results[name] for name in ("tried", "best", "line")}
     plain: dict[str, Any] = finite(
         {
             "subject": source,
@@ -106,13 +106,15 @@ def judged(rows: Iterable[Row], config: AuditConfig, each: float) -> list[dict[s
         config: The search's.
         each: The level of every test.
     """
-    found = {(row["arm"], row["speedup"], row["seed"]): row for row in rows}
+    by_run = {(row["arm"], row["speedup"], row["seed"]): row for row in rows}
     first, verdicts = config.speedups[0], []
     for arm in WAYS:
         for speedup in config.speedups:
             seeds = [
                 paired(
-                    found[FULL, first, seed], found[SHORT, speedup, seed], found[arm, speedup, seed]
+                    by_run[FULL, first, seed],
+                    by_run[SHORT, speedup, seed],
+                    by_run[arm, speedup, seed],
                 )
                 for seed in range(config.seeds)
             ]
@@ -167,15 +169,15 @@ def main() -> None:
     for name in asked.names or SUBJECTS:
         chosen = subject(name)
         config = chosen.config(asked.seeds, asked.speedups)
-        found = compare(chosen, config, asked.output_dir / name)
-        write_json(_with(asked.output, name, found), asked.output)
-        print(f"{name}: {found['search']['line']}", flush=True)
+        results = compare(chosen, config, asked.output_dir / name)
+        write_json(_with(asked.output, name, results), asked.output)
+        print(f"{name}: {results['search']['line']}", flush=True)
 
 
-def _with(path: Path, name: str, found: dict[str, Any]) -> dict[str, Any]:
+def _with(path: Path, name: str, results: dict[str, Any]) -> dict[str, Any]:
     """What the file holds, with one subject more or anew."""
     before = json.loads(path.read_text("utf-8"))["subjects"] if path.exists() else {}
-    order = {**before, name: {**found, "environment": environment()}}
+    order = {**before, name: {**results, "environment": environment()}}
     subjects = {key: order[key] for key in SUBJECTS if key in order}
     return {"schema": SCHEMA, "subjects": subjects}
 

@@ -57,13 +57,13 @@ class TaskSubject(Subject):
     @cached_property
     def rate(self) -> float:
         """The rate that the benchmark's grid chose for plain training of the whole length."""
-        found = {
+        rates = {
             float(row["rate"])
             for path in sorted(RESULTS.glob("bench-*.json"))
             for row in json.loads(path.read_text())["runs"]
             if (row["task"], row["setting"], row["arm"]) == (self._task.name, "tuned", "plain")
         }
-        (rate,) = found
+        (rate,) = rates
         return rate
 
     def make_run(self, arm: AuditArm) -> Any:
@@ -107,9 +107,9 @@ class ChempropSubject(Subject):
 
     def to_dict(self) -> dict[str, Any]:
         """What the client says of itself."""
-        told = self._client.to_dict()
-        title = f"{told['package']} {told['version']}: {told['trains']}, {EPOCHS} epochs"
-        return {"title": title, "metric": told["metric"], "client": {**told, "length": EPOCHS}}
+        about = self._client.to_dict()
+        title = f"{about['package']} {about['version']}: {about['trains']}, {EPOCHS} epochs"
+        return {"title": title, "metric": about["metric"], "client": {**about, "length": EPOCHS}}
 
 
 @final

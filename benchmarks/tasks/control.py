@@ -126,12 +126,12 @@ def advantages(
         A, shape [T, N].
     """
     surprise = rewards + discount * (1 - fell) * after - values
-    found = torch.zeros_like(surprise)
+    gains = torch.zeros_like(surprise)
     running = torch.zeros_like(surprise[0])
     for t in reversed(range(len(surprise))):
         running = surprise[t] + discount * trace * (1 - ended[t]) * running
-        found[t] = running
-    return found
+        gains[t] = running
+    return gains
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,8 +24,8 @@ def package_text(max_bytes: int, device: torch.device) -> StdlibText:
         device: Where the bytes are put.
     """
     root = Path(torch.__file__).parents[1]
-    found = read_source(root, root.rglob("*.py"), max_bytes)
-    return replace(found, train=found.train.to(device), val=found.val.to(device))
+    text = read_source(root, root.rglob("*.py"), max_bytes)
+    return replace(text, train=text.train.to(device), val=text.val.to(device))
 
 
 @dataclass(frozen=True, kw_only=True)
