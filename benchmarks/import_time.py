@@ -59,10 +59,10 @@ def on_a_terminal(arguments: list[str], folder: str) -> tuple[float, float]:
     first = 0.0
     while True:
         try:
-            found = os.read(reader, 65_536)
+            output = os.read(reader, 65_536)
         except OSError:  # Linux: the other end is closed
-            found = b""
-        if not found:
+            output = b""
+        if not output:
             break
         first = first or perf_counter() - started
     process.wait()

@@ -60,8 +60,8 @@ def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
     """Draw the curve of plain training, and the arms with and without predicted steps."""
     ours = [((arm,), label, color, "none") for arm, (label, color) in _OURS.items()]
     for arms, label, color, style in ((PLAIN, "plain", _PLAIN, "-"), *ours):
-        found = [summary.figures(task, setting, arm) for arm in arms]
-        known = [f for f in found if f is not None and f.loss["mean"] is not None]
+        figures = [summary.figures(task, setting, arm) for arm in arms]
+        known = [f for f in figures if f is not None and f.loss["mean"] is not None]
         if not known:
             continue
         axes.errorbar(
@@ -86,15 +86,15 @@ def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[
     """Draw the speedup of each arm with its interval over seeds, one line per arm."""
     axes.axvline(1.0, color=_PLAIN, linewidth=1)
     for row, arm in enumerate(arms):
-        found = summary.figures(task, setting, arm)
-        if found is None or found.speedup is None:
+        figures = summary.figures(task, setting, arm)
+        if figures is None or figures.speedup is None:
             continue
-        value, low, high = found.speedup.value, found.speedup.low, found.speedup.high
+        value, low, high = figures.speedup.value, figures.speedup.low, figures.speedup.high
         color = _OURS[arm][1] if arm in _OURS else _OTHER
         axes.plot([low or value, high or value], [row, row], color=color, linewidth=2)
         axes.plot([value], [row], color=color, marker="o")
-        if found.speedup.bound:
-            axes.annotate(found.speedup.bound, (value, row), xytext=(7, 0),
+        if figures.speedup.bound:
+            axes.annotate(figures.speedup.bound, (value, row), xytext=(7, 0),
                           textcoords="offset points", va="center")  # fmt: skip
     axes.set(xlabel="speedup at equal quality", ylim=(len(arms) - 0.5, -0.5))
     _tidy(axes)
