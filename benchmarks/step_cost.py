@@ -12,9 +12,9 @@ from benchmarks.memory import Memory
 from benchmarks.optimizers import Build, Rates
 from benchmarks.peers.around import AroundOptimizers
 from benchmarks.tasks import Recipe, Task
+from benchmarks.traffic import traffic
 from benchmarks.train import warm
 from hybrid_predict import MomentumPredictor
-from hybrid_predict.torch.cost import traffic
 
 _DRIFT = {"hidden": MomentumPredictor(gated=False)}
 WAYS: dict[str, dict[str, Any] | None] = {

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from benchmarks.measure import Loop, middle, take_turns
 from benchmarks.memory import held
+from benchmarks.traffic import traffic
 from hybrid_predict import MomentumPredictor
 from hybrid_predict.config import HISTORY_DTYPES
-from hybrid_predict.torch.cost import traffic
 
 SIZES = {"1M": (4, 144), "10M": (6, 384)}
 """Blocks and width of a stack of matrices, by its approximate number of parameters."""
