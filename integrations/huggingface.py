@@ -77,8 +77,7 @@ class HybridPredictCallback(TrainerCallback):
         config: HybridConfig | Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        given = {"speedup": speedup, **fields}
-        self.config = configuration(config, {k: v for k, v in given.items() if v is not None})
+        self.config = configuration(config, speedup=speedup, **fields)
         if self.config.total_steps is not None:
             remedy = "Set TrainingArguments(max_steps=...) or num_train_epochs."
             expected = "None, because the Trainer determines it"

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 KEY = "hybrid_predict"
 """Key of the callback's state in a checkpoint."""
 
-
 _ENTRIES = {"clock": dict, "history": dict, "random": list}
 
 
@@ -39,27 +38,18 @@ def check_saved(saved: Any) -> None:
             raise damaged(f"steps of the Trainer to be at most {most}", steps)
 
 
-def saved_ledger(saved: Any) -> SavingsLedger:
-    """Return the ledger of a state.
+def saved_results(saved: Any) -> tuple[SavingsLedger, RunHistory]:
+    """Return ledger and history of the callback's state in a checkpoint.
 
     Raises:
         CheckpointError: If the state is damaged.
     """
     check_saved(saved)
     with reading("ledger"):
-        return SavingsLedger.from_dict(saved["engine"]["ledger"])
-
-
-def saved_history(saved: Any) -> RunHistory:
-    """Return the history of a state.
-
-    Raises:
-        CheckpointError: If the state is damaged.
-    """
-    check_saved(saved)
+        ledger = SavingsLedger.from_dict(saved["engine"]["ledger"])
     history = RunHistory()
     history.load_state_dict(saved["history"])
-    return history
+    return ledger, history
 
 
 def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
@@ -74,12 +64,8 @@ def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) ->
         iter(loop._data_fetcher)
 
 
-def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+def refuse(trainer: pl.Trainer) -> None:
     """Raise an error for set-ups that are not supported.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: The module to train.
 
     Raises:
         UnsupportedSetupError: If the set-up is not supported.

@@ -218,13 +218,15 @@ def same_rates(make: Callable[[], Net], hybrid: Run, **kwargs: Any) -> bool:
     return all(plain.rates[step] == rate for step, rate in hybrid.model.rates.items())
 
 
-def refuses(error: type[Exception], words: str, model: Net | None = None, **kwargs: Any) -> None:
-    """Assert that training with the plug-in is refused in these words."""
+def refuses(error: type[Exception], words: str, model: Net | None = None, **kwargs: Any) -> str:
+    """Assert that training with the plug-in is refused in these words; return the outcome."""
     with pytest.raises(error, match=words):
         train(model, **kwargs)
+    return f"refused: `{error.__name__}`"
 
 
-def fails_without_us(error: type[Exception], words: str, model: Net, **kwargs: Any) -> None:
-    """Assert that torch or Lightning itself refuses the set-up."""
+def fails_without_us(error: type[Exception], words: str, model: Net, **kwargs: Any) -> str:
+    """Assert that torch or Lightning itself refuses the set-up; return the outcome."""
     with pytest.raises(error, match=words):
         fit([], model, **{"max_steps": 2, **kwargs})
+    return "not applicable"

@@ -161,17 +161,13 @@ def test_without_a_counter_that_it_needs_nothing_is_predicted(
     assert callback.ledger.corrected_steps > 0
 
 
-@pytest.mark.parametrize("path", ["fit_loop.epoch_loop", "fit_loop"])
-def test_private_counters_are_looked_for(path: str) -> None:
+def test_private_counters_are_looked_for() -> None:
     trainer, _ = fit([Ungated()], max_steps=3)
     clock = TrainerClock(trainer, "none", -1)
     trainer.fit_loop._data_fetcher = SimpleNamespace(fetched=0)
     assert clock.unavailable == ""
-    if path == "fit_loop":
-        trainer.fit_loop._data_fetcher = None
-    else:
-        trainer.fit_loop.epoch_loop.batch_progress = None
-    assert "this version of Lightning has no" in clock.unavailable
+    trainer.fit_loop._data_fetcher = None
+    assert "this version of Lightning has no fit_loop._data_fetcher" in clock.unavailable
 
 
 def test_a_length_that_the_trainer_does_not_know_can_be_given() -> None:
