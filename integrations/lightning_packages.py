@@ -10,9 +10,10 @@ from hybrid_predict.errors import MissingExtraError, UnsupportedSetupError
 
 __all__ = ["TrainerCallback", "package_of"]
 
-_shared: Any = sys.modules.get("lightning_utilities.core.rank_zero")
-_log = _shared and _shared.log
 _INSTALLED: list[Any] = []
+_in_use = {"lightning.pytorch", "pytorch_lightning"} & sys.modules.keys()
+_shared: Any = sys.modules.get("lightning_utilities.core.rank_zero")
+_log = _shared.log if _in_use else None
 with suppress(ImportError):
     import pytorch_lightning
 
@@ -21,8 +22,8 @@ with suppress(ImportError):
     import lightning.pytorch
 
     _INSTALLED.append(lightning.pytorch)
-if _shared is not None:
-    _shared.log = _log  # each package, when it is imported, takes over the messages of the other
+if _in_use:  # importing a package redirects the messages of the other to its own logger
+    _shared.log = _log
 if not _INSTALLED:
     raise MissingExtraError("HybridPredict", "lightning")
 

@@ -23,9 +23,10 @@ from lightning.pytorch.callbacks import (
 )
 from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 from torch import Tensor
+from witness import Witness
 
 from compatibility.rows import CHECKS, row
-from compatibility.subject import EPOCHS, Run, Subject, Witness, mlp, train
+from compatibility.subject import EPOCHS, Run, Subject, mlp, train
 
 
 class Saved(Callback):
@@ -96,7 +97,7 @@ def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
         warnings.simplefilter("ignore", UserWarning)
         fit(callbacks, Broken("cosine"), train=SeededLoader(40), max_steps=36)
     assert saved.right == [True]
-    assert saved.witness.moved > 0
+    assert any(saved.witness.moved)
     again = {"train": SeededLoader(40), "max_steps": 36, "ckpt_path": str(kept)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)

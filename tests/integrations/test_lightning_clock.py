@@ -180,16 +180,6 @@ def test_a_length_that_the_trainer_does_not_know_can_be_given() -> None:
         assert (callback.ledger.full_steps, trainer.global_step) == (20, 30)
 
 
-def test_second_fit_continues_the_clock() -> None:
-    callback = Ungated(speedup=1.5)
-    trainer, model = fit([callback], max_epochs=4)
-    trainer.fit_loop.max_epochs = 8
-    trainer.fit(model, loader(), loader(2))
-    assert trainer.global_step == 128
-    assert callback.ledger.steps == 64
-    assert sum("MissedCheckpoints" in type(c).__name__ for c in trainer.callbacks) == 0
-
-
 @pytest.mark.parametrize("batches", [1, 2, 6])
 @pytest.mark.parametrize("frequency", [1, 3])
 def test_schedulers_that_count_epochs_end_where_the_plain_run_does(

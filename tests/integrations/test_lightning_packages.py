@@ -1,4 +1,4 @@
-"""One callback for the Trainers of ``lightning`` and of ``pytorch_lightning``."""
+"""One callback for the Trainers of ``lightning`` and of ``pytorch_lightning``, and for no other."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import lightning.pytorch
 import pytest
 import pytorch_lightning
 import torch
-from lightning_models import AnyNet, SeededLoader, Ungated, fit, same, weights
+from lightning.pytorch.strategies import DeepSpeedStrategy, FSDPStrategy
+from lightning_models import AnyNet, Net, SeededLoader, Ungated, fit, same, weights
 
-from hybrid_predict import HybridPredict
+from hybrid_predict import HybridPredict, UnsupportedSetupError
 
 TESTS = Path(__file__).parents[1]
 PACKAGES = {"lightning": lightning.pytorch, "pytorch_lightning": pytorch_lightning}
@@ -78,7 +79,7 @@ def test_where_neither_is_installed_the_extra_is_named() -> None:
     code = """
 from hybrid_predict import HybridConfig, MissingExtraError
 try:
-    from hybrid_predict import HybridPredict
+    from hybrid_predict import HybridPredict, UnsupportedSetupError
 except MissingExtraError as error:
     assert "hybrid_predict[lightning]" in str(error)
 else:
@@ -144,3 +145,30 @@ def test_what_is_checked_by_class_is_checked_in_both_packages(name: str) -> None
     for callbacks, words in ((twice, "one HybridPredict"), (changing, "max_steps alone")):
         with pytest.raises(RuntimeError, match=words):
             fit(callbacks, net(), package=package, max_epochs=3)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "words"),
+    [
+        (object(), "single device"),
+        (FSDPStrategy(), "ModelParallelStrategy"),
+        (DeepSpeedStrategy.__new__(DeepSpeedStrategy), "DeepSpeedStrategy"),
+    ],
+)
+def test_strategies_that_cannot_work_are_refused(strategy: Any, words: str) -> None:
+    class Fake(lightning.pytorch.Trainer):
+        def __init__(self) -> None:
+            pass
+
+        strategy = None
+        callbacks = ()
+
+    trainer = Fake()
+    type(trainer).strategy = strategy
+    with pytest.raises(UnsupportedSetupError, match=words):
+        Ungated().on_train_start(trainer, Net())
+
+
+def test_a_trainer_of_another_package_is_refused() -> None:
+    with pytest.raises(UnsupportedSetupError, match=r"lightning.pytorch or pytorch_lightning"):
+        Ungated().on_train_start(SimpleNamespace(), Net())  # type: ignore[arg-type]
