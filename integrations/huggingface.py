@@ -28,7 +28,7 @@ from hybrid_predict.integrations.options import configuration
 from hybrid_predict.model.reading import OwnHook
 
 try:
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerCallback, TrainerState, TrainingArguments
     from transformers.trainer_callback import DefaultFlowCallback
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
     from transformers.training_args import ParallelMode
@@ -95,9 +95,9 @@ class HybridPredictCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
+        args: Any,
+        state: Any,
+        control: Any,
         model: nn.Module | None = None,
         optimizer: Any = None,
         lr_scheduler: Any = None,
@@ -128,28 +128,19 @@ class HybridPredictCallback(TrainerCallback):
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
         control.should_training_stop |= self.engine.done
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open a full step before the first batch of its accumulation window."""
         if self.engine is not None and not self.engine.done:
             self._loss = None
             self.engine.before_step()
 
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close a full step right after the optimizer has updated."""
         if self.engine is not None and self.engine.in_step:
             self._record = self.engine.after_step()
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        lr_scheduler: Any = None,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any
     ) -> None:
         """Step the scheduler for predicted steps, and stop the Trainer if the run is done."""
         record, self._record = self._record, None
@@ -163,14 +154,7 @@ class HybridPredictCallback(TrainerCallback):
             last = replace(state, max_steps=state.global_step)
             DefaultFlowCallback().on_step_end(args, last, control)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add the savings to the logged metrics and to ``state.log_history``."""
         if self.engine is None or logs is None or "loss" not in logs:
             return
@@ -179,9 +163,7 @@ class HybridPredictCallback(TrainerCallback):
         logs.update(known)
         state.log_history[-1].update(known)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save the state to resume from in the checkpoint folder."""
         if self.engine is None or args.save_only_model:
             return
@@ -195,9 +177,7 @@ class HybridPredictCallback(TrainerCallback):
             text = "HybridPredict cannot save its state: the folder %s does not exist."
             logger.warning(text, folder)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Detach from the model."""
         self._detach()
 
@@ -221,13 +201,10 @@ class HybridPredictCallback(TrainerCallback):
 
 
 def refuse(args: TrainingArguments) -> None:
-    """Raise an error for ways of training on several devices that are not supported.
-
-    Args:
-        args: The Trainer's arguments.
+    """Raise an error if the arguments ask for devices in a way that is not supported.
 
     Raises:
-        UnsupportedSetupError: If the arguments ask for one.
+        UnsupportedSetupError: If they do.
     """
     if args.deepspeed or args.fsdp:
         got, remedy = "deepspeed" if args.deepspeed else "fsdp", "Leave this argument out."

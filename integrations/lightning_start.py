@@ -21,11 +21,11 @@ KEY = "hybrid_predict"
 _ENTRIES = {"clock": dict, "history": dict, "random": list}
 
 
-def check_saved(saved: Any) -> None:
-    """Check that a value has the form of the callback's state in a checkpoint.
+def saved_results(saved: Any) -> tuple[SavingsLedger, RunHistory]:
+    """Return ledger and history of the callback's state in a checkpoint, after checking its form.
 
     Raises:
-        CheckpointError: If it has not.
+        CheckpointError: If the state is damaged.
     """
     check_entries(saved, {"engine": dict})
     check_state(saved["engine"])
@@ -36,15 +36,6 @@ def check_saved(saved: Any) -> None:
         steps, most = saved["clock"]["steps"], saved["engine"]["clock"]["steps"]
         if steps > most:
             raise damaged(f"steps of the Trainer to be at most {most}", steps)
-
-
-def saved_results(saved: Any) -> tuple[SavingsLedger, RunHistory]:
-    """Return ledger and history of the callback's state in a checkpoint.
-
-    Raises:
-        CheckpointError: If the state is damaged.
-    """
-    check_saved(saved)
     with reading("ledger"):
         ledger = SavingsLedger.from_dict(saved["engine"]["ledger"])
     history = RunHistory()

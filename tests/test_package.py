@@ -114,7 +114,6 @@ MAY_BE_EXTENDED = {
     "HybridPredict",
     "HybridPredictCallback",
     "SpectralUpdate",
-    "TrainerCallback",
 }
 """Classes that users or benchmarks subclass."""
 

@@ -10,7 +10,7 @@ from loops import Bench, make_config, same_bits
 from fault_table import Fault
 from hybrid_predict import CheckpointError, ConfigError
 from hybrid_predict.accounts.random_states import random_states, set_random_states
-from hybrid_predict.integrations.lightning_start import check_saved, saved_results
+from hybrid_predict.integrations.lightning_start import saved_results
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.stop_request import STOP, is_asked
 from hybrid_predict.runs.objects import made
@@ -23,7 +23,7 @@ def damaged_callback(tmp_path, monkeypatch):
     before = copy.deepcopy(random_states())
     for name in saved:
         with pytest.raises(CheckpointError, match=f"expected {name} to be a"):
-            check_saved({**saved, name: None})
+            saved_results({**saved, name: None})
     with pytest.raises(CheckpointError, match="stride"):
         saved_results({**saved, "history": {**saved["history"], "stride": 0}})
     torch.manual_seed(3)
