@@ -1,4 +1,4 @@
-"""Checks and warnings before a Trainer starts, and the random states of a resumed run."""
+"""Checks and warnings before a Trainer starts, and what a resumed run goes on from."""
 
 from __future__ import annotations
 
