@@ -1,16 +1,13 @@
 """Fills the blocks of README.md and of the pages in docs/.
 
-Numbers come from the files in docs/results/, the compatibility page from the rows in
-tests/compatibility/. The tables of closed decisions do not change.
+Numbers come from the files in docs/results/. The tables of closed decisions do not change.
 
 Run with: python -m benchmarks.render
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -130,16 +127,6 @@ def size() -> str:
     return house.table(load("house.json"))
 
 
-def compatibility(group: str) -> str:
-    """Return a table of the compatibility page, or its ``summary``."""
-    # The tests check each row of the page, so the rows are part of the tests.
-    folders = [str(ROOT / "tests"), str(ROOT / "tests" / "helpers")]
-    sys.path += [folder for folder in folders if folder not in sys.path]
-    page = importlib.import_module("compatibility.page")
-    text: str = page.summary() if group == "summary" else page.table(group)
-    return text
-
-
 def client(block: str) -> str:
     """Return a block on the clients."""
     return clients.blocks(load("clients.json"))[f"clients {block}"]
@@ -177,10 +164,7 @@ def below_corrected() -> str:
     )
 
 
-COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
-
 BLOCKS: dict[str, Callable[[], str]] = {
-    **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
     "below corrected": below_corrected,

@@ -1,4 +1,4 @@
-"""Checks and warnings before a Trainer starts, and the random states of a resumed run."""
+"""Checks and warnings before a Trainer starts, and what a resumed run goes on from."""
 
 from __future__ import annotations
 
@@ -18,15 +18,14 @@ if TYPE_CHECKING:
 KEY = "hybrid_predict"
 """Key of the callback's state in a checkpoint."""
 
-
 _ENTRIES = {"clock": dict, "history": dict, "random": list}
 
 
-def check_saved(saved: Any) -> None:
-    """Check that a value has the form of the callback's state in a checkpoint.
+def saved_results(saved: Any) -> tuple[SavingsLedger, RunHistory]:
+    """Return ledger and history of the callback's state in a checkpoint, after checking its form.
 
     Raises:
-        CheckpointError: If it has not.
+        CheckpointError: If the state is damaged.
     """
     check_entries(saved, {"engine": dict})
     check_state(saved["engine"])
@@ -37,29 +36,11 @@ def check_saved(saved: Any) -> None:
         steps, most = saved["clock"]["steps"], saved["engine"]["clock"]["steps"]
         if steps > most:
             raise damaged(f"steps of the Trainer to be at most {most}", steps)
-
-
-def saved_ledger(saved: Any) -> SavingsLedger:
-    """Return the ledger of a state.
-
-    Raises:
-        CheckpointError: If the state is damaged.
-    """
-    check_saved(saved)
     with reading("ledger"):
-        return SavingsLedger.from_dict(saved["engine"]["ledger"])
-
-
-def saved_history(saved: Any) -> RunHistory:
-    """Return the history of a state.
-
-    Raises:
-        CheckpointError: If the state is damaged.
-    """
-    check_saved(saved)
+        ledger = SavingsLedger.from_dict(saved["engine"]["ledger"])
     history = RunHistory()
     history.load_state_dict(saved["history"])
-    return history
+    return ledger, history
 
 
 def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
@@ -74,12 +55,8 @@ def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) ->
         iter(loop._data_fetcher)
 
 
-def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+def refuse(trainer: pl.Trainer) -> None:
     """Raise an error for set-ups that are not supported.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: The module to train.
 
     Raises:
         UnsupportedSetupError: If the set-up is not supported.

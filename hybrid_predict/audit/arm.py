@@ -152,7 +152,7 @@ class AuditArm:
             )
         if not isinstance(model, pl.LightningModule):
             raise ConfigError("make_run", "a LightningModule", type(model).__name__, _RETURN)
-        refuse(trainer, model)
+        refuse(trainer)
         if (number := trainer.num_devices * trainer.num_nodes) > 1:
             remedy = "Set Trainer(devices=1) for the audit."
             raise UnsupportedSetupError("Trainer", "a single device", f"{number}", remedy)

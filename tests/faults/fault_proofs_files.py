@@ -9,24 +9,23 @@ from loops import Bench, make_config, same_bits
 
 from fault_table import Fault
 from hybrid_predict import CheckpointError, ConfigError
-from hybrid_predict.torch.random_states import random_states, set_random_states
-from hybrid_predict.integrations.lightning_start import check_saved, saved_history
+from hybrid_predict.integrations.lightning_start import saved_results
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.stop_request import STOP, is_asked
 from hybrid_predict.runs.objects import made
+from hybrid_predict.torch.random_states import random_states, set_random_states
 
 
 def damaged_callback(tmp_path, monkeypatch):
     saved = {"engine": Bench(make_config()).engine.state_dict(), "clock": {"steps": 0}}
     saved |= {"history": RunHistory().state_dict(), "random": [random_states()]}
-    check_saved(saved)
-    assert saved_history(saved) == RunHistory()
+    assert saved_results(saved)[1] == RunHistory()
     before = copy.deepcopy(random_states())
     for name in saved:
         with pytest.raises(CheckpointError, match=f"expected {name} to be a"):
-            check_saved({**saved, name: None})
+            saved_results({**saved, name: None})
     with pytest.raises(CheckpointError, match="stride"):
-        saved_history({**saved, "history": {**saved["history"], "stride": 0}})
+        saved_results({**saved, "history": {**saved["history"], "stride": 0}})
     torch.manual_seed(3)
     moved = random_states()
     with pytest.raises(CheckpointError, match="expected a complete, unaltered state"):
