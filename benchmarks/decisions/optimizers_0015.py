@@ -1,4 +1,4 @@
-"""What scratch updates find out about the optimizers of torch and of pytorch_optimizer.
+"""What the probe finds out about the optimizers of torch and of pytorch_optimizer.
 
 After ``pip install --no-deps pytorch_optimizer==4.1.0`` the command
 ``python -m benchmarks.decisions.optimizers_0015`` writes ``docs/results/optimizers-0015.json``.

@@ -83,7 +83,7 @@ class Anchored(optim.SGD):
 @TABLE.row(
     "an optimizer that pulls weights to a stored point",
     "`configure_optimizers` returns it",
-    note="scratch updates show the pull, so its updates are not corrected; predicted steps are "
+    note="a probe shows the pull, so its updates are not corrected; predicted steps are "
     "taken",
 )
 def anchored(folder: Path) -> None:
@@ -99,7 +99,7 @@ def anchored(folder: Path) -> None:
 @TABLE.row(
     "an optimizer that goes along gradients",
     "`SGD(maximize=True)`, or a negative learning rate",
-    note="scratch updates show it: corrected updates and predicted steps go along gradients too",
+    note="a probe shows it: corrected updates and predicted steps go along gradients too",
 )
 def uphill(folder: Path) -> None:
     def negative(p: Any) -> optim.Optimizer:
