@@ -83,8 +83,7 @@ class Anchored(optim.SGD):
 @TABLE.row(
     "an optimizer that pulls weights to a stored point",
     "`configure_optimizers` returns it",
-    note="a probe shows the pull, so its updates are not corrected; predicted steps are "
-    "taken",
+    note="a probe shows the pull, so its updates are not corrected; predicted steps are taken",
 )
 def anchored(folder: Path) -> None:
     def make(p: Any) -> optim.Optimizer:
