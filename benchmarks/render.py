@@ -18,6 +18,7 @@ from typing import Any
 
 from benchmarks import house
 from benchmarks import table as bench
+from benchmarks.blocks import fill, names
 from benchmarks.clients import early_stopping
 from benchmarks.clients import table as clients
 from benchmarks.decisions import windows_0029, worth_0029
@@ -26,7 +27,6 @@ from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
-from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.runs.rows import Rows
 
 ROOT = Path(__file__).parents[1]

@@ -13,9 +13,8 @@ from hybrid_predict.accounts.html import table
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import random_states
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
-from hybrid_predict.engine import HybridEngine, StepRecord
+from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, RankError
-from hybrid_predict.integrations.dashboard import Dashboard, dashboard
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
@@ -25,30 +24,19 @@ from hybrid_predict.integrations.lightning_start import (
     check_saved,
     continue_random_states,
     refuse,
-    saved_history,
     saved_ledger,
     unknown_length,
     warn_of_patience,
 )
-from hybrid_predict.integrations.lightning_stop import StopRequests
 from hybrid_predict.integrations.options import FIELDS, configuration
 from hybrid_predict.integrations.reporter import Reporter
-from hybrid_predict.report.history import RunHistory
+from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.tensors import ranks
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_RUN_ATTRIBUTES = (
-    "engine",
-    "_clock",
-    "_missed",
-    "_stops",
-    "_saved",
-    "_history",
-    "_reporter",
-    "_view",
-)
+_RUN_ATTRIBUTES = ("engine", "_clock", "_missed", "_saved", "_reporter")
 
 logger = logging.getLogger(__name__)
 
@@ -73,11 +61,9 @@ class HybridPredict(TrainerCallback):
             ``tail`` skips as many at the end of each epoch (for shuffled data), ``none`` uses all
             batches for full steps. ``auto`` means ``draw`` if the run's length or a scheduler
             counts epochs, else ``none``.
-        log_dir: Folder of the run's event log, which ``hybrid-predict report`` and ``watch`` read.
+        log_dir: Folder of the run's log, which ``hybrid-predict report`` and ``watch`` read.
             ``auto`` uses the folder of the run's logger (TensorBoard, CSV), if it has one; None
             writes no log.
-        dashboard: Whether to show the view of ``hybrid-predict watch`` instead of the progress bar,
-            if standard output is a terminal.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -105,7 +91,6 @@ class HybridPredict(TrainerCallback):
         config: HybridConfig | Described | None = None,
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",
-        dashboard: bool = False,
     ) -> None:
         given = {k: v for k, v in locals().items() if k in FIELDS and v is not None}
         self.config = configuration(config, given)
@@ -113,14 +98,10 @@ class HybridPredict(TrainerCallback):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
         self.skip_data = skip_data
         self.log_dir = None if log_dir is None else str(log_dir)
-        self.dashboard = dashboard
         self.engine: HybridEngine | None = None
         self._last = LastRun()
-        self._history = self._last.history
         self._clock: TrainerClock | None = None
         self._missed: MissedCheckpoints | None = None
-        self._stops: StopRequests | None = None
-        self._view: Dashboard | None = None
         self._saved: dict[str, Any] | None = None
         self._epochs: int | None = None
         self._losses: list[Any] = []
@@ -159,11 +140,9 @@ class HybridPredict(TrainerCallback):
         return self._last.ledger
 
     @property
-    def history(self) -> RunHistory:
-        """History of the current, last or loaded run."""
-        if self.engine is not None:
-            return self._history
-        return self._last.history if self._saved is None else saved_history(self._saved)
+    def history(self) -> RunLog:
+        """Log of the current or last run, since it was started or resumed."""
+        return self._last.log
 
     def __getstate__(self) -> dict[str, Any]:
         """Return settings and results for copies and pickles, without the run itself."""
@@ -174,8 +153,6 @@ class HybridPredict(TrainerCallback):
         if stage == "fit":
             self.engine, self._clock = None, None
             self._epochs = trainer.max_epochs
-            if self.dashboard and self.config.enabled:
-                self._view = dashboard(trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to model, optimizers and Trainer, and load the state of a resumed run."""
@@ -190,24 +167,17 @@ class HybridPredict(TrainerCallback):
             stayed = clock.load_state_dict(saved["clock"])
         config = self._run_config(trainer, clock)
         self.engine = HybridEngine(pl_module, trainer.optimizers, config)
-        self._history = RunHistory() if saved is None else saved_history(saved)
-        self._last.start(self.engine.ledger, self._history)
         if saved is not None:
             self.engine.load_state_dict(saved["engine"], steps=clock.steps)
             if stayed:
                 continue_random_states(trainer, saved["random"])
-        reporter = self._reporter = Reporter(trainer, self.engine, self.log_dir, self._view)
+        self._reporter = Reporter(trainer, self.engine, self.log_dir)
+        self._last.ledger, self._last.log = self.engine.ledger, self._reporter.log
         if not clock.unavailable:
             clock.set_global_step(clock.global_step)
             self._missed = MissedCheckpoints(clock)
             trainer.callbacks.append(self._missed)  # type: ignore[attr-defined]
             trainer.should_stop |= self.engine.done and clock.outlasts
-        if ranks.gather(reporter.folder is not None)[0]:
-            stops = StopRequests(
-                self.engine, reporter.asked_to_stop, reporter.stopped, reporter.folder
-            )
-            trainer.callbacks.append(stops)  # type: ignore[attr-defined]
-            self._stops = stops
         if self.engine.clock.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config.compression)
 
@@ -259,8 +229,7 @@ class HybridPredict(TrainerCallback):
             trainer.should_stop |= engine.done and clock.outlasts
         else:
             clock.steps, clock.global_step = engine.clock.steps, trainer.global_step
-        self._history.add(record, engine.clock.steps)
-        self._report(trainer, pl_module, record)
+        self._tell(lambda reporter: reporter.step(trainer, record))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Abandon a full step that the module ended early, and step epoch schedulers."""
@@ -285,7 +254,7 @@ class HybridPredict(TrainerCallback):
                 "validations fewer than max_epochs. This happens if epochs have few batches, "
                 "because every epoch has at least one full step."
             )
-        self._tell(lambda reporter: reporter.finish(self._history))
+        self._tell(Reporter.finish)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -314,7 +283,6 @@ class HybridPredict(TrainerCallback):
             checkpoint[KEY] = {
                 "engine": self.engine.state_dict(),
                 "clock": self._clock.state_dict(),
-                "history": self._history.state_dict(),
                 "random": ranks.gather(random_states()),
             }
         elif self._saved is not None:
@@ -341,11 +309,6 @@ class HybridPredict(TrainerCallback):
         )
         return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
 
-    def _report(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, record: StepRecord
-    ) -> None:
-        self._tell(lambda reporter: reporter.step(trainer, record))
-
     def _tell(self, act: Callable[[Reporter], object]) -> None:
         """Call the reporter; if reporting fails, training continues without it."""
         reporter = self._reporter
@@ -362,9 +325,6 @@ class HybridPredict(TrainerCallback):
         """Report how the run ended, and close the reporter."""
         self._tell(lambda reporter: reporter.close(trainer, status, timeout))
         self._reporter = None
-        view, self._view = self._view, None
-        if view is not None:
-            view.close()
 
     def _detach(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:
@@ -372,7 +332,3 @@ class HybridPredict(TrainerCallback):
         if self._missed is not None:
             trainer.callbacks.remove(self._missed)  # type: ignore[attr-defined]
             self._missed = None
-        if self._stops is not None:
-            trainer.callbacks.remove(self._stops)  # type: ignore[attr-defined]
-            self._stops.close()
-            self._stops = None

@@ -9,7 +9,6 @@ from hybrid_predict.accounts.random_states import set_random_states
 from hybrid_predict.accounts.saved import check_entries, check_state, damaged, reading
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import package_of
-from hybrid_predict.report.history import RunHistory
 from hybrid_predict.tensors import ranks
 
 if TYPE_CHECKING:
@@ -19,7 +18,7 @@ KEY = "hybrid_predict"
 """Key of the callback's state in a checkpoint."""
 
 
-_ENTRIES = {"clock": dict, "history": dict, "random": list}
+_ENTRIES = {"clock": dict, "random": list}
 
 
 def check_saved(saved: Any) -> None:
@@ -48,18 +47,6 @@ def saved_ledger(saved: Any) -> SavingsLedger:
     check_saved(saved)
     with reading("ledger"):
         return SavingsLedger.from_dict(saved["engine"]["ledger"])
-
-
-def saved_history(saved: Any) -> RunHistory:
-    """Return the history of a state.
-
-    Raises:
-        CheckpointError: If the state is damaged.
-    """
-    check_saved(saved)
-    history = RunHistory()
-    history.load_state_dict(saved["history"])
-    return history
 
 
 def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.plan import TUNING, as_cell
+from benchmarks.plot import save_figure
 from benchmarks.quiet import without_advice
 from benchmarks.scale.cost import measure
 from benchmarks.scale.sizes import CASES
 from benchmarks.scale.study import Study
-from hybrid_predict.report.figure import save_figure
 from hybrid_predict.runs.rows import Row, Rows
 from hybrid_predict.runs.runtime import environment, threads, write_json
 

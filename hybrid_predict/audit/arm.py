@@ -35,7 +35,7 @@ class AuditArm:
         name: ``full``, ``short``, ``corrected``, ``hybrid``, or that of a control.
         seed: The seed that all random states were set to.
         config: The audit's configuration.
-        folder: Where the Trainer may write, and the callback its event log.
+        folder: Where the Trainer may write, and the callback its run log.
         meter: Measures the run.
         logger: The Trainer's logger; None logs nothing.
     """

@@ -39,7 +39,7 @@ class Examination:
         remedies: What to type so that it would not be, where the reason is the budget.
         left_out: Callbacks of the Trainer that took no part, by class.
         overhead: Operations that correcting adds, as a share of a full step's; None if not counted.
-        event_log: Where the run's event log would be written.
+        run_log: Where the run's log would be written.
         paste: What gives the Trainer the callback.
         said: Warnings, as the run would give them.
     """
@@ -50,7 +50,7 @@ class Examination:
     remedies: str = ""
     left_out: list[str] = field(default_factory=list)
     overhead: float | None = None
-    event_log: str = "in the folder of a TensorBoard or CSV logger"
+    run_log: str = "in the folder of a TensorBoard or CSV logger"
     paste: str = ""
     said: list[str] = field(default_factory=list)
 
@@ -202,7 +202,7 @@ def _built(
         raise ConfigError("CONFIG", expected, type(made).__name__)
     trainer, model, data = (*made, None)[:3]
     log_dir = event_folder(trainer, "auto")
-    found.event_log = str(log_dir or "none: set HybridPredict(log_dir=...) for one")
+    found.run_log = str(log_dir or "none: set HybridPredict(log_dir=...) for one")
     own = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
     config = own[0] if own else HybridConfig()
     # Lightning takes a LightningDataModule in this place too.

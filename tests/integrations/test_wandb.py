@@ -12,8 +12,8 @@ import pytest
 from lightning_models import Net, Ungated, fit
 
 from hybrid_predict import HybridConfig, SavingsLedger
-from hybrid_predict.integrations.recorder import Recorder
-from hybrid_predict.report.history import RunHistory
+from hybrid_predict.integrations.loggers import Loggers
+from hybrid_predict.report.run_log import RunLog
 
 AXIS = "trainer/global_step"
 
@@ -58,12 +58,12 @@ def ledger(**more: Any) -> SavingsLedger:
 def test_the_users_metrics_of_a_full_step_share_its_row(own: bool) -> None:
     """So that charts of them can be drawn over steps; without any, no row is lost."""
     logger = WandbLogger()
-    recorder = Recorder([logger])
+    loggers = Loggers([logger])
     for step in (3, 7):
-        recorder.log_row(ledger(), step)
+        loggers.row(ledger(), step)
         if own:
             logger.log_metrics({"loss": 0.5}, step)
-    recorder.close()
+    loggers.close(0.0)
     rows = logger.experiment.rows
     assert [row[AXIS] for row in rows] == [3, 7]
     assert all(row["hybrid_predict/steps"] == 5 and ("loss" in row) == own for row in rows)
@@ -71,12 +71,11 @@ def test_the_users_metrics_of_a_full_step_share_its_row(own: bool) -> None:
 
 def test_the_result_and_texts_are_in_the_summary_and_make_no_chart() -> None:
     logger = WandbLogger()
-    recorder, found = Recorder([logger]), ledger()
+    loggers, found = Loggers([logger]), ledger()
     found.record(3, "something happened")
-    recorder.log_phase("warmup")
-    recorder.log_events(found)
-    recorder.log_result(found, 3)
-    recorder.log_summary(HybridConfig(), found, RunHistory())
+    loggers.text("phase", "warmup")
+    loggers.events(found)
+    loggers.outcome(HybridConfig(), found, RunLog(), 3)
     summary = {k.removeprefix("hybrid_predict/"): v for k, v in logger.experiment.summary.items()}
     assert not logger.experiment.rows
     assert summary["phase"] == "warmup" and summary["mode"] == "active"
@@ -89,7 +88,7 @@ def test_the_result_and_texts_are_in_the_summary_and_make_no_chart() -> None:
 
 def test_notes_of_the_users_own_stay() -> None:
     logger = WandbLogger("mine")
-    Recorder([logger]).log_summary(HybridConfig(), ledger(), RunHistory())
+    Loggers([logger]).outcome(HybridConfig(), ledger(), RunLog(), 3)
     assert logger.experiment.notes == "mine"
 
 
