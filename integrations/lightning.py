@@ -13,7 +13,7 @@ from hybrid_predict.accounts.html import table
 from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.accounts.random_states import random_states
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
-from hybrid_predict.engine import HybridEngine
+from hybrid_predict.engine import HybridEngine, StepRecord
 from hybrid_predict.errors import ConfigError, RankError
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
@@ -36,7 +36,7 @@ from hybrid_predict.tensors import ranks
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_RUN_ATTRIBUTES = ("engine", "_clock", "_missed", "_saved", "_reporter")
+_RUN_ATTRIBUTES = ("engine", "_clock", "_missed", "_saved", "_log", "_reporter")
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +103,7 @@ class HybridPredict(TrainerCallback):
         self._clock: TrainerClock | None = None
         self._missed: MissedCheckpoints | None = None
         self._saved: dict[str, Any] | None = None
+        self._log: RunLog | None = None
         self._epochs: int | None = None
         self._losses: list[Any] = []
         self._reporter: Reporter | None = None
@@ -142,7 +143,7 @@ class HybridPredict(TrainerCallback):
     @property
     def history(self) -> RunLog:
         """Log of the current or last run, since it was started or resumed."""
-        return self._last.log
+        return self._log or self._last.log
 
     def __getstate__(self) -> dict[str, Any]:
         """Return settings and results for copies and pickles, without the run itself."""
@@ -172,7 +173,8 @@ class HybridPredict(TrainerCallback):
             if stayed:
                 continue_random_states(trainer, saved["random"])
         self._reporter = Reporter(trainer, self.engine, self.log_dir)
-        self._last.ledger, self._last.log = self.engine.ledger, self._reporter.log
+        self._log = self._reporter.log
+        self._last.ledger, self._last.log = self.engine.ledger, self._log
         if not clock.unavailable:
             clock.set_global_step(clock.global_step)
             self._missed = MissedCheckpoints(clock)
@@ -229,7 +231,7 @@ class HybridPredict(TrainerCallback):
             trainer.should_stop |= engine.done and clock.outlasts
         else:
             clock.steps, clock.global_step = engine.clock.steps, trainer.global_step
-        self._tell(lambda reporter: reporter.step(trainer, record))
+        self._report(trainer, pl_module, record)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Abandon a full step that the module ended early, and step epoch schedulers."""
@@ -308,6 +310,11 @@ class HybridPredict(TrainerCallback):
             f"HybridPredict makes no predicted steps: {clock.unavailable}."
         )
         return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
+
+    def _report(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, record: StepRecord
+    ) -> None:
+        self._tell(lambda reporter: reporter.step(trainer, record))
 
     def _tell(self, act: Callable[[Reporter], object]) -> None:
         """Call the reporter; if reporting fails, training continues without it."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from queue import Full, Queue
 from threading import Thread
@@ -36,13 +35,8 @@ KIND_METRICS = {
 }
 """Unit of each number of ``ledger.skills`` that is logged for every kind of parameters."""
 
-RESULTS = {
-    "full_steps": "steps",
-    "corrected_steps": "steps",
-    "predicted_steps": "steps",
-    "undone_steps": "steps",
-}
-"""Unit of each number of the ledger that is logged once, at the end of the run."""
+RESULTS = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
+"""Counts of the ledger that are logged once, at the end of the run."""
 
 NOTE = "mlflow.note.content"
 """Tag that MLflow shows as a run's description."""
@@ -52,9 +46,6 @@ MOST_WAITING = 10_000
 
 _HEADING = "**HybridPredict:**"
 """How a description begins that the plug-in wrote, and not the user."""
-
-_AXIS = "trainer/global_step"
-"""What Lightning's logger calls the x-axis in W&B; it counts full steps."""
 
 logger = ranks.rank_zero_logger(__name__)
 
@@ -108,9 +99,11 @@ class Loggers:
             log: Its log.
             step: Position of its last full step on the x-axis.
         """
-        outcome = _outcome(config, ledger, log)
+        results = {name: float(getattr(ledger, name)) for name in RESULTS}
+        results["events"] = float(len(ledger.events))
+        outcome = Outcome(config, ledger, log)
         for each in self._adapters:
-            each.attempt(partial(each.result, outcome.results, step))
+            each.attempt(partial(each.result, results, step))
             each.attempt(partial(each.outcome, outcome))
 
     def close(self, timeout: float) -> None:
@@ -127,54 +120,46 @@ class Loggers:
 
 
 @final
-@dataclass(frozen=True)
-class _Outcome:
-    """A finished run.
+class Outcome:
+    """Configuration and result of a finished run, as loggers take them.
 
     Args:
-        config: Its configuration, without unset fields.
+        config: The run's configuration.
+        ledger: Its ledger.
+        log: Its log.
+
+    Attributes:
+        config: Fields of the configuration that are set, by names that cannot be the user's own.
         facts: Values by which tables of runs are filtered and sorted; None is unknown.
-        results: The numbers of :data:`RESULTS`, and the number of events.
         description: The result as Markdown.
         ledger: Summary of the ledger.
         log: The log.
     """
 
-    config: dict[str, Any]
-    facts: dict[str, float | str | None]
-    results: dict[str, float]
-    description: str
-    ledger: dict[str, Any]
-    log: RunLog
+    def __init__(self, config: HybridConfig, ledger: SavingsLedger, log: RunLog) -> None:
+        chosen = {k: v for k, v in config.to_dict().items() if v is not None}
+        self.config = {f"hybrid_predict/{name}": value for name, value in chosen.items()}
+        self.facts: dict[str, float | str | None] = {
+            "mode": "disabled" if not config.enabled else "shadow" if config.shadow else "active",
+            "speedup": config.compression,
+        }
+        for name in ("full_steps", "steps", "predicted_steps", "saved_steps_fraction", "skill"):
+            self.facts[name] = getattr(ledger, name)
+        lines = [f"{_HEADING} {ledger}.", "", ONE_RUN, ""]
+        if ledger.events:
+            events = [(e["reason"], e["step"], e["count"]) for e in ledger.events]
+            lines += [*_table(("event", "full step", "times"), events), ""]
+        lines += _table(("setting", "value"), chosen.items())
+        self.description = "\n".join(lines)
+        self.ledger, self.log = ledger.summary(), log
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The configuration as text, by names that cannot be the user's own."""
-        return {f"hybrid_predict/{name}": str(value) for name, value in self.config.items()}
+        """The configuration as text."""
+        return {name: str(value) for name, value in self.config.items()}
 
 
-def _outcome(config: HybridConfig, ledger: SavingsLedger, log: RunLog) -> _Outcome:
-    chosen = {k: v for k, v in config.to_dict().items() if v is not None}
-    facts = {
-        "mode": "disabled" if not config.enabled else "shadow" if config.shadow else "active",
-        "speedup": config.compression,
-        "full_steps": ledger.full_steps,
-        "steps": ledger.steps,
-        "predicted_steps": ledger.predicted_steps,
-        "saved_steps_fraction": ledger.saved_steps_fraction,
-        "skill": ledger.skill,
-    }
-    results = {name: float(getattr(ledger, name)) for name in RESULTS}
-    results["events"] = float(len(ledger.events))
-    lines = [f"{_HEADING} {ledger}.", "", ONE_RUN]
-    if ledger.events:
-        events = [(e["reason"], e["step"], e["count"]) for e in ledger.events]
-        lines += ["", *_table(("event", "full step", "times"), events)]
-    lines += ["", *_table(("setting", "value"), list(chosen.items()))]
-    return _Outcome(chosen, facts, results, "\n".join(lines), ledger.summary(), log)
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a Markdown table."""
     cells = [[" ".join(str(x).replace("|", "\\|").split()) for x in row] for row in rows]
     return [f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *cells)]
@@ -191,13 +176,8 @@ class LoggerAdapter:
     """
 
     def __init__(self, logger: Any) -> None:
-        self.logger = logger
-        self.failures = 0
-
-    @property
-    def name(self) -> str:
-        """Name of the logger in messages."""
-        return type(self.logger).__name__
+        self.logger, self.failures = logger, 0
+        self.name = type(logger).__name__
 
     def attempt(self, call: Callable[[], object]) -> None:
         """Make a call to the logger; if it raises, count that, and warn the first time."""
@@ -218,10 +198,10 @@ class LoggerAdapter:
         group = {f"hybrid_predict_end/{name}": value for name, value in results.items()}
         self.row(group, step, time.time())
 
-    def text(self, name: str, text: str) -> None:
+    def text(self, name: str, text: object) -> None:
         """Log a text, where there is room for one."""
 
-    def outcome(self, outcome: _Outcome) -> None:
+    def outcome(self, outcome: Outcome) -> None:
         """Log configuration and result of the finished run."""
         self.logger.log_hyperparams(outcome.parameters)
 
@@ -233,8 +213,8 @@ class LoggerAdapter:
 class TensorBoardAdapter(LoggerAdapter):
     """Records a run in TensorBoard, where the description is a text."""
 
-    def outcome(self, outcome: _Outcome) -> None:
-        """Log configuration and result of the finished run."""
+    def outcome(self, outcome: Outcome) -> None:
+        """Log the description as a text, and the configuration."""
         self.logger.experiment.add_text("hybrid_predict", outcome.description)
         # Without metrics it would add a chart of a constant.
         self.logger.log_hyperparams(outcome.parameters, {})
@@ -242,21 +222,21 @@ class TensorBoardAdapter(LoggerAdapter):
 
 @final
 class WandbAdapter(LoggerAdapter):
-    """Records a run in W&B: texts and results in the summary, the description as notes."""
+    """Records a run in W&B: texts and results in the summary, the description as notes.
+
+    A row has the user's own metrics of the same full step, so that charts can be drawn over
+    ``hybrid_predict/steps``: it is left open for the logger's own call, which comes after it.
+    """
 
     _open: int | None = None
-    """Row that was left open, in W&B's own count."""
+    """The open row, in W&B's own count."""
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
-        """Log numbers in one row with the user's own metrics of this full step.
-
-        The row is left open for the logger's own call, which comes after this one; without that,
-        the next call here closes it. So charts over ``hybrid_predict/steps`` have both.
-        """
+        """Log numbers in an open row."""
         self.close(0.0)
         run = self.logger.experiment
         self._open = run.step
-        run.log({**metrics, _AXIS: step}, commit=False)
+        run.log({**metrics, "trainer/global_step": step}, commit=False)
 
     def result(self, results: Mapping[str, float], step: int) -> None:
         """Keep results in the summary, where they make no chart."""
@@ -268,19 +248,18 @@ class WandbAdapter(LoggerAdapter):
         """Keep a text or a number in the summary, as a column of the table of runs."""
         self.logger.experiment.summary[f"hybrid_predict/{name}"] = text
 
-    def outcome(self, outcome: _Outcome) -> None:
-        """Log configuration and result; numbers stay numbers, to be sorted by."""
+    def outcome(self, outcome: Outcome) -> None:
+        """Keep facts in the summary, the configuration as numbers to sort by, and notes."""
         run = self.logger.experiment
         for name, value in outcome.facts.items():
             if value is not None:
                 self.text(name, value)
-        config = {f"hybrid_predict/{name}": value for name, value in outcome.config.items()}
-        self.logger.log_hyperparams(config)
+        self.logger.log_hyperparams(outcome.config)
         if _HEADING in (run.notes or _HEADING):  # the user's own notes stay
             run.notes = outcome.description
 
     def close(self, timeout: float) -> None:
-        """Close the row that was left open, unless the logger's own call has."""
+        """Close the open row, if the logger's own call has not."""
         run = self.logger.experiment
         if self._open is not None and run.step == self._open:
             run.log({}, commit=True)
@@ -316,22 +295,21 @@ class MLflowAdapter(LoggerAdapter):
         """Log results at step 0, of which MLflow draws bars."""
         super().result(results, 0)
 
-    def text(self, name: str, text: str) -> None:
+    def text(self, name: str, text: object) -> None:
         """Log a text as a tag."""
         self.logger.experiment.set_tag(self.logger.run_id, f"hybrid_predict.{name}", text)
 
-    def outcome(self, outcome: _Outcome) -> None:
+    def outcome(self, outcome: Outcome) -> None:
         """Log parameters, tags, description, ledger and figure."""
-        from mlflow.entities import Param, RunTag
-
         client, run = self.logger.experiment, self.logger.run_id
         known = client.get_run(run).data
-        # MLflow refuses to change a parameter.
-        params = [Param(k, v) for k, v in outcome.parameters.items() if k not in known.params]
-        tags = [RunTag(f"hybrid_predict.{k}", _shown(v)) for k, v in outcome.facts.items()]
+        for name, value in outcome.parameters.items():
+            if name not in known.params:  # MLflow refuses to change a parameter
+                client.log_param(run, name, value)
+        for name, value in outcome.facts.items():
+            self.text(name, f"{value:.4g}" if isinstance(value, float) else value or "unknown")
         if _HEADING in known.tags.get(NOTE, _HEADING):  # the user's own description stays
-            tags.append(RunTag(NOTE, outcome.description))
-        client.log_batch(run, params=params, tags=tags)
+            client.set_tag(run, NOTE, outcome.description)
         client.log_dict(run, outcome.ledger, "hybrid_predict/ledger.json")
         client.log_figure(run, loss_figure(outcome.log), "hybrid_predict/run.png")
 
@@ -350,10 +328,6 @@ class MLflowAdapter(LoggerAdapter):
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
             super().attempt(call)
-
-
-def _shown(value: float | str | None) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value or "unknown")
 
 
 _ADAPTERS: dict[str, type[LoggerAdapter]] = {

@@ -185,7 +185,7 @@ def torn_log(tmp_path, monkeypatch):
     assert (len(log.rows), log.unread, log.status) == (len(ROWS), 2, "finished")
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(ConfigError, match="a folder with a hybrid_predict.jsonl"):
+    with pytest.raises(ConfigError, match="expected a folder with a"):
         find_log(tmp_path)
 
 
