@@ -306,8 +306,8 @@ class MLflowAdapter(LoggerAdapter):
         for name, value in outcome.parameters.items():
             if name not in known.params:  # MLflow refuses to change a parameter
                 client.log_param(run, name, value)
-        for name, value in outcome.facts.items():
-            self.text(name, f"{value:.4g}" if isinstance(value, float) else value or "unknown")
+        for name, fact in outcome.facts.items():
+            self.text(name, f"{fact:.4g}" if isinstance(fact, float) else fact or "unknown")
         if _HEADING in known.tags.get(NOTE, _HEADING):  # the user's own description stays
             client.set_tag(run, NOTE, outcome.description)
         client.log_dict(run, outcome.ledger, "hybrid_predict/ledger.json")

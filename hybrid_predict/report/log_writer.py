@@ -98,7 +98,7 @@ class LogWriter:
         """Close the file."""
         file, self._file = self._file, None
         if file is not None:
-            _unlock(file)
+            _lock(file, release=True)  # also for worker processes that have inherited the file
             file.close()
 
     def _add_row(self, record: StepRecord, ledger: SavingsLedger) -> None:
@@ -114,13 +114,16 @@ class LogWriter:
     def _open(self, path: Path) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = _opened(path)
+            if path.exists() and not path.is_file():  # a pipe would wait for a reader
+                raise OSError(EINVAL, "it is no regular file")
+            # Without a buffer a crash cuts off no line.
+            self._file = path.open("ab", buffering=0)
             if not _lock(self._file):
                 self._file.close()
                 name = f"{path.stem}-{self.log.start['run'][:8]}{path.suffix}"
-                self.path = self.log.path = path.with_name(name)
                 logger.warning("Another run is writing to %s; this one writes to %s.", path, name)
-                self._file = _opened(self.path)
+                self.path = self.log.path = path.with_name(name)
+                self._file = self.path.open("ab", buffering=0)
                 _lock(self._file)
             if self._file.tell():
                 self._file.write(b"\n")  # ends a line that a crash has cut off
@@ -145,29 +148,14 @@ class LogWriter:
             self.close()
 
 
-def _opened(path: Path) -> BinaryIO:
-    """Open a file to append to, without a buffer, so that a crash cuts off no line."""
-    if path.exists() and not path.is_file():  # a pipe would wait for a reader
-        raise OSError(EINVAL, "it is no regular file")
-    return path.open("ab", buffering=0)
-
-
-def _lock(file: BinaryIO) -> bool:
-    """Lock a file for this run; return False if another run, in whatever process, has locked it."""
+def _lock(file: BinaryIO, *, release: bool = False) -> bool:
+    """Lock or unlock a file; return False if another run, in whatever process, has locked it."""
     try:
         import fcntl
 
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, fcntl.LOCK_UN if release else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     except (ImportError, OSError):  # Windows, or a file system without locks
         pass
     return True
-
-
-def _unlock(file: BinaryIO) -> None:
-    """Unlock a file, also for worker processes that have inherited it."""
-    with suppress(ImportError, OSError):
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_UN)

@@ -109,11 +109,18 @@ def spent_figure(log: RunLog) -> Figure:
     axes = figure.subplots()
     for name, color in PARTS.items():
         axes.barh(0, 0, color=color, label=name)
-    for height, parts in enumerate((seconds_spent(log), steps_spent(log))):
-        total, left = sum(parts.values()) or 1.0, 0.0
-        for name, amount in parts.items():
+    ledger = log.ledger
+    corrected = ledger.corrected_steps / max(1, ledger.full_steps)
+    seconds = ledger.full_seconds * np.array([corrected, 1.0 - corrected])
+    spent = (
+        [*seconds, 0.0, ledger.correct_seconds, ledger.predict_seconds],
+        [ledger.corrected_steps, ledger.plain_steps, ledger.predicted_steps],
+    )
+    for height, amounts in enumerate(spent):
+        total, left = sum(amounts) or 1.0, 0.0
+        for color, amount in zip(PARTS.values(), amounts, strict=False):
             share = 100 * amount / total
-            axes.barh(height, share, 0.6, left=left, color=PARTS[name])
+            axes.barh(height, share, 0.6, left=left, color=color)
             if share > 7:
                 x, text = left + share / 2, f"{share:.0f} %"
                 axes.text(x, height, text, ha="center", va="center", color="white", fontsize=8)
@@ -125,22 +132,3 @@ def spent_figure(log: RunLog) -> Figure:
     axes.grid(visible=False)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize="small")
     return figure
-
-
-def steps_spent(log: RunLog) -> dict[str, float]:
-    """Return the number of corrected, plain and predicted steps."""
-    ledger = log.ledger
-    counts = (ledger.corrected_steps, ledger.plain_steps, ledger.predicted_steps)
-    return dict(zip(PARTS, map(float, counts), strict=False))
-
-
-def seconds_spent(log: RunLog) -> dict[str, float]:
-    """Return the seconds on the host by part; those of full steps are in the user's code."""
-    ledger = log.ledger
-    share = ledger.corrected_steps / ledger.full_steps if ledger.full_steps else 0.0
-    full = {"full steps, corrected": share, "full steps, plain": 1.0 - share}
-    return {
-        **{name: ledger.full_seconds * part for name, part in full.items()},
-        "correcting": ledger.correct_seconds,
-        "predicting, verifying": ledger.predict_seconds,
-    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -52,10 +53,8 @@ def write_run_page(logs: Sequence[RunLog], path: Path) -> Path:
 
 def _short_names(logs: Sequence[RunLog]) -> list[str]:
     """Return the names of the runs without the folders that all of them share."""
-    parts = [log.path.resolve().parent.parts for log in logs]
-    if len(parts) == 1:
+    if len(logs) == 1:
         return [logs[0].name]
-    shared = 0
-    while all(len(p) > shared + 1 and p[shared] == parts[0][shared] for p in parts):
-        shared += 1
-    return ["/".join(p[shared:]) for p in parts]
+    folders = [log.path.resolve().parent for log in logs]
+    shared = os.path.commonpath(folders)
+    return [os.path.relpath(folder, shared) for folder in folders]

@@ -120,7 +120,7 @@ def test_the_last_run_is_read_from_lines_of_two_runs_in_one_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a file system without locks."""
-    monkeypatch.setattr(log_writer, "_lock", lambda file: True)
+    monkeypatch.setattr(log_writer, "_lock", lambda file, release=False: True)
     first, second = begun(tmp_path / NAME, steps=100), begun(tmp_path / NAME, steps=50)
     for number in range(1, 4):
         stepped(first, number, loss=1.0)
