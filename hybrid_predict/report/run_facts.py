@@ -99,8 +99,8 @@ def _time(log: RunLog) -> str:
     taken = max(0.0, log.seen - float(log.start["time"]))
     ledgers = [row.ledger for row in log.rows]
     before = [x.steps for x in ledgers if x.full_steps <= log.start["full_steps"]]
-    made = log.ledger.steps - (before[-1] if before else 0)
-    if log.end is not None or made <= 0:
+    done = log.ledger.steps - (before[-1] if before else 0)
+    if log.end is not None or done <= 0:
         return duration(taken)
-    left = taken * max(0, log.steps - log.ledger.steps) / made
+    left = taken * max(0, log.steps - log.ledger.steps) / done
     return f"{duration(taken)}, about {duration(left)} to come"

@@ -92,15 +92,15 @@ def skill_figure(log: RunLog) -> Figure:
 
 def _skills(log: RunLog) -> list[tuple[str, list[int], dict[str, list[float]]]]:
     """Return for each kind: its name, and where skill is known full steps and numbers by name."""
-    found = []
+    kinds = []
     for kind in log.ledger.skills:
         ledgers = [row.ledger for row in log.rows if kind in row.ledger.skills]
         known = [ledger for ledger in ledgers if ledger.skills[kind]["windows"] > 1]
         if known:
             names = ("mean", "lower", "length", "fitted")
             numbers = {name: [x.skills[kind][name] for x in known] for name in names}
-            found.append((kind, [ledger.full_steps for ledger in known], numbers))
-    return found
+            kinds.append((kind, [ledger.full_steps for ledger in known], numbers))
+    return kinds
 
 
 def spent_figure(log: RunLog) -> Figure:

@@ -60,7 +60,7 @@ def test_a_metric_of_the_users_own_keeps_its_name_in_the_progress_bar() -> None:
     assert vars(bar)["get_metrics"] is own
 
 
-def test_what_fails_in_telling_does_not_end_the_training(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_reporting_does_not_end_the_training(caplog: pytest.LogCaptureFixture) -> None:
     class Bar(TQDMProgressBar):
         def print(self, *args: Any) -> None:  # knows no file
             raise AssertionError("never called so")
@@ -92,7 +92,7 @@ def test_one_line_at_the_start_and_one_at_the_end(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("plugin", [Ungated(updates={}), HybridPredict(max_overhead=0.0)])
-def test_where_nothing_is_corrected_no_cost_of_it_is_told(
+def test_where_nothing_is_corrected_no_cost_of_it_is_shown(
     plugin: HybridPredict, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
@@ -132,12 +132,12 @@ def test_without_the_plug_in_nothing_is_said(caplog: pytest.LogCaptureFixture) -
     assert said(caplog) == []
 
 
-def test_phases_are_told_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
+def test_phases_are_logged_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hybrid_predict")
     fit([Ungated(cooldown_steps=10)], max_steps=60)
-    told = [r for r in caplog.records if r.name == "hybrid_predict.integrations.reporter"]
-    assert [r.levelname for r in told] == ["INFO"] * 4
-    text = " ".join(r.getMessage() for r in told)
+    messages = [r for r in caplog.records if r.name == "hybrid_predict.integrations.reporter"]
+    assert [r.levelname for r in messages] == ["INFO"] * 4
+    text = " ".join(r.getMessage() for r in messages)
     assert re.findall("warm-up:|is over|begin|cooldown", text) == [
         "warm-up:", "is over", "begin", "cooldown",
     ]  # fmt: skip
@@ -152,13 +152,13 @@ def test_phases_are_told_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
         ({"speedup": 1}, 60, None),
     ],
 )
-def test_too_much_speedup_and_too_few_steps_are_told_in_plain_words(
+def test_too_much_speedup_and_too_few_steps_get_a_warning(
     caplog: pytest.LogCaptureFixture, options: Any, steps: int, words: str | None
 ) -> None:
     fit([HybridPredict(**options), StopAt(1)], max_steps=steps)
-    told = [r.getMessage() for r in caplog.records if "reporter" in r.name]
-    assert len(told) == (words is not None)
-    assert words is None or words in told[0]
+    messages = [r.getMessage() for r in caplog.records if "reporter" in r.name]
+    assert len(messages) == (words is not None)
+    assert words is None or words in messages[0]
 
 
 def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_the_log_can_be_put_elsewhere_or_left_out(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob(NAME))) == 1
 
 
-def test_a_failure_is_the_last_that_the_log_tells(tmp_path: Path) -> None:
+def test_a_failure_is_the_last_line_of_the_log(tmp_path: Path) -> None:
     class Broken(Net):
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
             if self.batches == 7:
