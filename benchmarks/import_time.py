@@ -35,7 +35,7 @@ RESULT = ROOT / "docs" / "results" / "import_time.json"
 
 COMMANDS = (
     "", "--help", "--version", "demo --help", "audit --help", "audit {audit} --plan", "report RUN",
-    "watch RUN", "stop RUN", "doctor", "schema", "wacth RUN",
+    "watch RUN", "doctor", "schema", "wacth RUN",
 )  # fmt: skip
 """Arguments of ``hybrid-predict``; RUN is a finished run, {audit} a configuration file."""
 

@@ -18,6 +18,9 @@ NAME = "hybrid_predict.jsonl"
 SCHEMA = 3
 """Version of the lines, as the first line of a run has it."""
 
+_LAST = 1e11
+"""Latest time, in seconds since 1970, that can be shown as a date."""
+
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
 
@@ -153,7 +156,7 @@ def _started(log: RunLog | None, path: Path, entry: dict[str, Any]) -> RunLog:
     """Return the log of a new run, or of a resumed one with its earlier rows."""
     names = ("run", "time", "full_steps", "config", "plan", "environment")
     start = {name: entry[name] for name in names}
-    _number(start["time"])
+    _number(start["time"], _LAST)
     done = start["full_steps"]
     rows = log.rows if log is not None and done else []
     new = RunLog(path, start, [row for row in rows if row.ledger.full_steps <= done])
@@ -164,25 +167,23 @@ def _started(log: RunLog | None, path: Path, entry: dict[str, Any]) -> RunLog:
 
 def _add(log: RunLog, entry: dict[str, Any]) -> None:
     """Add a line of a run to its log."""
-    moment, kind = _number(entry["time"]), entry["type"]
+    moment, kind = _number(entry["time"], _LAST), entry["type"]
     if kind == "end":
         log.end = {"time": moment, "status": entry["status"]}
         return
     if kind != "row":
         raise ValueError(kind)
-    loss = entry["loss"]
+    loss = None if entry["loss"] is None else _number(entry["loss"])
     ledger = SavingsLedger.from_dict(entry["ledger"])
-    log.rows.append(
-        Row(moment, str(entry["phase"]), None if loss is None else _number(loss), ledger)
-    )
+    log.rows.append(Row(moment, str(entry["phase"]), loss, ledger))
 
 
-def _number(value: Any) -> float:
-    """Return a finite number that can be a time, or summed and squared.
+def _number(value: Any, most: float = 1e100) -> float:
+    """Return a finite number whose sums and squares are finite.
 
     Raises:
-        ValueError: If it is another value.
+        ValueError: If its magnitude is ``most`` or more, or it is not a number.
     """
-    if not abs(value) < 1e11:
+    if not abs(value) < most:
         raise ValueError(value)
     return float(value)

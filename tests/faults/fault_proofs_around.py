@@ -177,7 +177,7 @@ def full_folder(tmp_path, monkeypatch):
     assert cells[0] in stored(tmp_path).done
 
 
-def torn_log(tmp_path, monkeypatch):
+def damaged_log(tmp_path, monkeypatch):
     path = tmp_path / "hybrid_predict.jsonl"
     lines = [json.dumps(line).encode() for line in written(ROWS)]
     path.write_bytes(b"\n".join([*lines[:2], "é".encode()[:1], b"[" * 100_000, *lines[2:]]))
@@ -349,12 +349,13 @@ AROUND = [
     Fault("Folders", "the output folder is read-only", "`ConfigError` with the system's own words, "
           "before training begins.", no_folder),
     Fault("Folders", "the output folder is full", "`ConfigError` with the system's own words. "
-          "Files that were there are whole; finished runs are kept, a torn line is left out.",
+          "Files that were there are whole; finished runs are kept, a line that was cut off is "
+          "left out.",
           full_folder),
     Fault("Folders", "the run log is damaged, or a pipe stands in its place", "`hybrid-predict "
           "watch` and `report` show the lines that can be read, and how many cannot; nothing waits "
           "for a pipe or a device. A run that goes on in the folder appends whole lines.",
-          torn_log),
+          damaged_log),
     Fault("Checkpoints", "of another model", "`CheckpointError`; the engine stays as it was.",
           refused(another_model, "another model")),
     Fault("Checkpoints", "of another version", "`CheckpointError` with both versions; the engine "

@@ -29,7 +29,7 @@ def damaged_callback(tmp_path, monkeypatch):
     assert same_bits(random_states(), moved)
 
 
-def torn_file(tmp_path, monkeypatch):
+def cut_off_file(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     from hybrid_predict.integrations.huggingface import FILE, _load
 
@@ -57,8 +57,8 @@ FILES = [
     Fault("Files", "the callback's entries in a Lightning checkpoint are damaged: clock, random "
           "states", "`CheckpointError` at the start of training, with weights and optimizer "
           "as Lightning has loaded them, and random states as they were.", damaged_callback),
-    Fault("Files", "`hybrid_predict.pt` in a checkpoint of Hugging Face is torn or foreign",
-          "`CheckpointError` before training begins.", torn_file),
+    Fault("Files", "`hybrid_predict.pt` in a checkpoint of Hugging Face is cut off or foreign",
+          "`CheckpointError` before training begins.", cut_off_file),
     Fault("Files", "`class_path` under `updates` or `predictors` names something else",
           "`ConfigError`; nothing is called. The module that it names is imported.", foreign_class),
 ]  # fmt: skip

@@ -132,17 +132,17 @@ def test_the_last_run_is_read_from_lines_of_two_runs_in_one_file(
     second.close()
 
 
-TORN = [b'{"type": "ro', "é".encode()[:1], b"\xff", b"\0", b"\xf0\x9f"]
+CUT_OFF = [b'{"type": "ro', "é".encode()[:1], b"\xff", b"\0", b"\xf0\x9f"]
 
 
-@pytest.mark.parametrize("torn", TORN, ids=repr)
-def test_a_line_cut_off_by_a_crash_costs_that_line(tmp_path: Path, torn: bytes) -> None:
+@pytest.mark.parametrize("start", CUT_OFF, ids=repr)
+def test_a_line_cut_off_by_a_crash_costs_that_line(tmp_path: Path, start: bytes) -> None:
     path = tmp_path / NAME
     writer = begun(path)
     stepped(writer, *range(1, 11))
     writer.close()
     with path.open("ab") as file:
-        file.write(torn)
+        file.write(start)
     log = read_log(path)
     assert (len(log.rows), log.unread) == (10, 1)
     resumed = begun(path, full_steps=8)
