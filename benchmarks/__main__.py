@@ -12,8 +12,10 @@ from typing import Any
 
 from benchmarks import table
 from benchmarks.arms import ARMS
+from benchmarks.blocks import fill, names
 from benchmarks.merge import merged
 from benchmarks.plan import SETTINGS, SUITES, TUNING_SEED, Plan, Row, Suite, select
+from benchmarks.plot import save_figure
 from benchmarks.run import (
     FIELDS,
     RESULTS,
@@ -28,8 +30,6 @@ from hybrid_predict import ConfigError
 from hybrid_predict.cli.options import integer, need, output_folder
 from hybrid_predict.cli.program import INTERRUPTED, Command, run_program
 from hybrid_predict.cli.screen import Screen
-from hybrid_predict.report.blocks import fill, names
-from hybrid_predict.report.figure import save_figure
 from hybrid_predict.runs.runtime import environment, finite, locked, write_json
 
 PROGRAM = "python -m benchmarks"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.arms import ARMS, PLAIN
@@ -21,6 +23,20 @@ _OURS = {
     "hybrid": ("+ predicted (default)", _HYBRID),
 }
 """Name in the legend and color of the arms that have a color of their own."""
+
+
+def save_figure(figure: Figure, path: str | Path, source: str | Path) -> None:
+    """Write a figure; a PNG file keeps which data it was drawn from.
+
+    Args:
+        figure: The figure.
+        path: File to write.
+        source: File with the data. Its digest is kept under ``Source``, so that a figure that is
+            older than its data can be found.
+    """
+    png = Path(path).suffix == ".png"
+    digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    figure.savefig(path, dpi=120, metadata={"Source": digest} if png else None)
 
 
 def plot(results: Mapping[str, Any]) -> Figure:

@@ -15,13 +15,13 @@ from typing import Any
 
 from benchmarks import RESULTS, house
 from benchmarks import table as bench
+from benchmarks.blocks import fill, names
 from benchmarks.clients import table as clients
 from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
-from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.runs.rows import Rows
 
 ROOT = Path(__file__).parents[1]

@@ -13,7 +13,6 @@ from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, RankError
 from hybrid_predict.html import table
-from hybrid_predict.integrations.dashboard import Dashboard, dashboard
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
@@ -22,22 +21,21 @@ from hybrid_predict.integrations.lightning_start import (
     KEY,
     continue_random_states,
     refuse,
-    saved_results,
+    saved_ledger,
     unknown_length,
     warn_of_patience,
 )
-from hybrid_predict.integrations.lightning_stop import StopRequests
 from hybrid_predict.integrations.options import configuration
 from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.report.history import RunHistory
+from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.random_states import random_states
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_OF_A_RUN = ("engine", "_clock", "_behind", "_saved", "_history", "_losses", "_reporter", "_view")
+_OF_A_RUN = ("engine", "_clock", "_missed", "_saved", "_log", "_losses", "_reporter")
 """Attributes that copies and pickles leave out."""
 
 logger = logging.getLogger(__name__)
@@ -63,11 +61,9 @@ class HybridPredict(TrainerCallback):
             ``tail`` skips as many at the end of each epoch (for shuffled data), ``none`` uses all
             batches for full steps. ``auto`` means ``draw`` if the run's length or a scheduler
             counts epochs, else ``none``.
-        log_dir: Folder of the run's event log, which ``hybrid-predict report`` and ``watch`` read.
+        log_dir: Folder of the run's log, which ``hybrid-predict report`` and ``watch`` read.
             ``auto`` uses the folder of the run's logger (TensorBoard, CSV), if it has one; None
             writes no log.
-        dashboard: Whether to show the view of ``hybrid-predict watch`` instead of the progress bar,
-            if standard output is a terminal.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -76,12 +72,11 @@ class HybridPredict(TrainerCallback):
 
     engine: HybridEngine | None = None
     _clock: TrainerClock | None = None
-    _behind: tuple[MissedCheckpoints | StopRequests, ...] = ()
+    _missed: MissedCheckpoints | None = None
     _saved: dict[str, Any] | None = None
-    _history = RunHistory()
+    _log: RunLog | None = None
     _losses: tuple[torch.Tensor, ...] = ()
     _reporter: Reporter | None = None
-    _view: Dashboard | None = None
 
     def __init__(
         self,
@@ -104,7 +99,6 @@ class HybridPredict(TrainerCallback):
         config: HybridConfig | Described | None = None,
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",
-        dashboard: bool = False,
     ) -> None:
         self.config = configuration(
             config, speedup=speedup, full_steps=full_steps, predict_steps=predict_steps,
@@ -116,7 +110,6 @@ class HybridPredict(TrainerCallback):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
         self.skip_data = skip_data
         self.log_dir = None if log_dir is None else str(log_dir)
-        self.dashboard = dashboard
         self._last = LastRun()
         self._epochs: int | None = None
 
@@ -149,9 +142,9 @@ class HybridPredict(TrainerCallback):
         return self._last.ledger if self.engine is None else self.engine.ledger
 
     @property
-    def history(self) -> RunHistory:
-        """History of the current, last or loaded run, or of the copy that ran last."""
-        return self._last.history if self.engine is None else self._history
+    def history(self) -> RunLog:
+        """Log of the current or last run, since it was started or resumed."""
+        return self._log or self._last.log
 
     def __getstate__(self) -> dict[str, Any]:
         """Return settings and results for copies and pickles, without the run itself."""
@@ -162,8 +155,6 @@ class HybridPredict(TrainerCallback):
         if stage == "fit":
             self.engine, self._clock = None, None
             self._epochs = trainer.max_epochs
-            if self.dashboard and self.config.enabled:
-                self._view = dashboard(trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to model, optimizers and Trainer, and load the state of a resumed run."""
@@ -178,32 +169,20 @@ class HybridPredict(TrainerCallback):
             stayed = clock.load_state_dict(saved["clock"])
         config = self._run_config(trainer, clock)
         engine = self.engine = HybridEngine(pl_module, trainer.optimizers, config)
-        self._history = RunHistory() if saved is None else self._last.history
-        self._last.start(engine.ledger, self._history)
         if saved is not None:
             engine.load_state_dict(saved["engine"], steps=clock.steps)
             if stayed:
                 continue_random_states(trainer, saved["random"])
-        self._reporter = Reporter(trainer, engine, self.log_dir, self._view)
+        self._reporter = Reporter(trainer, engine, self.log_dir)
+        self._log = self._reporter.log
+        self._last.ledger, self._last.log = engine.ledger, self._log
         if not clock.unavailable:
             clock.set_global_step(clock.global_step)
-            self._append(trainer, MissedCheckpoints(clock))
+            self._missed = MissedCheckpoints(clock)
+            trainer.callbacks.append(self._missed)  # type: ignore[attr-defined]
             trainer.should_stop |= engine.done and clock.outlasts
-        self._look_for_stop_requests(trainer, engine, self._reporter)
         if engine.schedule.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config.compression)
-
-    def _look_for_stop_requests(
-        self, trainer: pl.Trainer, engine: HybridEngine, reporter: Reporter
-    ) -> None:
-        if ranks.gather(reporter.folder is not None)[0]:
-            asked, stopped, folder = reporter.asked_to_stop, reporter.stopped, reporter.folder
-            self._append(trainer, StopRequests(engine, asked, stopped, folder))
-
-    def _append(self, trainer: pl.Trainer, callback: MissedCheckpoints | StopRequests) -> None:
-        """Let a callback run behind all others, until the run has ended."""
-        trainer.callbacks.append(callback)  # type: ignore[attr-defined]
-        self._behind = (*self._behind, callback)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
@@ -251,7 +230,6 @@ class HybridPredict(TrainerCallback):
         else:
             clock.advance(record.ticks, engine.ledger.steps, engine.ledger.full_steps)
             trainer.should_stop |= engine.done and clock.outlasts
-        self._history.add(record, engine.ledger.steps)
         self._tell(lambda reporter: reporter.step(trainer, record))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -279,7 +257,7 @@ class HybridPredict(TrainerCallback):
             )
         if text:
             package_of(trainer).utilities.rank_zero_warn(f"HybridPredict: {text}")
-        self._tell(lambda reporter: reporter.finish(self._history))
+        self._tell(Reporter.finish)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -308,7 +286,6 @@ class HybridPredict(TrainerCallback):
             checkpoint[KEY] = {
                 "engine": self.engine.state_dict(),
                 "clock": self._clock.state_dict(),
-                "history": self._history.state_dict(),
                 "random": ranks.gather(random_states()),
             }
         elif self._saved is not None:
@@ -319,14 +296,14 @@ class HybridPredict(TrainerCallback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Keep the loaded state until training starts, and its results.
+        """Keep the loaded state until training starts, and its ledger.
 
         Raises:
             CheckpointError: If the state is damaged.
         """
         self._saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
         if self._saved is not None:
-            self._last.start(*saved_results(self._saved))
+            self._last.ledger = saved_ledger(self._saved)
 
     def _run_config(self, trainer: pl.Trainer, clock: TrainerClock) -> HybridConfig:
         """Return the configuration with the run's length; without predictions if unsupported."""
@@ -357,15 +334,10 @@ class HybridPredict(TrainerCallback):
         """Report how the run ended, and close the reporter."""
         self._tell(lambda reporter: reporter.close(trainer, status, timeout))
         self._reporter = None
-        view, self._view = self._view, None
-        if view is not None:
-            view.close()
 
     def _detach(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:
             self.engine.detach()
-        for callback in self._behind:
-            trainer.callbacks.remove(callback)  # type: ignore[attr-defined]
-            if isinstance(callback, StopRequests):
-                callback.close()
-        self._behind = ()
+        if self._missed is not None:
+            trainer.callbacks.remove(self._missed)  # type: ignore[attr-defined]
+            self._missed = None

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.report.history import RunHistory
 from hybrid_predict.saved import check_entries, check_state, damaged, reading
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.random_states import set_random_states
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
 KEY = "hybrid_predict"
 """Key of the callback's state in a checkpoint."""
 
-_ENTRIES = {"clock": dict, "history": dict, "random": list}
+_ENTRIES = {"clock": dict, "random": list}
 
 
-def saved_results(saved: Any) -> tuple[SavingsLedger, RunHistory]:
-    """Return ledger and history of the callback's state in a checkpoint, after checking its form.
+def saved_ledger(saved: Any) -> SavingsLedger:
+    """Return the ledger of the callback's state in a checkpoint, after checking its form.
 
     Raises:
         CheckpointError: If the state is damaged.
@@ -33,14 +32,11 @@ def saved_results(saved: Any) -> tuple[SavingsLedger, RunHistory]:
     if len(saved["random"]) != saved["engine"]["ranks"]:
         raise damaged("random states of every rank", len(saved["random"]))
     with reading("clock"):  # the engine counts first
-        steps, most = saved["clock"]["steps"], saved["engine"]["clock"]["steps"]
+        steps, most = saved["clock"]["steps"], saved["engine"]["ledger"]["steps"]
         if steps > most:
             raise damaged(f"steps of the Trainer to be at most {most}", steps)
     with reading("ledger"):
-        ledger = SavingsLedger.from_dict(saved["engine"]["ledger"])
-    history = RunHistory()
-    history.load_state_dict(saved["history"])
-    return ledger, history
+        return SavingsLedger.from_dict(saved["engine"]["ledger"])
 
 
 def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:

@@ -13,8 +13,8 @@ from benchmarks import RESULTS
 from benchmarks.arguments import one_of, positive
 from benchmarks.measure import without_advice
 from benchmarks.plan import TUNING, as_cell
+from benchmarks.plot import save_figure
 from benchmarks.scale.study import CASES, Study, measure
-from hybrid_predict.report.figure import save_figure
 from hybrid_predict.runs.rows import Row, Rows
 from hybrid_predict.runs.runtime import environment, threads, write_json
 

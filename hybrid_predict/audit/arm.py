@@ -48,7 +48,7 @@ class AuditArm:
         name: ``full``, ``short``, ``corrected``, ``hybrid``, or the name of a control.
         seed: The seed of all random states.
         config: The audit's configuration.
-        folder: Where the Trainer may write, and the callback its event log.
+        folder: Where the Trainer may write, and the callback its run log.
         meter: Measures the run.
         logger: The Trainer's logger; None logs nothing.
     """

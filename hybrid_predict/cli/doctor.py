@@ -107,7 +107,7 @@ def _findings(found: Examination) -> list[tuple[str, str]]:
         ("plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"),
         ("memory", plan.memory),
         ("overhead", f"{counted} of a full step's operations, for correcting"),
-        ("event log", found.event_log),
+        ("run log", found.run_log),
     ]
     rows += _further(found)
     if corrected or predicted:

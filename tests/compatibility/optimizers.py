@@ -74,11 +74,7 @@ class Anchored(optim.SGD):
         return loss
 
 
-@TABLE.row(
-    "an optimizer that pulls weights to a stored point",
-    "`configure_optimizers` returns it",
-    note="a probe shows the pull, so its updates are not corrected; predicted steps are taken",
-)
+@row("an optimizer that pulls weights to a stored point")
 def anchored(folder: Path) -> None:
     def make(p: Any) -> optim.Optimizer:
         return Anchored(p, lr=1e-2)
@@ -89,11 +85,7 @@ def anchored(folder: Path) -> None:
         assert any("stored point" in event["reason"] for event in ledger.events)
 
 
-@TABLE.row(
-    "an optimizer that goes along gradients",
-    "`SGD(maximize=True)`, or a negative learning rate",
-    note="a probe shows it: corrected updates and predicted steps go along gradients too",
-)
+@row("an optimizer that goes along gradients")
 def uphill(folder: Path) -> None:
     def negative(p: Any) -> optim.Optimizer:
         optimizer = optim.SGD(p, lr=1e-3)

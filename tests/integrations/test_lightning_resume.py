@@ -68,7 +68,6 @@ def test_resume_from_every_update_is_bit_exact(tmp_path: Path, name: str, window
         assert same(weights(again), final), path.name
         for count in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps"):
             assert getattr(resumed.ledger, count) == getattr(ledger, count)
-        assert resumed.history.rows == callback.history.rows
 
 
 def test_checkpoint_between_multiples_resumes_on_the_clock(tmp_path: Path) -> None:
