@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses by outcome; 1 is the status of Python's own errors."""
 
-_NOTHING = "Nothing was trained: all runs were done before. --overwrite trains them anew."
+_NOTHING = "Nothing was trained: all runs were finished before. --overwrite trains them again."
 
 
 def _add_options(add: Any) -> None:

@@ -89,22 +89,22 @@ def _run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CUT_OFF
     except KeyboardInterrupt:
-        said = "stopped; what was finished is kept, and the same command goes on from there."
-        print(f"{name}: {said}", file=sys.stderr)
+        text = "stopped; what was finished is kept, and the same command continues from there."
+        print(f"{name}: {text}", file=sys.stderr)
         return INTERRUPTED
 
 
 @contextmanager
 def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM, so that what is finished is kept and told of."""
+    """Raise KeyboardInterrupt on SIGTERM, as on Ctrl-C."""
     free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not free or threading.current_thread() is not threading.main_thread():
         yield
         return
-    own = os.getpid()
+    process = os.getpid()
 
     def stop(number: int, _: object) -> None:
-        if os.getpid() == own:
+        if os.getpid() == process:
             raise KeyboardInterrupt
         signal.signal(number, signal.SIG_DFL)  # a forked worker of the user's data
         os.kill(os.getpid(), number)
