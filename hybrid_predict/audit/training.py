@@ -113,7 +113,7 @@ def train_arm(
         KeyboardInterrupt: If the user interrupted it.
     """
 
-    def started(trainer: pl.Trainer) -> None:
+    def started(trainer: Any) -> None:
         arm.check_callbacks(trainer.callbacks)  # the model may have added some
         if name == FULL:
             short_steps(meter.total_steps, arm.lengths, config.speedup)
@@ -189,7 +189,7 @@ def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) 
     """
     until_skill = 0
 
-    def started(trainer: pl.Trainer) -> None:
+    def started(trainer: Any) -> None:
         nonlocal until_skill
         arm.check_callbacks(trainer.callbacks)
         chosen = replace(config.hybrid_config(), total_steps=meter.total_steps)
