@@ -38,9 +38,11 @@ def _run(options: Namespace) -> int:
         _check(options.config)
     under_way("loading torch")
     for title, text in (*_environment(), *_extras()):
-        _tell(title, text)
+        _print(title, text)
     if options.config is None:
-        _tell("next", "hybrid-predict doctor CONFIG prints what works with your Trainer and model.")
+        _print(
+            "next", "hybrid-predict doctor CONFIG prints what works with your Trainer and model."
+        )
         return 0
     need("The examination", ["lightning", "cli"])
     from hybrid_predict.audit.doctor import examine
@@ -50,7 +52,7 @@ def _run(options: Namespace) -> int:
         result = examine(options.config, options.speedup)
     print()
     for title, text in _findings(result):
-        _tell(title, text)
+        _print(title, text)
     return REFUSED if result.refused or result.plain or result.plan is None else 0
 
 
@@ -124,7 +126,7 @@ def _further(result: Examination) -> list[tuple[str, str]]:
     return rows
 
 
-def _tell(title: str, text: str) -> None:
+def _print(title: str, text: str) -> None:
     first, *rest = wrap(
         printable(text), 80 - _INDENT, break_long_words=False, break_on_hyphens=False
     ) or [""]
