@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
+from torch import Tensor
 
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
@@ -16,13 +15,14 @@ from hybrid_predict.html import table
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
-from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
+from hybrid_predict.integrations.lightning_packages import TrainerCallback
 from hybrid_predict.integrations.lightning_start import (
     KEY,
     continue_random_states,
     refuse,
+    run_config,
     saved_ledger,
-    unknown_length,
+    warn_of_end,
     warn_of_patience,
 )
 from hybrid_predict.integrations.options import configuration
@@ -35,7 +35,7 @@ from hybrid_predict.torch.random_states import random_states
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_OF_A_RUN = ("engine", "_clock", "_missed", "_saved", "_log", "_losses", "_reporter")
+_OF_A_RUN = ("engine", "_clock", "_reporter", "_saved", "_loss")
 """Attributes that copies and pickles leave out."""
 
 logger = logging.getLogger(__name__)
@@ -72,11 +72,9 @@ class HybridPredict(TrainerCallback):
 
     engine: HybridEngine | None = None
     _clock: TrainerClock | None = None
-    _missed: MissedCheckpoints | None = None
-    _saved: dict[str, Any] | None = None
-    _log: RunLog | None = None
-    _losses: tuple[torch.Tensor, ...] = ()
     _reporter: Reporter | None = None
+    _saved: dict[str, Any] | None = None
+    _loss: Tensor | None = None
 
     def __init__(
         self,
@@ -114,22 +112,21 @@ class HybridPredict(TrainerCallback):
         self._epochs: int | None = None
 
     def __repr__(self) -> str:
-        said = [f"{name}={value!r}" for name, value in self._chosen().items()]
-        return f"{type(self).__name__}({', '.join(said)})"
-
-    def _repr_html_(self) -> str:
-        """A table of settings that differ from the defaults, and of the ledger, for notebooks."""
-        chosen = {name: repr(value) for name, value in self._chosen().items()}
-        settings = table(type(self).__name__, chosen or {"settings": "all defaults"})
-        return settings + (self.ledger._repr_html_() if self.ledger.steps else "")
-
-    def _chosen(self) -> dict[str, Any]:
-        """Settings that differ from the defaults."""
-        plain, given = vars(HybridConfig()), vars(self.config)
-        return {name: value for name, value in given.items() if value != plain[name]}
+        chosen = [f"{name}={value}" for name, value in self._chosen().items()]
+        return f"{type(self).__name__}({', '.join(chosen)})"
 
     def __str__(self) -> str:
         return f"{self!r}: {self.ledger}" if self.ledger.steps else repr(self)
+
+    def _repr_html_(self) -> str:
+        """A table of settings that differ from the defaults, and of the ledger, for notebooks."""
+        settings = table(type(self).__name__, self._chosen() or {"settings": "all defaults"})
+        return settings + (self.ledger._repr_html_() if self.ledger.steps else "")
+
+    def _chosen(self) -> dict[str, str]:
+        """Settings that differ from the defaults."""
+        defaults, settings = vars(HybridConfig()), vars(self.config)
+        return {k: repr(value) for k, value in settings.items() if value != defaults[k]}
 
     @property
     def state_key(self) -> str:
@@ -144,7 +141,7 @@ class HybridPredict(TrainerCallback):
     @property
     def history(self) -> RunLog:
         """Log of the current or last run, since it was started or resumed."""
-        return self._log or self._last.log
+        return self._last.log if self._reporter is None else self._reporter.log
 
     def __getstate__(self) -> dict[str, Any]:
         """Return settings and results for copies and pickles, without the run itself."""
@@ -161,25 +158,21 @@ class HybridPredict(TrainerCallback):
         if not self.config.enabled:
             return
         refuse(trainer)
-        saved, self._saved = self._saved, None
         kind = TrainerClock if pl_module.automatic_optimization else ManualClock
         clock = self._clock = kind(trainer, self.skip_data, self._epochs)
-        stayed = False
-        if saved is not None:
-            stayed = clock.load_state_dict(saved["clock"])
-        config = self._run_config(trainer, clock)
+        saved, self._saved = self._saved, None
+        stayed = saved is not None and clock.load_state_dict(saved["clock"])
+        config = run_config(trainer, clock, self.config)
         engine = self.engine = HybridEngine(pl_module, trainer.optimizers, config)
         if saved is not None:
             engine.load_state_dict(saved["engine"], steps=clock.steps)
             if stayed:
                 continue_random_states(trainer, saved["random"])
         self._reporter = Reporter(trainer, engine, self.log_dir)
-        self._log = self._reporter.log
-        self._last.ledger, self._last.log = engine.ledger, self._log
+        self._last.ledger, self._last.log = engine.ledger, self._reporter.log
         if not clock.unavailable:
             clock.set_global_step(clock.global_step)
-            self._missed = MissedCheckpoints(clock)
-            trainer.callbacks.append(self._missed)  # type: ignore[attr-defined]
+            trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
             trainer.should_stop |= engine.done and clock.outlasts
         if engine.schedule.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config.compression)
@@ -195,11 +188,11 @@ class HybridPredict(TrainerCallback):
             engine.replace_optimizer(trainer.optimizers)
         assert self._clock is not None
         self._clock.open()
-        self._losses = ()
+        self._loss = None
         engine.before_step()
 
     def on_before_backward(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: torch.Tensor
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, loss: Tensor
     ) -> None:
         """Pass the loss, whose graph shows the kinds of parameters, to the engine."""
         if self.engine is not None:
@@ -214,23 +207,23 @@ class HybridPredict(TrainerCallback):
         batch_idx: int,
     ) -> None:
         """Close a full step, and advance the Trainer's counters."""
-        engine, clock = self.engine, self._clock
-        if engine is None or clock is None or not engine.in_step:
+        engine, clock, reporter = self.engine, self._clock, self._reporter
+        if engine is None or clock is None or reporter is None or not engine.in_step:
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # With several optimizers, as in a GAN, no single loss has to fall.
         if loss is not None and len(trainer.optimizers) == 1:
-            self._losses = (*self._losses, loss)
+            self._loss = loss if self._loss is None else self._loss + loss
         if trainer.fit_loop._should_accumulate():
             return
         # Lightning divides each loss by the number of batches in the window.
-        record = engine.after_step(sum(self._losses) if self._losses else None)
+        record = engine.after_step(self._loss)
         if clock.unavailable:
             clock.steps, clock.global_step = engine.ledger.steps, trainer.global_step
         else:
             clock.advance(record.ticks, engine.ledger.steps, engine.ledger.full_steps)
             trainer.should_stop |= engine.done and clock.outlasts
-        self._tell(lambda reporter: reporter.step(trainer, record))
+        reporter.step(record)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Abandon a full step that the module ended early, and step epoch schedulers."""
@@ -243,21 +236,9 @@ class HybridPredict(TrainerCallback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Detach from the model, and record the run in the loggers."""
         self._detach(trainer)
-        if self.engine is None or self._clock is None or self._reporter is None:
-            return
-        engine, missing, text = self.engine, self._clock.missing_epochs, ""
-        if not engine.done and not trainer.should_stop:
-            steps, total = engine.ledger.steps, engine.schedule.total
-            text = f"the Trainer ended the run at {steps} of {total} steps."
-        elif engine.done and missing > 0:
-            text = (
-                f"the run is complete, with {missing} epochs and validations fewer than "
-                "max_epochs. This happens if epochs have few batches, because every epoch has at "
-                "least one full step."
-            )
-        if text:
-            package_of(trainer).utilities.rank_zero_warn(f"HybridPredict: {text}")
-        self._tell(Reporter.finish)
+        if self.engine is not None and self._clock is not None and self._reporter is not None:
+            warn_of_end(trainer, self._clock, self.engine)
+            self._reporter.finish()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -270,13 +251,14 @@ class HybridPredict(TrainerCallback):
             logger.error("%s", first)
         stopped = isinstance(exception, KeyboardInterrupt)
         status = "stopped" if stopped else f"failed: {ranks.summary(exception)}"
-        self._close(trainer, status, 5.0)
+        if self._reporter is not None:
+            self._reporter.close(status, 5.0)
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Detach from the model, however the run ended."""
         self._detach(trainer)
-        done = self.engine is not None and self.engine.done
-        self._close(trainer, "finished" if done else "stopped", 30.0)
+        if self.engine is not None and self._reporter is not None:
+            self._reporter.close("finished" if self.engine.done else "stopped", 30.0)
 
     def on_save_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
@@ -305,39 +287,8 @@ class HybridPredict(TrainerCallback):
         if self._saved is not None:
             self._last.ledger = saved_ledger(self._saved)
 
-    def _run_config(self, trainer: pl.Trainer, clock: TrainerClock) -> HybridConfig:
-        """Return the configuration with the run's length; without predictions if unsupported."""
-        length = clock.length if isinstance(clock.length, int) else self.config.total_steps
-        if length is None:
-            raise unknown_length(trainer)
-        config = replace(self.config, total_steps=max(1, length))
-        if not clock.unavailable:
-            return config
-        package_of(trainer).utilities.rank_zero_warn(
-            f"HybridPredict makes no predicted steps: {clock.unavailable}."
-        )
-        return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
-
-    def _tell(self, act: Callable[[Reporter], object]) -> None:
-        """Call the reporter; if reporting fails, training continues without it."""
-        reporter = self._reporter
-        if reporter is None:
-            return
-        try:
-            act(reporter)
-        except Exception:
-            logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
-            self._reporter = None
-            reporter.detach()
-
-    def _close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
-        """Report how the run ended, and close the reporter."""
-        self._tell(lambda reporter: reporter.close(trainer, status, timeout))
-        self._reporter = None
-
     def _detach(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:
             self.engine.detach()
-        if self._missed is not None:
-            trainer.callbacks.remove(self._missed)  # type: ignore[attr-defined]
-            self._missed = None
+        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
+        callbacks[:] = [each for each in callbacks if not isinstance(each, MissedCheckpoints)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -332,8 +333,9 @@ class MissedCheckpoints(TrainerCallback):
             return
         after = trainer.global_step
         for callback in list(trainer.callbacks):  # type: ignore[attr-defined]
-            step = self._awaited(trainer, callback, before, after)
-            if step is None:
+            due = partial(self._due, trainer, callback)
+            step = next(filter(due, range(after, before, -1)), after)
+            if step == after:  # it waits for none, or was called already
                 continue
             self._clock.set_global_step(step)
             try:
@@ -342,15 +344,11 @@ class MissedCheckpoints(TrainerCallback):
                 self._clock.set_global_step(after)
 
     @staticmethod
-    def _awaited(trainer: pl.Trainer, callback: Any, before: int, after: int) -> int | None:
-        """Return the last global step between two that a callback waits for, or None."""
+    def _due(trainer: pl.Trainer, callback: Any, step: int) -> bool:
+        """Whether a callback waits for a global step."""
         if isinstance(callback, package_of(trainer).callbacks.ModelCheckpoint):
-            every = getattr(callback, "_every_n_train_steps", 0)
-            multiple = after // every * every if every > 0 else 0
-            return multiple if before < multiple < after else None
+            every = callback._every_n_train_steps
+            return every > 0 and step % every == 0
         # Only callbacks that average weights have this method, in some versions of Lightning.
-        due = getattr(callback, "should_update", None)
-        if due is None or due(step_idx=after - 1):
-            return None
-        steps = range(after - 1, before, -1)
-        return next((step for step in steps if due(step_idx=step - 1)), None)
+        should_update = getattr(callback, "should_update", None)
+        return should_update is not None and bool(should_update(step_idx=step - 1))

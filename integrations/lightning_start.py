@@ -1,10 +1,14 @@
-"""Checks and warnings before a Trainer starts, and what a resumed run goes on from."""
+"""Checks and warnings where a Trainer's run starts, goes on or ends."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.integrations.lightning_clock import TrainerClock
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.saved import check_entries, check_state, damaged, reading
@@ -71,18 +75,29 @@ def refuse(trainer: pl.Trainer) -> None:
     raise UnsupportedSetupError("Trainer", expected, got, f"{remedy} Or remove HybridPredict.")
 
 
-def unknown_length(trainer: pl.Trainer) -> UnsupportedSetupError:
-    """Return the error for a run whose length is unknown."""
-    got, remedy = "one without max_steps or max_epochs", "Set Trainer(max_steps=...)"
-    if trainer.max_epochs != -1:
-        got = f"max_epochs={trainer.max_epochs} and a loader without length"
-        remedy = "Set Trainer(limit_train_batches=...), an epoch's batches, or max_steps"
-    return UnsupportedSetupError(
-        "Trainer",
-        "a run whose number of optimizer updates is known",
-        got,
-        f"{remedy}; or HybridPredict(total_steps=...), at which the run ends.",
-    )
+def run_config(trainer: pl.Trainer, clock: TrainerClock, config: HybridConfig) -> HybridConfig:
+    """Return a configuration with the run's length, and without predicted steps if need be.
+
+    Raises:
+        UnsupportedSetupError: If neither the Trainer nor the configuration has a length.
+    """
+    length = clock.length if isinstance(clock.length, int) else config.total_steps
+    if length is None:
+        got, remedy = "one without max_steps or max_epochs", "Set Trainer(max_steps=...)"
+        if trainer.max_epochs != -1:
+            got = f"max_epochs={trainer.max_epochs} and a loader without length"
+            remedy = "Set Trainer(limit_train_batches=...), an epoch's batches, or max_steps"
+        raise UnsupportedSetupError(
+            "Trainer",
+            "a run whose number of optimizer updates is known",
+            got,
+            f"{remedy}; or HybridPredict(total_steps=...), at which the run ends.",
+        )
+    config = replace(config, total_steps=max(1, length))
+    if not clock.unavailable:
+        return config
+    _warn(trainer, f"makes no predicted steps: {clock.unavailable}.")
+    return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
 
 
 def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
@@ -98,9 +113,27 @@ def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
         *{"ReduceLROnPlateau" for c in trainer.lr_scheduler_configs if c.reduce_on_plateau},
     ]
     if patient:
-        package_of(trainer).utilities.rank_zero_warn(
-            f"HybridPredict: the patience of {' and '.join(patient)} counts validations or epochs. "
-            f"A run bounded by steps has about {speedup:g} times fewer of them with predicted "
-            f"steps. Divide patience by {speedup:g}, or bound the run by max_epochs alone, which "
-            "keeps all validations."
+        _warn(
+            trainer,
+            f"uses all batches, and the patience of {' and '.join(patient)} counts validations or "
+            f"epochs, of which the run has about {speedup:g} times fewer. Divide patience by "
+            f"{speedup:g}, or bound the run by max_epochs alone, which keeps all validations.",
         )
+
+
+def warn_of_end(trainer: pl.Trainer, clock: TrainerClock, engine: HybridEngine) -> None:
+    """Warn if the Trainer ended the run before its last step, or after fewer epochs."""
+    if not engine.done and not trainer.should_stop:
+        steps, total = engine.ledger.steps, engine.schedule.total
+        _warn(trainer, f"is not done: the Trainer ended the run at {steps} of {total} steps.")
+    elif engine.done and clock.missing_epochs > 0:
+        _warn(
+            trainer,
+            f"completed the run with {clock.missing_epochs} epochs and validations fewer than "
+            "max_epochs, because every epoch has at least one full step, however few its batches.",
+        )
+
+
+def _warn(trainer: pl.Trainer, text: str) -> None:
+    """Warn on rank 0, where Lightning's own warnings are shown."""
+    package_of(trainer).utilities.rank_zero_warn(f"HybridPredict {text}")

@@ -16,24 +16,20 @@ from hybrid_predict.report.run_figures import loss_figure
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.torch import ranks
 
-METRICS = {
-    "steps": "steps",
-    "predicted_steps": "steps",
-    "undone_steps": "steps",
-    "saved_steps_fraction": "share of steps",
-    "skill": "share of the movement of the weights",
-    "mean_length": "lengths of the drift",
-    "overhead_fraction": "seconds per second in full steps, on the host",
-    "estimated_seconds_saved": "seconds, on the host",
-}
-"""Unit of each number of the ledger that is logged while the run trains, over full steps."""
+METRICS = (
+    "steps",
+    "predicted_steps",
+    "undone_steps",
+    "saved_steps_fraction",
+    "skill",
+    "mean_length",
+    "overhead_fraction",
+    "estimated_seconds_saved",
+)
+"""Numbers of the ledger that are logged while the run trains, over full steps."""
 
-KIND_METRICS = {
-    "length": "lengths of the drift",
-    "fitted": "lengths of the drift",
-    "error": "share of the squared movement",
-}
-"""Unit of each number of ``ledger.skills`` that is logged for every kind of parameters."""
+KIND_METRICS = ("length", "fitted", "error")
+"""Numbers of ``ledger.skills`` that are logged for every kind of parameters."""
 
 RESULTS = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
 """Counts of the ledger that are logged once, at the end of the run."""
@@ -99,12 +95,9 @@ class Loggers:
             log: Its log.
             step: Position of its last full step on the x-axis.
         """
-        results = {name: float(getattr(ledger, name)) for name in RESULTS}
-        results["events"] = float(len(ledger.events))
         outcome = Outcome(config, ledger, log)
         for each in self._adapters:
-            each.attempt(partial(each.result, results, step))
-            each.attempt(partial(each.outcome, outcome))
+            each.attempt(partial(each.outcome, outcome, step))
 
     def close(self, timeout: float) -> None:
         """Finish sending, and warn if calls have failed.
@@ -130,6 +123,7 @@ class Outcome:
 
     Attributes:
         config: Fields of the configuration that are set, by names that cannot be the user's own.
+        results: Counts, for a group of their own.
         facts: Values by which tables of runs are filtered and sorted; None is unknown.
         description: The result as Markdown.
         ledger: Summary of the ledger.
@@ -139,6 +133,8 @@ class Outcome:
     def __init__(self, config: HybridConfig, ledger: SavingsLedger, log: RunLog) -> None:
         chosen = {k: v for k, v in config.to_dict().items() if v is not None}
         self.config = {f"hybrid_predict/{name}": value for name, value in chosen.items()}
+        self.results = {name: float(getattr(ledger, name)) for name in RESULTS}
+        self.results["events"] = float(len(ledger.events))
         self.facts: dict[str, float | str | None] = {
             "mode": "disabled" if not config.enabled else "shadow" if config.shadow else "active",
             "speedup": config.compression,
@@ -193,17 +189,18 @@ class LoggerAdapter:
         """Log numbers at a position of the x-axis, measured ``when``, in seconds since 1970."""
         self.logger.log_metrics(dict(metrics), step=step)
 
-    def result(self, results: Mapping[str, float], step: int) -> None:
-        """Log numbers that are known only at the end, in a group of their own."""
-        group = {f"hybrid_predict_end/{name}": value for name, value in results.items()}
-        self.row(group, step, time.time())
-
     def text(self, name: str, text: object) -> None:
         """Log a text, where there is room for one."""
 
-    def outcome(self, outcome: Outcome) -> None:
-        """Log configuration and result of the finished run."""
+    def outcome(self, outcome: Outcome, step: int) -> None:
+        """Log configuration and result of the finished run, after full step ``step``."""
         self.logger.log_hyperparams(outcome.parameters)
+        self.result(outcome, step)
+
+    def result(self, outcome: Outcome, step: int) -> None:
+        """Log the counts at a position of the x-axis."""
+        counts = {f"hybrid_predict_end/{name}": n for name, n in outcome.results.items()}
+        self.row(counts, step, time.time())
 
     def close(self, timeout: float) -> None:
         """Finish sending, in so many seconds at most."""
@@ -213,8 +210,9 @@ class LoggerAdapter:
 class TensorBoardAdapter(LoggerAdapter):
     """Records a run in TensorBoard, where the description is a text."""
 
-    def outcome(self, outcome: Outcome) -> None:
+    def outcome(self, outcome: Outcome, step: int) -> None:
         """Log the description as a text, and the configuration."""
+        self.result(outcome, step)
         self.logger.experiment.add_text("hybrid_predict", outcome.description)
         # Without metrics it would add a chart of a constant.
         self.logger.log_hyperparams(outcome.parameters, {})
@@ -238,20 +236,15 @@ class WandbAdapter(LoggerAdapter):
         self._open = run.step
         run.log({**metrics, "trainer/global_step": step}, commit=False)
 
-    def result(self, results: Mapping[str, float], step: int) -> None:
-        """Keep results in the summary, where they make no chart."""
-        self.close(0.0)
-        for name, value in results.items():
-            self.text(name, value)
-
     def text(self, name: str, text: object) -> None:
         """Keep a text or a number in the summary, as a column of the table of runs."""
         self.logger.experiment.summary[f"hybrid_predict/{name}"] = text
 
-    def outcome(self, outcome: Outcome) -> None:
-        """Keep facts in the summary, the configuration as numbers to sort by, and notes."""
+    def outcome(self, outcome: Outcome, step: int) -> None:
+        """Keep the result in the summary, where it makes no chart; settings as numbers; notes."""
+        self.close(0.0)
         run = self.logger.experiment
-        for name, value in outcome.facts.items():
+        for name, value in {**outcome.results, **outcome.facts}.items():
             if value is not None:
                 self.text(name, value)
         self.logger.log_hyperparams(outcome.config)
@@ -291,16 +284,13 @@ class MLflowAdapter(LoggerAdapter):
         row = [Metric(name, value, int(when * 1000), step) for name, value in metrics.items()]
         self.logger.experiment.log_batch(self.logger.run_id, metrics=row)
 
-    def result(self, results: Mapping[str, float], step: int) -> None:
-        """Log results at step 0, of which MLflow draws bars."""
-        super().result(results, 0)
-
     def text(self, name: str, text: object) -> None:
         """Log a text as a tag."""
         self.logger.experiment.set_tag(self.logger.run_id, f"hybrid_predict.{name}", text)
 
-    def outcome(self, outcome: Outcome) -> None:
-        """Log parameters, tags, description, ledger and figure."""
+    def outcome(self, outcome: Outcome, step: int) -> None:
+        """Log parameters, tags, description, ledger and figure; MLflow draws bars of step 0."""
+        self.result(outcome, 0)
         client, run = self.logger.experiment, self.logger.run_id
         known = client.get_run(run).data
         for name, value in outcome.parameters.items():

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.integrations.lightning_packages import package_of
@@ -33,6 +34,27 @@ _PHASES = {
 }
 
 
+P = ParamSpec("P")
+
+
+def _contained(
+    report: Callable[Concatenate[Reporter, P], None],
+) -> Callable[Concatenate[Reporter, P], None]:
+    """Make a report that fails cost one warning; training goes on without further reports."""
+
+    @wraps(report)
+    def contained(self: Reporter, *args: P.args, **kwargs: P.kwargs) -> None:
+        if self._closed:
+            return
+        try:
+            report(self, *args, **kwargs)
+        except Exception:
+            logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
+            self._detach()
+
+    return contained
+
+
 @final
 class Reporter:
     """Reports on one run, on rank 0 only, except for the progress bar.
@@ -45,14 +67,13 @@ class Reporter:
 
     def __init__(self, trainer: pl.Trainer, engine: HybridEngine, log_dir: str | None) -> None:
         first = trainer.is_global_zero
-        self._engine, self._ledger = engine, engine.ledger
+        self._trainer, self._engine, self._ledger = trainer, engine, engine.ledger
         self._loggers = Loggers(trainer.loggers if first else ())
-        self._position, self._unlogged = 0, False
+        self._position, self._unlogged, self._closed = 0, False, False
         self._last: StepRecord | None = None
         self._phases: set[Phase] = set()
         folder = event_folder(trainer, log_dir) if first else None
         self._writer = LogWriter(None if folder is None else folder / NAME)
-        self._done = engine.ledger.full_steps
         self._restore_bar = _extend_bar(trainer.progress_bar_callback, self._shown)
         for caution in cautions(engine):
             logger.warning("%s", caution)
@@ -62,21 +83,26 @@ class Reporter:
         """The log of the run, empty before its first full step."""
         return self._writer.log
 
-    def step(self, trainer: pl.Trainer, record: StepRecord) -> None:
+    @_contained
+    def step(self, record: StepRecord) -> None:
         """Report a full step from its record."""
-        ledger = self._ledger
         if self._last is None:
-            self._begin(trainer)
+            self._begin()
         self._last = record
-        self._report_phase(record)
-        self._writer.step(record, ledger)
-        self._loggers.events(ledger)
-        self._position, self._unlogged = trainer.fit_loop.epoch_loop._batches_that_stepped, True
-        every = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if record.phase not in self._phases:
+            self._phases.add(record.phase)
+            self._loggers.text("phase", record.phase.value)
+            skill = "" if record.skill is None else f" (skill {record.skill:.2f})"
+            logger.info("Full step %d: %s%s.", record.step, _PHASES[record.phase], skill)
+        self._writer.step(record, self._ledger)
+        self._loggers.events(self._ledger)
+        self._position = self._trainer.fit_loop.epoch_loop._batches_that_stepped
+        self._unlogged = True
+        every = self._trainer.log_every_n_steps  # type: ignore[attr-defined]
         if every and (self._position + 1) % every == 0:
             self._log_row()
 
-    def _begin(self, trainer: pl.Trainer) -> None:
+    def _begin(self) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
         engine, share = self._engine, self._ledger.correction_share
         plan, cost = overview(engine), ""
@@ -86,33 +112,35 @@ class Reporter:
                 cost += " (max_overhead counts one this small as 1e8)"
         what = "scores forecasts and changes nothing (shadow=True)"
         text = what if engine.config.shadow else f"{plan}{cost}"
-        say(trainer, f"HybridPredict {text}.", live=True)
-        self._writer.start(plan, engine.config.to_dict(), self._done)
+        say(self._trainer, f"HybridPredict {text}.", live=True)
+        self._writer.start(plan, engine.config.to_dict(), self._ledger.full_steps - 1)
 
+    @_contained
     def finish(self) -> None:
         """Send the last full step and the outcome to the loggers."""
         self._log_row()
         self._loggers.outcome(self._engine.config, self._ledger, self.log, self._position)
 
-    def close(self, trainer: pl.Trainer, status: str, timeout: float) -> None:
-        """Report how the run ended, and send what is queued.
+    @_contained
+    def close(self, status: str, timeout: float) -> None:
+        """Report how the run ended, and send what is queued; later reports do nothing.
 
         Args:
-            trainer: The run's Trainer.
             status: ``finished``, ``stopped`` or ``failed: ...``.
             timeout: Seconds to wait for servers.
         """
         if self._last is not None:
             self._writer.end(status, self._last, self._ledger)
-        self.detach()
+        self._detach()
         how = "" if status == "finished" else f" {status} after"
-        say(trainer, f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
+        say(self._trainer, f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
         if self._last is not None and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.place)
         self._loggers.close(timeout)
 
-    def detach(self) -> None:
+    def _detach(self) -> None:
         """Restore the progress bar, and close the run log."""
+        self._closed = True
         self._writer.close()
         self._restore_bar()
 
@@ -128,14 +156,6 @@ class Reporter:
         if not planned or ledger.predicted_steps or self._engine.config.shadow:
             return ""
         return f"; {ledger.unpredicted}" if ledger.unpredicted else ""
-
-    def _report_phase(self, record: StepRecord) -> None:
-        if record.phase in self._phases:
-            return
-        self._phases.add(record.phase)
-        self._loggers.text("phase", record.phase.value)
-        known = "" if record.skill is None else f" (skill {record.skill:.2f})"
-        logger.info("Full step %d: %s%s.", record.step, _PHASES[record.phase], known)
 
     def _log_row(self) -> None:
         """Log the last full step, unless it was logged already."""
@@ -171,20 +191,14 @@ def _extend_bar(bar: Any, shown: Callable[[], dict[str, str]]) -> Callable[[], N
     """
     if bar is None:
         return lambda: None
-    before, get_metrics = vars(bar).get("get_metrics"), bar.get_metrics
+    get_metrics = bar.get_metrics
 
     def extended(*args: Any, **options: Any) -> dict[str, Any]:
         metrics = get_metrics(*args, **options)
         return {**metrics, **{k: v for k, v in shown().items() if k not in metrics}}
 
-    def restore() -> None:
-        if before is None:
-            vars(bar).pop("get_metrics", None)
-        else:
-            bar.get_metrics = before
-
     bar.get_metrics = extended
-    return restore
+    return lambda: vars(bar).pop("get_metrics", None)
 
 
 def say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
