@@ -18,6 +18,8 @@ SIDES = ("left", "right")
 
 _NAMES = (*SIDES, *(f"{side} root" for side in SIDES))
 
+COVARIANCE_DECAY, SEEN_EVERY, ROOTS_EVERY = 0.95, 5, 10
+
 EARLY = 3
 """First gradients of a matrix that all count, with new roots after each."""
 

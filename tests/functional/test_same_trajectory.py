@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from functional_loops import (
     KINDS,
     Run,
@@ -21,9 +20,7 @@ from functional_loops import (
 from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor, SpectralUpdate
 from hybrid_predict.functional import correct, predict, verify
 
-pytest.importorskip("array_api_compat")
-
-LIBRARIES = ("numpy", "torch", "jax")
+LIBRARIES = ("numpy", "jax")
 
 
 def config(**settings: Any) -> HybridConfig:
@@ -46,9 +43,6 @@ SETTINGS = {
         "predictors": {"hidden": MomentumPredictor(coefficient=-4.0, gated=False)},
         "updates": {},
     },
-    "two drifts": {
-        "predictors": {"hidden": FittedPredictor(decays=(0.9, 0.5), last=True, gated=False)}
-    },
 }
 
 
@@ -56,7 +50,7 @@ def run(library: str, settings: HybridConfig, spoiled: int | None = None) -> Run
     if library == "jax":
         jax = pytest.importorskip("jax")
         return in_functions(settings, jax.numpy.asarray, spoiled, jax.jit)
-    return in_functions(settings, torch.tensor if library == "torch" else np.asarray, spoiled)
+    return in_functions(settings, np.asarray, spoiled)
 
 
 @pytest.fixture
@@ -69,10 +63,10 @@ def in_64_bits(library: str) -> Any:
         yield
 
 
-WINDOWS = ("fitted", "gated", "two drifts")
+WINDOWS = ("fitted", "gated")
 """Cases whose weights depend on windows, whose sums libraries round in different orders."""
 
-COMPILED = ("both", "whitened", "vectors too", "gated", "backwards", "two drifts")
+COMPILED = ("both", "whitened", "vectors too", "gated", "backwards")
 """Cases of JAX: compiling takes seconds."""
 
 CASES = [

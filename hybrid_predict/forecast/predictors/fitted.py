@@ -72,6 +72,11 @@ class FittedPredictor(AbstractPredictor):
                 raise ConfigError(name, "True or False", getattr(self, name))
 
     @property
+    def decay(self) -> float:
+        """Decay of the drift."""
+        return self.decays[0]
+
+    @property
     def _directions(self) -> list[str]:
         return [f"drift.{d:g}" for d in self.decays] + ["last"] * self.last
 
