@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple, final
 
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import kernels
-from hybrid_predict.functional.kernels import norm, wide, wide_dtype, zero_average
-from hybrid_predict.functional.plan import Plan, matrix_shape
+from hybrid_predict.functional.kernels import norm, wide, wide_dtype
+from hybrid_predict.functional.plan import Plan
 from hybrid_predict.functional.state import Correction, Group
 from hybrid_predict.rules.length import longest_update, magnification, stretch
 from hybrid_predict.rules.numbers import array_library, select
@@ -50,24 +49,19 @@ class Update(NamedTuple):
     history: str
 
 
-def start(plan: Plan, like: Mapping[str, Any], history: str, outputs_last: bool) -> Correction:
+def start(plan: Plan, like: Mapping[str, Any], history: str) -> Correction:
     """Return the memory of a group's corrected updates before the first one."""
     xp, dtype = array_library(*like.values()), wide_dtype(*like.values())
-    shapes = {name: matrix_shape(x, outputs_last) for name, x in like.items()}
 
     def squares(scale: float) -> dict[str, Any]:
-        if not plan.longest:
-            return {}
+        def square(x: Any, side: int) -> Any:
+            dtype = kernels.average_dtype(x, history)
+            return scale * xp.eye(side, dtype=dtype) if side <= plan.longest else None
 
-        def square(name: str, side: int) -> Any:
-            if side > plan.longest:
-                return None
-            identity = xp.eye(side, dtype=wide_dtype(like[name]))
-            return (scale * identity).astype(zero_average(like[name][:0], history).dtype)
+        names = plan.shapes if plan.longest else ()
+        return {n: tuple(square(like[n], side) for side in plan.shapes[n]) for n in names}
 
-        return {name: tuple(square(name, side) for side in shapes[name]) for name in like}
-
-    rows = {name: xp.zeros(shapes[name][0], dtype=wide_dtype(x)) for name, x in like.items()}
+    rows = {n: xp.zeros(m, dtype=wide_dtype(like[n])) for n, (m, _) in plan.shapes.items()}
     longest, steps = xp.zeros((), dtype=dtype), xp.zeros((), dtype=xp.int32)
     return Correction(rows, longest, steps, squares(0.0), squares(1.0))
 
@@ -84,7 +78,7 @@ def corrected(
     average, newest, cosines, still = {}, {}, {}, {}
     decay = plan.update.decay if plan.update else AVERAGE
     frozen = unmoved(plan, update)
-    for name in plan.names:
+    for name in plan.shapes:
         gradient, mean, rate = update.gradients[name], group.average[name], update.rates[name]
         xp = array_library(gradient)
         gradient = xp.where(rate < 0, -gradient, gradient)  # an update goes against it
@@ -93,7 +87,7 @@ def corrected(
         cosines[name] = kernels.cosine(gradient, mean)
         average[name] = kernels.average(mean, newest[name], decay, update.history)
         still[name] = (average[name] == 0) | ~usable | frozen.get(name, False)
-    weights = {name: update.after[name] for name in plan.names}
+    weights = {name: update.after[name] for name in plan.shapes}
     correction = group.correction
     if correction is not None:
         directions, new = _directions(plan, correction, average, newest, cosines, update)
@@ -110,7 +104,7 @@ def unmoved(plan: Plan, update: Update) -> dict[str, Any]:
     decay. Many rows of an embedding have no gradient in any batch.
     """
     masks = {}
-    for name in plan.names if plan.kind != "embedding" else ():
+    for name in plan.shapes if plan.kind != "embedding" else ():
         shrink, after = update.shrinks[name], update.after[name]
         rest = (update.before[name] * (1.0 - shrink)).astype(after.dtype)
         rounding = array_library(after).where(shrink > 0, ROUNDING, 0.0) * abs(wide(rest))
@@ -133,7 +127,7 @@ def _directions(
     correction = _whitened(plan, correction, {n: _matrix(x, last) for n, x in newest.items()},
                            update.history)  # fmt: skip
     directions, rows = {}, {}
-    for name in plan.names:
+    for name in plan.shapes:
         keep = 1.0 - plan.update.newest * (1.0 + cosines[name])
         mixed = kernels.blend(average[name], newest[name], keep)
         xp, matrix = array_library(mixed), _matrix(mixed, last)
@@ -171,7 +165,7 @@ def _whitened(
 
     def averaged() -> dict[str, Any]:
         sides = {}
-        for name in plan.names:
+        for name in plan.shapes:
             unit = kernels.unit(wide(values[name]))
             pairs = zip(correction.covariances[name], (unit, unit.T), strict=True)
             sides[name] = tuple(
@@ -201,12 +195,12 @@ def _lengths(plan: Plan, correction: Correction, update: Update) -> tuple[Any, C
     assert plan.update is not None
     steps = [
         norm(wide(update.after[n]) - (1.0 - update.shrinks[n]) * wide(update.before[n]))
-        for n in plan.names
+        for n in plan.shapes
     ]
     xp = array_library(*steps)
     own = xp.stack(steps)
     own = xp.where(xp.isfinite(own), own, 0.0)
-    shapes = [matrix_shape(update.before[name], update.outputs_last) for name in plan.names]
+    shapes = list(plan.shapes.values())
     longest = longest_update(own, correction.longest)
     tall = xp.asarray([stretch(*shape) for shape in shapes], dtype=own.dtype)
     lengths = own * magnification(shapes, longest) * tall
@@ -227,7 +221,7 @@ def _moved(
     """Weights after the corrected update; the optimizer's own where it is not corrected."""
     assert plan.update is not None
     share, weights = plan.update.share, {}
-    for k, name in enumerate(plan.names):
+    for k, name in enumerate(plan.shapes):
         before, after, direction = update.before[name], update.after[name], directions[name]
         kept = share * (1.0 - update.shrinks[name])
         mixed = share * lengths[k] * direction + kept * before
@@ -236,15 +230,3 @@ def _moved(
         usable = update.active & (lengths[k] > 0) & xp.isfinite(norm(direction))
         weights[name] = xp.where(still[name] | ~usable, after, mixed.astype(after.dtype))
     return weights
-
-
-def check_layout(plan: Plan, group: Group, like: Mapping[str, Any], outputs_last: bool) -> None:
-    """Check that a group's memory was made for the same layout of matrices.
-
-    Raises:
-        ConfigError: If it was not.
-    """
-    rows = group.correction.rows if group.correction else {}
-    for name, moments in rows.items():
-        if moments.shape[0] != matrix_shape(like[name], outputs_last)[0]:
-            raise ConfigError("outputs_last", "that of init", "the other layout of matrices")

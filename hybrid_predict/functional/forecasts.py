@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
@@ -13,7 +12,7 @@ from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredicto
 from hybrid_predict.forecast.predictors.fitted import START
 from hybrid_predict.functional import kernels
 from hybrid_predict.functional.kernels import wide, wide_dtype
-from hybrid_predict.functional.state import History, Window
+from hybrid_predict.functional.state import History
 from hybrid_predict.rules.numbers import array_library, select
 from hybrid_predict.rules.skill import (
     DRIFT,
@@ -33,25 +32,22 @@ def start(predictor: Predictor, like: Mapping[str, Any], history: str) -> Histor
     """Return a history without any displacement."""
     xp, dtype, count = array_library(*like.values()), wide_dtype(*like.values()), len(like)
 
+    def numbers(value: float, *shape: int) -> Any:
+        return xp.full((count, *shape), value, dtype=dtype)
+
     def empty() -> dict[str, Any]:
         return {name: xp.zeros_like(x) for name, x in _sampled(like).items()}
 
-    def factors() -> Any:
-        fixed = isinstance(predictor, MomentumPredictor)
-        return xp.full(count, predictor.coefficient if fixed else START, dtype=dtype)
-
-    def none() -> Any:
-        return xp.zeros((), dtype=xp.int32)
-
-    squares = xp.zeros(count, dtype=dtype)
-    window = Window(empty(), empty(), empty(), factors(), squares, none(), none())
-    drift = {name: kernels.zero_average(x, history) for name, x in like.items()}
-    return History(drift, none(), factors(), xp.zeros((count, 2), dtype=dtype), window)
+    factor = predictor.coefficient if isinstance(predictor, MomentumPredictor) else START
+    return History(
+        kernels.zeros(like, history), xp.zeros((), dtype=xp.int32), numbers(factor),
+        numbers(0.0, 2), empty(), empty(), empty(), numbers(factor), numbers(0.0),
+    )  # fmt: skip
 
 
 def learn(
     predictor: Predictor,
-    history: History,
+    before: History,
     moved: Mapping[str, Any],
     frozen: Mapping[str, Any],
     length: Any,
@@ -60,9 +56,12 @@ def learn(
 ) -> tuple[History, Pooled]:
     """Add the displacement of one full step, per unit of the learning rate.
 
+    The first window opens after half the displacements of a window: before that, the drift averages
+    too few to be foreseen from.
+
     Args:
         predictor: How the group is forecast.
-        history: What is known.
+        before: What is known.
         moved: Displacements by name.
         frozen: Masks of the entries that stand still now, which lose their drift, by name.
         length: Displacements in a window, 0-dim integer.
@@ -72,26 +71,34 @@ def learn(
     Returns:
         The new history, and the numbers of the window if it has closed, else zeros.
     """
-    xp, count = array_library(*moved.values()), history.count + 1
-    window, gram, chance, drifts = _observed(history, moved)
-    window_steps = window.count
-    full = (history.window.seen >= length // 2) & (window.seen % length == 0)
-    decay, drift = xp.minimum(predictor.decay, 1.0 - 1.0 / count), {}
-    for name, mean in history.drift.items():
-        new = kernels.average(mean, moved[name], decay, dtype)
+    xp, count, sample = array_library(*moved.values()), before.count + 1, _sampled(moved)
+    decay, drift, average = 1.0 - 1.0 / count, {}, {}
+    for name, mean in before.drift.items():
+        new = kernels.average(mean, moved[name], xp.minimum(predictor.decay, decay), dtype)
         drift[name] = xp.where(frozen[name], xp.zeros_like(new), new) if name in frozen else new
+        average[name] = kernels.blend(before.average[name], sample[name], xp.minimum(DRIFT, decay))
+    total = {name: x + sample[name] for name, x in before.moved.items()}
+    now = before._replace(drift=drift, count=count, average=average, moved=total)
+    full = learns & (before.count >= length // 2) & (count % length == 0)
     # The next window is about the forecast as it was before this one was read.
-    opens = full | (window.seen == length // 2)
-    window = select(opens, _opened(window, drift, history.factors), window)
-    factors, sums = history.factors, history.sums
+    opened = now._replace(
+        moved={name: xp.zeros_like(x) for name, x in total.items()},
+        direction=_sampled(drift),
+        multiples=before.factors,
+        squares=xp.stack([kernels.dot(x, x) for x in average.values()]),
+    )
+    after = select(full | (count == length // 2), opened, now)
+    gram, chance, squares = _products(now, moved)
+    steps = xp.where(count == length, length - length // 2, length)
     if isinstance(predictor, FittedPredictor):
-        sums = select(full, add_squares(sums, gram, window_steps, predictor.memory), sums)
-        factors = select(sums[:, 0].sum() > 0.0, fit(sums, predictor.ridge), factors)
-    following = (factors**2 * gram[:, 2, 2]).sum()
-    numbers = pool(gram, chance, drifts, window_steps, following)
-    closed = Pooled(*(xp.where(full & learns, number, 0.0) for number in numbers))
-    new = History(drift, count, factors, sums, window)
-    return select(learns, new, history), closed
+        sums = select(full, add_squares(before.sums, gram, steps, predictor.memory), before.sums)
+        factors = fit(sums, predictor.ridge)
+        factors = select(sums[:, 0].sum() > 0.0, factors, before.factors)
+        after = after._replace(sums=sums, factors=factors)
+    following = (after.factors**2 * gram[:, 2, 2]).sum()
+    numbers = pool(gram, chance, squares, steps, following)
+    after = select(learns, after, before)
+    return after, Pooled(*(xp.where(full, number, 0.0) for number in numbers))
 
 
 def score(skill: Skill, windows: list[Pooled]) -> Skill:
@@ -99,50 +106,30 @@ def score(skill: Skill, windows: list[Pooled]) -> Skill:
     return add_window(skill, Pooled(*map(sum, zip(*windows, strict=True))))
 
 
-def _observed(history: History, moved: Mapping[str, Any]) -> tuple[Window, Any, Any, Any]:
-    """The window with one more displacement, and its inner products as :func:`pool` takes them."""
-    window, sample = history.window, _sampled(moved)
-    xp, seen = array_library(*sample.values()), window.seen + 1
-    share = 1.0 - xp.minimum(DRIFT, 1.0 - 1.0 / seen)
-    drift = {name: mean + share * (sample[name] - mean) for name, mean in window.drift.items()}
-    sums = {name: x + sample[name] for name, x in window.moved.items()}
-    gram, chance, drifts = [], [], []
-    for k, (name, x) in enumerate(sums.items()):
-        direction, size = window.direction[name], math.prod(moved[name].shape)
-        forecast = window.factors[k] * direction
-        rows, weight = xp.stack([x, forecast, direction]), size / min(size, SAMPLE)
-        gram.append(weight * (rows @ rows.T))
-        chance.append(weight**2 * ((x * forecast) ** 2).sum())
-        drifts.append(weight * window.squares[k])
-    window = window._replace(drift=drift, moved=sums, seen=seen, count=window.count + 1)
-    return window, *map(xp.stack, (gram, chance, drifts))
-
-
-def _opened(window: Window, drift: Mapping[str, Any], factors: Any) -> Window:
-    """A window that opens now, with the drifts of all entries."""
-    xp = array_library(factors)
-    return window._replace(
-        moved={name: xp.zeros_like(x) for name, x in window.moved.items()},
-        direction=_sampled(drift),
-        factors=factors,
-        squares=xp.stack([kernels.dot(x, x) for x in window.drift.values()]),
-        count=0 * window.count,
-    )
+def _products(history: History, moved: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Inner products in a window, variances by chance, and squared drifts; see :func:`pool`."""
+    gram, chance, squares = [], [], []
+    for k, (name, total) in enumerate(history.moved.items()):
+        direction, xp = history.direction[name], array_library(total)
+        forecast, share = history.multiples[k] * direction, moved[name].size / total.size
+        rows = xp.stack([total, forecast, direction])
+        gram.append(share * (rows @ rows.T))
+        chance.append(share**2 * ((total * forecast) ** 2).sum())
+        squares.append(share * history.squares[k])
+    return xp.stack(gram), xp.stack(chance), xp.stack(squares)
 
 
 def _sampled(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """The entries that are compared, of each array, in at least 32 bits."""
-    sample = {}
-    for name, x in arrays.items():
-        flat, places = x.reshape(-1), _places(math.prod(x.shape))
-        sample[name] = wide(flat if places is None else flat[places])
-    return sample
+    flat = {name: x.reshape(-1) for name, x in arrays.items()}
+    places = {name: _places(x.size) for name, x in flat.items()}
+    return {name: wide(x if places[name] is None else x[places[name]]) for name, x in flat.items()}
 
 
 @lru_cache(maxsize=256)
 def _places(size: int) -> Any:
-    """Places of the sampled entries, None for all; the engine draws others.
+    """Places of the sampled entries, the same for all arrays of a size; None for all entries.
 
-    They depend on the size alone, so that all runs sample the same entries.
+    The engine draws others.
     """
     return None if size <= SAMPLE else np.random.default_rng(size).integers(size, size=SAMPLE)

@@ -5,7 +5,7 @@ They change no array, and read no value while JAX traces them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -44,18 +44,25 @@ def cosine(left: Any, right: Any) -> Any:
     return xp.where(xp.isfinite(value), value, 0.0)
 
 
-def zero_average(like: Any, history: str) -> Any:
-    """Return zeros in the dtype of averages.
+def average_dtype(like: Any, history: str) -> Any:
+    """Return the dtype in which averages of arrays are stored.
 
     Args:
-        like: The array to average.
+        like: An array to average.
         history: ``"float32"`` for at least 32 bits, or ``"bfloat16"``; NumPy has no such dtype and
             stores its values in 32 bits.
     """
-    xp, dtype = array_library(like), wide_dtype(like)
     if history == "bfloat16":
-        dtype = getattr(xp, "bfloat16", xp.float32)
-    return xp.zeros_like(like, dtype=dtype)
+        return getattr(array_library(like), "bfloat16", np.float32)
+    return wide_dtype(like)
+
+
+def zeros(arrays: Mapping[str, Any], history: str) -> dict[str, Any]:
+    """Return averages of nothing, by name; see :func:`average_dtype`."""
+    return {
+        name: array_library(x).zeros_like(x, dtype=average_dtype(x, history))
+        for name, x in arrays.items()
+    }
 
 
 def average(mean: Any, value: Any, decay: Any, history: str) -> Any:

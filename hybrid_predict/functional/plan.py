@@ -12,9 +12,12 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor, make_predictor
 from hybrid_predict.rules.budget import as_matrix, budget, flatten_operations, largest_block, weak
+from hybrid_predict.rules.gate import Part
 from hybrid_predict.rules.polynomials import ROOT_PRODUCTS
 from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate, make_update
-from hybrid_predict.updates.whitened import COVARIANCE_DECAY, ROOTS_EVERY, SEEN_EVERY
+from hybrid_predict.updates.whitened import ROOTS_EVERY, SEEN_EVERY
+
+_ENGINE = "Use HybridEngine for others."
 
 
 @final
@@ -23,14 +26,15 @@ class Plan(NamedTuple):
 
     Args:
         kind: Their kind.
-        names: Their names, sorted, as a jitted function sees the names of a dict.
+        shapes: Rows (outputs) and columns of each, read as a matrix, by name; names are sorted, as
+            a jitted function sees those of a dict.
         update: Their corrected update, or None.
         predictor: Their predictor, or None.
         block: Largest number of rows that corrected updates treat together; None for all.
     """
 
     kind: str
-    names: tuple[str, ...]
+    shapes: dict[str, tuple[int, int]]
     update: SpectralUpdate | None
     predictor: FittedPredictor | MomentumPredictor | None
     block: int | None = None
@@ -42,6 +46,24 @@ class Plan(NamedTuple):
             return 0
         own = self.update.longest
         return own if self.block is None else min(own, self.block // 2)
+
+    def operations(self) -> float:
+        """Return the operations that correcting adds to a full step."""
+        if self.update is None:
+            return 0
+        matrices, iterations = self.shapes.values(), self.update.iterations
+        total: float = flatten_operations(matrices, iterations, self.block, gram=False)
+        for rows, columns in matrices:
+            for side in (each for each in (rows, columns) if each <= self.longest):
+                total += 2 * side * rows * columns * (1 + 1 / SEEN_EVERY)
+                total += 2 * ROOT_PRODUCTS * side**3 / ROOTS_EVERY
+        return total
+
+    def part(self, ready: Any) -> Part:
+        """Return a predicted group as the gate sees it; its size is a float, as JAX has 32 bits."""
+        assert self.predictor is not None
+        size: Any = float(sum(map(math.prod, self.shapes.values())))
+        return Part(size, self.predictor.gated, ready, self.kind == "embedding")
 
 
 def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
@@ -97,62 +119,30 @@ def plans(
     Raises:
         ConfigError: If a setting has no meaning for arrays, or ``step_operations`` is no number.
     """
-    _check_settings(config, step_operations)
-    updates = {kind: _update(choice) for kind, choice in config.updates.items()}
-    predictors = {kind: _predictor(choice) for kind, choice in config.predictors.items()}
-    _check_history(config, [*updates.values(), *predictors.values()])
-    if config.compression == 1:
-        predictors = {}
-    if not config.enabled or not (updates or predictors):
+    updates, predictors = _methods(config, step_operations)
+    if not (updates or predictors):
         return {}
-    members: dict[tuple[str, bool], list[str]] = {}
-    for name, kind in kinds(weights, config).items():
-        corrected = kind in updates and updates[kind].share > 0 and weights[name].ndim > 1
-        if (corrected or kind in predictors) and 0 not in weights[name].shape:
-            members.setdefault((kind, corrected), []).append(name)
+    members: dict[tuple[str, bool], dict[str, tuple[int, int]]] = {}
+    for name, kind in sorted(kinds(weights, config).items()):
+        shape = tuple(weights[name].shape)
+        corrected = kind in updates and updates[kind].share > 0 and len(shape) > 1
+        if (corrected or kind in predictors) and 0 not in shape:
+            shape = (*shape[-1:], *shape[:-1]) if outputs_last else shape
+            members.setdefault((kind, corrected), {})[name] = as_matrix(shape)
     groups = {
         kind if corrected else f"{kind}, not corrected": Plan(
-            kind, tuple(sorted(names)), updates[kind] if corrected else None, predictors.get(kind)
+            kind, shapes, updates[kind] if corrected else None, predictors.get(kind)
         )
-        for (kind, corrected), names in sorted(members.items())
+        for (kind, corrected), shapes in sorted(members.items())
     }
     if step_operations is None:
         return groups
-    shapes = corrected_shapes(groups, weights, outputs_last)
-    return _limited(groups, shapes, config.max_overhead, step_operations)
+    return _limited(groups, budget(step_operations, config.max_overhead))
 
 
-def matrix_shape(array: Any, outputs_last: bool) -> tuple[int, int]:
-    """Return the rows (outputs) and columns of an array that is read as a matrix."""
-    shape = tuple(array.shape)
-    return as_matrix((*shape[-1:], *shape[:-1]) if outputs_last else shape)
-
-
-def corrected_shapes(
-    groups: Mapping[str, Plan], weights: Mapping[str, Any], outputs_last: bool
-) -> dict[str, list[tuple[int, int]]]:
-    """Return rows and columns of the corrected matrices by group."""
-    return {
-        key: [matrix_shape(weights[name], outputs_last) for name in plan.names]
-        for key, plan in groups.items()
-        if plan.update is not None
-    }
-
-
-def operations(
-    groups: Mapping[str, Plan], shapes: Mapping[str, list[tuple[int, int]]], block: int | None
-) -> int:
+def operations(groups: Mapping[str, Plan], block: int | None) -> int:
     """Return the operations that correcting adds to a full step, by the block of rows."""
-    total = 0.0
-    for key, matrices in shapes.items():
-        plan = groups[key]._replace(block=block)
-        assert plan.update is not None
-        total += flatten_operations(matrices, plan.update.iterations, block, gram=False)
-        for sides in matrices:
-            for side in (each for each in sides if each <= plan.longest):
-                total += 2 * side * math.prod(sides) * (1 + 1 / SEEN_EVERY)
-                total += 2 * ROOT_PRODUCTS * side**3 / ROOTS_EVERY
-    return round(total)
+    return round(sum(plan._replace(block=block).operations() for plan in groups.values()))
 
 
 def chosen_block(groups: Mapping[str, Plan]) -> int | None:
@@ -160,68 +150,56 @@ def chosen_block(groups: Mapping[str, Plan]) -> int | None:
     return next((plan.block for plan in groups.values()), None)
 
 
-def _limited(
-    groups: Mapping[str, Plan],
-    shapes: Mapping[str, list[tuple[int, int]]],
-    max_overhead: float,
-    step_operations: float,
-) -> dict[str, Plan]:
-    """The groups with corrections within ``max_overhead``.
+def _limited(groups: Mapping[str, Plan], allowed: float) -> dict[str, Plan]:
+    """The groups with corrections within a budget.
 
     If this leaves them weak, predicted steps that need skill are not made; and if no others are
     left, nothing is corrected either.
     """
-    allowed = budget(step_operations, max_overhead)
-    block, _ = largest_block(partial(operations, groups, shapes), allowed)
+    block, _ = largest_block(partial(operations, groups), allowed)
     limited = {key: plan._replace(block=block) for key, plan in groups.items()}
-    if not weak([shape for matrices in shapes.values() for shape in matrices], block):
+    if not weak(
+        [s for plan in groups.values() if plan.update for s in plan.shapes.values()], block
+    ):
         return limited
-    gated = [plan.predictor.gated for plan in groups.values() if plan.predictor]
-    if gated and all(gated):
+    gated = {key for key, plan in groups.items() if plan.predictor and plan.predictor.gated}
+    if gated and not any(p.predictor for key, p in groups.items() if key not in gated):
         return {}
-    kept = {
-        key: plan._replace(predictor=None) if plan.predictor and plan.predictor.gated else plan
-        for key, plan in limited.items()
-    }
-    return {key: plan for key, plan in kept.items() if plan.update or plan.predictor}
+    limited |= {key: limited[key]._replace(predictor=None) for key in gated}
+    return {key: plan for key, plan in limited.items() if plan.update or plan.predictor}
 
 
-def _check_settings(config: HybridConfig, step_operations: float | None) -> None:
+def _methods(
+    config: HybridConfig, step_operations: float | None
+) -> tuple[dict[str, SpectralUpdate], dict[str, FittedPredictor | MomentumPredictor]]:
+    """The updates and predictors by kind, checked with the other settings."""
     number = isinstance(step_operations, (int, float)) and 0.0 < step_operations < math.inf
     if step_operations is not None and not number:
         raise ConfigError("step_operations", "a finite number above 0, or None", step_operations)
     if config.shadow:
-        expected, remedy = "False in the functional form", "Use HybridEngine to shadow a run."
-        raise ConfigError("shadow", expected, True, remedy)
+        remedy = "Use HybridEngine to shadow a run."
+        raise ConfigError("shadow", "False in the functional form", True, remedy)
     if not config.watch_loss:
-        expected, remedy = "True in the functional form", "Call verify() without a loss."
-        raise ConfigError("watch_loss", expected, False, remedy)
-
-
-def _check_history(config: HybridConfig, methods: list[Any]) -> None:
-    decays = [method.decay for method in methods]
-    if any(isinstance(method, WhitenedUpdate) for method in methods):
-        decays.append(COVARIANCE_DECAY**SEEN_EVERY)
+        remedy = "Call verify() without a loss."
+        raise ConfigError("watch_loss", "True in the functional form", False, remedy)
+    updates: dict[str, Any] = {kind: make_update(u) for kind, u in config.updates.items()}
+    predictors: dict[str, Any] = {k: make_predictor(p) for k, p in config.predictors.items()}
+    for argument, methods, known in (
+        ("updates", updates, (SpectralUpdate, WhitenedUpdate)),
+        ("predictors", predictors, (FittedPredictor, MomentumPredictor)),
+    ):
+        for method in methods.values():
+            if type(method) not in known:
+                expected = f"{known[0].__name__} or {known[1].__name__} in the functional form"
+                raise ConfigError(argument, expected, type(method).__name__, _ENGINE)
+    decays = [method.decay for method in (*updates.values(), *predictors.values())]
     if config.history_dtype == "bfloat16" and max(decays, default=0.0) > 0.95:
         expected = "'float32' for averages with a decay above 0.95"
         remedy = "Lower the decay, or store averages in 32 bits."
         raise ConfigError("history_dtype", expected, config.history_dtype, remedy)
-
-
-def _update(choice: Any) -> SpectralUpdate:
-    update = make_update(choice)
-    if type(update) in (SpectralUpdate, WhitenedUpdate):
-        return update  # type: ignore[return-value]
-    expected, remedy = "'spectral' or 'whitened' in the functional form", "Use HybridEngine."
-    raise ConfigError("updates", expected, type(update).__name__, remedy)
-
-
-def _predictor(choice: Any) -> FittedPredictor | MomentumPredictor:
-    predictor = make_predictor(choice)
-    if isinstance(predictor, (FittedPredictor, MomentumPredictor)):
-        return predictor
-    expected, remedy = "'fitted' or 'momentum' in the functional form", "Use HybridEngine."
-    raise ConfigError("predictors", expected, type(predictor).__name__, remedy)
+    if not config.enabled:
+        return {}, {}
+    return updates, predictors if config.compression > 1 else {}
 
 
 def _some(names: Any) -> str:

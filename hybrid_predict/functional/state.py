@@ -11,45 +11,30 @@ from hybrid_predict.rules.verdict import Evidence
 
 
 @final
-class Window(NamedTuple):
-    """A window of full steps, on samples of at most 65,536 entries per tensor.
-
-    Args:
-        drift: Running averages of displacements, by name.
-        moved: Summed displacements since the window was opened, by name.
-        direction: Drifts when it was opened, by name.
-        factors: Multiples of them that were forecast then, shape (T,).
-        squares: Squared lengths of the averages then, shape (T,).
-        seen: Displacements so far, 0-dim integer.
-        count: Displacements in the window, 0-dim integer.
-    """
-
-    drift: dict[str, Any]
-    moved: dict[str, Any]
-    direction: dict[str, Any]
-    factors: Any
-    squares: Any
-    seen: Any
-    count: Any
-
-
-@final
 class History(NamedTuple):
-    """What forecasts of a group of T tensors are made of.
+    """What forecasts of a group of T tensors are made of, and the window that compares them.
 
     Args:
         drift: Running averages of displacements per unit of the learning rate, by name.
         count: Displacements so far, 0-dim integer.
         factors: Lengths of forecasts in drifts, shape (T,).
         sums: Least squares, see :func:`hybrid_predict.rules.skill.add_squares`, shape (T, 2).
-        window: The open window, which compares forecasts with displacements.
+        average: Averages of displacements on samples of at most 65,536 entries per tensor, by name.
+        moved: Summed displacements since the window was opened, likewise.
+        direction: Drifts when it was opened, likewise.
+        multiples: ``factors`` when it was opened.
+        squares: Squared lengths of ``average`` when it was opened, shape (T,).
     """
 
     drift: dict[str, Any]
     count: Any
     factors: Any
     sums: Any
-    window: Window
+    average: dict[str, Any]
+    moved: dict[str, Any]
+    direction: dict[str, Any]
+    multiples: Any
+    squares: Any
 
 
 @final

@@ -12,8 +12,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import forecasts
 from hybrid_predict.functional.arrays import check_arrays, check_library, number, numbers_by_name
-from hybrid_predict.functional.corrections import Update, check_layout, corrected, unmoved
-from hybrid_predict.functional.initial import part
+from hybrid_predict.functional.corrections import Update, corrected, unmoved
 from hybrid_predict.functional.kernels import dot, norm, wide, wide_dtype
 from hybrid_predict.functional.plan import Plan, chosen_block, count_trained, plans
 from hybrid_predict.functional.state import Group, HybridState
@@ -93,7 +92,7 @@ def _ready(
         ready[key] = history.count > 0
         if plan.predictor.gated:
             ready[key] = ready[key] & enough(state.skills[plan.kind])
-        parts.append(part(plan, weights, ready[key]))
+        parts.append(plan.part(ready[key]))
     may = suffice(parts, count_trained(weights, config))
     return {
         key: value & may if each.gated else value
@@ -181,36 +180,34 @@ def correct(
             ``step_operations`` limits corrections otherwise than in :func:`init`.
     """
     _check_call(state, {"gradients": gradients, "before": before, "after": after}, config)
-    _check_alike(before, gradients, after)
+    for argument, arrays in (("gradients", gradients), ("after", after)):
+        given = {name: x for name, x in arrays.items() if name in before}
+        _check_shapes(argument, given, before, "Give an array for every name in before.")
     groups, clock = plans(before, config, outputs_last, step_operations), state.clock
     _check_state(state, groups, before)
-    _check_block(state, groups)
-    for key, plan in groups.items():
-        check_layout(plan, state.groups[key], before, outputs_last)
+    _check_layout(state, groups)
     rates = numbers_by_name(learning_rates, before, "learning_rates")
     decays = numbers_by_name(weight_decay, before, "weight_decay")
     shrinks = {name: rates[name] * decay for name, decay in decays.items()}
     active = ~cooling(state.schedule, clock.steps + state.predicted) & ~clock.plain
     update = Update(gradients, before, after, rates, shrinks, _bound(groups, rates), active,
                     outputs_last, config.history_dtype)  # fmt: skip
-    ready = _ready(state, groups, before, config)
-    weights, kept = {name: after[name] for name in before}, {}
-    windows: dict[str, list[Pooled]] = {}
+    weights, kept, xp = {name: after[name] for name in before}, {}, array_library(state.stands)
+    windows: dict[str, list[Pooled]] = {kind: [] for kind in state.skills}
     slopes: list[Slopes] = []
+    ready = _ready(state, groups, before, config)
     for key, plan in groups.items():
         new, kept[key], still = corrected(plan, state.groups[key], update)
         weights |= new
         if key in ready:
-            kept[key], window, steep = _learned(
-                plan, kept[key], update, new, still, state, ready[key]
-            )
-            windows.setdefault(plan.kind, []).append(window)
-            slopes.append(steep)
+            moved = _moved(plan, update, new, still)
+            predicted = xp.where(ready[key], state.predicted, 0)
+            slopes.append(_slopes(kept[key], moved, rates, predicted))
+            kept[key], window = _learned(plan, kept[key], update, moved, clock.length)
+            windows[plan.kind].append(window)
     skills = {kind: forecasts.score(state.skills[kind], each) for kind, each in windows.items()}
-    undone = {
-        **before,
-        **select(state.predicted > 0, state.kept, {n: before[n] for n in state.kept}),
-    }
+    moving = {name: before[name] for name in state.kept}
+    undone = {**before, **select(state.predicted > 0, state.kept, moving)}
     return select(state.stands, weights, undone), _advanced(state)._replace(
         groups=select(state.stands, kept, state.groups),
         skills=select(state.stands, skills, state.skills),
@@ -220,7 +217,7 @@ def correct(
 
 def _bound(groups: Mapping[str, Plan], rates: Mapping[str, Any]) -> Any:
     """1 if corrected arrays have different learning rates, else infinite; a number or 0-dim."""
-    own = [rates[name] for plan in groups.values() if plan.update for name in plan.names]
+    own = [rates[name] for plan in groups.values() if plan.update for name in plan.shapes]
     if not own:
         return math.inf
     xp = array_library(*own)
@@ -228,30 +225,30 @@ def _bound(groups: Mapping[str, Plan], rates: Mapping[str, Any]) -> Any:
     return xp.where(each.max() > each.min(), 1.0, math.inf).astype(each.dtype)
 
 
-def _learned(
-    plan: Plan,
-    group: Group,
-    update: Update,
-    weights: Mapping[str, Any],
-    still: Mapping[str, Any],
-    state: HybridState,
-    ready: Any,
-) -> tuple[Group, Pooled, Slopes]:
-    """The group after its displacement, the window if it has closed, and the slopes."""
-    assert plan.predictor is not None and group.history is not None
-    xp, moved, rates = array_library(ready), {}, [update.rates[name] for name in plan.names]
-    for name, rate in zip(plan.names, rates, strict=True):
+def _moved(
+    plan: Plan, update: Update, weights: Mapping[str, Any], still: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Displacements per unit of the learning rate, by name."""
+    moved = {}
+    for name in plan.shapes:
+        rate, xp = update.rates[name], array_library(update.rates[name])
         change = (wide(weights[name]) - wide(update.before[name])) / xp.where(rate != 0, rate, 1.0)
         # A displacement by a gradient that is not finite would stay in the drift.
-        moved[name] = xp.where(~still[name] & (rate != 0), change, 0.0).astype(change.dtype)
-    learns = state.stands & xp.stack([rate != 0 for rate in rates]).any()
-    predicted = xp.where(ready, state.predicted, 0)
-    slopes = _slopes(group, moved, update.rates, predicted)
+        moved[name] = xp.where(~still[name] & (rate != 0), change, xp.zeros_like(change))
+    return moved
+
+
+def _learned(
+    plan: Plan, group: Group, update: Update, moved: Mapping[str, Any], length: Any
+) -> tuple[Group, Pooled]:
+    """The group after its displacement, and its window if it has closed."""
+    assert plan.predictor is not None and group.history is not None
+    rates = [update.rates[name] for name in plan.shapes]
+    learns = (array_library(*rates).stack(rates) != 0).any()
     history, window = forecasts.learn(
-        plan.predictor, group.history, moved, unmoved(plan, update), state.clock.length, learns,
-        update.history,
-    )  # fmt: skip
-    return group._replace(history=history), window, slopes
+        plan.predictor, group.history, moved, unmoved(plan, update), length, learns, update.history
+    )
+    return group._replace(history=history), window
 
 
 def _slopes(
@@ -313,43 +310,44 @@ def _check_call(state: Any, trees: Mapping[str, Mapping[str, Any]], config: Any 
     check_library("arrays", [state.stands, *(x for each in trees.values() for x in each.values())])
 
 
-def _check_alike(
-    before: Mapping[str, Any], gradients: Mapping[str, Any], after: Mapping[str, Any]
-) -> None:
-    for argument, given in (("gradients", gradients), ("after", after)):
-        if missing := sorted(before.keys() - given.keys()):
-            raise ConfigError(argument, "an array for every name in before", f"none of {missing}")
-        for name, array in before.items():
-            if tuple(given[name].shape) != tuple(array.shape):
-                expected, got = f"{tuple(array.shape)} as in before", tuple(given[name].shape)
-                raise ConfigError(f"{argument}[{name!r}]", expected, got)
-
-
 def _check_state(state: HybridState, groups: Mapping[str, Plan], arrays: Mapping[str, Any]) -> None:
     """Check that a state is about these weights and settings."""
-    remedy = "Give init the same weights, config, outputs_last and step_operations."
     dtype, own = wide_dtype(*arrays.values()), state.limits.start.dtype
+    remedy = "Give init the same weights, config, outputs_last and step_operations."
     if dtype != own:
         raise ConfigError("state", f"a state of {dtype}", str(own), remedy)
-    shapes = {
-        (key, name): tuple(x.shape)
+    planned = {
+        f"{key}: {name}": arrays[name] for key, plan in groups.items() for name in plan.shapes
+    }
+    averages = {
+        f"{key}: {name}": x
         for key, group in state.groups.items()
         for name, x in group.average.items()
     }
-    wanted = {
-        (key, name): tuple(arrays[name].shape)
-        for key, plan in groups.items()
-        for name in plan.names
-    }
-    for key, name in sorted({place for place, _ in shapes.items() ^ wanted.items()}):
-        expected, got = (each.get((key, name), "nothing") for each in (wanted, shapes))
-        raise ConfigError(f"state of {name!r}", f"the shape {expected}", got, remedy)
+    _check_shapes("state", averages, planned, remedy)
 
 
-def _check_block(state: HybridState, groups: Mapping[str, Plan]) -> None:
-    """Check that ``step_operations`` limits corrections as it did for :func:`init`."""
+def _check_shapes(
+    argument: str, arrays: Mapping[str, Any], wanted: Mapping[str, Any], remedy: str
+) -> None:
+    """Check that arrays have the names and shapes of others."""
+    shapes, expected = (
+        {name: tuple(x.shape) for name, x in each.items()} for each in (arrays, wanted)
+    )
+    for name in sorted({name for name, _ in shapes.items() ^ expected.items()}):
+        shape, got = (each.get(name, "nothing") for each in (expected, shapes))
+        raise ConfigError(f"{argument}[{name!r}]", f"the shape {shape}", got, remedy)
+
+
+def _check_layout(state: HybridState, groups: Mapping[str, Plan]) -> None:
+    """Check that matrices are read, and corrections limited, as :func:`init` was told."""
     wanted, block = BLOCKS[state.blocks.shape[0] - 1], chosen_block(groups)
     if block != wanted:
         expected = f"a number that allows {wanted or 'all'} rows at a time"
         remedy = "Give correct the step_operations and the config that init was given."
         raise ConfigError("step_operations", expected, f"{block or 'all'} rows", remedy)
+    for key, plan in groups.items():
+        memory = state.groups[key].correction
+        for name, moments in memory.rows.items() if memory else ():
+            if moments.shape[0] != plan.shapes[name][0]:
+                raise ConfigError("outputs_last", "that of init", "the other layout of matrices")
