@@ -131,5 +131,5 @@ def _schedule(config: HybridConfig, observed: int) -> Schedule:
     if steps.total > MOST_STEPS:
         remedy = "Use HybridEngine for longer runs."
         raise ConfigError("total_steps", f"at most {MOST_STEPS} steps", steps.total, remedy)
-    full, group = (min(count, MOST_STEPS // 2) for count in (steps.full, steps.group))
-    return steps._replace(full=full, group=group)
+    full = min(steps.full, MOST_STEPS - 1)
+    return steps._replace(full=full, group=min(steps.group, MOST_STEPS - full))

@@ -93,6 +93,8 @@ def _ready(
         if plan.predictor.gated:
             ready[key] = ready[key] & enough(state.skills[plan.kind])
         parts.append(plan.part(ready[key]))
+    if not parts:
+        return {}
     may = suffice(parts, count_trained(weights, config))
     return {
         key: value & may if each.gated else value

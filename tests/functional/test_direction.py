@@ -15,8 +15,6 @@ from functional_loops import batch as make_batch
 
 from hybrid_predict import HybridConfig, MomentumPredictor
 
-pytest.importorskip("array_api_compat")
-
 UNGATED = {"hidden": MomentumPredictor(gated=False)}
 BY_FUNCTIONS = {"numpy": np.asarray, "torch": torch.tensor}
 

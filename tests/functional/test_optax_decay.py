@@ -13,7 +13,7 @@ from hybrid_predict import ConfigError, HybridConfig
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
 adapter = pytest.importorskip("hybrid_predict.integrations.optax")
-from hybrid_predict.integrations.optax_decay import find_decay  # noqa: E402
+from hybrid_predict.integrations.optax_probe import find_decay  # noqa: E402
 
 PARAMS = {"b": np.ones(32, np.float32), "s": np.float32(1.0), "w": np.ones((8, 32), np.float32)}
 RATES = [2.0**-k for k in range(10, 20)]
