@@ -21,7 +21,7 @@ from time import perf_counter
 import torch
 
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.engine.overview import overview
+from hybrid_predict.overview import overview
 from hybrid_predict.report.event_log import EventLog
 from hybrid_predict.report.run_log import NAME
 

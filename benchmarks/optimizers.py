@@ -15,7 +15,7 @@ from benchmarks.peers.muon import Muon
 from benchmarks.peers.schedule_free import schedule_free
 from benchmarks.peers.soap_muon import SOAPMuon
 from benchmarks.tasks import Recipe
-from hybrid_predict.model.kinds import hidden_and_rest
+from hybrid_predict.torch.kinds import hidden_and_rest
 
 
 @dataclass(frozen=True)

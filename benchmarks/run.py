@@ -92,7 +92,7 @@ _TRAINING = ("tasks", "peers", "optimizers.py", "train.py")
 """Code of the benchmark that a result depends on."""
 
 _CORE = (
-    "config.py", "engine", "forecast", "updates", "verify", "model", "accounts", "tensors",
+    "config.py", "engine", "forecast", "updates", "verify", "torch", "accounts", "tensors",
 )  # fmt: skip
 """Code of the package that a result depends on."""
 
@@ -109,7 +109,7 @@ def code_digest(arm: str) -> str:
     """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch."""
     digest = hashlib.sha256(torch.__version__.encode())
     package = Path(hybrid_predict.__file__).parent
-    core = _CORE if ARMS[arm].plugin is not None else ("model/kinds.py",)
+    core = _CORE if ARMS[arm].plugin is not None else ("torch/kinds.py",)
     for root, names in ((Path(__file__).parent, _TRAINING), (package, core)):
         for path in sorted(path for name in names for path in _sources(root / name)):
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())

@@ -101,9 +101,9 @@ class Run:
 
     def learn(self, rollout: list[Tensor]) -> None:
         """Take the steps of one rollout; predicted steps replace its last batches."""
-        engine, end = self.engine, self.engine.clock.steps + PER_ROLLOUT
+        engine, end = self.engine, self.engine.ledger.steps + PER_ROLLOUT
         for batch in self.batches(rollout):
-            if engine.done or engine.clock.steps >= end:
+            if engine.done or engine.ledger.steps >= end:
                 return
             engine.before_step()
             loss = loss_of(self.agent, batch)

@@ -47,7 +47,7 @@ class HybridPPO(BaseCallback):
 
     def _on_rollout_end(self) -> None:
         assert self.engine is not None
-        self.end = self.engine.clock.steps + self.per_rollout
+        self.end = self.engine.ledger.steps + self.per_rollout
 
     def _full_steps(self, batch_size: int | None = None) -> Iterator[Any]:
         """Yield the buffer's minibatches, with the two calls of the engine around each."""
@@ -55,7 +55,7 @@ class HybridPPO(BaseCallback):
         assert engine is not None
         try:
             for samples in self._get(batch_size):
-                if engine.done or engine.clock.steps >= self.end:
+                if engine.done or engine.ledger.steps >= self.end:
                     return
                 engine.before_step()
                 yield samples

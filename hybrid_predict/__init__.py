@@ -9,19 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hybrid_predict.accounts.clock import Phase
-    from hybrid_predict.accounts.ledger import SavingsLedger
     from hybrid_predict.audit import AuditConfig as AuditConfig
     from hybrid_predict.audit import plan_audit as plan_audit
     from hybrid_predict.config import HybridConfig
-    from hybrid_predict.engine import (
-        HybridEngine,
-        HybridTrainer,
-        StepRecord,
-        StepResult,
-        TorchModel,
-        TrainableModel,
-    )
+    from hybrid_predict.engine import HybridEngine
     from hybrid_predict.errors import (
         CheckpointError,
         ConfigError,
@@ -36,12 +27,16 @@ if TYPE_CHECKING:
     )
     from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
     from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
-    from hybrid_predict.model.deltas import WeightDelta
-    from hybrid_predict.model.gradients import GradientInfo
-    from hybrid_predict.model.optimizer import OptimizerWrapper
-    from hybrid_predict.model.parameters import ParameterMapper
+    from hybrid_predict.ledger import SavingsLedger
+    from hybrid_predict.record import StepRecord
+    from hybrid_predict.rules.schedule import Phase
+    from hybrid_predict.rules.verdict import Verdict
+    from hybrid_predict.torch.deltas import WeightDelta
+    from hybrid_predict.torch.gradients import GradientInfo
+    from hybrid_predict.torch.optimizer import OptimizerWrapper
+    from hybrid_predict.torch.parameters import ParameterMapper
+    from hybrid_predict.trainer import HybridTrainer, StepResult, TorchModel, TrainableModel
     from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
-    from hybrid_predict.verify.judge import Verdict
 
 __version__ = "0.2.0.dev0"
 
@@ -107,30 +102,30 @@ _HOMES = {
     "ConfigError": "hybrid_predict.errors",
     "ContractError": "hybrid_predict.errors",
     "FittedPredictor": "hybrid_predict.forecast.predictors",
-    "GradientInfo": "hybrid_predict.model.gradients",
+    "GradientInfo": "hybrid_predict.torch.gradients",
     "HybridConfig": "hybrid_predict.config",
     "HybridEngine": "hybrid_predict.engine",
     "HybridPredict": "hybrid_predict.integrations.lightning",
     "HybridPredictError": "hybrid_predict.errors",
-    "HybridTrainer": "hybrid_predict.engine",
+    "HybridTrainer": "hybrid_predict.trainer",
     "MissingExtraError": "hybrid_predict.errors",
     "MomentumPredictor": "hybrid_predict.forecast.predictors",
-    "OptimizerWrapper": "hybrid_predict.model.optimizer",
-    "ParameterMapper": "hybrid_predict.model.parameters",
-    "Phase": "hybrid_predict.accounts.clock",
+    "OptimizerWrapper": "hybrid_predict.torch.optimizer",
+    "ParameterMapper": "hybrid_predict.torch.parameters",
+    "Phase": "hybrid_predict.rules.schedule",
     "PredictorError": "hybrid_predict.errors",
     "RankError": "hybrid_predict.errors",
     "RecoveryAction": "hybrid_predict.errors",
-    "SavingsLedger": "hybrid_predict.accounts.ledger",
+    "SavingsLedger": "hybrid_predict.ledger",
     "SpectralUpdate": "hybrid_predict.updates",
-    "StepRecord": "hybrid_predict.engine",
-    "StepResult": "hybrid_predict.engine",
-    "TorchModel": "hybrid_predict.engine",
-    "TrainableModel": "hybrid_predict.engine",
+    "StepRecord": "hybrid_predict.record",
+    "StepResult": "hybrid_predict.trainer",
+    "TorchModel": "hybrid_predict.trainer",
+    "TrainableModel": "hybrid_predict.trainer",
     "UnsupportedSetupError": "hybrid_predict.errors",
     "UsageError": "hybrid_predict.errors",
-    "Verdict": "hybrid_predict.verify.judge",
-    "WeightDelta": "hybrid_predict.model.deltas",
+    "Verdict": "hybrid_predict.rules.verdict",
+    "WeightDelta": "hybrid_predict.torch.deltas",
     "WhitenedUpdate": "hybrid_predict.updates",
     "plan_audit": "hybrid_predict.audit",
 }

@@ -14,10 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.accounts.saved import check_count, check_entries, damaged, reading
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine import HybridEngine, StepRecord
+from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import (
     CheckpointError,
     ConfigError,
@@ -25,7 +23,10 @@ from hybrid_predict.errors import (
     UnsupportedSetupError,
 )
 from hybrid_predict.integrations.options import configuration
-from hybrid_predict.model.reading import OwnHook
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.record import StepRecord
+from hybrid_predict.saved import check_count, check_entries, damaged, reading
+from hybrid_predict.torch.reading import OwnHook
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments

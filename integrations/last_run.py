@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, final
 
-from hybrid_predict.accounts.ledger import SavingsLedger
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.history import RunHistory
 
 

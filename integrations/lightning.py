@@ -9,12 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from hybrid_predict.accounts.html import table
-from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.accounts.random_states import random_states
 from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
-from hybrid_predict.engine import HybridEngine, StepRecord
+from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, RankError
+from hybrid_predict.html import table
 from hybrid_predict.integrations.dashboard import Dashboard, dashboard
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
@@ -33,8 +31,11 @@ from hybrid_predict.integrations.lightning_start import (
 from hybrid_predict.integrations.lightning_stop import StopRequests
 from hybrid_predict.integrations.options import FIELDS, configuration
 from hybrid_predict.integrations.reporter import Reporter
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.record import StepRecord
 from hybrid_predict.report.history import RunHistory
-from hybrid_predict.tensors import ranks
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.random_states import random_states
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -208,7 +209,7 @@ class HybridPredict(TrainerCallback):
             )
             trainer.callbacks.append(stops)  # type: ignore[attr-defined]
             self._stops = stops
-        if self.engine.clock.planned and clock.skip_data == "none":
+        if self.engine.schedule.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config.compression)
 
     def on_train_batch_start(
@@ -252,14 +253,14 @@ class HybridPredict(TrainerCallback):
             return
         # Lightning divides each loss by the number of batches in the window.
         record = engine.after_step(sum(self._losses) if self._losses else None)
-        clock.check(engine.clock.full_steps)
+        clock.check(engine.ledger.full_steps)
         if self._missed is not None:
             self._missed.jumped_from = clock.global_step if record.ticks > 1 else None
-            clock.advance(record.ticks, engine.clock.steps, batch_idx)
+            clock.advance(record.ticks, engine.ledger.steps, batch_idx)
             trainer.should_stop |= engine.done and clock.outlasts
         else:
-            clock.steps, clock.global_step = engine.clock.steps, trainer.global_step
-        self._history.add(record, engine.clock.steps)
+            clock.steps, clock.global_step = engine.ledger.steps, trainer.global_step
+        self._history.add(record, engine.ledger.steps)
         self._report(trainer, pl_module, record)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -274,12 +275,13 @@ class HybridPredict(TrainerCallback):
         self._detach(trainer)
         if self.engine is None or self._reporter is None:
             return
-        clock = self.engine.clock
-        if not clock.done and not trainer.should_stop:
+        engine = self.engine
+        if not engine.done and not trainer.should_stop:
             package_of(trainer).utilities.rank_zero_warn(
-                f"HybridPredict: the Trainer ended the run at {clock.steps} of {clock.total} steps."
+                f"HybridPredict: the Trainer ended the run at {engine.ledger.steps} of "
+                f"{engine.schedule.total} steps."
             )
-        elif clock.done and self._clock is not None and self._clock.missing_epochs > 0:
+        elif engine.done and self._clock is not None and self._clock.missing_epochs > 0:
             package_of(trainer).utilities.rank_zero_warn(
                 f"HybridPredict: the run is complete, with {self._clock.missing_epochs} epochs and "
                 "validations fewer than max_epochs. This happens if epochs have few batches, "

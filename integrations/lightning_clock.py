@@ -6,9 +6,9 @@ import math
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, final
 
-from hybrid_predict.accounts.saved import check_count, damaged, reading
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
+from hybrid_predict.saved import check_count, damaged, reading
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl

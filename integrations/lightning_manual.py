@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, final
 
 from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 
-from hybrid_predict.accounts.saved import check_count
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_clock import SkipData, TrainerClock
+from hybrid_predict.saved import check_count
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.accounts.random_states import set_random_states
-from hybrid_predict.accounts.saved import check_entries, check_state, damaged, reading
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import package_of
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.history import RunHistory
-from hybrid_predict.tensors import ranks
+from hybrid_predict.saved import check_entries, check_state, damaged, reading
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.random_states import set_random_states
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl

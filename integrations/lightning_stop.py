@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.integrations.lightning_packages import TrainerCallback
-from hybrid_predict.tensors import ranks
+from hybrid_predict.torch import ranks
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -50,12 +50,12 @@ class StopRequests(TrainerCallback):
     ) -> None:
         self._engine, self._asked, self._saved, self._folder = engine, asked, saved, folder
         self._group = dist.new_group(backend="gloo") if ranks.size() > 1 else None
-        self._looked, self._time = engine.clock.full_steps, monotonic()
+        self._looked, self._time = engine.ledger.full_steps, monotonic()
         self._due: float = self._looked + 1
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Stop the run if this was requested; looks about once a second."""
-        step = self._engine.clock.full_steps
+        step = self._engine.ledger.full_steps
         if self._engine.in_step or step < self._due or self._engine.done:
             return
         asked, wait = self._agreed(step)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.integrations.mlflow import MLflowSink
 from hybrid_predict.integrations.sinks import Outcome, Sink, TensorBoardSink
 from hybrid_predict.integrations.wandb import WandbSink
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.history import RunHistory
-from hybrid_predict.tensors import ranks
+from hybrid_predict.torch import ranks
 
 logger = ranks.rank_zero_logger(__name__)
 

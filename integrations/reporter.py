@@ -8,18 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from hybrid_predict.accounts.clock import Phase
-from hybrid_predict.accounts.ledger import SavingsLedger, percent
-from hybrid_predict.engine import HybridEngine, StepRecord
-from hybrid_predict.engine.overview import cautions, overview
+from hybrid_predict.engine import HybridEngine
 from hybrid_predict.integrations.dashboard import Dashboard
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.integrations.recorder import Recorder
+from hybrid_predict.ledger import SavingsLedger, percent
+from hybrid_predict.overview import cautions, overview
+from hybrid_predict.record import StepRecord
 from hybrid_predict.report.event_log import EventLog
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.run_log import NAME
 from hybrid_predict.report.stop_request import is_asked, withdraw
-from hybrid_predict.tensors import ranks
+from hybrid_predict.rules.schedule import Phase
+from hybrid_predict.torch import ranks
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
@@ -65,7 +66,7 @@ class Reporter:
         self._log: EventLog | None = None
         self._view = view
         self._bar = _Bar(None if view else trainer.progress_bar_callback, self.shown)
-        self._done = engine.clock.full_steps
+        self._done = engine.ledger.full_steps
         self._checkpoint: str | None = None
         self.folder = event_folder(trainer, log_dir) if first else None
         for caution in cautions(engine):
@@ -156,7 +157,7 @@ class Reporter:
 
     def _unpredicted(self) -> str:
         """Return why no planned predicted step was made, as the last such event says it."""
-        ledger, planned = self._ledger, self._engine.clock.planned
+        ledger, planned = self._ledger, self._engine.schedule.planned
         if not planned or ledger.predicted_steps or self._engine.config.shadow:
             return ""
         return f"; {ledger.unpredicted}" if ledger.unpredicted else ""

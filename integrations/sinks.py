@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from hybrid_predict.accounts.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.run_page import ONE_RUN
 

@@ -19,7 +19,7 @@ SOURCES = sorted(
     p for folder in ("hybrid_predict", "integrations") for p in (ROOT / folder).rglob("*.py")
 )
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
-OPTIONAL = ("hybrid_predict.integrations", "hybrid_predict.cli")
+OPTIONAL = tuple(f"hybrid_predict.{name}" for name in ("integrations", "audit", "demo", "cli"))
 
 
 def core_modules():
@@ -159,14 +159,16 @@ LAYERS = (
     ("errors", "config"),
     ("tensors",),
     ("accounts",),
-    ("model",),
+    ("torch",),
     ("updates",),
     ("forecast",),
     ("verify",),
     ("engine", "functional"),
     ("runs",),
-    ("audit", "report", "demo"),
+    ("report",),
     ("integrations",),
+    ("audit",),
+    ("demo",),
     ("cli",),
     ("testing",),
     (house.PACKAGE,),
@@ -174,9 +176,6 @@ LAYERS = (
 """From the bottom up; a layer imports only itself and what stands below it."""
 
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
-
-TRAINS_WITH_THE_CALLBACK = ("audit", "demo")
-"""Folders that train a user's Lightning model with the callback, which does not import them."""
 
 IMPORTS_BY_NAME = {
     "hybrid_predict.__init__",
@@ -194,8 +193,6 @@ def imports_from_above(text, module):
     place = module.split(".")[1]
     names = set(house.imports(ast.parse(text), module))
     found = house.folders(names) - {"__version__"}
-    if place in TRAINS_WITH_THE_CALLBACK:
-        found.discard("integrations")
     wrong = {name for name in found if HEIGHT.get(name, len(LAYERS)) > HEIGHT[place]}
     computed = house.UNKNOWN in names and module not in IMPORTS_BY_NAME
     return wrong | ({house.UNKNOWN} if computed else set())
@@ -209,10 +206,10 @@ def test_a_layer_imports_nothing_from_above(path):
 
 
 VIOLATIONS = {
-    "import": "import hybrid_predict.engine.step",
+    "import": "import hybrid_predict.step",
     "import as": "import hybrid_predict.engine as e",
     "import of the package": "import hybrid_predict",
-    "from a module": "from hybrid_predict.engine.step import Step",
+    "from a module": "from hybrid_predict.step import Step",
     "from a folder": "from hybrid_predict.engine import HybridEngine",
     "from the package": "from hybrid_predict import engine",
     "a public name": "from hybrid_predict import HybridEngine",
@@ -221,8 +218,8 @@ VIOLATIONS = {
     "relative folder": "from .. import engine",
     "relative public name": "from .. import HybridEngine",
     "import_module": "importlib.import_module('hybrid_predict.engine')",
-    "import_module by keyword": "import_module(name='hybrid_predict.engine.step')",
-    "relative import_module": "import_module('..engine', 'hybrid_predict.model')",
+    "import_module by keyword": "import_module(name='hybrid_predict.step')",
+    "relative import_module": "import_module('..engine', 'hybrid_predict.torch')",
     "relative import_module by keyword": "import_module('.engine', package='hybrid_predict')",
     "import_module of a computed name": "import_module(name)",
     "__import__": "__import__('hybrid_predict.engine')",
@@ -237,8 +234,8 @@ VIOLATIONS = {
 
 @pytest.mark.parametrize("text", VIOLATIONS.values(), ids=VIOLATIONS)
 def test_every_form_of_import_from_above_is_found(text):
-    assert imports_from_above(text, "hybrid_predict.model.kinds") != set()
-    assert imports_from_above(text, "hybrid_predict.model.__init__") != set()
+    assert imports_from_above(text, "hybrid_predict.torch.kinds") != set()
+    assert imports_from_above(text, "hybrid_predict.torch.__init__") != set()
 
 
 ALLOWED = (
@@ -254,7 +251,7 @@ ALLOWED = (
 
 @pytest.mark.parametrize("text", ALLOWED)
 def test_imports_from_below_are_allowed(text):
-    assert imports_from_above(text, "hybrid_predict.model.kinds") == set()
+    assert imports_from_above(text, "hybrid_predict.torch.kinds") == set()
 
 
 def test_every_folder_has_a_layer():

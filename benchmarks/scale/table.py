@@ -17,9 +17,9 @@ from benchmarks.scale.cost import LOOPS
 from benchmarks.scale.figures import Point, points
 from benchmarks.scale.sizes import CASES, PLAIN
 from benchmarks.table import NONE, markdown, speedup_text
+from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.gpt import GPT_124M
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.demo.byte_gpt import ByteGPT
 from hybrid_predict.tensors import TorchBackend
 from hybrid_predict.updates import SpectralUpdate
 

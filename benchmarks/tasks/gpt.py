@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Recipe, Task, seeded
+from benchmarks.tasks.byte_gpt import ByteGPT, ByteGPTConfig
+from benchmarks.tasks.stdlib_text import StdlibText, read_source
 from benchmarks.tasks.text import Batch, TextTask
-from hybrid_predict.demo.byte_gpt import ByteGPT, ByteGPTConfig
-from hybrid_predict.demo.text import StdlibText, read_source
 
 
 @lru_cache(maxsize=1)

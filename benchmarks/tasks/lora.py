@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Recipe, Task, linear_schedule, seeded
+from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
+from benchmarks.tasks.stdlib_text import StdlibText
 from benchmarks.tasks.text import TextTask
-from hybrid_predict.demo.byte_gpt import ByteGPT
-from hybrid_predict.demo.text import StdlibText
 from hybrid_predict.errors import ConfigError
 
 _VALIDATION_EVERY = 4

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from hybrid_predict.demo.schedule import linear_schedule as linear_schedule
-
 Schedule = Callable[[int], float]
 """A function for ``LambdaLR``: from a step, counted from 0, to what multiplies the rate."""
 
@@ -15,6 +13,23 @@ COOLDOWN = 0.2
 
 FIRST, LAST = 1 / 25, 1e-4 / 25
 """Where ``one-cycle`` starts and ends; the defaults of ``torch.optim.lr_scheduler.OneCycleLR``."""
+
+
+def linear_schedule(total: int, warmup_fraction: float) -> Schedule:
+    """A linear rise to 1, then a linear fall to 0.
+
+    Args:
+        total: Steps of the schedule.
+        warmup_fraction: Share of them in which the factor rises.
+    """
+    warmup = max(1, round(warmup_fraction * total))
+
+    def factor(step: int) -> float:
+        if step < warmup:
+            return (step + 1) / warmup
+        return max(0.0, (total - step) / max(1, total - warmup))
+
+    return factor
 
 
 def constant_schedule(total: int, warmup_fraction: float) -> Schedule:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Task
-from hybrid_predict.demo.text import (
+from benchmarks.tasks.stdlib_text import (
     StdlibText,
     load_stdlib_text,
     sample_batch,

@@ -1,14 +1,15 @@
-"""Whether full steps are saved at equal quality on a user's own model, and by what."""
+"""Audits: whether full steps are saved at equal quality on a user's own model."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hybrid_predict.errors import MissingExtraError
+
 if TYPE_CHECKING:
     from hybrid_predict.audit.arm import AuditArm
     from hybrid_predict.audit.config import AuditConfig
-    from hybrid_predict.audit.plan import AuditPlan, plan_audit
+    from hybrid_predict.audit.plan import AuditPlan, plan_audit, plan_search
     from hybrid_predict.audit.run import AuditResult, audit
-    from hybrid_predict.audit.search_plan import SearchPlan, plan_search
     from hybrid_predict.audit.searching import SearchResult, search
     from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, judge_audit
 
@@ -19,7 +20,6 @@ __all__ = [
     "AuditPlan",
     "AuditResult",
     "AuditVerdict",
-    "SearchPlan",
     "SearchResult",
     "audit",
     "judge_audit",
@@ -28,31 +28,30 @@ __all__ = [
     "search",
 ]
 
-_HOMES = {
-    "AuditArm": "arm",
-    "AuditConfig": "config",
-    "AuditOutcome": "verdict",
-    "AuditPlan": "plan",
-    "AuditResult": "run",
-    "AuditVerdict": "verdict",
-    "SearchPlan": "search_plan",
-    "SearchResult": "searching",
-    "audit": "run",
-    "judge_audit": "verdict",
-    "plan_audit": "plan",
-    "plan_search": "search_plan",
-    "search": "searching",
+_NAMES = {
+    "arm": ("AuditArm",),
+    "config": ("AuditConfig",),
+    "plan": ("AuditPlan", "plan_audit", "plan_search"),
+    "run": ("AuditResult", "audit"),
+    "searching": ("SearchResult", "search"),
+    "verdict": ("AuditOutcome", "AuditVerdict", "judge_audit"),
 }
-"""Module of each public name, imported on first access: a file is checked without torch."""
+"""Public names by module, imported on first access: checking a file needs no torch."""
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         """Import a public name on first access."""
-        if name in _HOMES:
-            return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        module = next((module for module, names in _NAMES.items() if name in names), None)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+        except ModuleNotFoundError as error:
+            if error.name in ("lightning", "lightning.pytorch"):
+                raise MissingExtraError("The audit", "lightning") from error
+            raise
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES})
+    return sorted({*globals(), *__all__})

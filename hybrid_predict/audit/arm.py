@@ -1,39 +1,52 @@
-"""One arm of one seed, as the user's own code sees it: it builds the arm's Trainer."""
+"""One arm of one seed, as the user's code sees it: it builds the arm's Trainer."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hybrid_predict.accounts.clock import Clock
-from hybrid_predict.audit.config import SHORTENED, AuditConfig
+import lightning.pytorch as pl
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import (
+    Checkpoint,
+    EarlyStopping,
+    GradientAccumulationScheduler,
+    ModelSummary,
+    ProgressBar,
+    Timer,
+)
+from lightning.pytorch.loggers.logger import DummyLogger
+
+from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.integrations.lightning import HybridPredict
+from hybrid_predict.integrations.lightning_start import refuse
 from hybrid_predict.runs.evidence import CORRECTED, HYBRID
 
-if TYPE_CHECKING:
-    import lightning.pytorch as pl
-
-    from hybrid_predict.integrations.lightning import HybridPredict
-
 MakeRun = Callable[["AuditArm"], Any]
-"""Builds one arm's Trainer by ``arm.trainer(...)`` and returns it with the model and the data."""
+"""Builds one arm's Trainer with ``arm.trainer(...)``; returns it with the model and the data."""
 
-_LENGTHS = ("max_steps", "max_epochs")
+_KNOWN_LENGTH = "The number of steps of an arm has to be known."
 
-ROUNDING = 1.1
-"""The factor by which rounding up may lengthen the short arms at most."""
+_REFUSED: dict[type, str] = {
+    EarlyStopping: "Leave it out: arms that end early cannot be compared.",
+    Timer: f"Leave it out, and max_time too. {_KNOWN_LENGTH}",
+    GradientAccumulationScheduler: "Set accumulate_grad_batches in arm.trainer(...) instead. "
+    f"{_KNOWN_LENGTH}",
+    HybridPredict: "Leave it out: the audit adds it to the arms that have it.",
+}
+
+_RETURN = "Return trainer, model, data."
 
 
 class AuditArm:
     """One arm of one seed; ``make_run`` is called with it.
 
     Args:
-        name: ``full``, ``short``, ``corrected``, ``hybrid``, or that of a control.
-        seed: The seed that all random states were set to.
+        name: ``full``, ``short``, ``corrected``, ``hybrid``, or the name of a control.
+        seed: The seed of all random states.
         config: The audit's configuration.
         folder: Where the Trainer may write, and the callback its event log.
         meter: Measures the run.
@@ -57,22 +70,16 @@ class AuditArm:
         self._config = config
         self._folder = folder
         self._meter = meter
-        self._logger = logger
+        self._logger = logger or DummyLogger()
         self._trainer: pl.Trainer | None = None
 
     @property
     def changes(self) -> Mapping[str, Any]:
-        """What the configuration says that this arm changes; empty unless it is a control."""
+        """What this arm changes according to the configuration; empty unless it is a control."""
         return self._config.controls.get(self.name, {})
 
-    @property
-    def built(self) -> pl.Trainer:
-        """The Trainer that :meth:`trainer` made."""
-        assert self._trainer is not None
-        return self._trainer
-
     def scaled(self, number: int) -> int:
-        """So many steps or epochs of the plain schedule, in this arm's own.
+        """Return the steps or epochs of this arm from those of the full arm.
 
         Args:
             number: Steps or epochs of the full arm.
@@ -82,211 +89,133 @@ class AuditArm:
             get fewer steps than they should; else ``number``.
 
         Raises:
-            ConfigError: If it is no positive integer.
+            ConfigError: If it is not a positive integer.
         """
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise ConfigError("scaled", "a positive integer", number)
+        check_length("scaled", number)
         return shortened(number, self.speedup) if self.name in SHORTENED else number
 
     def trainer(self, **options: Any) -> pl.Trainer:
-        """The Trainer of this arm, to be used instead of ``lightning.Trainer``.
+        """Build the Trainer of this arm; call it instead of ``lightning.Trainer``.
 
         Args:
             options: Arguments of ``lightning.Trainer``; ``max_steps`` or ``max_epochs`` as for
-                plain training. ``logger``, ``default_root_dir``, progress bars and the model
-                summary are replaced by the audit's own.
+                plain training. The audit replaces ``logger``, ``default_root_dir``, progress bars
+                and the model summary by its own.
 
         Returns:
-            The Trainer, shortened and with the callback as its arm has it.
+            The Trainer, with the length and the callback of this arm.
 
         Raises:
-            ConfigError: If an audit of such a run means nothing, or Lightning refuses an option.
+            ConfigError: If such a run cannot be audited, or Lightning refuses an option.
         """
-        import lightning.pytorch as pl
-        from lightning.fabric.utilities.exceptions import MisconfigurationException
-        from lightning.pytorch.callbacks import Checkpoint
-        from lightning.pytorch.loggers.logger import DummyLogger
-
         self.lengths = self._scaled_lengths(options)
         callbacks = self._callbacks(options.get("callbacks"))
         if options.get("enable_checkpointing") is None:
             options["enable_checkpointing"] = any(isinstance(c, Checkpoint) for c in callbacks)
-        own: dict[str, Any] = {
+        replaced: dict[str, Any] = {
             **self.lengths,
             "callbacks": callbacks,
-            "logger": self._logger or DummyLogger(),
+            "logger": self._logger,
             "default_root_dir": str(self._folder),
             "enable_progress_bar": False,
             "enable_model_summary": False,
         }
         try:
-            trainer = pl.Trainer(**{**options, **own})
+            self._trainer = pl.Trainer(**{**options, **replaced})
         except (MisconfigurationException, TypeError, ValueError) as error:
             remedy = f"Lightning says: {error}"
             raise ConfigError("Trainer", "options it accepts", sorted(options), remedy) from error
-        self._trainer = trainer
-        return trainer
+        return self._trainer
 
-    def _callbacks(self, given: Any) -> list[Any]:
-        """The user's callbacks with those of the audit around them."""
-        from lightning.pytorch.callbacks import LambdaCallback, ModelSummary, ProgressBar
-
-        from hybrid_predict.integrations.lightning import HybridPredict
-
-        callbacks = list(given) if isinstance(given, (list, tuple)) else [given]
-        refuse_callbacks(callbacks)
-        left_out = (ProgressBar, ModelSummary, type(None))
-        kept = [c for c in callbacks if not isinstance(c, left_out)]
-        if self.name in (CORRECTED, HYBRID):
-            own = self._config
-            config = own.hybrid_config() if self.name == HYBRID else own.corrected_config()
-            self.hybrid = HybridPredict(config=config, log_dir=str(self._folder))
-            kept.insert(0, self.hybrid)
-        return [*kept, LambdaCallback(on_fit_start=self._look_again), self._meter.callback()]
-
-    def unpack(self, made: Any) -> tuple[pl.Trainer, pl.LightningModule, dict[str, Any]]:
+    def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, dict[str, Any]]:
         """Check what ``make_run`` returned.
 
         Args:
-            made: What it returned.
+            built: The return value.
 
         Returns:
             Trainer, model, and the data as arguments of ``fit``.
 
         Raises:
             ConfigError: If it is not what ``make_run`` has to return.
-            UnsupportedSetupError: If the callback cannot work with this model and Trainer.
+            UnsupportedSetupError: If the callback does not support this model and Trainer.
         """
-        import lightning.pytorch as pl
-
-        from hybrid_predict.integrations.lightning_start import refuse
-
-        if not isinstance(made, tuple) or len(made) != 3:
-            remedy = "Return trainer, model, data."
-            raise ConfigError("make_run", "a tuple of three", type(made).__name__, remedy)
-        given, model, data = made
-        trainer = self._trainer
-        if trainer is None or given is not trainer:
+        if not isinstance(built, tuple) or len(built) != 3:
+            raise ConfigError("make_run", "a tuple of three", type(built).__name__, _RETURN)
+        trainer, model, data = built
+        if self._trainer is None or trainer is not self._trainer:
             raise ConfigError(
                 "make_run",
                 "the Trainer that arm.trainer(...) made",
-                "another one" if trainer else "none, arm.trainer was not called",
+                "another one" if self._trainer else "none, arm.trainer was not called",
                 "Write arm.trainer(...) instead of lightning.Trainer(...), and return its result.",
             )
         if not isinstance(model, pl.LightningModule):
-            remedy = "Return trainer, model, data."
-            raise ConfigError("make_run", "a LightningModule", type(model).__name__, remedy)
+            raise ConfigError("make_run", "a LightningModule", type(model).__name__, _RETURN)
         refuse(trainer, model)
         if (number := trainer.num_devices * trainer.num_nodes) > 1:
             remedy = "Set Trainer(devices=1) for the audit."
             raise UnsupportedSetupError("Trainer", "a single device", f"{number}", remedy)
         if not model.automatic_optimization:
-            remedy = "The arms of an audit cannot be shortened alike without it."
+            remedy = "Without it, the audit cannot shorten the arms alike."
             raise UnsupportedSetupError(
                 "model", "automatic optimization", "manual optimization", remedy
             )
         return trainer, model, _data(data)
 
-    def _look_again(self, trainer: Any, module: Any) -> None:
-        """Look at the callbacks when the model has added its own."""
-        refuse_callbacks([c for c in trainer.callbacks if c is not self.hybrid])
+    def check_callbacks(self, callbacks: list[Any]) -> None:
+        """Refuse callbacks that end runs early, and the user's own ``HybridPredict``.
+
+        Raises:
+            ConfigError: If there is such a callback.
+        """
+        for callback in callbacks:
+            for kind, remedy in _REFUSED.items():
+                if isinstance(callback, kind) and callback is not self.hybrid:
+                    raise ConfigError("callbacks", f"no {kind.__name__}", "one", remedy)
+
+    def _callbacks(self, given: Any) -> list[Any]:
+        """Return the user's callbacks, with those of the audit around them."""
+        callbacks = user_callbacks(given)
+        self.check_callbacks(callbacks)
+        if self.name in (CORRECTED, HYBRID):
+            config = self._config
+            chosen = config.hybrid_config() if self.name == HYBRID else config.corrected_config()
+            self.hybrid = HybridPredict(config=chosen, log_dir=str(self._folder))
+            callbacks.insert(0, self.hybrid)
+        return [*callbacks, self._meter]
 
     def _scaled_lengths(self, options: Mapping[str, Any]) -> dict[str, int]:
         for name in ("fast_dev_run", "max_time"):
             if options.get(name):
-                remedy = f"Leave {name} out: how many steps an arm takes has to be known."
-                raise ConfigError(name, "nothing", options[name], remedy)
-        given = {n: options[n] for n in _LENGTHS if options.get(n) not in (None, -1)}
-        if not given:
+                raise ConfigError(name, "nothing", options[name], f"Leave it out. {_KNOWN_LENGTH}")
+        names = ("max_steps", "max_epochs")
+        lengths = {n: options[n] for n in names if options.get(n) not in (None, -1)}
+        if not lengths:
             remedy = "Set one of them in the file's trainer section, or in arm.trainer(...)."
             raise ConfigError("Trainer", "max_steps or max_epochs", "neither", remedy)
-        for name, value in given.items():
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ConfigError(name, "a positive integer", value)
-        return {name: self.scaled(value) for name, value in given.items()}
+        for name, value in lengths.items():
+            check_length(name, value)
+        return {name: self.scaled(value) for name, value in lengths.items()}
 
 
-def shortened(number: int, speedup: float) -> int:
-    """Steps or epochs of a short arm for so many of the full arm, rounded up."""
-    # The speedup is rarely a binary fraction: 33 / 1.1 shall be 30.
-    return math.ceil(number / speedup - 1e-9)
+def user_callbacks(given: Any) -> list[Any]:
+    """Return callbacks as a list, without those that draw on the terminal.
 
-
-def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
-    """Full steps of a short arm.
-
-    Args:
-        total: Full steps of the full arm.
-        lengths: Its ``max_steps`` and ``max_epochs``, as far as given.
-        speedup: Steps per full step of the hybrid arm.
-
-    Returns:
-        Their number, at least ``total / speedup``.
-
-    Raises:
-        ConfigError: If rounding up adds so many that the arm is no control any more.
+    The audit switches these off, and Lightning refuses a Trainer that gets them all the same.
     """
-    # Whichever of steps and epochs ends the full arm ends the short ones too.
-    name = "max_steps" if lengths.get("max_steps") == total else "max_epochs"
-    length = lengths[name]
-    rounded = shortened(length, speedup)
-    if rounded > ROUNDING * length / speedup:
-        what = f"{length} shortened to {rounded}, not {length / speedup:.3g}"
-        remedy = "Set max_steps instead, to more steps, or train for more epochs."
-        expected = f"a length that can be divided by the speedup {speedup:g}"
-        raise ConfigError(name, expected, what, remedy)
-    return math.ceil(total * rounded / length - 1e-9)
+    callbacks = given if isinstance(given, (list, tuple)) else [given]
+    return [c for c in callbacks if not isinstance(c, (ProgressBar, ModelSummary, type(None)))]
 
 
-def planned_steps(
-    name: str, total: int, lengths: Mapping[str, int], config: AuditConfig, until_skill: int
-) -> int:
-    """Full steps of an arm, those of the hybrid one if all its predicted steps are made and stand.
-
-    Args:
-        name: The arm.
-        total: Full steps of the full arm.
-        lengths: Its ``max_steps`` and ``max_epochs``, as far as given.
-        config: The audit's configuration.
-        until_skill: Steps until skill can be known, during which nothing is predicted.
-
-    Raises:
-        ConfigError: As :func:`short_steps` does.
-    """
-    if name in SHORTENED:
-        return short_steps(total, lengths, config.speedup)
-    if name != HYBRID:
-        return total
-    return total - Clock(replace(config.hybrid_config(), total_steps=total), until_skill).planned
-
-
-def refuse_callbacks(callbacks: list[Any]) -> None:
-    """Raise if one of the user's callbacks ends runs early or is the audit's own.
-
-    Raises:
-        ConfigError: If there is such a callback.
-    """
-    from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, Timer
-
-    from hybrid_predict.integrations.lightning import HybridPredict
-
-    remedies: dict[type, str] = {
-        EarlyStopping: "Leave it out: arms that end by themselves cannot be compared.",
-        Timer: "Leave it out, and max_time too: how many steps an arm takes has to be known.",
-        GradientAccumulationScheduler: "Set accumulate_grad_batches in arm.trainer(...) instead: "
-        "how many steps an arm takes has to be known.",
-        HybridPredict: "Leave it out: the audit adds it where it belongs.",
-    }
-    for callback in callbacks:
-        for kind, remedy in remedies.items():
-            if isinstance(callback, kind):
-                raise ConfigError("callbacks", f"no {kind.__name__}", "one", remedy)
+def check_length(name: str, value: Any, remedy: str = "") -> None:
+    """Check that a number of steps or epochs is a positive integer."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ConfigError(name, "a positive integer", value, remedy)
 
 
 def _data(data: Any) -> dict[str, Any]:
-    """The data as arguments of ``Trainer.fit``."""
-    import lightning.pytorch as pl
-
+    """Return the data as arguments of ``Trainer.fit``."""
     if data is None or isinstance(data, pl.LightningDataModule):
         return {"datamodule": data}
     if isinstance(data, (tuple, list)) and len(data) == 2:
@@ -295,5 +224,5 @@ def _data(data: Any) -> dict[str, Any]:
         "make_run",
         "a LightningDataModule, a pair of training and validation loader, or None, as data",
         type(data).__name__,
-        "None stands for a model that has its own loaders.",
+        "None is for a model that has its own loaders.",
     )

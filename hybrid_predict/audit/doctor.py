@@ -1,4 +1,4 @@
-"""What the callback would do with a Trainer and a model, found out by one full step of training."""
+"""What the callback would do with a Trainer and a model, from one full step of training."""
 
 from __future__ import annotations
 
@@ -13,19 +13,34 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch import callbacks as known
+from lightning.pytorch.loggers.logger import DummyLogger
 from torch.utils._pytree import tree_leaves
 
-from hybrid_predict.audit.arm import AuditArm
-from hybrid_predict.audit.file_content import is_file
-from hybrid_predict.audit.meter import Meter
+from hybrid_predict.audit.arm import AuditArm, user_callbacks
+from hybrid_predict.audit.file import is_file, read_audit
+from hybrid_predict.audit.meter import Meter, TrialEnd
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.engine.overview import Overview, overview, shortage
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
+from hybrid_predict.integrations.lightning import HybridPredict
+from hybrid_predict.integrations.reporter import event_folder
+from hybrid_predict.overview import Overview, overview, shortage
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet
+
+_SILENT = (
+    known.ProgressBar, known.ModelSummary, known.Checkpoint, known.OnExceptionCheckpoint,
+    HybridPredict,
+)  # fmt: skip
+"""Callbacks that a trial of one step leaves out; its checkpoint could replace one that counts."""
+
+_NEEDY = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStopping)
+"""Callbacks that need a logger or a validation, which the trial does not have."""
 
 
 @dataclass
@@ -34,14 +49,14 @@ class Examination:
 
     Args:
         plan: What would be corrected, predicted and left alone; None if the set-up is refused.
-        refused: Why it is.
-        plain: Why all of the run would be plain training; empty if it would not be.
-        remedies: What to type so that it would not be, where the reason is the budget.
-        left_out: Callbacks of the Trainer that took no part, by class.
+        refused: Reason for the refusal.
+        plain: Reason why the whole run would be plain training; empty if it would not be.
+        remedies: What to change, if the reason is the budget.
+        left_out: Classes of the Trainer's callbacks that were left out.
         overhead: Operations that correcting adds, as a share of a full step's; None if not counted.
-        event_log: Where the run's event log would be written.
-        paste: What gives the Trainer the callback.
-        said: Warnings, as the run would give them.
+        event_log: Where the run would write its event log.
+        paste: Python source that gives the Trainer the callback.
+        warnings: Warnings, as the run would give them.
     """
 
     plan: Overview | None = None
@@ -52,13 +67,13 @@ class Examination:
     overhead: float | None = None
     event_log: str = "in the folder of a TensorBoard or CSV logger"
     paste: str = ""
-    said: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
 
 def examine(name: str, speedup: float | None = None) -> Examination:
     """Train one full step of what a file or a function builds, with the callback.
 
-    Nothing is written, and random states are put back.
+    Writes nothing, and restores random states.
 
     Args:
         name: An audit's YAML file, or ``module:function`` for a function that returns the Trainer,
@@ -74,86 +89,50 @@ def examine(name: str, speedup: float | None = None) -> Examination:
         tempfile.TemporaryDirectory() as folder,
         preserved(),
         quiet(),
-        _heard(found.said),
+        _collected(found.warnings),
     ):
         trainer, model, data, config = _built(name, Path(folder), found)
         if speedup is not None:
             config = replace(config, speedup=speedup, full_steps=None, predict_steps=None)
-        _examine(name, trainer, model, data, config, found)
+        plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
+        default = plugin.config == HybridConfig()
+        found.paste = f"callbacks=[{'HybridPredict(speedup=1.5)' if default else repr(plugin)}]"
+        found.left_out = [type(c).__name__ for c in trainer.callbacks if isinstance(c, _NEEDY)]
+        kept = [c for c in trainer.callbacks if not isinstance(c, (*_SILENT, *_NEEDY))]
+        trainer.callbacks = [plugin, *kept, _Probe(plugin, found)]
+        trainer.loggers, trainer.num_sanity_val_steps = [DummyLogger()], 0
+        try:
+            with interruptible():
+                trainer.fit(model, **data)
+        except TrialEnd:
+            pass
+        except (UnsupportedSetupError, ConfigError) as error:
+            found.refused = str(error)
+        except MisconfigurationException as error:
+            remedy = f"Lightning says: {error}"
+            raise ConfigError("CONFIG", "a model and data to train on", name, remedy) from error
+        found.overhead = plugin.ledger.correction_share
     return found
 
 
-class _EnoughError(Exception):
-    """One full step was trained."""
+class _Probe(pl.Callback):
+    """Ends the trial after one full step, and records what the callback found."""
+
+    def __init__(self, plugin: HybridPredict, found: Examination) -> None:
+        self._plugin, self._found = plugin, found
+
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        engine = self._plugin.engine
+        if engine is not None and self._plugin.ledger.full_steps:
+            self._found.plan = overview(engine)
+            _record_plain(engine, batch, self._found)
+        if self._found.plan is not None or trainer.global_step > 0:
+            raise TrialEnd
 
 
-def _examine(
-    name: str,
-    trainer: Any,
-    model: Any,
-    data: dict[str, Any],
-    config: HybridConfig,
-    found: Examination,
-) -> None:
-    from lightning.fabric.utilities.exceptions import MisconfigurationException
-    from lightning.pytorch.callbacks import Callback
-    from lightning.pytorch.loggers.logger import DummyLogger
-
-    from hybrid_predict.integrations.lightning import HybridPredict
-
-    plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
-    default = plugin.config == HybridConfig()
-    line = "HybridPredict(speedup=1.5)" if default else repr(plugin)
-    found.paste = f"callbacks=[{line}]"
-
-    class Probe(Callback):
-        def on_train_batch_end(
-            self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any
-        ) -> None:
-            if plugin.engine is not None and plugin.ledger.full_steps:
-                found.plan = overview(plugin.engine)
-                _tell_plain(plugin.engine, _samples(batch), found)
-            if found.plan is not None or trainer.global_step > 0:
-                raise _EnoughError
-
-    trainer.callbacks = [plugin, *_kept(trainer.callbacks, found), Probe()]
-    trainer.loggers, trainer.num_sanity_val_steps = [DummyLogger()], 0
-    try:
-        with interruptible():
-            trainer.fit(model, **data)
-    except _EnoughError:
-        pass
-    except (UnsupportedSetupError, ConfigError) as error:
-        found.refused = str(error)
-    except MisconfigurationException as error:
-        remedy = f"Lightning says: {error}"
-        raise ConfigError("CONFIG", "a model and data to train on", name, remedy) from error
-    found.overhead = plugin.ledger.correction_share
-
-
-def _kept(callbacks: list[Any], found: Examination) -> list[Any]:
-    """Callbacks that take part in a trial of one step, which has no logger and no validation."""
-    from lightning.pytorch import callbacks as known
-
-    from hybrid_predict.integrations.lightning import HybridPredict
-
-    # A checkpoint of one step might take the place of one that counts.
-    silent = (
-        known.ProgressBar, known.ModelSummary, known.Checkpoint, known.OnExceptionCheckpoint,
-        HybridPredict,
-    )  # fmt: skip
-    needy = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStopping)
-    found.left_out = [type(c).__name__ for c in callbacks if isinstance(c, needy)]
-    return [c for c in callbacks if not isinstance(c, (*silent, *needy))]
-
-
-def _samples(batch: Any) -> int | None:
-    """Number of samples in a batch: the length of its first tensor; None if there is none."""
-    leaves = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim())
-    return next((len(x) for x in leaves), None)
-
-
-def _tell_plain(engine: HybridEngine, samples: int | None, found: Examination) -> None:
+def _record_plain(engine: HybridEngine, batch: Any, found: Examination) -> None:
     """Record why the run would be plain training, and what would change that."""
     start = "fell back to plain training: "
     reasons = [event["reason"] for event in engine.ledger.events]
@@ -164,7 +143,8 @@ def _tell_plain(engine: HybridEngine, samples: int | None, found: Examination) -
     ways = [f"max_overhead={lack.max_overhead:g}", "updates={}"]
     if math.isfinite(lack.batches):
         larger = f"batches {lack.batches:.2g} times as large"
-        if samples is not None:
+        tensors = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim())
+        if (samples := next((len(x) for x in tensors), None)) is not None:
             larger = f"batches of at least {math.ceil(samples * lack.batches):,} samples"
             larger += f" (now {samples:,})"
         ways.insert(0, larger)
@@ -172,64 +152,55 @@ def _tell_plain(engine: HybridEngine, samples: int | None, found: Examination) -
     found.remedies = f"max_overhead={limit:g} is too small; {', or '.join(ways)}"
 
 
-class _Arm(AuditArm):
-    """A Trainer as the file has it, without what an audit adds to measure it."""
+class _PlainArm(AuditArm):
+    """Builds a Trainer as the file describes it, without the audit's callbacks."""
 
     def _callbacks(self, given: Any) -> list[Any]:
-        from lightning.pytorch.callbacks import ModelSummary, ProgressBar
-
-        callbacks = given if isinstance(given, (list, tuple)) else [given]
-        # Both are switched off, and Lightning refuses a Trainer that is given them all the same.
-        return [c for c in callbacks if not isinstance(c, (ProgressBar, ModelSummary, type(None)))]
+        return user_callbacks(given)
 
 
 def _built(
     name: str, folder: Path, found: Examination
 ) -> tuple[Any, Any, dict[str, Any], HybridConfig]:
-    """Trainer, model, the data as arguments of ``fit``, and the callback's configuration."""
-    from hybrid_predict.integrations.lightning import HybridPredict
-    from hybrid_predict.integrations.reporter import event_folder
-
+    """Return Trainer, model, the data as arguments of ``fit``, and the configuration."""
     if is_file(name):
-        from hybrid_predict.audit.yaml_file import read_audit
-
-        make_run, audited, _ = read_audit(name)
-        arm = _Arm(FULL, 0, audited, folder, Meter(audited.metric))
-        return *arm.unpack(make_run(arm)), audited.hybrid_config()
-    made = _function(name)()
-    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        make_run, config, _ = read_audit(name)
+        arm = _PlainArm(FULL, 0, config, folder, Meter(config.metric))
+        return *arm.unpack(make_run(arm)), config.hybrid_config()
+    built = _function(name)()
+    if not isinstance(built, tuple) or len(built) not in (2, 3):
         expected = "a function that returns trainer, model and, if need be, the data"
-        raise ConfigError("CONFIG", expected, type(made).__name__)
-    trainer, model, data = (*made, None)[:3]
+        raise ConfigError("CONFIG", expected, type(built).__name__)
+    trainer, model, data = (*built, None)[:3]
     log_dir = event_folder(trainer, "auto")
     found.event_log = str(log_dir or "none: set HybridPredict(log_dir=...) for one")
-    own = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
-    config = own[0] if own else HybridConfig()
-    # Lightning takes a LightningDataModule in this place too.
-    return trainer, model, {"train_dataloaders": data} if data is not None else {}, config
+    configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
+    # Lightning accepts a LightningDataModule in this place too.
+    arguments = {} if data is None else {"train_dataloaders": data}
+    return trainer, model, arguments, configs[0] if configs else HybridConfig()
 
 
 def _function(name: str) -> Any:
     module, _, attribute = name.partition(":")
     try:
-        found = import_module(module)
+        imported = import_module(module)
     except ImportError as error:
         remedy = f"Python says: {error}. Start the command in the folder of the module."
         raise ConfigError("CONFIG", "module:function", name, remedy) from error
-    function = getattr(found, attribute, None)
+    function = getattr(imported, attribute, None)
     if not callable(function):
-        remedy = did_you_mean(attribute, vars(found))
+        remedy = did_you_mean(attribute, vars(imported))
         raise ConfigError("CONFIG", f"a function of {module}", attribute, remedy)
     return function
 
 
 @contextmanager
-def _heard(said: list[str]) -> Iterator[None]:
+def _collected(messages: list[str]) -> Iterator[None]:
     """Collect the plug-in's warnings inside the block instead of showing them."""
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            said.append(record.getMessage())
+            messages.append(record.getMessage())
 
     package, listener = logging.getLogger("hybrid_predict"), Listener(logging.WARNING)
     propagate, package.propagate = package.propagate, False
@@ -238,8 +209,8 @@ def _heard(said: list[str]) -> Iterator[None]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             yield
-        own = (str(one.message) for one in caught)
-        said += [text for text in own if "HybridPredict" in text]
+        texts = (str(warning.message) for warning in caught)
+        messages += [text for text in texts if "HybridPredict" in text]
     finally:
         package.removeHandler(listener)
         package.propagate = propagate

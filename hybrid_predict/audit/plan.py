@@ -1,69 +1,83 @@
-"""What an audit would train and how long that takes, from a few full steps."""
+"""What an audit or a search would train, and for how long, from a few full steps."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from operator import gt
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.accounts.clock import Clock
-from hybrid_predict.audit.arm import MakeRun, planned_steps
-from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.run import conditions
-from hybrid_predict.audit.store import RunStore
-from hybrid_predict.audit.training import try_steps
+from hybrid_predict.audit.arm import MakeRun
+from hybrid_predict.audit.config import SHORTENED, AuditConfig
+from hybrid_predict.audit.searching import WAYS, bisect, most_tests
+from hybrid_predict.audit.store import RunKey, RunStore, run_key
+from hybrid_predict.audit.training import Trial, short_steps, try_steps
 from hybrid_predict.audit.verdict import counted_seeds
-from hybrid_predict.runs.evidence import FEW_SEEDS, HYBRID
+from hybrid_predict.rules.schedule import Schedule, schedule
+from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import quiet
 
 TRIED_STEPS = 12
 """Full steps of the trial."""
 
-WITHOUT_SKILL = "Without skill, full steps take the place of predicted ones."
-
 
 @dataclass(frozen=True)
 class AuditPlan:
-    """What an audit would do.
+    """What an audit, or at most a search, would train.
 
     Args:
         seeds: Number of paired seeds.
-        full_steps: Full steps of one run of each arm, those of the hybrid arm at least: if all its
-            predicted steps are made and stand.
-        done: Finished runs, which would not be trained again.
-        runs: All runs.
+        full_steps: Full steps of one run of each arm of an audit; for the hybrid arm the fewest,
+            if all its predicted steps are made and stand.
+        done: Number of finished runs, which would not be trained again.
+        runs: Number of all runs.
+        left: Number of runs that remain.
         seconds_per_step: Seconds of one full step of plain training.
-        seconds: Estimated seconds of plain training still to come, validation left out.
+        seconds: Estimated seconds of training that remain, without validation.
         shortfall: Why the hybrid arm cannot make as many predicted steps as asked for, or empty.
+        tests: Largest number of candidates that a search tests; 0 for an audit.
     """
 
     seeds: int
     full_steps: Mapping[str, int]
     done: int
     runs: int
+    left: int
     seconds_per_step: float
     seconds: float
     shortfall: str = ""
+    tests: int = 0
 
     def __str__(self) -> str:
-        """The plan in a few lines."""
-        least = {HYBRID: "at least "}
+        """Return the plan in a few lines."""
         steps = ", ".join(
-            f"{name} {least.get(name, '')}{count:,}" for name, count in self.full_steps.items()
+            f"{name} {'at least ' * (name == HYBRID)}{count:,}"
+            for name, count in self.full_steps.items()
         )
-        return "\n".join(
-            (
-                f"{self.runs} runs: {len(self.full_steps)} arms, {counted_seeds(self.seeds)}; "
-                f"{self.done} done.",
-                f"Full steps per run: {steps}.",
-                *([self.shortfall] if self.shortfall else []),
-                f"About {duration(self.seconds)} of training to come, at "
-                f"{pace(self.seconds_per_step)} {WITHOUT_SKILL}",
-                *hint(self.seeds),
-            )
-        )
+        lines = [
+            f"{self.runs} runs: {len(self.full_steps)} arms, {counted_seeds(self.seeds)}; "
+            f"{self.done} done.",
+            f"Full steps per run: {steps}.",
+            self.shortfall,
+        ]
+        if self.tests:
+            lines = [
+                f"At most {self.runs} runs, for {self.tests} tests of candidates; {self.done} "
+                f"done, at most {self.left} to be trained; fewer if candidates are given up early."
+            ]
+        lines += [
+            f"About {_duration(self.seconds)} of training to come{' at most' * bool(self.tests)}, "
+            f"at {1e3 * self.seconds_per_step:.3g} ms per plain full step. Validation, corrected "
+            "updates, predicted steps and start-up are not included; on small models they take "
+            "longer. Without skill, full steps take the place of predicted ones.",
+            f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
+            * (self.seeds < FEW_SEEDS),
+        ]
+        return "\n".join(line for line in lines if line)
 
 
 def plan_audit(
@@ -73,68 +87,110 @@ def plan_audit(
     *,
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
-    """Find out what an audit would take, by a few full steps of the full arm.
+    """Estimate the length of an audit from a few full steps of the full arm.
 
     Trains in a temporary folder and writes nothing anywhere else.
 
     Args:
         make_run: As for :func:`audit`; called once.
         config: As for :func:`audit`.
-        folder: The audit's folder; runs finished there count as done. None: nothing is done.
+        folder: The audit's folder, whose finished runs count as done; None counts none.
         source: As for :func:`audit`.
-
-    Returns:
-        The plan.
 
     Raises:
         ConfigError: As :func:`audit` does.
         UnsupportedSetupError: As :func:`audit` does.
     """
-    done = set()
+    keys = product(config.arms, [config.speedup], range(config.seeds))
+    plan, trial = _plan([{run_key(*key) for key in keys}], make_run, config, folder, source)
+    steps = {name: _steps(name, trial, config) for name in config.arms}
+    return replace(plan, full_steps=steps, shortfall=_schedule(trial, config).shortfall)
+
+
+def plan_search(
+    make_run: MakeRun,
+    config: AuditConfig,
+    folder: str | Path | None = None,
+    *,
+    source: Mapping[str, Any] | None = None,
+) -> AuditPlan:
+    """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
+    plan, _ = _plan(list(_paths(config)), make_run, config, folder, source)
+    return replace(plan, tests=most_tests(len(config.speedups)) * len(WAYS))
+
+
+def most_runs(config: AuditConfig) -> int:
+    """Return the largest number of runs of a search, finished ones included."""
+    return max(map(len, _paths(config)))
+
+
+def _paths(config: AuditConfig) -> Iterator[set[RunKey]]:
+    """Yield the runs of every way that a search can take if no candidate is given up."""
+    speedups, seeds = config.speedups, range(config.seeds)
+    borders = range(len(speedups) + 1)
+    for chosen in product(borders, repeat=len(WAYS)):
+        candidates = [
+            (arm, speedups[k])
+            for arm, border in zip(WAYS, chosen, strict=True)
+            for k in bisect(len(speedups), partial(gt, border))
+        ]
+        yield {
+            run_key(name, speedup, seed)
+            for (arm, speedup), seed in product(candidates, seeds)
+            for name in (FULL, SHORT, arm)
+        }
+
+
+def _plan(
+    paths: Sequence[set[RunKey]],
+    make_run: MakeRun,
+    config: AuditConfig,
+    folder: str | Path | None,
+    source: Mapping[str, Any] | None,
+) -> tuple[AuditPlan, Trial]:
+    """Return the plan for the longest of several sets of runs, and the trial it rests on."""
+    every = set[RunKey]().union(*paths)
+    done = set[RunKey]()
     if folder is not None:
-        store = RunStore(Path(folder).expanduser(), conditions(config, source or {}))
-        found = store.load(config.controls)
-        done = {(arm, seed) for arm, seed in found if arm in config.arms and seed < config.seeds}
-    tried = trial(make_run, config)
-    total, lengths = tried["total_steps"], tried["lengths"]
-    until_skill = tried["until_skill"]
-    steps = {name: planned_steps(name, total, lengths, config, until_skill) for name in config.arms}
-    left = [
-        name for seed in range(config.seeds) for name in config.arms if (name, seed) not in done
-    ]
-    return AuditPlan(
-        seeds=config.seeds,
-        full_steps=steps,
-        done=len(done),
-        runs=len(config.arms) * config.seeds,
-        seconds_per_step=tried["seconds_per_step"],
-        seconds=tried["seconds_per_step"] * sum(steps[name] for name in left),
-        shortfall=Clock(replace(config.hybrid_config(), total_steps=total), until_skill).shortfall,
-    )
-
-
-def trial(make_run: MakeRun, config: AuditConfig) -> dict[str, Any]:
-    """What :func:`try_steps` gives after ``TRIED_STEPS`` full steps in a temporary folder."""
+        done = every & RunStore(Path(folder).expanduser(), config, source).runs.keys()
     with quiet(), tempfile.TemporaryDirectory() as place:
-        return try_steps(make_run, config, TRIED_STEPS, Path(place))
-
-
-def pace(seconds_per_step: float) -> str:
-    """What an estimated time rests on, and what it leaves out."""
-    return (
-        f"{1e3 * seconds_per_step:.3g} ms per plain full step. Validation, corrected updates, "
-        "predicted steps and start-up are not included; on small models they take longer."
+        trial = try_steps(make_run, config, TRIED_STEPS, Path(place))
+    steps = {
+        (arm, speedup): _steps(arm, trial, replace(config, speedup=speedup or config.speedup))
+        for arm, speedup, _ in every
+    }
+    left = [path - done for path in paths]
+    most = max(sum(steps[arm, speedup] for arm, speedup, _ in path) for path in left)
+    plan = AuditPlan(
+        seeds=config.seeds,
+        full_steps={},
+        done=len(done),
+        runs=max(map(len, paths)),
+        left=max(map(len, left)),
+        seconds_per_step=trial.seconds_per_step,
+        seconds=trial.seconds_per_step * most,
     )
+    return plan, trial
 
 
-def hint(seeds: int) -> list[str]:
-    """The line of a plan with too few seeds for a verdict; none if there are enough."""
-    said = f"A verdict needs at least {FEW_SEEDS} seeds; fewer only give a hint."
-    return [said] if seeds < FEW_SEEDS else []
+def _schedule(trial: Trial, config: AuditConfig) -> Schedule:
+    """Return the clock of the hybrid arm, which knows its predicted steps."""
+    chosen = replace(config.hybrid_config(), total_steps=trial.total_steps)
+    return schedule(chosen, trial.until_skill)
 
 
-def duration(seconds: float) -> str:
-    """Seconds as people say them."""
+def _steps(arm: str, trial: Trial, config: AuditConfig) -> int:
+    """Return the full steps of an arm; of the hybrid arm the fewest.
+
+    Raises:
+        ConfigError: As :func:`short_steps` does.
+    """
+    if arm in SHORTENED:
+        return short_steps(trial.total_steps, trial.lengths, config.speedup)
+    return trial.total_steps - (_schedule(trial, config).planned if arm == HYBRID else 0)
+
+
+def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} seconds"
     minutes = seconds / 60

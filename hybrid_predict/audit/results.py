@@ -1,4 +1,4 @@
-"""What the results file of an audit holds."""
+"""Contents of the results file of an audit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.mechanisms import advice, earned
+from hybrid_predict.audit.earned import advice, earned
 from hybrid_predict.audit.meter import NOT_FINITE
+from hybrid_predict.audit.store import SCHEMA, FinishedRun
 from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit, percent
 from hybrid_predict.runs.evidence import (
     ARMS,
@@ -26,205 +27,156 @@ from hybrid_predict.runs.evidence import (
 )
 from hybrid_predict.runs.runtime import environment, finite
 
-SCHEMA = 4
-"""Of the results file: what its fields mean."""
-
-
-class Finished:
-    """What an audit or a search leaves behind, whole or not."""
-
-    results: Mapping[str, Any]
-
-    @property
-    def partial(self) -> bool:
-        """Whether the user stopped it before its answer was final."""
-        return bool(self.results["partial"])
-
-
-Run = Mapping[str, Any]
-Runs = Sequence[Mapping[str, Any]]
+Arms = Mapping[str, FinishedRun]
+"""The runs of one seed, by arm."""
 
 
 def make_results(
-    config: AuditConfig, depends_on: Mapping[str, Any], runs: Runs
+    config: AuditConfig, depends_on: Mapping[str, Any], runs: Sequence[FinishedRun]
 ) -> tuple[dict[str, Any], AuditVerdict]:
-    """Everything that the results file holds, as plain data; non-finite numbers become None.
+    """Return the content of the results file as plain data, and the verdict.
 
     Args:
         config: The audit's configuration.
-        depends_on: What finished arms depend on.
-        runs: Entries of the finished arms.
-
-    Returns:
-        The results, and the verdict on them.
+        depends_on: What finished runs depend on.
+        runs: Entries of the finished runs.
     """
-    verdict = judge_audit(paired_seeds(runs), config)
+    complete = complete_seeds(runs)
+    verdict = judge_audit(
+        [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in complete], config
+    )
     planned = len(config.arms) * config.seeds
-    results = {
-        "schema": SCHEMA,
-        "partial": len(runs) < planned,
-        "planned_runs": planned,
-        "seeds": list(range(config.seeds)),
-        "environment": environment(),
-        "config": config.to_dict(),
-        "hybrid_config": config.hybrid_config().to_dict(),
-        "depends_on": dict(depends_on),
-        "notes": _notes(runs, config),
-        "runs": list(runs),
-        "summary": _summary(runs, config),
-        "paired": _paired(runs, config),
-        "plain_steps_to_reach": _plain_steps(runs, config),
-        "earned": earned(list(by_seed(runs).values()), config),
-        "verdict": verdict.to_dict(),
-    }
-    plain: dict[str, Any] = finite(results)
-    return plain, verdict
+    gains, plain_steps = earned(complete, config), _plain_steps(complete, config)
+    results: dict[str, Any] = finite(
+        {
+            "schema": SCHEMA,
+            "partial": len(runs) < planned,
+            "planned_runs": planned,
+            "seeds": list(range(config.seeds)),
+            "environment": environment(),
+            "config": config.to_dict(),
+            "hybrid_config": config.hybrid_config().to_dict(),
+            "depends_on": dict(depends_on),
+            "notes": [
+                *_length_notes(complete, config),
+                *(_plain_steps_note(name, steps) for name, steps in plain_steps.items()),
+                *_control_notes(complete, config),
+                *([text] if (text := advice(gains, complete)) else []),
+                *_event_notes(runs),
+            ],
+            "runs": list(runs),
+            "summary": _summary(runs, config),
+            "paired": _differences(complete, config),
+            "plain_steps_to_reach": plain_steps,
+            "earned": gains,
+            "verdict": verdict.to_dict(),
+        }
+    )
+    return results, verdict
 
 
-def by_seed(runs: Runs) -> dict[int, dict[str, Mapping[str, Any]]]:
-    """The runs of every seed that has all arms, controls aside, by the arm's name."""
-    found: dict[int, dict[str, Mapping[str, Any]]] = {}
+def complete_seeds(runs: Sequence[FinishedRun]) -> list[Arms]:
+    """Return the runs of every seed that has all arms; controls may be missing."""
+    seeds: dict[int, dict[str, FinishedRun]] = {}
     for run in runs:
-        found.setdefault(run["seed"], {})[run["arm"]] = run
-    return {seed: arms for seed, arms in sorted(found.items()) if arms.keys() >= set(ARMS)}
+        seeds.setdefault(run["seed"], {})[run["arm"]] = run
+    return [arms for _, arms in sorted(seeds.items()) if arms.keys() >= set(ARMS)]
 
 
-def paired_seeds(runs: Runs) -> list[PairedSeed]:
-    """What the verdict is about: the seeds that have all arms."""
-    return [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in by_seed(runs).values()]
-
-
-def paired(full: Run, short: Run, hybrid: Run) -> PairedSeed:
-    """What a verdict compares of one seed, from the entries of its arms.
-
-    A search judges the corrected arm in the place of the hybrid one.
-    """
-    named = zip((FULL, SHORT, HYBRID), (full, short, hybrid), strict=True)
+def paired(full: FinishedRun, short: FinishedRun, hybrid: FinishedRun) -> PairedSeed:
+    """Return what a verdict compares of one seed; a search may give another arm as ``hybrid``."""
+    named = {FULL: full, SHORT: short, HYBRID: hybrid}
     return PairedSeed(
-        full=_metric(full),
-        short=_metric(short),
-        hybrid=_metric(hybrid),
-        full_steps=full["full_steps"],
-        short_steps=short["full_steps"],
-        hybrid_steps=hybrid["full_steps"],
-        unmeasured=frozenset(name for name, run in named if run["failure"] == NOT_FINITE),
+        *(math.nan if run["failure"] else float(run["metric"]) for run in named.values()),
+        *(run["full_steps"] for run in named.values()),
+        unmeasured=frozenset(name for name, run in named.items() if run["failure"] == NOT_FINITE),
     )
 
 
-def _metric(run: Mapping[str, Any]) -> float:
-    return math.nan if run["failure"] else float(run["metric"])
-
-
-def _summary(runs: Runs, config: AuditConfig) -> dict[str, Any]:
+def _summary(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, Any]:
     summary = {}
+    means = ("full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
     for name in config.arms:
-        mine = [run for run in runs if run["arm"] == name]
-        if not mine:
-            continue
-        means = ("full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
-        summary[name] = {
-            "metric": spread([run["metric"] for run in mine if not run["failure"]]),
-            **{key: statistics.fmean(run[key] for run in mine) for key in means},
-            "failures": Counter(run["failure"] for run in mine if run["failure"]),
-        }
+        if arm := [run for run in runs if run["arm"] == name]:
+            summary[name] = {
+                "metric": spread([run["metric"] for run in arm if not run["failure"]]),
+                **{key: statistics.fmean(run[key] for run in arm) for key in means},
+                "failures": Counter(run["failure"] for run in arm if run["failure"]),
+            }
     return summary
 
 
-def _paired(runs: Runs, config: AuditConfig) -> dict[str, Any]:
-    """Differences of the metric, signs as they are, over the seeds where both are finite."""
+def _gaps(complete: Sequence[Arms], left: str, right: str) -> list[float]:
+    """Return the differences of two arms' metrics, over the seeds where both are finite."""
+    pairs = [(arms[left], arms[right]) for arms in complete if left in arms and right in arms]
+    return [a["metric"] - b["metric"] for a, b in pairs if not (a["failure"] or b["failure"])]
+
+
+def _differences(complete: Sequence[Arms], config: AuditConfig) -> dict[str, Any]:
     pairs = [(HYBRID, FULL), (HYBRID, SHORT), (HYBRID, CORRECTED), (CORRECTED, FULL)]
     pairs += [(CORRECTED, SHORT), *((HYBRID, name) for name in config.controls)]
-    complete = by_seed(runs).values()
-    return {
-        f"{left} - {right}": spread(
-            [
-                arms[left]["metric"] - arms[right]["metric"]
-                for arms in complete
-                if right in arms and not (arms[left]["failure"] or arms[right]["failure"])
-            ]
-        )
-        for left, right in pairs
-    }
+    return {f"{left} - {right}": spread(_gaps(complete, left, right)) for left, right in pairs}
 
 
-def _plain_steps(runs: Runs, config: AuditConfig) -> dict[str, Any]:
-    """Full steps of plain training to where the corrected and the hybrid arm end.
+def _plain_steps(complete: Sequence[Arms], config: AuditConfig) -> dict[str, Any]:
+    """Return the full steps of plain training that end where the other two arms do.
 
-    Interpolated between the means of the short and the full arm, over the seeds that have all arms
-    and no failure.
+    Interpolated between the means of the short and the full arm, over the seeds without a failure.
     """
-    sound = [a for a in by_seed(runs).values() if not any(a[name]["failure"] for name in ARMS)]
+    sound = [arms for arms in complete if not any(arms[name]["failure"] for name in ARMS)]
     if not sound:
         return {}
-    sign = 1.0 if config.mode == "min" else -1.0
-    ends = {name: sign * statistics.fmean(arms[name]["metric"] for arms in sound) for name in ARMS}
-    steps = [statistics.fmean(arms[name]["full_steps"] for arms in sound) for name in (SHORT, FULL)]
-    plain = [ends[SHORT], ends[FULL]]
+
+    def mean(name: str, key: str) -> float:
+        return statistics.fmean(arms[name][key] for arms in sound)
+
+    steps = [mean(name, "full_steps") for name in (SHORT, FULL)]
+    plain = [config.sign * mean(name, "metric") for name in (SHORT, FULL)]
     return {
-        name: asdict(plain_steps_to_reach(steps, plain, ends[name])) for name in (CORRECTED, HYBRID)
+        name: asdict(plain_steps_to_reach(steps, plain, config.sign * mean(name, "metric")))
+        for name in (CORRECTED, HYBRID)
     }
 
 
-def _notes(runs: Runs, config: AuditConfig) -> list[str]:
-    """What a reader of the verdict should know about how the arms came out."""
-    complete = list(by_seed(runs).values())
-    notes = _notes_on_length(complete, config) if complete else []
-    notes += [_said(name, found) for name, found in _plain_steps(runs, config).items()]
-    notes += _notes_on_controls(complete, config)
-    events = [
-        f"{event['reason']} (seed {run['seed']}, full step {event['step']:,})"
-        for run in runs
-        for event in (run["ledger"] or {}).get("events", [])
-        if run["arm"] == HYBRID
-    ]
-    return notes + [f"Hybrid arm: {event}." for event in events]
-
-
-def _said(arm: str, found: Mapping[str, Any]) -> str:
-    """How many plain full steps end where an arm does."""
-    if found["bound"] == AT_LEAST:
-        return f"The {arm} arm ends better than plain training of {found['steps']:,.0f} full steps."
-    if found["bound"] == AT_MOST:
-        return f"The {arm} arm ends worse than plain training of {found['steps']:,.0f} full steps."
+def _plain_steps_note(arm: str, plain: Mapping[str, Any]) -> str:
+    steps, bound = f"{plain['steps']:,.0f} full steps", plain["bound"]
+    if bound in (AT_LEAST, AT_MOST):
+        how = "better" if bound == AT_LEAST else "worse"
+        return f"The {arm} arm ends {how} than plain training of {steps}."
     return (
-        f"Plain training would need about {found['steps']:,.0f} full steps to end where the {arm} "
-        "arm does, by interpolation between the short and the full arm."
+        f"Plain training would need about {steps} to end where the {arm} arm does, by "
+        "interpolation between the short and the full arm."
     )
 
 
-def _notes_on_controls(complete: Sequence[Mapping[str, Any]], config: AuditConfig) -> list[str]:
-    """Which controls end better than the full arm."""
-    notes, sign = [], 1.0 if config.mode == "min" else -1.0
-    for name in config.controls:
-        pairs = [(arms[name], arms[FULL]) for arms in complete if name in arms]
-        sound = [
-            sign * (one["metric"] - full["metric"])
-            for one, full in pairs
-            if not (one["failure"] or full["failure"])
-        ]
-        if sound and statistics.fmean(sound) < 0:
-            notes.append(
-                f"The control {name} ends better than the full arm: tune plain training first, and "
-                "audit it as it is then."
-            )
-    return notes
+def _control_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
+    """Name the controls that end better than the full arm."""
+    gaps = {name: _gaps(complete, name, FULL) for name in config.controls}
+    return [
+        f"The control {name} ends better than the full arm: tune plain training first, then audit "
+        "the tuned training."
+        for name, values in gaps.items()
+        if values and config.sign * statistics.fmean(values) < 0
+    ]
 
 
-def _notes_on_length(complete: Sequence[Mapping[str, Any]], config: AuditConfig) -> list[str]:
-    """Seconds and full steps of the arms, and what follows for a run of one's own."""
+def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
+    """Tell seconds and full steps of the arms, where they are not as planned."""
+    if not complete:
+        return []
     seconds = {
         name: statistics.median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in complete)
         for name in (HYBRID, CORRECTED)
     }
-    notes = [
-        f"In seconds, validation left out, the hybrid arm took {seconds[HYBRID]:.2f} times as long "
-        f"as the full arm, the corrected arm {seconds[CORRECTED]:.2f} times (medians over seeds). "
-        "On small models corrected updates cost a larger share of a full step than on large ones."
-    ]
     short = statistics.fmean(arms[SHORT]["full_steps"] for arms in complete)
     hybrid = statistics.fmean(arms[HYBRID]["full_steps"] for arms in complete)
     total = complete[0][FULL]["total_steps"]
     due = total / config.speedup
+    notes = [
+        f"In seconds, without validation, the hybrid arm took {seconds[HYBRID]:.2f} times as long "
+        f"as the full arm, the corrected arm {seconds[CORRECTED]:.2f} times (medians over seeds). "
+        "On small models corrected updates cost a larger share of a full step than on large ones."
+    ]
     if short > due + 1:
         notes.append(
             f"The short and the corrected arm take {short:,.0f} full steps instead of {due:,.0f}, "
@@ -235,6 +187,13 @@ def _notes_on_length(complete: Sequence[Mapping[str, Any]], config: AuditConfig)
             f"The hybrid arm took {hybrid:,.0f} full steps instead of {due:,.0f}: some predicted "
             f"steps were not made, or were undone. Its saving is {percent(1 - hybrid / total)}."
         )
-    if said := advice(earned(complete, config), complete[0][CORRECTED]["full_steps"]):
-        notes.append(said)
     return notes
+
+
+def _event_notes(runs: Sequence[FinishedRun]) -> list[str]:
+    return [
+        f"Hybrid arm: {event['reason']} (seed {run['seed']}, full step {event['step']:,})."
+        for run in runs
+        if run["arm"] == HYBRID
+        for event in (run["ledger"] or {}).get("events", [])
+    ]

@@ -1,25 +1,23 @@
-"""The audit: the arms of every seed, one after the other, and what came of them."""
+"""The audit: trains the arms of every seed, one after the other, and judges them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
-from importlib.metadata import version
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.results import SCHEMA, Finished, make_results
-from hybrid_predict.audit.store import RESULTS, RunStore
-from hybrid_predict.audit.training import train_arm
+from hybrid_predict.audit.results import make_results
+from hybrid_predict.audit.store import RESULTS, FinishedRun, RunStore, run_key
+from hybrid_predict.audit.training import short_steps, train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
 from hybrid_predict.report.audit import write_audit_page
 from hybrid_predict.report.run_log import NAME
-from hybrid_predict.runs.evidence import HYBRID
+from hybrid_predict.runs.evidence import FULL, HYBRID
 from hybrid_predict.runs.runtime import Observer, locked, quiet, writable_folder, write_json
 from hybrid_predict.runs.tracking import Tracking
 
@@ -28,14 +26,85 @@ REPORT = "report.html"
 _TRACKED = ("metric", "full_steps", "predicted_steps", "undone_steps", "steps", "seconds")
 
 
+class ArmRuns:
+    """Gives the runs of an audit or a search, from the store or trained now.
+
+    Args:
+        make_run: Builds Trainer, model and data.
+        config: The configuration.
+        speedups: All speedups that may be asked for.
+        store: The finished runs; new ones are added.
+        observer: Is called once for every run, and as runs begin and advance.
+        tracking: Records new runs in MLflow; None records nothing.
+    """
+
+    def __init__(
+        self,
+        make_run: MakeRun,
+        config: AuditConfig,
+        speedups: Sequence[float],
+        store: RunStore,
+        observer: Observer,
+        tracking: Tracking | None = None,
+    ) -> None:
+        self._make_run, self._config, self._speedups = make_run, config, speedups
+        self._store, self._observer, self._tracking = store, observer, tracking
+        self._reported: set[Any] = set()
+
+    def get(self, arm: str, speedup: float, seed: int) -> FinishedRun:
+        """Return a finished run, trained now if it is missing.
+
+        Args:
+            arm: The arm.
+            speedup: Steps per full step of the hybrid arm.
+            seed: The seed.
+
+        Raises:
+            ConfigError: If the run does not belong to the finished ones, or cannot be shortened.
+            UnsupportedSetupError: If the callback does not support it.
+            KeyboardInterrupt: If the user interrupted it.
+        """
+        key = run_key(arm, speedup, seed)
+        if key not in self._store.runs:
+            self._reported.add(key)
+            self._train(arm, speedup, seed)
+            self._observer.run_finished(self._store.runs[key])
+        run = self._store.runs[key]
+        if key not in self._reported:
+            self._reported.add(key)
+            self._check(run)
+            self._observer.run_found(run)
+        return run
+
+    def _train(self, arm: str, speedup: float, seed: int) -> None:
+        tracking, logger = self._tracking, None
+        if tracking is not None:
+            logger = tracking.logger(f"{arm}, seed {seed}", {"arm": arm, "seed": str(seed)})
+        config = replace(self._config, speedup=speedup)
+        place = self._store.place(run_key(arm, speedup, seed))
+        run = train_arm(
+            self._make_run, config, arm, seed, place, self._observer, logger, self._check
+        )
+        self._store.save(run)
+        if tracking is not None and logger is not None:
+            tracking.finish_run(logger, {f"audit/{name}": run[name] for name in _TRACKED})
+
+    def _check(self, run: FinishedRun) -> None:
+        """Check a run before anything is trained that depends on it."""
+        self._store.check(run)
+        if run["arm"] == FULL:
+            for speedup in self._speedups:
+                short_steps(run["total_steps"], run["lengths"], speedup)
+
+
 @dataclass(frozen=True)
-class AuditResult(Finished):
+class AuditResult:
     """What an audit found.
 
     Args:
         verdict: Outcome, headline and explanation.
-        results: What ``results.json`` holds.
-        folder: Where it is, beside ``report.html``.
+        results: Content of ``results.json``.
+        folder: Folder of ``results.json`` and ``report.html``.
     """
 
     verdict: AuditVerdict
@@ -46,6 +115,11 @@ class AuditResult(Finished):
     def outcome(self) -> AuditOutcome:
         """Verified, no saving, or undecided."""
         return self.verdict.outcome
+
+    @property
+    def partial(self) -> bool:
+        """Whether runs are missing, because the user interrupted the audit."""
+        return bool(self.results["partial"])
 
 
 def audit(
@@ -62,152 +136,96 @@ def audit(
     For every seed four arms are trained. ``full`` is your training as it is, over N steps.
     ``short`` is the same over N / speedup steps. ``corrected`` is as ``short``, with corrected
     updates. ``hybrid`` takes N steps, with corrected updates and predicted steps. The controls of
-    the configuration follow. Arms that the folder holds already are not trained again: an audit
-    that was stopped goes on, and one with more seeds or controls extends it. ``results.json`` is
-    written after every arm, ``report.html`` at the end.
+    the configuration follow. Runs that the folder holds are not trained again: an audit that was
+    stopped continues, and one with more seeds, controls or another speedup extends it.
+    ``results.json`` is written after every run, ``report.html`` at the end.
 
     Args:
         make_run: Called with an :class:`AuditArm` once per arm and seed; returns the Trainer that
             ``arm.trainer(...)`` made, the LightningModule, and the data: a LightningDataModule, a
-            pair of training and validation loader, or None. It must do the same at every call but
-            for what ``arm.scaled`` and random states decide.
+            pair of training and validation loader, or None. Apart from ``arm.scaled`` and random
+            states it must do the same at every call.
         config: What is compared and how it is judged.
-        folder: For everything that is written; made if need be.
-        observer: Is told what happens.
-        source: Plain data that the training depends on besides the configuration, so that finished
-            arms are not taken for those of another training.
-        overwrite: Forget what the folder holds, and train all arms anew.
+        folder: Folder for all files; created if it is missing.
+        observer: Is called as runs begin, advance and end.
+        source: Plain data that the training depends on besides the configuration. Finished runs
+            with other data are refused.
+        overwrite: Whether to delete what the folder holds, and train all runs again.
 
     Returns:
         The verdict and the results; ``partial`` is true after Ctrl-C.
 
     Raises:
-        ConfigError: If the runs cannot be audited as they are set up, the folder holds arms of
-            another audit, or another process audits there.
-        UnsupportedSetupError: If the callback cannot work with them.
+        ConfigError: If the runs cannot be audited as they are set up, the folder holds runs of
+            another training, or another process audits there.
+        UnsupportedSetupError: If the callback does not support them.
         MissingExtraError: If Lightning, matplotlib or MLflow is not installed.
     """
     place = writable_folder(folder)
     with locked(place), quiet():
-        store = RunStore(place, conditions(config, source or {}))
-        if overwrite:
-            store.clear()
-        return _Running(make_run, config, place, observer or Observer(), store).run()
+        store = RunStore(place, config, source, overwrite=overwrite)
+        return _run(make_run, config, store, observer or Observer())
 
 
-def conditions(config: AuditConfig, source: Mapping[str, Any]) -> dict[str, Any]:
-    """What finished arms depend on, as plain data."""
-    return {
-        **config.training(),
-        **source,
-        "schema": SCHEMA,
-        "hybrid_predict": version("hybrid-predict"),
-        "torch": torch.__version__,
-        "lightning": version("lightning"),
+def _run(
+    make_run: MakeRun, config: AuditConfig, store: RunStore, observer: Observer
+) -> AuditResult:
+    """Train what is missing; write results and report, whether it ends by itself or not."""
+    tracking = _tracking(store, config) if config.mlflow else None
+    arms = ArmRuns(make_run, config, (config.speedup,), store, observer, tracking)
+    status = "FAILED"
+    try:
+        for seed in range(config.seeds):  # all arms of a seed, so that they meet the same load
+            for arm in config.arms:
+                arms.get(arm, config.speedup, seed)
+                write_json(_results(store, config).results, store.folder / RESULTS)
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+    finally:
+        result = _finish(store, config, tracking, status)
+    return result
+
+
+def _results(store: RunStore, config: AuditConfig) -> AuditResult:
+    """Judge the finished runs of an audit."""
+    keys = [run_key(a, config.speedup, seed) for seed in range(config.seeds) for a in config.arms]
+    runs = [store.runs[key] for key in keys if key in store.runs]
+    results, verdict = make_results(config, store.depends_on, runs)
+    return AuditResult(verdict, results, store.folder)
+
+
+def _finish(
+    store: RunStore, config: AuditConfig, tracking: Tracking | None, status: str
+) -> AuditResult:
+    """Write results and report of the finished runs, and end the MLflow run."""
+    result, files = _results(store, config), list[Path]()
+    try:
+        if result.results["runs"] or status != "FAILED":  # an empty report would hide the error
+            files.append(write_json(result.results, store.folder / RESULTS))
+            first = run_key(HYBRID, config.speedup, 0)
+            log = store.place(first) / NAME if first in store.runs else None
+            files.append(write_audit_page(result.results, log, store.folder / REPORT))
+    finally:
+        if tracking is not None:
+            _end_tracking(tracking, result, files, status)
+    return result
+
+
+def _tracking(store: RunStore, config: AuditConfig) -> Tracking:
+    """Continue the parent run of this audit in MLflow, or start it."""
+    params = {name: str(value) for name, value in config.to_dict().items()}
+    conditions = json.dumps([store.depends_on, config.speedup], sort_keys=True)
+    key = hashlib.sha256(conditions.encode()).hexdigest()
+    return Tracking(store.folder, config.experiment, "audit", params, key)
+
+
+def _end_tracking(tracking: Tracking, result: AuditResult, files: list[Path], status: str) -> None:
+    verdict = result.verdict
+    # MLflow allows no comma in a name.
+    metrics = {
+        f"{arm.replace(',', '')}/metric": summary["metric"]["mean"]
+        for arm, summary in result.results["summary"].items()
     }
-
-
-class _Running:
-    """One call of :func:`audit`."""
-
-    def __init__(
-        self,
-        make_run: MakeRun,
-        config: AuditConfig,
-        folder: Path,
-        observer: Observer,
-        store: RunStore,
-    ) -> None:
-        self._make_run = make_run
-        self._config = config
-        self._folder = folder
-        self._observer = observer
-        self._store = store
-        self._found = store.load(config.controls)
-        self._tracking = self._track() if config.mlflow else None
-        self.result: AuditResult | None = None
-
-    def _track(self) -> Tracking:
-        params = {k: str(v) for k, v in self._config.to_dict().items()}
-        name, key = self._config.experiment, self._store.digest
-        return Tracking(self._folder, name, "audit", params, key)
-
-    def run(self) -> AuditResult:
-        """Train what is missing, and finish whatever ends it."""
-        try:
-            self.train()
-        except KeyboardInterrupt:
-            self.finish("KILLED")
-        except BaseException:
-            self.finish("FAILED")
-            raise
-        else:
-            self.finish("FINISHED")
-        assert self.result is not None
-        return self.result
-
-    def train(self) -> None:
-        """Train what is missing, seed by seed, so that a slow hour meets all arms alike."""
-        for name, seed in self._order():
-            if (name, seed) in self._found:
-                self._observer.run_found(self._found[name, seed])
-                continue
-            self._found[name, seed] = self._train(name, seed)
-            self._write_results()
-            self._observer.run_finished(self._found[name, seed])
-
-    def _order(self) -> list[tuple[str, int]]:
-        return [(name, seed) for seed in range(self._config.seeds) for name in self._config.arms]
-
-    def _train(self, name: str, seed: int) -> dict[str, Any]:
-        tags = {"arm": name, "seed": str(seed)}
-        tracking = self._tracking
-        logger = tracking.logger(f"{name}, seed {seed}", tags) if tracking else None
-        run = train_arm(
-            self._make_run,
-            self._config,
-            name,
-            seed,
-            self._store.place(name, seed),
-            self._observer,
-            logger,
-            self._store.check,
-        )
-        self._store.save(run)
-        if tracking is not None and logger is not None:
-            tracking.finish_run(logger, {f"audit/{k}": run[k] for k in _TRACKED})
-        return run
-
-    def _write_results(self) -> Path:
-        runs = [self._found[key] for key in self._order() if key in self._found]
-        results, verdict = make_results(self._config, self._store.depends_on, runs)
-        self.result = AuditResult(verdict, results, self._folder)
-        return write_json(results, self._folder / RESULTS)
-
-    def finish(self, status: str) -> None:
-        """Write results and report of what is done, and end the MLflow run."""
-        if status == "FAILED" and not self._found:  # a report on nothing would hide the error
-            if self._tracking is not None:
-                self._tracking.finish({}, {}, [], status)
-            return
-        with ExitStack() as last:
-            files: list[Path] = []
-            if self._tracking is not None:
-                last.callback(self._end_tracking, files, status)
-            files.append(self._write_results())
-            assert self.result is not None
-            log = self._store.place(HYBRID, 0) / NAME if (HYBRID, 0) in self._found else None
-            page = self._folder / REPORT
-            files.append(write_audit_page(self.result.results, log, page))
-
-    def _end_tracking(self, files: list[Path], status: str) -> None:
-        assert self._tracking is not None
-        assert self.result is not None
-        results, verdict = self.result.results, self.result.verdict
-        # MLflow takes no comma in a name.
-        means = {
-            f"{arm.replace(',', '')}/metric": summary["metric"]["mean"]
-            for arm, summary in results["summary"].items()
-        }
-        tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline}
-        self._tracking.finish({**means, "saving": verdict.saving}, tags, files, status)
+    tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline}
+    tracking.finish({**metrics, "saving": verdict.saving}, tags, files, status)

@@ -1,31 +1,21 @@
-"""How far a run can be shortened: the largest speedup that keeps quality, on a user's own model."""
+"""The largest speedup that keeps quality on a model of your own, by bisection."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.audit.arm import MakeRun, shortened
-from hybrid_predict.audit.bisection import Bisection, level
-from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.results import Finished, paired
-from hybrid_predict.audit.shared_runs import SharedRuns
-from hybrid_predict.audit.verdict import (
-    AuditOutcome,
-    AuditVerdict,
-    PairedSeed,
-    judge_audit,
-)
-from hybrid_predict.runs.evidence import (
-    CORRECTED,
-    FEW_SEEDS,
-    FULL,
-    HYBRID,
-    LEAST_SAVING,
-    SHORT,
-)
+from hybrid_predict.audit.arm import MakeRun
+from hybrid_predict.audit.config import AuditConfig, shortened
+from hybrid_predict.audit.results import paired
+from hybrid_predict.audit.run import ArmRuns
+from hybrid_predict.audit.store import SCHEMA, SEARCH, FinishedRun, RunStore
+from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, PairedSeed, judge_audit
+from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, LEAST_SAVING, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
     environment,
@@ -34,30 +24,31 @@ from hybrid_predict.runs.runtime import (
     quiet,
     writable_folder,
     write_json,
-    writing,
 )
 
-RESULTS, SCHEMA = "search.json", 1
-
 WAYS = (CORRECTED, HYBRID)
-"""The arms whose largest speedup is searched: a shorter run with corrected updates, and a run that
-is as long as before, with predicted steps."""
+"""The arms whose largest speedup is searched."""
 
 FUTILE = 3
-"""Seeds from which on a candidate that is already shown to be inferior is given up."""
+"""Smallest number of seeds after which a candidate that is inferior is given up."""
 
-_BARE = "no saving at equal quality was shown"
+FINDINGS = {
+    AuditOutcome.VERIFIED: "keeps quality",
+    AuditOutcome.NO_SAVING: "no saving",
+    AuditOutcome.UNDECIDED: "not enough seeds to tell",
+}
+"""Outcomes in a few words."""
 
 
 @dataclass(frozen=True)
-class Tried:
-    """One candidate and what became of it.
+class Candidate:
+    """An arm at a speedup, and what its test found.
 
     Args:
         arm: ``corrected`` or ``hybrid``.
         speedup: Its speedup.
-        verdict: On the seeds that were trained, at the level of one test of the search.
-        given_up: Whether it could not pass any more, and the rest of its runs was left out.
+        verdict: Verdict on the seeds that were trained, at the level of one test of the search.
+        given_up: Whether it could not pass any more, so that its other runs were left out.
     """
 
     arm: str
@@ -72,31 +63,23 @@ class Tried:
 
     @property
     def finding(self) -> str:
-        """What became of it, in a few words."""
+        """The finding in a few words."""
         return self.verdict.headline if self.given_up else FINDINGS[self.verdict.outcome]
 
 
-FINDINGS = {
-    AuditOutcome.VERIFIED: "keeps quality",
-    AuditOutcome.NO_SAVING: "no saving",
-    AuditOutcome.UNDECIDED: "not enough seeds to tell",
-}
-"""Outcomes in a few words."""
-
-
 @dataclass(frozen=True)
-class SearchResult(Finished):
+class SearchResult:
     """What a search found.
 
     Args:
-        tried: The candidates in the order in which they were tested.
+        tried: The candidates, in the order in which they were tested.
         best: By arm, the largest speedup that keeps quality; None if none was shown to.
-        line: How to build the Trainer, to be pasted.
-        results: What ``search.json`` holds.
-        folder: Where it is.
+        line: Python source that builds the Trainer.
+        results: Content of ``search.json``.
+        folder: Folder of that file.
     """
 
-    tried: tuple[Tried, ...]
+    tried: tuple[Candidate, ...]
     best: Mapping[str, float | None]
     line: str
     results: Mapping[str, Any]
@@ -104,15 +87,17 @@ class SearchResult(Finished):
 
     @property
     def outcome(self) -> AuditOutcome:
-        """Verified if a candidate keeps quality; undecided if another search may show one.
-
-        One with more seeds may, or one of a plain training that is stable.
-        """
-        if any(tried.passed for tried in self.tried):
-            return AuditOutcome.VERIFIED
-        if any(tried.verdict.outcome is AuditOutcome.UNDECIDED for tried in self.tried):
-            return AuditOutcome.UNDECIDED
+        """Verified if a candidate keeps quality; undecided if more seeds may show one."""
+        outcomes = {candidate.verdict.outcome for candidate in self.tried}
+        for outcome in (AuditOutcome.VERIFIED, AuditOutcome.UNDECIDED):
+            if outcome in outcomes:
+                return outcome
         return AuditOutcome.NO_SAVING
+
+    @property
+    def partial(self) -> bool:
+        """Whether the user interrupted the search before its answer was final."""
+        return bool(self.results["partial"])
 
 
 def search(
@@ -128,17 +113,17 @@ def search(
 
     Bisects ``config.speedups`` once for each arm. A candidate passes if the audit's own test
     verifies a saving over the paired seeds. The test's level is divided by the number of tests, so
-    that all of them together err with a probability of at most ``config.alpha``. Runs of the full
-    arm are trained once and shared. A search that was stopped goes on where it was. Nothing is
-    recorded in MLflow.
+    that the probability of any error is at most ``config.alpha``. Runs are kept as those of an
+    audit: a search that was stopped continues, and searches and audits in one folder share their
+    runs. Nothing is recorded in MLflow.
 
     Args:
         make_run: As for :func:`hybrid_predict.audit.audit`.
         config: As for :func:`hybrid_predict.audit.audit`; ``speedups`` are the candidates.
-        folder: For everything that is written; every speedup has an audit's folder in it.
-        observer: Is told what happens.
+        folder: Folder for all files.
+        observer: Is called as runs and tests of candidates begin and end.
         source: As for :func:`hybrid_predict.audit.audit`.
-        overwrite: Forget what the folder holds, and train all runs anew.
+        overwrite: Whether to delete what the folder holds, and train all runs again.
 
     Returns:
         The answer; ``partial`` is true after Ctrl-C.
@@ -148,155 +133,174 @@ def search(
         UnsupportedSetupError: As :func:`hybrid_predict.audit.audit` does.
         MissingExtraError: If Lightning is not installed.
     """
-    place, told = writable_folder(folder), observer or Observer()
+    place, observer = writable_folder(folder), observer or Observer()
     with locked(place), quiet():
-        if overwrite:
-            with writing(place / RESULTS):
-                (place / RESULTS).unlink(missing_ok=True)
-        runs = SharedRuns(
-            make_run, config, place, observer=told, source=source, overwrite=overwrite
-        )
-        searching = _Searching(runs, config, place, told)
+        store = RunStore(place, config, source, overwrite=overwrite)
+        runs = ArmRuns(make_run, config, config.speedups, store, observer)
+        searching = _Search(runs.get, config, place, observer)
         try:
-            searching.train()
+            searching.run()
         except KeyboardInterrupt:
             return searching.result(partial=True)
         return searching.result(partial=False)
 
 
-class _Searching:
-    """One call of :func:`search`."""
+def bisect(count: int, passes: Callable[[int], bool]) -> list[int]:
+    """Find the largest of ascending candidates that passes, by testing about log2 of them.
+
+    Assumes that every candidate below one that passes would pass, and every one above one that
+    fails would fail.
+
+    Args:
+        count: Number of candidates.
+        passes: Tests a candidate, counted from 0.
+
+    Returns:
+        The candidates that were tested, in order.
+    """
+    tested: list[int] = []
+    passed, failed = -1, count
+    while failed - passed > 1:
+        tested.append((passed + failed) // 2)
+        if passes(tested[-1]):
+            passed = tested[-1]
+        else:
+            failed = tested[-1]
+    return tested
+
+
+def most_tests(count: int) -> int:
+    """Return the largest number of tests of :func:`bisect`."""
+    return math.ceil(math.log2(count + 1))
+
+
+def level(alpha: float, count: int, searches: int = 1) -> float:
+    r"""Return the level of each test that keeps the error of all searches together below ``alpha``.
+
+    The answer is wrong if a candidate passes by chance. A search tests at most :func:`most_tests`
+    candidates, so with Bonferroni's bound, which holds for tests that depend on each other,
+
+    .. math:: \alpha' = \alpha / (\text{searches} \lceil \log_2 (K + 1) \rceil).
+
+    Args:
+        alpha: Probability of a wrong answer, one-sided.
+        count: K, candidates of each search.
+        searches: Number of searches.
+    """
+    return alpha / (searches * most_tests(count))
+
+
+class _Search:
+    """One call of :func:`search`.
+
+    Args:
+        run: Returns a finished run from arm, speedup and seed.
+        config: The search's configuration.
+        folder: Folder of the results file.
+        observer: Is called as tests begin and end.
+    """
 
     def __init__(
-        self, runs: SharedRuns, config: AuditConfig, folder: Path, observer: Observer
+        self,
+        run: Callable[[str, float, int], FinishedRun],
+        config: AuditConfig,
+        folder: Path,
+        observer: Observer,
     ) -> None:
-        self._runs, self._config, self._folder = runs, config, folder
+        self._run, self._config, self._folder = run, config, folder
         self._observer = observer
         self._level = level(config.alpha, len(config.speedups), len(WAYS))
-        self._tried: list[Tried] = []
-        self._failed = False
-        """Whether a run of the full arm, which all candidates share, has no metric."""
+        self._tried: list[Candidate] = []
+        self._lengths: Mapping[str, int] = {}
+        self._full_failed = False
 
-    def train(self) -> None:
+    def run(self) -> None:
         """Test candidates until the answer cannot change."""
-        speedups = self._config.speedups
         for arm in WAYS:
-            bisection = Bisection(len(speedups))
-            while (due := bisection.due) is not None:
-                self._observer.candidate_started(arm, speedups[due])
-                tried = self._test(arm, speedups[due])
-                self._tried.append(tried)
-                bisection.tell(tried.passed or _simply_shorter(tried.verdict, self._config))
-                self.result(partial=True)
-                self._observer.candidate_finished(arm, tried.speedup, tried.finding)
-                if self._failed:
-                    return
+            bisect(len(self._config.speedups), partial(self._passes, arm))
 
-    def _test(self, arm: str, speedup: float) -> Tried:
-        """Train and judge one candidate, seed by seed, as long as it can still pass."""
+    def _passes(self, arm: str, number: int) -> bool:
+        """Test a candidate, unless no candidate can pass because a full run has no metric."""
+        if self._full_failed:
+            return False
+        speedup = self._config.speedups[number]
+        self._observer.candidate_started(arm, speedup)
+        candidate = self._test(arm, speedup)
+        self._tried.append(candidate)
+        self.result(partial=True)
+        self._observer.candidate_finished(arm, speedup, candidate.finding)
+        return candidate.passed or plain_suffices(candidate.verdict, self._config)
+
+    def _test(self, arm: str, speedup: float) -> Candidate:
+        """Train and judge a candidate, seed by seed, as long as it can pass."""
         config = replace(self._config, speedup=speedup, alpha=self._level)
         seeds: list[PairedSeed] = []
         for seed in range(config.seeds):
             runs = []
             for name in (FULL, SHORT, arm):
-                runs.append(self._runs.run(name, speedup, seed))
+                runs.append(self._run(name, speedup, seed))
+                self._lengths = self._lengths or runs[0]["lengths"]
                 if failure := runs[-1]["failure"]:
-                    self._failed = name == FULL
+                    self._full_failed = name == FULL
                     return _given_up(arm, config, seeds, f"{name} {failure}", fault=name == arm)
             seeds.append(paired(*runs))
             if len(seeds) < config.seeds and _inferior(judge_audit(seeds, config, arm), config):
                 reason = f"inferior on {len(seeds)} seeds"
                 return _given_up(arm, config, seeds, reason, fault=True)
-        return Tried(arm, speedup, judge_audit(seeds, config, arm))
+        return Candidate(arm, speedup, judge_audit(seeds, config, arm))
 
     def result(self, *, partial: bool) -> SearchResult:
-        """Write what is known so far."""
-        lengths = self._runs.lengths
-        line = paste(self._config, self._tried, lengths) if lengths else ""
+        """Write the results file."""
+        line = trainer_line(self._config, self._tried, self._lengths) if self._lengths else ""
         best = {
             arm: max((t.speedup for t in self._tried if t.arm == arm and t.passed), default=None)
             for arm in WAYS
         }
-        results = {
-            "schema": SCHEMA,
-            "partial": partial,
-            "environment": environment(),
-            "config": self._config.to_dict(),
-            "level": self._level,
-            "tried": [
-                {
-                    "arm": t.arm,
-                    "speedup": t.speedup,
-                    "passed": t.passed,
-                    "finding": t.finding,
-                    **t.verdict.to_dict(),
-                }
-                for t in self._tried
-            ],
-            "best": best,
-            "line": line,
-        }
-        plain: dict[str, Any] = finite(results)
-        write_json(plain, self._folder / RESULTS)
-        return SearchResult(tuple(self._tried), best, line, plain, self._folder)
+        results: dict[str, Any] = finite(
+            {
+                "schema": SCHEMA,
+                "partial": partial,
+                "environment": environment(),
+                "config": self._config.to_dict(),
+                "level": self._level,
+                "tried": [
+                    {
+                        "arm": t.arm,
+                        "speedup": t.speedup,
+                        "passed": t.passed,
+                        "finding": t.finding,
+                        **t.verdict.to_dict(),
+                    }
+                    for t in self._tried
+                ],
+                "best": best,
+                "line": line,
+            }
+        )
+        write_json(results, self._folder / SEARCH)
+        return SearchResult(tuple(self._tried), best, line, results, self._folder)
 
 
 def _given_up(
     arm: str, config: AuditConfig, seeds: Sequence[PairedSeed], reason: str, *, fault: bool
-) -> Tried:
-    """A candidate that cannot pass any more.
-
-    Args:
-        arm: Its arm.
-        config: Has its speedup, and the level of one test.
-        seeds: Those of which all three arms have a metric.
-        reason: Why.
-        fault: Whether it is the arm's own.
-    """
-    few = config.seeds < FEW_SEEDS
-    outcome = AuditOutcome.NO_SAVING if fault and not few else AuditOutcome.UNDECIDED
+) -> Candidate:
+    """Return a candidate that cannot pass any more; ``fault`` is whether its arm is the cause."""
+    no_saving = fault and config.seeds >= FEW_SEEDS
+    outcome = AuditOutcome.NO_SAVING if no_saving else AuditOutcome.UNDECIDED
     verdict = judge_audit(seeds, config, arm)
     given_up = replace(verdict, outcome=outcome, headline=f"given up: {reason}")
-    return Tried(arm, config.speedup, given_up, given_up=True)
+    return Candidate(arm, config.speedup, given_up, given_up=True)
 
 
 def _inferior(verdict: AuditVerdict, config: AuditConfig) -> bool:
-    """Whether neither the candidate can pass nor plain training as short be as good."""
+    """Whether the candidate cannot pass, and plain training as short cannot be as good either."""
     contrast, worth = verdict.contrast, verdict.worth
     if verdict.seeds < FUTILE or contrast is None or worth is None:
         return False
     return contrast.lower > 0 and worth.lower > (config.margin or 0.0)
 
 
-def paste(config: AuditConfig, tried: Sequence[Tried], lengths: Mapping[str, int]) -> str:
-    """How to build the Trainer of the candidate that saves most.
-
-    Args:
-        config: The search's configuration.
-        tried: The candidates.
-        lengths: ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
-
-    Returns:
-        Python's source text: a Trainer, with a comment where something else is to be done.
-    """
-    ways: list[tuple[float, Mapping[str, int], Sequence[str], str]]
-    ways = [(1.0 - 1.0 / t.speedup, _shorter(lengths, t.speedup), (), "plain training, ")
-            for t in tried if _simply_shorter(t.verdict, config)]  # fmt: skip
-    further = tuple(f"{name}={value!r}" for name, value in config.hybrid.items())
-    for t in (t for t in tried if t.passed):
-        shorter = t.arm == CORRECTED
-        options = ("speedup=1" if shorter else f"speedup={t.speedup:g}", *further)
-        length = _shorter(lengths, t.speedup) if shorter else lengths
-        ways.append((t.verdict.saving or 0.0, length, options, ""))
-    if not ways:
-        few = f"; fewer than {FEW_SEEDS} seeds show none" if config.seeds < FEW_SEEDS else ""
-        return f"{_trainer(lengths, ())}  # {_BARE}{few}"
-    _, best, given, what = max(ways, key=lambda way: way[0])
-    note = "" if best == lengths else f"  # {what}with a schedule as short as the run"
-    return _trainer(best, given) + note
-
-
-def _simply_shorter(verdict: AuditVerdict, config: AuditConfig) -> bool:
+def plain_suffices(verdict: AuditVerdict, config: AuditConfig) -> bool:
     """Whether plain training of as few full steps was as good as the full arm."""
     worth = verdict.worth
     if verdict.seeds < FEW_SEEDS or (verdict.way or 0.0) > LEAST_SAVING:
@@ -304,12 +308,37 @@ def _simply_shorter(verdict: AuditVerdict, config: AuditConfig) -> bool:
     return worth is not None and worth.upper < (config.margin or 0.0)
 
 
-def _shorter(lengths: Mapping[str, int], speedup: float) -> dict[str, int]:
-    return {name: shortened(length, speedup) for name, length in lengths.items()}
+def trainer_line(
+    config: AuditConfig, tried: Sequence[Candidate], lengths: Mapping[str, int]
+) -> str:
+    """Return the Python source of the Trainer of the candidate that saves most.
+
+    Args:
+        config: The search's configuration.
+        tried: The candidates.
+        lengths: ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
+    """
+    lines: list[tuple[float, str]] = []
+    options = [f"{name}={value!r}" for name, value in config.hybrid.items()]
+    for t in tried:
+        short = {name: shortened(length, t.speedup) for name, length in lengths.items()}
+        note = "with a schedule as short as the run"
+        if plain_suffices(t.verdict, config):
+            lines.append((1.0 - 1.0 / t.speedup, f"{_trainer(short)}  # plain training, {note}"))
+        elif t.passed and t.arm == CORRECTED:
+            line = f"{_trainer(short, 'speedup=1', *options)}  # {note}"
+            lines.append((t.verdict.saving or 0.0, line))
+        elif t.passed:
+            line = _trainer(lengths, f"speedup={t.speedup:g}", *options)
+            lines.append((t.verdict.saving or 0.0, line))
+    if lines:
+        return max(lines, key=lambda line: line[0])[1]
+    few = f"; fewer than {FEW_SEEDS} seeds show none" if config.seeds < FEW_SEEDS else ""
+    return f"{_trainer(lengths)}  # no saving at equal quality was shown{few}"
 
 
-def _trainer(lengths: Mapping[str, int], options: Sequence[str]) -> str:
-    given = [f"{name}={length}" for name, length in lengths.items()]
+def _trainer(lengths: Mapping[str, int], *options: str) -> str:
+    arguments = [f"{name}={length}" for name, length in lengths.items()]
     if options:
-        given.append(f"callbacks=[HybridPredict({', '.join(options)})]")
-    return f"Trainer({', '.join(given)})"
+        arguments.append(f"callbacks=[HybridPredict({', '.join(options)})]")
+    return f"Trainer({', '.join(arguments)})"

@@ -1,180 +1,194 @@
-"""Finished arms, kept in the output folder so that an audit can go on where it stopped."""
+"""The finished runs of a folder, kept so that an audit or a search continues where it stopped."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from datetime import date
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hybrid_predict.audit.arm import shortened
-from hybrid_predict.audit.config import SHORTENED
+import torch
+
+from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.runs.evidence import FULL, SHORT
+from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import finite, writing
 
-Key = tuple[str, int]
-Run = dict[str, Any]
+RunKey = tuple[str, float | None, int]
+"""Arm, speedup and seed of a run; the full arm and controls have no speedup."""
 
-RESULTS = "results.json"
-"""The file that everything is in, made anew from the finished arms."""
+FinishedRun = Mapping[str, Any]
+"""Entry of a run in the results file; :func:`hybrid_predict.audit.training.train_arm` makes it."""
+
+RESULTS, SEARCH = "results.json", "search.json"
+"""Files that an audit and a search write from the finished runs."""
+
+SCHEMA = 5
+"""Version of the fields in these files and of the entries of runs."""
 
 RATES_APART = 0.05
-"""A schedule counts as not shortened if the final learning rates of two arms, as shares of their
-peaks, differ by more than this and by more than a factor of two. Schedules without an end, such as
-one over the square root of the steps, stay within that factor."""
+"""Largest difference of the final learning rates of two arms, as shares of their peaks, at which a
+schedule counts as shortened. Rates within a factor of two count too, for schedules without an end,
+such as one over the square root of the steps."""
 
-_REMEDY = "Choose another folder, or train this one's arms anew: overwrite=True, --overwrite."
 
-_CALLED = {
-    "shapes": "names or shapes of parameters",
-    "total_steps": "number of steps",
-    "lengths": "max_steps or max_epochs",
-}
+def run_key(arm: str, speedup: float, seed: int) -> RunKey:
+    """Return the key of a run; the full arm and controls are the same at every speedup."""
+    return arm, float(speedup) if arm in (*SHORTENED, HYBRID) else None, seed
 
 
 class RunStore:
-    """Finished arms as lines of ``runs.jsonl``.
+    """Finished runs, as lines of ``runs.jsonl``.
 
     Args:
-        folder: The output folder; need not exist until something is saved.
-        depends_on: What finished arms depend on, as plain data.
+        folder: The output folder; it need not exist until a run is saved.
+        config: The audit's configuration.
+        source: Plain data that the training depends on besides the configuration.
+        overwrite: Whether to delete what the folder holds.
+
+    Attributes:
+        runs: The finished runs by key.
+        depends_on: What they depend on, as plain data.
+
+    Raises:
+        ConfigError: If the folder holds runs of another training, or a results file without its
+            runs, or if files cannot be deleted.
     """
 
-    def __init__(self, folder: Path, depends_on: Mapping[str, Any]) -> None:
-        self._folder = folder
-        self._known: dict[Key, Mapping[str, Any]] = {}
-        self._rows = Rows(folder / RUNS, _key)
-        self.depends_on = _plain(depends_on)
-        text = json.dumps(self.depends_on, sort_keys=True)
-        self.digest = hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-    def load(self, controls: Mapping[str, Mapping[str, Any]] | None = None) -> dict[Key, Run]:
-        """The finished arms, by name and seed.
-
-        Args:
-            controls: What each control changes.
-
-        Raises:
-            ConfigError: If one of them was trained under other conditions, or there is a results
-                file that did not come of them.
-        """
-        for (arm, _), saved in self._rows.done.items():
-            if saved["digest"] != self.digest:
-                differences = ", ".join(self._differences(saved["depends_on"]))
-                self._refuse("finished arms of this same audit", f"arms with other {differences}")
-            changes = (controls or {}).get(arm, saved["run"]["changes"])
-            if _plain(changes) != saved["run"]["changes"]:
-                self._refuse("finished arms of this same audit", f"{arm} with other changes")
-            self.check(saved["run"])
-            self._known[_key(saved)] = saved["run"]
+    def __init__(
+        self,
+        folder: Path,
+        config: AuditConfig,
+        source: Mapping[str, Any] | None = None,
+        *,
+        overwrite: bool = False,
+    ) -> None:
+        self.folder = folder
+        self.runs: dict[RunKey, FinishedRun] = {}
+        self.depends_on: dict[str, Any] = _plain(
+            {
+                **config.training(),
+                **(source or {}),
+                "schema": SCHEMA,
+                "hybrid_predict": version("hybrid-predict"),
+                "torch": torch.__version__,
+                "lightning": version("lightning"),
+            }
+        )
+        self._rows = Rows(folder / RUNS, _row_key)
+        if overwrite:
+            self._clear()
+        for key, row in self._rows.done.items():
+            self._check_conditions(row, config)
+            self.check(row["run"])
+            self.runs[key] = row["run"]
         if not self._rows.done:
-            self._refuse_other_results()
-        return {key: saved["run"] for key, saved in self._rows.done.items()}
+            self._check_results()
 
-    def place(self, name: str, seed: int) -> Path:
-        """Where the Trainer of an arm may write."""
-        return self._folder / "runs" / f"{name}-seed{seed}"
+    def place(self, key: RunKey) -> Path:
+        """Return the folder that the Trainer of a run may write to."""
+        arm, speedup, seed = key
+        name = arm if speedup is None else f"{arm}-{speedup:g}"
+        return self.folder / "runs" / f"{name}-seed{seed}"
 
-    def clear(self) -> None:
-        """Forget all finished arms, and what was made of them.
-
-        Raises:
-            ConfigError: If the system refuses.
-        """
-        self._rows.clear()
-        with writing(self._folder / RESULTS):
-            (self._folder / RESULTS).unlink(missing_ok=True)
-
-    def check(self, run: Mapping[str, Any]) -> None:
-        """Make sure that an arm belongs to the same training as the known ones.
-
-        Args:
-            run: Its entry of the results file; before training, what is known of it.
+    def save(self, run: FinishedRun) -> None:
+        """Add a finished run.
 
         Raises:
-            ConfigError: If it does not.
-        """
-        for (arm, seed), other in self._known.items():
-            if (arm, seed) == (run["arm"], run["seed"]):
-                continue
-            same = ["shapes"]
-            if (arm in SHORTENED) == (run["arm"] in SHORTENED):
-                same += ["total_steps", "lengths"]
-            for name in same:
-                if other[name] != run[name]:
-                    found = f"{arm}, seed {seed}, with other {_CALLED[name]}"
-                    self._refuse("finished arms of this same training", found)
-            if seed == run["seed"]:
-                _refuse_other_start(run, other)
-                _refuse_unscaled(run, other)
-
-    def check_length(self, run: Mapping[str, Any], full: Mapping[str, Any], speedup: float) -> None:
-        """Make sure that an arm is as long as it should be beside the full arm.
-
-        Args:
-            run: Its entry of the results file; before training, what is known of it.
-            full: That of the full arm.
-            speedup: Of the arm.
-
-        Raises:
-            ConfigError: If it is not.
-        """
-        short = run["arm"] in SHORTENED
-        due = {n: shortened(x, speedup) if short else x for n, x in full["lengths"].items()}
-        if run["lengths"] != due:
-            found = f"{run['arm']}, seed {run['seed']}, with other {_CALLED['lengths']}"
-            self._refuse("finished arms of this same training", found)
-
-    def save(self, run: Mapping[str, Any]) -> None:
-        """Keep a finished arm.
-
-        Raises:
-            ConfigError: If it belongs to another training than the known ones.
+            ConfigError: If it belongs to another training than the known runs.
         """
         self.check(run)
-        self._known[run["arm"], run["seed"]] = run
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._rows.add({"digest": self.digest, "depends_on": self.depends_on, "run": run})
+        self.folder.mkdir(parents=True, exist_ok=True)
+        row = {"depends_on": self.depends_on, "run": run}
+        self._rows.add(row)
+        self.runs[_row_key(row)] = self._rows.done[_row_key(row)]["run"]
 
-    def _differences(self, before: Mapping[str, Any]) -> list[str]:
+    def check(self, run: FinishedRun) -> None:
+        """Check that a run belongs to the same training as the known runs.
+
+        Args:
+            run: Its entry, or the part of it that is known before training.
+
+        Raises:
+            ConfigError: If parameters, lengths, initial weights or schedules do not agree.
+        """
+        for other in self.runs.values():
+            if other is run:
+                continue
+            if other["shapes"] != run["shapes"]:
+                self._refuse_other(other, "names or shapes of parameters")
+            self._check_length(run, other)
+            if run["seed"] == other["seed"]:
+                _check_start(run, other)
+                _check_schedule(run, other)
+
+    def _check_length(self, run: FinishedRun, other: FinishedRun) -> None:
+        longer, shorter = sorted((run, other), key=_scale)
+        scale = _scale(shorter)
+        if scale == _scale(longer):
+            if run["total_steps"] != other["total_steps"]:
+                self._refuse_other(other, "number of steps")
+            due = longer["lengths"]
+        elif _scale(longer) == 1.0:
+            due = {name: shortened(length, scale) for name, length in longer["lengths"].items()}
+        else:
+            return
+        if shorter["lengths"] != due:
+            self._refuse_other(other, "max_steps or max_epochs")
+
+    def _check_conditions(self, row: Mapping[str, Any], config: AuditConfig) -> None:
+        arm, before = row["run"]["arm"], row["depends_on"]
         names = sorted(self.depends_on.keys() | before.keys())
-        return [name for name in names if self.depends_on.get(name) != before.get(name)]
+        if other := [name for name in names if self.depends_on.get(name) != before.get(name)]:
+            self._refuse("finished runs of this audit", f"runs with other {', '.join(other)}")
+        if _plain(config.controls.get(arm, row["run"]["changes"])) != row["run"]["changes"]:
+            self._refuse("finished runs of this audit", f"{arm} with other changes")
 
-    def _refuse(self, expected: str, found: str) -> NoReturn:
-        raise ConfigError(str(self._folder), expected, found, _REMEDY)
-
-    def _refuse_other_results(self) -> None:
-        """Raise if a results file holds what its audit would not write again."""
-        path = self._folder / RESULTS
+    def _check_results(self) -> None:
+        """Refuse to replace results whose runs are missing."""
+        path = self.folder / RESULTS
         try:
             if path.exists() and json.loads(path.read_text("utf-8"))["runs"]:
                 self._refuse("no results of other runs", f"{RESULTS} without its {RUNS}")
         except (ValueError, LookupError, TypeError):
             self._refuse("results that can be read", RESULTS)
 
+    def _clear(self) -> None:
+        self._rows.clear()
+        for path in (self.folder / RESULTS, self.folder / SEARCH):
+            with writing(path):
+                path.unlink(missing_ok=True)
 
-def _key(saved: Mapping[str, Any]) -> Key:
-    """The arm and the seed of a line.
+    def _refuse_other(self, run: FinishedRun, what: str) -> NoReturn:
+        got = f"{run['arm']}, seed {run['seed']}, with other {what}"
+        self._refuse("finished runs of this training", got)
 
-    Raises:
-        LookupError: If it lacks something.
-        TypeError: If it is no mapping.
-        ValueError: If it does not depend on anything.
-    """
-    run = saved["run"]
-    if not (isinstance(saved["depends_on"], dict) and saved["digest"]):
-        raise ValueError("no conditions")
+    def _refuse(self, expected: str, got: str) -> NoReturn:
+        remedy = "Choose another folder, or train its runs again: overwrite=True, --overwrite."
+        raise ConfigError(str(self.folder), expected, got, remedy)
+
+
+def _row_key(row: Mapping[str, Any]) -> RunKey:
+    """Return the key of a line's run; raise for a damaged line what :class:`Rows` catches."""
+    run = row["run"]
     for name in ("shapes", "total_steps", "lengths", "weights", "changes"):
         run[name]
-    return str(run["arm"]), int(run["seed"])
+    if not isinstance(row["depends_on"], dict):
+        raise TypeError("depends_on is no mapping")
+    speedup = run["speedup"]
+    return str(run["arm"]), None if speedup is None else float(speedup), int(run["seed"])
 
 
-def _refuse_other_start(run: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Raise if two arms of one seed start from other weights."""
+def _scale(run: FinishedRun) -> float:
+    """Return the factor by which the run's schedule is shorter than that of the full arm."""
+    return float(run["speedup"]) if run["arm"] in SHORTENED else 1.0
+
+
+def _check_start(run: FinishedRun, other: FinishedRun) -> None:
+    """Check that two arms of one seed start from the same weights."""
     if run["weights"] != other["weights"]:
         raise ConfigError(
             "make_run",
@@ -185,8 +199,8 @@ def _refuse_other_start(run: Mapping[str, Any], other: Mapping[str, Any]) -> Non
         )
 
 
-def _refuse_unscaled(run: Mapping[str, Any], other: Mapping[str, Any]) -> None:
-    """Raise if the schedule ends elsewhere in the short arm than in the full arm."""
+def _check_schedule(run: FinishedRun, other: FinishedRun) -> None:
+    """Check that the learning rates of the short and the full arm end alike."""
     arms = {run["arm"]: run, other["arm"]: other}
     if arms.keys() != {FULL, SHORT} or "rates" not in run:
         return
@@ -198,13 +212,13 @@ def _refuse_unscaled(run: Mapping[str, Any], other: Mapping[str, Any]) -> None:
                 "a schedule that is shortened in the short arm",
                 f"a learning rate that ends at {full:.2g} of its peak in the full arm and at "
                 f"{short:.2g} in the short arm",
-                "Shorten what the schedule counts: by audit.scaled in a YAML file, by "
+                "Shorten what the schedule counts: with audit.scaled in a YAML file, with "
                 "arm.scaled(...) in make_run.",
             )
 
 
 def _plain(value: Any) -> Any:
-    """What YAML can hold as what JSON can hold."""
+    """Return data from YAML as data for JSON."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,32 +1,38 @@
-"""Trains one arm from one seed and measures what it ends with."""
+"""Trains one arm from one seed, and measures the final weights."""
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import lightning.pytorch as pl
 import torch
 
-from hybrid_predict.accounts.random_states import random_states, set_random_states
-from hybrid_predict.audit.arm import AuditArm, MakeRun, short_steps
-from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.meter import EnoughError, Meter
+from hybrid_predict.audit.arm import AuditArm, MakeRun
+from hybrid_predict.audit.config import AuditConfig, shortened
+from hybrid_predict.audit.meter import Meter, TrialEnd
+from hybrid_predict.audit.store import FinishedRun, run_key
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.engine.overview import steps_until_skill
-from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict.overview import steps_until_skill
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer, interruptible
+from hybrid_predict.torch.random_states import random_states, set_random_states
+
+ROUNDING = 1.1
+"""Largest factor by which rounding up may lengthen the short arms."""
 
 _VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
 
 
 @contextmanager
 def preserved() -> Iterator[None]:
-    """Put random states, torch's settings and Lightning's variables back after the block."""
+    """Restore random states, torch's settings and Lightning's variables after the block."""
     states, variables = random_states(), {name: os.environ.get(name) for name in _VARIABLES}
     deterministic = torch.are_deterministic_algorithms_enabled()
     warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
@@ -50,6 +56,32 @@ def preserved() -> Iterator[None]:
         set_random_states(states)
 
 
+def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
+    """Return the full steps of a short arm.
+
+    Args:
+        total: Full steps of the full arm.
+        lengths: Its ``max_steps`` and ``max_epochs``, as far as given.
+        speedup: Steps per full step of the hybrid arm.
+
+    Returns:
+        Their number, at least ``total / speedup``.
+
+    Raises:
+        ConfigError: If rounding up adds so many steps that the arm is no fair control.
+    """
+    # The shorter of steps and epochs, which ends the full arm, ends the short arm too.
+    name = "max_steps" if lengths.get("max_steps") == total else "max_epochs"
+    length = lengths[name]
+    rounded = shortened(length, speedup)
+    if rounded > ROUNDING * length / speedup:
+        got = f"{length} shortened to {rounded}, not {length / speedup:.3g}"
+        remedy = "Set max_steps instead, to more steps, or train for more epochs."
+        expected = f"a length that can be divided by the speedup {speedup:g}"
+        raise ConfigError(name, expected, got, remedy)
+    return math.ceil(total * rounded / length - 1e-9)
+
+
 def train_arm(
     make_run: MakeRun,
     config: AuditConfig,
@@ -58,8 +90,8 @@ def train_arm(
     folder: Path,
     observer: Observer,
     logger: Any = None,
-    check: Callable[[Mapping[str, Any]], None] = lambda start: None,
-) -> dict[str, Any]:
+    check: Callable[[FinishedRun], None] = lambda start: None,
+) -> FinishedRun:
     """Train one arm from one seed.
 
     Args:
@@ -68,27 +100,27 @@ def train_arm(
         name: The arm.
         seed: Set everywhere before ``make_run`` is called.
         folder: Where the Trainer may write.
-        observer: Is told what happens.
+        observer: Is called as the run begins and advances.
         logger: The Trainer's logger, or None.
-        check: Is given what is known of the run's entry before training, and may raise.
+        check: Gets the part of the run's entry that is known before training, and may raise.
 
     Returns:
         The run's entry of the results file.
 
     Raises:
         ConfigError: If the run cannot be audited as it is set up.
-        UnsupportedSetupError: If the callback cannot work with it, or it ended before its time.
-        KeyboardInterrupt: If the user ended the run.
+        UnsupportedSetupError: If the callback does not support it, or it ended early.
+        KeyboardInterrupt: If the user interrupted it.
     """
 
-    def started() -> None:
-        total = meter.total_steps
+    def started(trainer: pl.Trainer) -> None:
+        arm.check_callbacks(trainer.callbacks)  # the model may have added some
         if name == FULL:
-            short_steps(total, arm.lengths, config.speedup)
-        check(_start(arm, meter))
+            short_steps(meter.total_steps, arm.lengths, config.speedup)
+        check(_known_before(arm, meter))
         engine = arm.hybrid.engine if arm.hybrid else None
-        planned = total if engine is None else total - engine.clock.planned
-        observer.run_started(name, seed, planned)
+        predicted = engine.schedule.planned if engine else 0
+        observer.run_started(name, seed, meter.total_steps - predicted)
 
     meter = Meter(config.metric, seed, started, observer.stepped)
     arm = AuditArm(name, seed, config, folder, meter, logger)
@@ -97,28 +129,15 @@ def train_arm(
     return _entry(arm, meter)
 
 
-def _start(arm: AuditArm, meter: Meter) -> dict[str, Any]:
-    """What is known of the run's entry before training."""
+def _entry(arm: AuditArm, meter: Meter) -> FinishedRun:
+    """Return the run's entry of the results file."""
+    ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
     return {
-        "arm": arm.name,
-        "seed": arm.seed,
-        "changes": dict(arm.changes),
-        "total_steps": meter.total_steps,
-        "lengths": arm.lengths,
-        "shapes": meter.shapes,
-        "weights": meter.weights,
-    }
-
-
-def _entry(arm: AuditArm, meter: Meter) -> dict[str, Any]:
-    """The run's entry of the results file."""
-    ledger, steps = arm.hybrid.ledger.summary() if arm.hybrid else None, meter.steps
-    return {
-        **_start(arm, meter),
-        "full_steps": ledger["full_steps"] if ledger else steps,
+        **_known_before(arm, meter),
+        "full_steps": ledger["full_steps"] if ledger else meter.steps,
         "predicted_steps": ledger["predicted_steps"] if ledger else 0,
         "undone_steps": ledger["undone_steps"] if ledger else 0,
-        "steps": steps,
+        "steps": meter.steps,
         "seconds": meter.seconds,
         "threads": torch.get_num_threads(),
         "rates": meter.rates,
@@ -130,54 +149,66 @@ def _entry(arm: AuditArm, meter: Meter) -> dict[str, Any]:
     }
 
 
-def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) -> dict[str, Any]:
-    """Train the full arm for a few full steps, to learn its length and the seconds of a step.
+def _known_before(arm: AuditArm, meter: Meter) -> dict[str, Any]:
+    """Return the part of a run's entry that is known before training."""
+    name, speedup, seed = run_key(arm.name, arm.speedup, arm.seed)
+    return {
+        "arm": name,
+        "speedup": speedup,
+        "seed": seed,
+        "changes": dict(arm.changes),
+        "total_steps": meter.total_steps,
+        "lengths": arm.lengths,
+        "shapes": meter.shapes,
+        "weights": meter.weights,
+    }
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a few full steps of the full arm show.
 
     Args:
-        make_run: Builds Trainer, model and data.
-        config: The audit's configuration.
-        steps: Number of full steps; the first third is not timed.
-        folder: Where the Trainer may write.
+        total_steps: Steps of the full arm.
+        lengths: Its ``max_steps`` and ``max_epochs``, as far as given.
+        until_skill: Steps until the hybrid arm can know its skill.
+        seconds_per_step: Seconds of a plain full step, without validation.
+    """
 
-    Returns:
-        ``total_steps`` and ``seconds_per_step``, validation left out, the Trainer's ``lengths``,
-        and ``until_skill``, the steps until the hybrid arm can know its skill.
+    total_steps: int
+    lengths: Mapping[str, int]
+    until_skill: int
+    seconds_per_step: float
+
+
+def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) -> Trial:
+    """Train the full arm for a few full steps; the first third is not timed.
 
     Raises:
-        UnsupportedSetupError: If the callback cannot work with the model or its optimizers.
+        UnsupportedSetupError: If the callback does not support the model or its optimizers.
     """
     until_skill = 0
 
-    def started() -> None:
+    def started(trainer: pl.Trainer) -> None:
         nonlocal until_skill
-        trainer, hybrid = arm.built, config.hybrid_config()
-        chosen = replace(hybrid, total_steps=meter.total_steps)
+        arm.check_callbacks(trainer.callbacks)
+        chosen = replace(config.hybrid_config(), total_steps=meter.total_steps)
         with HybridEngine(trainer.lightning_module, trainer.optimizers, chosen) as engine:
             until_skill = steps_until_skill(engine)
 
     meter = Meter(config.metric, on_start=started, limit=steps)
     arm = AuditArm(FULL, 0, config, folder, meter)
-    with preserved(), suppress(EnoughError):
+    with preserved(), suppress(TrialEnd):
         _fit(arm, make_run, meter)
-    first = len(meter.marks) // 3
-    start = meter.marks[first - 1] if first else 0.0
-    seconds = (meter.marks[-1] - start) / (len(meter.marks) - first)
-    return {
-        "total_steps": meter.total_steps,
-        "seconds_per_step": seconds,
-        "lengths": arm.lengths,
-        "until_skill": until_skill,
-    }
+    return Trial(meter.total_steps, arm.lengths, until_skill, meter.seconds_per_step)
 
 
 def _fit(arm: AuditArm, make_run: MakeRun, meter: Meter) -> None:
-    """Train what ``make_run`` builds from the arm's seed."""
-    import lightning.pytorch as pl
-
+    """Train what ``make_run`` builds, from the arm's seed."""
     pl.seed_everything(arm.seed, workers=True, verbose=False)
     trainer, model, data = arm.unpack(make_run(arm))
     with interruptible():
         trainer.fit(model, **data)
-    if not meter.total_steps:  # Lightning does not start to train on nothing
+    if not meter.total_steps:  # Lightning does not start to train without batches
         remedy = "Give training data of at least one batch, and leave limit_train_batches out."
         raise UnsupportedSetupError("Trainer", "batches to train on", "none", remedy)

@@ -1,4 +1,4 @@
-"""``hybrid-predict demo``: a small GPT trained with and without the callback."""
+"""``hybrid-predict demo``: audits the training of a small GPT."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hybrid_predict.cli.auditing import check_threads, shown
-from hybrid_predict.cli.options import integer, need, number, output_folder
+from hybrid_predict.cli.audit import show_audit
+from hybrid_predict.cli.options import check_threads, integer, need, number, output_folder
 from hybrid_predict.cli.program import INTERRUPTED, Command
+from hybrid_predict.errors import ConfigError
 
 
 def _add_options(add: Any) -> None:
@@ -35,60 +36,55 @@ def _add_options(add: Any) -> None:
         help="Peak learning rate, all arms (0.0113; with --quick 0.008).",
     )
     add(
-        "--controls",
-        action="store_true",
-        help="Add an arm: full, with twice the learning rate on the hidden matrices.",
-    )
-    add(
         "--output-dir",
         metavar="FOLDER",
-        help="Folder for all files that the demo writes (hybrid-predict-demo; with --quick "
-        "hybrid-predict-demo-quick).",
+        help="Folder for all files (hybrid-predict-demo; with --quick hybrid-predict-demo-quick).",
     )
-    add(
-        "--threads",
-        type=integer,
-        metavar="N",
-        help="Threads of torch (1, or one per core up to 4, whichever is faster in a short "
-        "measurement before the first run). On a busy machine, the environment variable "
-        "OMP_WAIT_POLICY=passive helps.",
-    )
-    add("--no-mlflow", action="store_true", help="Do not log to MLflow.")
-    add(
-        "--overwrite",
-        action="store_true",
-        help="Train all runs again. Without this option, a demo that was stopped goes on.",
-    )
+    add("--threads", type=integer, default=1, metavar="N", help="Threads of torch (1).")
+    add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
+    add("--overwrite", action="store_true", help="Train all runs again.")
 
 
 def _run(options: Namespace) -> int:
-    from hybrid_predict.demo.run import demo_config, run_demo
-    from hybrid_predict.demo.training import DemoRecipe
-
-    recipe = DemoRecipe.quick() if options.quick else DemoRecipe()
-    given = {"steps": options.steps, "learning_rate": options.learning_rate}
-    recipe = replace(recipe, **{name: v for name, v in given.items() if v is not None})
-    seeds = options.seeds if options.seeds is not None else 1 if options.quick else 3
-    mlflow = not options.no_mlflow
-    config = demo_config(
-        recipe, speedup=options.speedup, seeds=seeds, controls=options.controls, mlflow=mlflow
-    )
     check_threads(options.threads)
-    usual = "hybrid-predict-demo-quick" if options.quick else "hybrid-predict-demo"
-    folder = output_folder(options.output_dir or usual)
+    from hybrid_predict.audit import AuditConfig
+    from hybrid_predict.demo import QUICK, Recipe
+
+    quick, mlflow = options.quick, not options.no_mlflow
+    given = {"steps": options.steps, "learning_rate": options.learning_rate}
+    changes = {name: value for name, value in given.items() if value is not None}
+    recipe = replace(QUICK if quick else Recipe(), **changes)
+    if not 1 < options.speedup <= recipe.steps / 10:
+        expected = f"a number above 1 and at most {recipe.steps / 10:g}"
+        raise ConfigError("speedup", expected, options.speedup)
+    config = AuditConfig(
+        metric="val_loss",
+        speedup=options.speedup,
+        seeds=options.seeds if options.seeds is not None else 1 if quick else 3,
+        experiment="hybrid-predict demo",
+        mlflow=mlflow,
+    )
+    folder = output_folder(
+        options.output_dir or ("hybrid-predict-demo-quick" if quick else "hybrid-predict-demo")
+    )
     need("The demo", ("cli", "lightning", *(["mlflow"] if mlflow else [])))
-    settings = {"number": options.threads, "overwrite": options.overwrite}
-    train = partial(run_demo, recipe, config, folder, **settings)
-    return INTERRUPTED if shown("demo", config, folder, train).partial else 0
+    from hybrid_predict.audit import audit
+    from hybrid_predict.demo.byte_gpt import demo_audit
+    from hybrid_predict.runs.runtime import threads
+
+    make_run, source = demo_audit(recipe)
+    train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
+    with threads(options.threads):
+        return INTERRUPTED if show_audit("demo", config, folder, train).partial else 0
 
 
 COMMAND = Command(
     "Train a small GPT with and without the callback.",
-    "Trains a small GPT on the source text of Python's standard library: in full, with a shortened "
-    "schedule, with corrected updates, and with corrected updates and predicted steps, from the "
-    "same weights and batches. Needs no network. Writes a report, the results and an MLflow "
-    "database into the output folder. Started again, it skips the runs that are finished. Takes "
-    "about 25 minutes on 2 cores, 3 minutes with --quick.",
+    "Audits a small GPT on the source text of Python's standard library: trains it in full, with a "
+    "shortened schedule, with corrected updates, and with corrected updates and predicted steps, "
+    "from the same weights and batches. Needs no network. Writes a report, the results and an "
+    "MLflow database into the output folder. Started again, it skips the runs that are finished. "
+    "Takes about 25 minutes on 2 cores, 3 minutes with --quick.",
     _add_options,
     _run,
 )

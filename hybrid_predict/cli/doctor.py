@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.accounts.ledger import percent
 from hybrid_predict.cli.options import EXTRAS, need, number, under_way
 from hybrid_predict.cli.program import Command
 from hybrid_predict.errors import install_line
+from hybrid_predict.ledger import percent
 from hybrid_predict.report.plain_text import printable
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _run(options: Namespace) -> int:
         return 0
     need("The examination", ["lightning", "cli"])
     from hybrid_predict.audit.doctor import examine
-    from hybrid_predict.audit.yaml_file import importable
+    from hybrid_predict.audit.file import importable
 
     with importable():
         found = examine(options.config, options.speedup)
@@ -56,7 +56,7 @@ def _run(options: Namespace) -> int:
 
 def _check(name: str) -> None:
     """Check what can be checked of a file before slow imports."""
-    from hybrid_predict.audit.file_content import check_file, is_file
+    from hybrid_predict.audit.file import check_file, is_file
 
     if is_file(name):
         under_way(f"checking {name}")
@@ -117,7 +117,7 @@ def _findings(found: Examination) -> list[tuple[str, str]]:
 
 def _further(found: Examination) -> list[tuple[str, str]]:
     """Return what was left out of the trial, and warnings."""
-    rows = [("warning", text) for text in found.said]
+    rows = [("warning", text) for text in found.warnings]
     if found.left_out:
         why = "no part in this trial of one step, which has no logger and no validation"
         rows.insert(0, ("callbacks", f"{', '.join(found.left_out)}: {why}"))

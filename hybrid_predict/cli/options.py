@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 
-from hybrid_predict.errors import MissingExtraError
+from hybrid_predict.errors import ConfigError, MissingExtraError
 
 PROGRAM = "hybrid-predict"
 
@@ -49,6 +49,16 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise ArgumentTypeError(f"expected a number, got {text!r}") from None
+
+
+def check_threads(number: int | None) -> None:
+    """Check the value of ``--threads``.
+
+    Raises:
+        ConfigError: If it is below 1.
+    """
+    if number is not None and number < 1:
+        raise ConfigError("--threads", "an integer, at least 1", number)
 
 
 def output_folder(name: str) -> Path:

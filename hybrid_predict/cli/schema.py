@@ -23,7 +23,7 @@ def _run(options: Namespace) -> int:
     if find_spec("docstring_parser") is None:
         raise MissingExtraError("The schema", "cli")
     under_way("loading torch")
-    from hybrid_predict.integrations.schema import schema
+    from hybrid_predict.audit.schema import schema
 
     text = json.dumps(schema(), indent=2, ensure_ascii=False)
     if options.output is None:

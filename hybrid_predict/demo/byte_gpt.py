@@ -1,144 +1,136 @@
-"""A small byte-level GPT: pre-norm decoder blocks with learned positions and an untied head."""
+"""A byte-level GPT as an ordinary LightningModule, and its training as an audit."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import asdict
+from typing import Any
 
+import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 
-from hybrid_predict.errors import ConfigError
-
-_INIT_STD = 0.02
-
-
-@dataclass(frozen=True, kw_only=True)
-class ByteGPTConfig:
-    """Shape of a `ByteGPT`.
-
-    Attributes:
-        layers: Number of decoder blocks.
-        heads: Number of attention heads; must divide `width`.
-        width: Width of the residual stream.
-        context: Longest input in bytes.
-        vocab: Number of token values.
-    """
-
-    layers: int
-    heads: int
-    width: int
-    context: int
-    vocab: int = 256
-
-    def __post_init__(self) -> None:
-        """Checks the shape.
-
-        Raises:
-            ConfigError: A size is below one, or `heads` does not divide `width`.
-        """
-        for name in ("layers", "heads", "width", "context", "vocab"):
-            size = getattr(self, name)
-            if size < 1:
-                raise ConfigError(
-                    argument=name, expected="at least 1", got=size, remedy=f"Raise {name}."
-                )
-        if self.width % self.heads:
-            raise ConfigError(
-                argument="heads",
-                expected=f"a divisor of width={self.width}",
-                got=self.heads,
-                remedy="Choose a width that is a multiple of heads.",
-            )
+from hybrid_predict.audit.arm import AuditArm, MakeRun
+from hybrid_predict.demo import Recipe
+from hybrid_predict.demo.text import Batch, StdlibWindows, stdlib_text
 
 
-class ByteGPT(nn.Module):
-    """Decoder-only transformer over bytes.
+class Block(nn.Module):
+    """Causal self-attention and an MLP, each after a layer norm and inside a residual sum."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.qkv = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.mlp_norm = nn.LayerNorm(width)
+        self.mlp_in = nn.Linear(width, 4 * width)
+        self.mlp_out = nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Update the residual stream, of shape [batch, context, width]."""
+        qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
+        attended = F.scaled_dot_product_attention(*qkv.unbind(dim=2), is_causal=True)
+        x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
+        output: Tensor = x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
+        return output
+
+
+class ByteGPT(pl.LightningModule):
+    """A decoder-only transformer that predicts the next byte.
 
     Args:
-        config: Shape of the model.
+        steps: Steps of the learning-rate schedule: a linear rise, then a linear fall to zero.
+        learning_rate: Peak learning rate of AdamW.
+        layers: Decoder blocks.
+        heads: Attention heads.
+        width: Width of the residual stream.
+        context: Bytes in a window.
     """
 
-    def __init__(self, config: ByteGPTConfig) -> None:
+    def __init__(
+        self,
+        steps: int,
+        learning_rate: float,
+        layers: int = 3,
+        heads: int = 2,
+        width: int = 64,
+        context: int = 64,
+    ) -> None:
         super().__init__()
-        self.config = config
-        self.token_embedding = nn.Embedding(config.vocab, config.width)
-        self.position_embedding = nn.Embedding(config.context, config.width)
-        self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
-        self.final_norm = nn.LayerNorm(config.width)
-        self.head = nn.Linear(config.width, config.vocab, bias=False)
-        self._init_weights()
+        self.steps, self.learning_rate = steps, learning_rate
+        self.token_embedding = nn.Embedding(256, width)
+        self.position_embedding = nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
+        self.final_norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 256, bias=False)
+        # GPT-2's initial weights: two sums per block must not let the residual stream grow.
+        for name, module in self.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                residual = name.endswith(("attention_out", "mlp_out"))
+                nn.init.normal_(module.weight, std=0.02 / math.sqrt(2 * layers if residual else 1))
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Predicts the next byte at every position.
-
-        Args:
-            tokens: Byte values, int64 of shape [B, T] with T at most `config.context`.
-
-        Returns:
-            Logits of shape [B, T, vocab], in the dtype of the parameters.
-        """
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits of shape [batch, context, 256] for bytes of shape [batch, context]."""
         positions = torch.arange(tokens.shape[1], device=tokens.device)
         x = self.token_embedding(tokens) + self.position_embedding(positions)
         for block in self.blocks:
             x = block(x)
-        logits: torch.Tensor = self.head(self.final_norm(x))
+        logits: Tensor = self.head(self.final_norm(x))
         return logits
 
-    def _init_weights(self) -> None:
-        """Draws GPT-2's initial weights from the global source of randomness."""
-        # Each block adds twice to the residual stream; this keeps its variance free of depth.
-        residual_std = _INIT_STD / math.sqrt(2 * self.config.layers)
-        for name, module in self.named_modules():
-            if isinstance(module, (nn.Linear, nn.Embedding)):
-                is_residual = name.endswith(("attention_out", "mlp_out"))
-                nn.init.normal_(module.weight, std=residual_std if is_residual else _INIT_STD)
-            if isinstance(module, nn.Linear) and module.bias is not None:
-                nn.init.zeros_(module.bias)
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        """Return the cross-entropy in nats per byte."""
+        loss = self._loss(batch)
+        self.log("train_loss", loss)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """Log the cross-entropy in nats per byte."""
+        self.log("val_loss", self._loss(batch), batch_size=len(batch[0]))
+
+    def configure_optimizers(self) -> Any:
+        """Return AdamW with the schedule."""
+        optimizer = torch.optim.AdamW(
+            self.parameters(), lr=self.learning_rate, betas=(0.9, 0.95), weight_decay=0.1
+        )
+        warmup = max(1, round(0.05 * self.steps))
+        scheduler = torch.optim.lr_scheduler.LambdaLR(
+            optimizer,
+            lambda step: min(
+                (step + 1) / warmup, max(0.0, (self.steps - step) / max(1, self.steps - warmup))
+            ),
+        )
+        return [optimizer], [{"scheduler": scheduler, "interval": "step"}]
+
+    def _loss(self, batch: Batch) -> Tensor:
+        tokens, targets = batch
+        return F.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
 
 
-class _Block(nn.Module):
-    """Causal self-attention and a GELU MLP, each behind a layer norm and a residual sum.
+def demo_audit(recipe: Recipe) -> tuple[MakeRun, dict[str, Any]]:
+    """Return ``make_run`` and ``source`` for :func:`hybrid_predict.audit.audit`."""
+    train, validation = stdlib_text()
 
-    Args:
-        config: Shape of the model.
-    """
+    def make_run(arm: AuditArm) -> Any:
+        steps = arm.scaled(recipe.steps)
+        trainer = arm.trainer(
+            max_steps=recipe.steps,
+            gradient_clip_val=1.0,
+            accelerator="cpu",
+            devices=1,
+            log_every_n_steps=max(1, min(50, steps // 10)),
+            val_check_interval=max(1, steps // 4),
+            check_val_every_n_epoch=None,
+        )
+        model = ByteGPT(steps, recipe.learning_rate)
+        return trainer, model, StdlibWindows(train, validation, arm.seed, recipe.validation_windows)
 
-    def __init__(self, config: ByteGPTConfig) -> None:
-        super().__init__()
-        self.heads = config.heads
-        self.attention_norm = nn.LayerNorm(config.width)
-        self.qkv = nn.Linear(config.width, 3 * config.width)
-        self.attention_out = nn.Linear(config.width, config.width)
-        self.mlp_norm = nn.LayerNorm(config.width)
-        self.mlp_in = nn.Linear(config.width, 4 * config.width)
-        self.mlp_out = nn.Linear(4 * config.width, config.width)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Applies the block.
-
-        Args:
-            x: Residual stream of shape [B, T, width].
-
-        Returns:
-            Updated residual stream of shape [B, T, width].
-        """
-        x = x + self._attend(self.attention_norm(x))
-        x = x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
-        return x
-
-    def _attend(self, x: torch.Tensor) -> torch.Tensor:
-        """Lets every position attend to itself and to those before it.
-
-        Args:
-            x: Normalised residual stream of shape [B, T, width].
-
-        Returns:
-            Attention output of shape [B, T, width].
-        """
-        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
-        query, key, value = qkv.unbind(dim=2)
-        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        output: torch.Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
-        return output
+    digest = hashlib.sha256(train.numpy().tobytes() + validation.numpy().tobytes()).hexdigest()
+    text = {"sha256": digest, "train_bytes": len(train), "validation_bytes": len(validation)}
+    return make_run, {"recipe": asdict(recipe), "text": text}

@@ -1,198 +1,125 @@
-"""Byte-level text task: the source text of Python's own standard library.
-
-The text ships with every full Python installation, so nothing is downloaded. It differs a little
-between Python versions; `StdlibText.sha256` identifies the bytes that a result was measured on.
-"""
+"""The source text of Python's standard library, as training and validation data."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sysconfig
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
+import lightning.pytorch as pl
 import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
 
 from hybrid_predict.errors import ConfigError
 
-# Installed packages, tests and tools, which differ between distributions of the same Python.
-_OPTIONAL_FOLDERS = "site-packages dist-packages test tests idlelib lib2to3 ensurepip turtledemo"
-# Generated tables: they are easy to predict and would dominate the loss.
-_TABLE_FOLDERS = "encodings pydoc_data"
-_EXCLUDED_FOLDERS = {"__pycache__", *_OPTIONAL_FOLDERS.split(), *_TABLE_FOLDERS.split()}
-# The build's own settings, which differ between machines.
-_BUILD_PREFIXES = ("config-", "_sysconfigdata")
+Batch = tuple[Tensor, Tensor]
+"""Windows of bytes and the bytes that follow them, both int64 of shape [batch, context]."""
 
-_VALIDATION_EVERY = 10
-_MIN_BYTES = 1_000_000
+_LEFT_OUT = {
+    *("__pycache__", "site-packages", "dist-packages"),
+    *("test", "tests", "idlelib", "lib2to3", "ensurepip", "turtledemo"),  # not in every Python
+    *("encodings", "pydoc_data"),  # generated tables, which are too easy to predict
+}
+_BUILD_PREFIXES = ("config-", "_sysconfigdata")  # settings of the build, which differ by machine
 
-
-@dataclass(frozen=True)
-class StdlibText:
-    """Source text of the standard library, split by file into training and validation bytes.
-
-    Attributes:
-        train: Training bytes, uint8 of shape [num_train_bytes].
-        val: Validation bytes, uint8 of shape [num_val_bytes], from other files than `train`.
-        sha256: Hex digest over the training bytes followed by the validation bytes.
-        num_files: Number of files used.
-        num_skipped: Number of files that could not be read.
-    """
-
-    train: torch.Tensor
-    val: torch.Tensor
-    sha256: str
-    num_files: int
-    num_skipped: int = 0
+_MOST_BYTES, _FEWEST_BYTES = 12_000_000, 1_000_000
 
 
-def load_stdlib_text(max_bytes: int = 12_000_000) -> StdlibText:
-    """Loads the standard library's source text, deterministically for a given Python.
-
-    Args:
-        max_bytes: Upper limit on training and validation bytes together.
+def stdlib_text() -> tuple[Tensor, Tensor]:
+    """Read the standard library's source text; every Python has it, so nothing is downloaded.
 
     Returns:
-        The text: files in path order until the limit, every tenth of them for validation.
+        Training and validation bytes, uint8 of shape [bytes]. Every tenth file is for validation.
 
     Raises:
-        ConfigError: `max_bytes` is too small, or too little source text is installed.
+        ConfigError: If too little source text is installed.
     """
-    if max_bytes < _MIN_BYTES:
-        raise ConfigError(
-            argument="max_bytes",
-            expected=f"at least {_MIN_BYTES}",
-            got=max_bytes,
-            remedy="Leave max_bytes at its default.",
-        )
     root = Path(sysconfig.get_path("stdlib"))
-    text = read_source(root, _source_files(root), max_bytes)
-    total = text.train.numel() + text.val.numel()
-    if total < _MIN_BYTES:
-        raise ConfigError(
-            argument="standard library source text",
-            expected=f"at least {_MIN_BYTES} bytes of .py files under {root}",
-            got=f"{total} bytes in {text.num_files} files ({text.num_skipped} unreadable)",
-            remedy="Use a Python installation that ships its standard library as .py files.",
-        )
-    return text
-
-
-def read_source(root: Path, paths: Iterable[Path], max_bytes: int) -> StdlibText:
-    """Reads files in path order until there are enough bytes, every tenth file for validation.
-
-    Args:
-        root: Folder that the order is relative to.
-        paths: Files below it, in any order.
-        max_bytes: Upper limit on training and validation bytes together.
-
-    Returns:
-        The text; files that could not be read are counted and left out.
-    """
-    train, val = bytearray(), bytearray()
-    num_files = num_skipped = 0
-    for path in sorted(paths, key=lambda path: path.relative_to(root).as_posix()):
-        if len(train) + len(val) >= max_bytes:
+    parts, count = (bytearray(), bytearray()), 0
+    for path in sorted(_files(root), key=lambda path: path.relative_to(root).as_posix()):
+        if not (room := _MOST_BYTES - sum(map(len, parts))):
             break
         try:
-            content = path.read_bytes()
+            content = path.read_bytes()[:room]
         except OSError:
-            num_skipped += 1
             continue
-        part = val if num_files % _VALIDATION_EVERY == _VALIDATION_EVERY - 1 else train
-        part += content[: max_bytes - len(train) - len(val)]
-        num_files += 1
-    digest = hashlib.sha256(train)
-    digest.update(val)
-    return StdlibText(
-        train=_as_tensor(train),
-        val=_as_tensor(val),
-        sha256=digest.hexdigest(),
-        num_files=num_files,
-        num_skipped=num_skipped,
-    )
+        parts[count % 10 == 9].extend(content)
+        count += 1
+    if sum(map(len, parts)) < _FEWEST_BYTES:
+        raise ConfigError(
+            "standard library source text",
+            f"at least {_FEWEST_BYTES} bytes of .py files under {root}",
+            f"{sum(map(len, parts))} bytes in {count} files",
+            "Use a Python installation that has its standard library as .py files.",
+        )
+    train, validation = (torch.frombuffer(part, dtype=torch.uint8) for part in parts)
+    return train, validation
 
 
-def _as_tensor(data: bytearray) -> torch.Tensor:
-    return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-
-
-def sample_batch(
-    data: torch.Tensor, batch_size: int, context: int, generator: torch.Generator | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draws random windows with their next bytes as targets.
-
-    Args:
-        data: Bytes to draw from, uint8 of shape [num_bytes].
-        batch_size: Number of windows, B.
-        context: Bytes in each window, T.
-        generator: Source of randomness on the data's device; the global one if None.
-
-    Returns:
-        Inputs and targets, both int64 of shape [B, T], on the data's device.
-    """
-    starts = torch.randint(
-        data.numel() - context, (batch_size,), generator=generator, device=data.device
-    )
-    return _windows(data, starts, context)
-
-
-def validation_batches(
-    data: torch.Tensor, batch_size: int, context: int, num_batches: int
-) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Cuts a fixed set of evenly spaced windows, the same on every call.
-
-    Args:
-        data: Bytes to cut from, uint8 of shape [num_bytes].
-        batch_size: Number of windows in a batch, B.
-        context: Bytes in each window, T.
-        num_batches: Number of batches.
-
-    Returns:
-        Pairs of inputs and targets, both int64 of shape [B, T].
-    """
-    count = batch_size * num_batches
-    starts = (
-        torch.arange(count, device=data.device) * (data.numel() - context - 1) // max(count - 1, 1)
-    )
-    return [_windows(data, part, context) for part in starts.view(num_batches, batch_size)]
-
-
-def _source_files(root: Path) -> Iterator[Path]:
-    """Yields the standard library's Python files, in no particular order.
-
-    Args:
-        root: Folder of the standard library.
-
-    Yields:
-        Paths of the files that belong to the task.
-    """
+def _files(root: Path) -> Iterator[Path]:
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [
             name
             for name in subfolders
-            if name not in _EXCLUDED_FOLDERS and not name.startswith(_BUILD_PREFIXES)
+            if name not in _LEFT_OUT and not name.startswith(_BUILD_PREFIXES)
         ]
         for name in names:
             if name.endswith(".py") and not name.startswith(_BUILD_PREFIXES):
                 yield Path(folder, name)
 
 
-def _windows(
-    data: torch.Tensor, starts: torch.Tensor, context: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gathers windows and the bytes that follow each position.
+class _RandomWindows(IterableDataset[Batch]):
+    """An endless stream of batches of random windows, the same for the same seed."""
+
+    def __init__(self, text: Tensor, batch_size: int, context: int, seed: int) -> None:
+        self.text, self.batch_size, self.context, self.seed = text, batch_size, context, seed
+
+    def __iter__(self) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(self.seed)
+        last = len(self.text) - self.context
+        while True:
+            starts = torch.randint(last, (self.batch_size,), generator=generator)
+            yield _windows(self.text, starts, self.context)
+
+
+class StdlibWindows(pl.LightningDataModule):
+    """Random windows for training, and evenly spaced ones for validation.
 
     Args:
-        data: Bytes, uint8 of shape [num_bytes].
-        starts: First position of each window, int64 of shape [B].
-        context: Bytes in each window, T.
-
-    Returns:
-        Inputs and targets, both int64 of shape [B, T].
+        train: Training bytes.
+        validation: Validation bytes.
+        seed: Seed of the random windows.
+        validation_windows: Number of windows of a validation.
+        batch_size: Windows in a batch.
+        context: Bytes in a window.
     """
-    within = torch.arange(context + 1, device=data.device)
-    windows = data[starts[:, None] + within].long()
+
+    def __init__(
+        self,
+        train: Tensor,
+        validation: Tensor,
+        seed: int,
+        validation_windows: int,
+        batch_size: int = 32,
+        context: int = 64,
+    ) -> None:
+        super().__init__()
+        self.train = _RandomWindows(train, batch_size, context, seed)
+        count = validation_windows // batch_size * batch_size
+        starts = torch.arange(count) * (len(validation) - context - 1) // max(count - 1, 1)
+        self.batches = [_windows(validation, part, context) for part in starts.view(-1, batch_size)]
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Return the endless stream."""
+        return DataLoader(self.train, batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Return the fixed batches."""
+        return DataLoader(self.batches, batch_size=None)  # type: ignore[arg-type]
+
+
+def _windows(text: Tensor, starts: Tensor, context: int) -> Batch:
+    windows = text[starts[:, None] + torch.arange(context + 1)].long()
     return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

@@ -16,7 +16,7 @@ from hybrid_predict.demo.byte_gpt import ByteGPT, ByteGPTConfig
 from hybrid_predict.demo.schedule import linear_schedule
 from hybrid_predict.demo.text import StdlibText, sample_batch, validation_batches
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.model.kinds import hidden_and_rest
+from hybrid_predict.torch.kinds import hidden_and_rest
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl

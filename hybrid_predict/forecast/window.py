@@ -4,44 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybrid_predict.accounts.saved import check_count, damaged
-from hybrid_predict.model.deltas import WeightDelta
-from hybrid_predict.tensors.torch import widest
+from hybrid_predict.rules.skill import DRIFT, SAMPLE, Pooled, pool
+from hybrid_predict.saved import check_count, damaged
+from hybrid_predict.torch import ranks, shards
+from hybrid_predict.torch.deltas import WeightDelta
+from hybrid_predict.torch.lists import Counts, widest
 
-SAMPLE = 65_536
-"""Largest number of entries of a tensor that are compared; they stay the same during a run."""
-
-SHORTEST = 20
-"""Smallest number of displacements in a window."""
-
-DRIFT = 0.95
-"""Decay of the drift that is the unit of a forecast's length."""
-
-_MOVED, _FORECAST, _FITTED = range(3)
-
-
-def window_length(momentum: float) -> int:
-    r"""Return K, the number of displacements in a window.
-
-    .. math:: K = \max (20, \lceil 2 / (1 - \beta_1) \rceil)
-
-    Args:
-        momentum: :math:`\beta_1` of the optimizer, in [0, 1).
-    """
-    return max(SHORTEST, math.ceil(2 / (1 - momentum) - 1e-9))
+_MOVED, _FORECAST = 0, 1
 
 
 @final
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     r"""Inner products measured over one closed window, per tensor.
 
     Args:
@@ -49,8 +29,8 @@ class Reading:
         owner: Number of their optimizer.
         names: Names of the T tensors.
         steps: Number of displacements in the window.
-        gram: Inner products of summed displacement, forecast and fitted directions, in this order,
-            shape (T, 2 + J, 2 + J), per unit of the learning rate.
+        gram: Inner products of summed displacement, forecast and, if a length is fitted, its
+            direction, in this order, shape (T, 2 or 3, 2 or 3), per unit of the learning rate.
         chance: Variance of the product of forecast and displacement for random signs of its
             entries, shape (T,).
         drift: Squared lengths of the drift, shape (T,).
@@ -69,56 +49,34 @@ class Reading:
         """Squared length of the forecast over all tensors."""
         return float(self.gram[:, _FORECAST, _FORECAST].sum())
 
-    @property
-    def finite(self) -> bool:
-        """Whether all inner products are finite."""
-        return bool(np.isfinite(self.gram).all())
-
-    @property
-    def directions(self) -> NDArray[np.float64]:
-        """Gram matrices of the fitted directions, shape (T, J, J)."""
-        return self.gram[:, _FITTED:, _FITTED:]
-
-    @property
-    def targets(self) -> NDArray[np.float64]:
-        """Inner products of the fitted directions with the mean displacement, shape (T, J)."""
-        return self.gram[:, _MOVED, _FITTED:] / self.steps
+    def pooled(self, following: float) -> Pooled:
+        """Sum over all tensors; ``following`` is the squared length of the next forecast."""
+        numbers = pool(self.gram, self.chance, self.drift, self.steps, following)
+        return Pooled(*map(float, numbers))
 
     def packed(self) -> tuple[list[Any], list[float]]:
         """Return the tag and the numbers from which :func:`reading` makes an equal reading."""
-        fitted, rows = self.gram.shape[1] - _FITTED, self.gram.reshape(len(self.names), -1)
+        rows = self.gram.reshape(len(self.names), -1)
         rows = np.concatenate([rows, self.chance[:, None], self.drift[:, None]], 1)
-        tag = [self.kind, self.owner, list(self.names), self.steps, fitted]
+        tag = [self.kind, self.owner, list(self.names), self.steps, self.gram.shape[1]]
         return tag, rows.flatten().tolist()
-
-    def pooled(self) -> NDArray[np.float64]:
-        """Sum over all tensors, of displacements as a mean over the window.
-
-        Returns:
-            Product of forecast and displacement, squares of displacement, forecast and drift, and
-            the variance of the product for random signs, shape (5,).
-        """
-        total, steps = self.gram.sum(0), self.steps
-        dot, moved = total[_MOVED, _FORECAST] / steps, total[_MOVED, _MOVED] / steps**2
-        chance = self.chance.sum() / steps**2
-        return np.array([dot, moved, self.square, self.drift.sum(), chance])
 
 
 def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
     """Make a reading from the numbers that :meth:`Window.close` measured.
 
     Args:
-        tag: Kind, owner, names, number of displacements and number J of fitted directions.
+        tag: Kind, owner, names, number of displacements, and number of rows of a Gram matrix.
         values: The flat numbers.
 
     Raises:
         CheckpointError: If the numbers do not fit the tag.
     """
-    kind, owner, names, steps, fitted = tag
+    kind, owner, names, steps, size = tag
     if not all(isinstance(name, str) for name in (kind, *names)):
         raise damaged("names of tensors", [kind, *names])
     check_count("steps of a window", steps, 1)
-    size = _FITTED + check_count("fitted directions", fitted)
+    check_count("rows of a Gram matrix", size, 2)
     numbers = np.asarray(values, dtype=np.float64)
     expected = len(names) * (size * size + 2)
     if numbers.size != expected:
@@ -137,9 +95,9 @@ class Window:
     next one opens. The first one opens after half as many: before that the drift averages too few
     displacements to be foreseen from, and would say little of the later ones.
 
-    The host does not wait for the device. Memory per tensor: 3 + J arrays of at most ``SAMPLE``
-    numbers, for drift, displacement, forecast and the J fitted directions; of 64 bits beside
-    weights of 64 bits, else of 32.
+    The host does not wait for the device. Memory per tensor: 3 or 4 arrays of at most ``SAMPLE``
+    numbers, for drift, displacement, forecast and fitted direction; of 64 bits beside weights of 64
+    bits, else of 32.
 
     Args:
         length: Number of displacements in a window, at least 2; the first has half as many.
@@ -148,37 +106,35 @@ class Window:
 
     def __init__(self, length: int, values: Sequence[Tensor]) -> None:
         self.length = length
+        self._sizes = [v.numel() for v in values]
         self._places = [_places(v) for v in values]
-        self._shares = [v.numel() / min(v.numel(), SAMPLE) if v.numel() else 0.0 for v in values]
+        self._shares = [n / min(n, SAMPLE) if n else 0.0 for n in self._sizes]
         self._types = [widest([v]) for v in values]
         self._drift = [torch.zeros_like(x) for x in self._sampled(values)]
         self._moved: list[Tensor] = []
         self._frozen: list[list[Tensor]] = []
         self._squares: list[Tensor] = []
-        self._seen = self.count = 0
-
-    @property
-    def idle(self) -> bool:
-        """Whether no window is open."""
-        return not self._frozen
+        self._seen = self._count = 0
 
     @property
     def due(self) -> bool:
         """Whether a window is to be opened now."""
-        return self.idle and self._seen >= self.length // 2
+        return not self._frozen and self._seen >= self.length // 2
 
     @property
     def held_bytes(self) -> int:
-        """Memory of drift, displacement and forecast, in bytes."""
-        return 3 * sum(x.nbytes for x in self._drift)
+        """Memory of all samples, in bytes."""
+        lists = [self._drift, self._moved, *self._frozen]
+        return sum(x.nbytes for samples in lists for x in samples)
 
-    def open(self, delta: WeightDelta, directions: Sequence[Sequence[Tensor]]) -> None:
+    def open(self, delta: WeightDelta, fitted: Sequence[Tensor]) -> None:
         """Open a window: store a forecast and the fitted directions per unit of learning rate."""
         pairs = zip(self._sampled(delta.directions), delta.factors, strict=True)
-        forecast = [factor * direction for direction, factor in pairs]
-        fitted = [[x.clone() for x in self._sampled(each)] for each in directions]
-        self._frozen, self._squares = [forecast, *fitted], [x.square().sum() for x in self._drift]
-        self._moved, self.count = [torch.zeros_like(x) for x in self._drift], 0
+        self._frozen = [[factor * direction for direction, factor in pairs]]
+        if fitted:
+            self._frozen.append([x.clone() for x in self._sampled(fitted)])
+        self._squares = [x.square().sum() for x in self._drift]
+        self._moved, self._count = [torch.zeros_like(x) for x in self._drift], 0
 
     def add(self, moved: Sequence[Tensor]) -> bool:
         """Add a displacement per unit of the learning rate.
@@ -189,10 +145,10 @@ class Window:
         sampled = self._sampled(moved)
         self._seen += 1
         torch._foreach_lerp_(self._drift, sampled, 1.0 - min(DRIFT, 1.0 - 1.0 / self._seen))
-        if self.idle:
+        if not self._frozen:
             return False
         torch._foreach_add_(self._moved, sampled)
-        self.count += 1
+        self._count += 1
         return self._seen % self.length == 0
 
     def norms(self) -> list[Tensor]:
@@ -200,27 +156,41 @@ class Window:
         norms = zip(torch._foreach_norm(self._drift), self._shares, strict=True)
         return [norm * math.sqrt(share) for norm, share in norms]
 
-    def close(self, roots: Sequence[float] | None) -> Tensor:
-        """Close a full window and return its inner products, for :func:`reading`.
+    def close(self, counts: Counts) -> tuple[int, int, Tensor]:
+        """Close a full window.
 
         Args:
-            roots: Factors from ``shards.norm_factors``, with which every element counts once over
-                the ranks.
+            counts: See `torch.lists`.
 
         Returns:
-            A flat tensor of at least 32 bits.
+            Number of displacements, number of rows of a Gram matrix, and the flat inner products
+            for :func:`reading`, of at least 32 bits.
         """
         rows, device = [], self._moved[0].device
-        columns = zip(self._shares, roots or [1.0] * len(self._shares), self._squares,
+        columns = zip(self._shares, counts or [1.0] * len(self._shares), self._squares,
                       self._moved, *self._frozen, strict=True)  # fmt: skip
-        for share, root, drift, *sampled in columns:
+        for share, count, drift, *sampled in columns:
             each = torch.stack(sampled)
-            gram = (each @ each.T).flatten() * (share * root**2)
-            chance = (each[_MOVED] * each[_FORECAST]).square().sum() * (share * root) ** 2
-            others = torch.stack([chance, drift * (share * root**2)])
+            gram = (each @ each.T).flatten() * (share * count**2)
+            chance = (each[_MOVED] * each[_FORECAST]).square().sum() * (share * count) ** 2
+            others = torch.stack([chance, drift * (share * count**2)])
             rows.append(torch.cat([gram, others]).to(device))
+        size = 1 + len(self._frozen)
         self._moved, self._frozen, self._squares = [], [], []
-        return torch.cat(rows)
+        return self._count, size, torch.cat(rows)
+
+    def inherit(self, other: Window, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy the drift of tensors that another window has.
+
+        Args:
+            other: The other window; nothing is changed if its tensors are sharded differently.
+            pairs: Positions of each tensor here and there.
+        """
+        fitting = [(k, at) for k, at in pairs if self._sizes[k] == other._sizes[at]]
+        for k, at in fitting:
+            self._drift[k].copy_(other._drift[at])
+        if fitting:
+            self._seen = max(self._seen, other._seen)
 
     def _sampled(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         flat = [t.detach().reshape(-1) for t in tensors]
@@ -231,8 +201,9 @@ class Window:
         """Return the samples of this rank."""
         return {
             "length": self.length,
+            "sizes": list(self._sizes),
             "seen": self._seen,
-            "count": self.count,
+            "count": self._count,
             "drift": self._drift,
             "moved": self._moved,
             "frozen": self._frozen,
@@ -244,8 +215,11 @@ class Window:
         shapes = [x.shape for x in self._drift]
         lists = [state["drift"], *state["frozen"], *([state["moved"]] if state["frozen"] else [])]
         squares = [x.shape for x in state["squares"]] if state["frozen"] else []
-        whole = all(shape == () for shape in squares)
-        return whole and all([x.shape for x in found] == shapes for found in lists)
+        return (
+            list(state["sizes"]) == self._sizes
+            and all(shape == () for shape in squares)
+            and all([x.shape for x in samples] == shapes for samples in lists)
+        )
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a state of :meth:`state_dict`.
@@ -255,20 +229,34 @@ class Window:
         """
         if not self.fits(state):
             raise damaged("samples of these tensors", "others")
-        like = self._drift
 
-        def own(found: Sequence[Tensor]) -> list[Tensor]:
-            return [x.to(y).clone() for x, y in zip(found, like, strict=True)]
+        def own(samples: Sequence[Tensor]) -> list[Tensor]:
+            return [x.to(y).clone() for x, y in zip(samples, self._drift, strict=True)]
 
         self.length = check_count("length", state["length"], 1)
-        self._seen, self.count = (
-            check_count("seen", state["seen"]),
-            check_count("count", state["count"]),
-        )
+        self._seen = check_count("seen", state["seen"])
+        self._count = check_count("count", state["count"])
         self._drift, self._frozen = own(state["drift"]), [own(x) for x in state["frozen"]]
         is_open = bool(state["frozen"])
         self._moved = own(state["moved"]) if is_open else []
         self._squares = own(state["squares"]) if is_open else []
+
+    def load_of(self, windows: Sequence[dict[str, Any]], tensors: Sequence[Tensor]) -> None:
+        """Load this rank's window; start an empty one if tensors are sharded differently now.
+
+        Args:
+            windows: The saved windows of all ranks.
+            tensors: The parameters.
+
+        Raises:
+            CheckpointError: If an array is missing or has another shape.
+        """
+        split = len(windows) > 1 or any(map(shards.is_sharded, tensors))
+        alike = len(windows) == ranks.size() if split else True
+        saved = windows[ranks.rank() if alike and len(windows) > 1 else 0]
+        if split and not all(ranks.gather(alike and self.fits(saved))):
+            saved = Window(self.length, list(map(shards.local, tensors))).state_dict()
+        self.load_state_dict(saved)
 
 
 def _places(value: Tensor) -> Tensor | None:

@@ -11,15 +11,10 @@ from hybrid_predict.functional.kernels import norm, wide, wide_dtype
 from hybrid_predict.functional.plan import Plan
 from hybrid_predict.functional.state import Correction, Group
 from hybrid_predict.rules.length import longest_update, magnification, stretch
-from hybrid_predict.rules.numbers import array_library, select
+from hybrid_predict.rules.numbers import ROUNDING, array_library, select
 from hybrid_predict.rules.polynomials import ROW_MEMORY
+from hybrid_predict.rules.verdict import AVERAGE
 from hybrid_predict.updates.whitened import COVARIANCE_DECAY, EARLY, ROOTS_EVERY, SEEN_EVERY
-
-AVERAGE = 0.95
-"""Decay of averaged gradients if no update asks for another."""
-
-ROUNDING = 2.0**-22
-"""Largest relative difference between weights that decayed and those that should have."""
 
 
 @final

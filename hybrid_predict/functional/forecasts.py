@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hybrid_predict.forecast.drift import START
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
-from hybrid_predict.forecast.predictors.fitted import START
 from hybrid_predict.functional import kernels
 from hybrid_predict.functional.kernels import wide, wide_dtype
 from hybrid_predict.functional.state import History

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from hybrid_predict.accounts.ledger import percent
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import corrections, forecasts
@@ -15,6 +14,7 @@ from hybrid_predict.functional.arrays import check_arrays
 from hybrid_predict.functional.kernels import wide_dtype, zeros
 from hybrid_predict.functional.plan import Plan, chosen_block, count_trained, operations, plans
 from hybrid_predict.functional.state import Clock, Group, HybridState
+from hybrid_predict.ledger import percent
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess, tried
 from hybrid_predict.rules.gate import TOO_EXPENSIVE, TOO_FEW, too_few
 from hybrid_predict.rules.limits import first_limits

@@ -13,9 +13,8 @@ from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor, make_predictor
 from hybrid_predict.rules.budget import as_matrix, budget, flatten_operations, largest_block, weak
 from hybrid_predict.rules.gate import Part
-from hybrid_predict.rules.polynomials import ROOT_PRODUCTS
 from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate, make_update
-from hybrid_predict.updates.whitened import ROOTS_EVERY, SEEN_EVERY
+from hybrid_predict.updates.whitened import covariance_operations
 
 _ENGINE = "Use HybridEngine for others."
 
@@ -47,17 +46,13 @@ class Plan(NamedTuple):
         own = self.update.longest
         return own if self.block is None else min(own, self.block // 2)
 
-    def operations(self) -> float:
-        """Return the operations that correcting adds to a full step."""
+    def operations(self, block: int | None) -> int:
+        """Return the operations that correcting adds to a full step, by the block of rows."""
         if self.update is None:
             return 0
-        matrices, iterations = self.shapes.values(), self.update.iterations
-        total: float = flatten_operations(matrices, iterations, self.block, gram=False)
-        for rows, columns in matrices:
-            for side in (each for each in (rows, columns) if each <= self.longest):
-                total += 2 * side * rows * columns * (1 + 1 / SEEN_EVERY)
-                total += 2 * ROOT_PRODUCTS * side**3 / ROOTS_EVERY
-        return total
+        shapes, longest = list(self.shapes.values()), self._replace(block=block).longest
+        products = flatten_operations(shapes, self.update.iterations, block, gram=False)
+        return products + covariance_operations(shapes, longest)
 
     def part(self, ready: Any) -> Part:
         """Return a predicted group as the gate sees it; its size is a float, as JAX has 32 bits."""
@@ -142,7 +137,7 @@ def plans(
 
 def operations(groups: Mapping[str, Plan], block: int | None) -> int:
     """Return the operations that correcting adds to a full step, by the block of rows."""
-    return round(sum(plan._replace(block=block).operations() for plan in groups.values()))
+    return sum(plan.operations(block) for plan in groups.values())
 
 
 def chosen_block(groups: Mapping[str, Plan]) -> int | None:

@@ -13,9 +13,9 @@ from time import monotonic, time
 from typing import Any
 from uuid import uuid4
 
-from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.engine.overview import Overview
-from hybrid_predict.engine.record import StepRecord
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.overview import Overview
+from hybrid_predict.record import StepRecord
 from hybrid_predict.report.log_lines import SCHEMA
 from hybrid_predict.report.run_log import NAME, RunLog, told
 from hybrid_predict.runs.runtime import environment, finite

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from hybrid_predict.accounts.ledger import duration, percent, why_unpredicted
+from hybrid_predict.ledger import duration, percent, why_unpredicted
 from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_figures import loss_figure, skill_figure, spent_figure
 from hybrid_predict.report.run_log import RunLog

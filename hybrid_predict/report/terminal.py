@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from textwrap import wrap
 
-from hybrid_predict.accounts.ledger import SavingsLedger, duration, percent
+from hybrid_predict.ledger import SavingsLedger, duration, percent
 from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.stop_request import is_asked

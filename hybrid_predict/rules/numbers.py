@@ -9,6 +9,9 @@ import numpy as np
 
 Tree = TypeVar("Tree")
 
+ROUNDING = 2.0**-22
+"""Largest relative difference between weights that decayed and those that should have."""
+
 
 @final
 class _Plain:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.tensors import AbstractBackend, ArrayBackend, TorchBackend
-from hybrid_predict.testing.arguments import expect
+from hybrid_predict.testing.contract import expect
 
 NDFloat = NDArray[Any]
 Shapes = Sequence[tuple[int, ...]]

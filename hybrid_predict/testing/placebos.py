@@ -13,17 +13,17 @@ from torch import Tensor, nn
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.forecast.predictors import AbstractPredictor, MomentumPredictor, PredictorState
-from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.tensors import AbstractBackend, upcast
-from hybrid_predict.testing.arguments import expect
+from hybrid_predict.testing.contract import expect
+from hybrid_predict.torch.deltas import WeightDelta
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Redirected(AbstractPredictor):
-    """A predictor with the lengths of another one, but other directions. Torch tensors only.
+class _Wrapped(AbstractPredictor):
+    """A predictor with the forecasts of another one, which subclasses change. Torch tensors only.
 
     Args:
-        inner: The predictor that determines the lengths and has the history.
+        inner: The predictor that makes the forecasts and has the history.
         gated: Whether predicted steps need skill.
     """
 
@@ -42,10 +42,14 @@ class _Redirected(AbstractPredictor):
         """Add one displacement to the history of ``inner``."""
         self.inner.observe(state, displacement, backend)
 
+    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
+        """Return the forecast of ``inner``."""
+        return self.inner.forecast(state, rates)
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RandomForecast(_Redirected):
+class RandomForecast(_Wrapped):
     r"""Forecasts with the length of another predictor, in a random direction per tensor.
 
     .. math:: \hat d = \|d\| \, \frac{r}{\|r\|}, \qquad r \sim \mathcal N(0, I)
@@ -54,8 +58,6 @@ class RandomForecast(_Redirected):
     displacements, so a resumed run makes the same forecasts.
 
     Args:
-        inner: The predictor that determines the lengths and has the history.
-        gated: Whether predicted steps need skill.
         seed: Seed of the random directions, at least 0.
         hold: Number of displacements for which a direction lasts, at least 1.
 
@@ -87,13 +89,8 @@ class RandomForecast(_Redirected):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class NegatedForecast(_Redirected):
-    r"""Forecasts the opposite of another predictor, :math:`-d` instead of d.
-
-    Args:
-        inner: The predictor that makes the forecasts and has the history.
-        gated: Whether predicted steps need skill.
-    """
+class NegatedForecast(_Wrapped):
+    r"""Forecasts the opposite of another predictor, :math:`-d` instead of d."""
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
         """Return the negated forecast of ``inner``."""
@@ -102,34 +99,28 @@ class NegatedForecast(_Redirected):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class ShuffledForecast(_Redirected):
+class ShuffledForecast(_Wrapped):
     r"""Forecasts each tensor's length with the direction of the next tensor.
 
     .. math:: \hat d_k = \|d_k\| \, \frac{R(d_{k+1})}{\|R(d_{k+1})\|}
 
     with R the entries of a tensor, from its middle on, in the shape of another tensor.
-
-    Args:
-        inner: The predictor that makes the forecasts and has the history.
-        gated: Whether predicted steps need skill.
     """
 
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
         """Return the forecast of ``inner`` with each tensor's direction taken from the next one."""
         delta = self.inner.forecast(state, rates)
-        own = delta.directions
-        moved = tuple(_read_as(d, own[(k + 1) % len(own)]) for k, d in enumerate(own))
+        others = (*delta.directions[1:], *delta.directions[:1])
+        moved = tuple(map(_read_as, delta.directions, others))
         return WeightDelta(delta.names, moved, delta.factors)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class StaleForecast(_Redirected):
+class StaleForecast(_Wrapped):
     """Forecasts what another predictor forecast early in the run.
 
     Args:
-        inner: The predictor that makes the forecasts and has the history.
-        gated: Whether predicted steps need skill.
         until: Number of displacements that ``inner`` observes, at least 1.
     """
 
@@ -144,12 +135,8 @@ class StaleForecast(_Redirected):
         else:
             state.count += 1
 
-    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """Return the forecast of ``inner`` after its last displacement."""
-        return self.inner.forecast(state, rates)
 
-
-PLACEBOS: dict[str, type[_Redirected]] = {
+PLACEBOS: dict[str, type[_Wrapped]] = {
     "random": RandomForecast,
     "negated": NegatedForecast,
     "shuffled": ShuffledForecast,
@@ -158,7 +145,7 @@ PLACEBOS: dict[str, type[_Redirected]] = {
 
 
 FEWEST = 100
-"""Steps in which skill can be told from none: several windows of 20 full steps."""
+"""Fewest steps that show skill: several windows of 20 full steps."""
 
 
 def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
@@ -186,14 +173,13 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < FEWEST:
         raise ConfigError("steps", f"an integer, at least {FEWEST}", steps, "Skill needs windows.")
     name = type(predictor).__name__
-    fresh = _trained(_Fresh(inner=predictor, gated=False), steps)
+    fresh = _trained(_Wrapped(inner=predictor, gated=False), steps)
     if not fresh.lower > 0:
         promise = "skill of its own, which placebos do not have: a lower bound above 0"
         raise ContractError(name, promise, fresh.lower)
     for placebo, make in PLACEBOS.items():
-        made = _trained(make(inner=predictor), steps).made
-        if made:
-            raise ContractError(name, f"no predicted step by its {placebo} placebo", made)
+        if count := _trained(make(inner=predictor), steps).predicted_steps:
+            raise ContractError(name, f"no predicted step by its {placebo} placebo", count)
         bound = _trained(make(inner=predictor, gated=False), steps).highest
         if bound > 0:
             promise = f"a lower bound of skill of its {placebo} placebo that is never above 0"
@@ -205,24 +191,16 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
 
 
 @final
-class _Fresh(_Redirected):
-    """Returns the forecasts of ``inner`` unchanged."""
-
-    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        return self.inner.forecast(state, rates)
-
-
-@final
-class _Run(NamedTuple):
+class _Skill(NamedTuple):
     """Predicted steps of a run, its last skill, and the last and highest lower bound of skill."""
 
-    made: int
+    predicted_steps: int
     skill: float
     lower: float
     highest: float
 
 
-def _trained(predictor: AbstractPredictor, steps: int) -> _Run:
+def _trained(predictor: AbstractPredictor, steps: int) -> _Skill:
     """Train on noisy targets."""
     # Imported late, because the engine needs seconds to import.
     from hybrid_predict.engine import HybridEngine
@@ -247,7 +225,7 @@ def _trained(predictor: AbstractPredictor, steps: int) -> _Run:
             lower = engine.ledger.skills.get("hidden", {"lower": -1.0})["lower"]
             highest = max(highest, lower)
         engine.detach()
-    return _Run(engine.ledger.predicted_steps, engine.ledger.skill or 0.0, lower, highest)
+    return _Skill(engine.ledger.predicted_steps, engine.ledger.skill or 0.0, lower, highest)
 
 
 def _read_as(direction: Tensor, other: Tensor) -> Tensor:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
 import numpy as np
 
 from hybrid_predict.errors import ContractError
-from hybrid_predict.testing.arguments import expect
 from hybrid_predict.testing.backends import TORCH, BackendUnderTest
+from hybrid_predict.testing.contract import check_frozen, expect, saved_and_loaded
 from hybrid_predict.testing.predictors import NDFloat, same, steps
-from hybrid_predict.testing.saving import saved_and_loaded
 from hybrid_predict.updates import AbstractUpdate
 
 SHAPES: dict[str, tuple[int, ...]] = {
@@ -29,12 +27,7 @@ _ROUNDING = {"float32": 1e-4, "bfloat16": 1e-2}
 
 @final
 class Correction:
-    """An update with its state and averaged gradients, with NumPy arrays as input and output.
-
-    Args:
-        update: The update.
-        case: The backend of its arrays.
-    """
+    """An update with its state and averaged gradients, with NumPy arrays as input and output."""
 
     def __init__(self, update: AbstractUpdate, case: BackendUnderTest = TORCH) -> None:
         self.update, self.case = update, case
@@ -68,13 +61,13 @@ class Correction:
         for k, value in zip(chosen, average, strict=True):
             self.average[k] = value
         kept = [[self.case.dump(x).copy() for x in xs] for xs in (average, new)]
-        found = self.update.direction(self.state, list(chosen), average, new, cosines, backend)
+        directions = self.update.direction(self.state, list(chosen), average, new, cosines, backend)
         name = type(self.update).__name__
-        if len(found) != len(new):
-            raise ContractError(name, f"{len(new)} directions", len(found))
+        if len(directions) != len(new):
+            raise ContractError(name, f"{len(new)} directions", len(directions))
         if not all(map(same, kept, [[self.case.dump(x) for x in xs] for xs in (average, new)])):
             raise ContractError(name, "a direction() that does not change gradients and averages")
-        return found
+        return directions
 
     def directions(self, gradients: Sequence[NDFloat]) -> list[NDFloat]:
         """Return the directions of all tensors as NumPy arrays."""
@@ -83,8 +76,8 @@ class Correction:
     def lengths(self, own: Sequence[float], members: Sequence[int] | None = None) -> NDFloat:
         """Return the lengths if the optimizer's own updates have the lengths ``own``."""
         chosen = list(range(len(SHAPES)) if members is None else members)
-        found = self.update.lengths(self.state, chosen, self.load(np.asarray(own)))
-        return np.asarray(self.case.dump(found))
+        lengths = self.update.lengths(self.state, chosen, self.load(np.asarray(own)))
+        return np.asarray(self.case.dump(lengths))
 
 
 def check_update(update: AbstractUpdate, case: BackendUnderTest = TORCH) -> None:
@@ -111,9 +104,7 @@ def check_update(update: AbstractUpdate, case: BackendUnderTest = TORCH) -> None
 def plain_value(update: AbstractUpdate, case: BackendUnderTest) -> None:
     """The update is a frozen dataclass: share and decay in [0, 1], bound at least 1 or None."""
     name = type(update).__name__
-    parameters = getattr(type(update), "__dataclass_params__", None)
-    if not dataclasses.is_dataclass(update) or parameters is None or not parameters.frozen:
-        raise ContractError(name, "a frozen dataclass")
+    check_frozen(update)
     if not (0.0 <= update.share <= 1.0 and 0.0 <= update.decay < 1.0):
         raise ContractError(name, "share in [0, 1] and decay in [0, 1)", update)
     if update.bound is not None and not update.bound >= 1.0:
@@ -124,8 +115,8 @@ def downhill(update: AbstractUpdate, case: BackendUnderTest) -> None:
     """Directions have unit length and the tensors' shapes, and the first goes downhill."""
     name, correction = type(update).__name__, Correction(update, case)
     for number, gradients in enumerate(steps(shapes=SHAPES)):
-        found = correction.directions(gradients)
-        for key, direction, gradient in zip(SHAPES, found, gradients, strict=True):
+        directions = correction.directions(gradients)
+        for key, direction, gradient in zip(SHAPES, directions, gradients, strict=True):
             if direction.shape != gradient.shape:
                 raise ContractError(name, f"a direction shaped like {key}", direction.shape)
             length = float(np.linalg.norm(direction))
@@ -147,12 +138,12 @@ def still_where_the_optimizer_is(update: AbstractUpdate, case: BackendUnderTest)
     name, correction = type(update).__name__, Correction(update, case)
     for own in ([0.0] * len(SHAPES), [1.0] * len(SHAPES), [0.0, 1e-6, 2.0, 0.0]):
         correction.step(steps(count=1, shapes=SHAPES)[0])
-        found = correction.lengths(own)
-        if found.shape != (len(SHAPES),):
-            raise ContractError(name, f"lengths of shape ({len(SHAPES)},)", found.shape)
-        if not (np.all(np.isfinite(found)) and np.all(found >= 0)):
-            raise ContractError(name, "finite lengths of at least 0", found.tolist())
-        if np.any(found[np.asarray(own) == 0]):
+        lengths = correction.lengths(own)
+        if lengths.shape != (len(SHAPES),):
+            raise ContractError(name, f"lengths of shape ({len(SHAPES)},)", lengths.shape)
+        if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
+            raise ContractError(name, "finite lengths of at least 0", lengths.tolist())
+        if np.any(lengths[np.asarray(own) == 0]):
             raise ContractError(name, "a length of 0 if the optimizer's update has length 0")
 
 
@@ -165,9 +156,9 @@ def absent_members_keep_their_state(update: AbstractUpdate, case: BackendUnderTe
     arrays = correction.state.arrays
     before = [case.dump(values[1]).copy() for values in arrays.values()]
     correction.step(gradients[1], members=[0, 2, 3])
-    found = correction.lengths([1.0] * 3, members=[0, 2, 3])
-    if found.shape != (3,):
-        raise ContractError(name, "one length for each member", found.shape)
+    lengths = correction.lengths([1.0] * 3, members=[0, 2, 3])
+    if lengths.shape != (3,):
+        raise ContractError(name, "one length for each member", lengths.shape)
     if not same(before, [case.dump(values[1]) for values in arrays.values()]):
         raise ContractError(name, "an unchanged state for a tensor without a gradient")
 

@@ -1,4 +1,7 @@
-"""The corrected updates, one class per file; :data:`UPDATES` lists all of them by name."""
+"""The corrected updates, one class per file; :data:`UPDATES` lists all of them by name.
+
+Their classes can be imported without torch; their methods need it.
+"""
 
 from typing import Any
 

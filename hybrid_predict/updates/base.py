@@ -1,13 +1,14 @@
-"""The interface of a corrected update: a direction and a length."""
+"""The interface of a corrected update: a direction and a length. It imports no torch."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
-from hybrid_predict.tensors import AbstractBackend
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @final
@@ -16,20 +17,17 @@ class UpdateState:
     """The state of a corrected update for one group of tensors, besides the averaged gradients.
 
     Args:
-        arrays: Lists of arrays by name, one array per tensor.
-        numbers: 0-dim arrays by name, equal on all ranks.
-        shapes: Rows and columns of each full tensor, read as a matrix.
-        stretch: Factor per tensor that depends on the shapes alone, shape (K,).
-        parts: ``stretch`` of groups of members that were used before, so that no index is copied to
-            the device in every step.
+        arrays: Lists of tensors by name, one per parameter.
+        numbers: 0-dim tensors by name, equal on all ranks.
+        shapes: Rows and columns of each full tensor, read as a matrix; not saved.
+        constants: Tensors that depend on the shapes and on the members alone; not saved.
         block: Largest number of matrix rows that are treated together; None for all.
     """
 
-    arrays: dict[str, list[Any]] = field(default_factory=dict)
-    numbers: dict[str, Any] = field(default_factory=dict)
+    arrays: dict[str, list[Tensor]] = field(default_factory=dict)
+    numbers: dict[str, Tensor] = field(default_factory=dict)
     shapes: tuple[tuple[int, int], ...] = ()
-    stretch: Any = None
-    parts: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    constants: dict[tuple[int, ...], Tensor] = field(default_factory=dict)
     block: int | None = None
 
 
@@ -45,43 +43,49 @@ class AbstractUpdate(ABC):
     :class:`UpdateState`.
     """
 
-    share: float
+    share: float = 1.0
     r""":math:`\kappa` in [0, 1]; 0 keeps the optimizer's update."""
 
-    bound: float | None
+    bound: float | None = 2.0
     """B, the largest length of a corrected update in lengths of u; None for no bound."""
 
-    decay: float
+    decay: float = 0.95
     """Decay of the averaged gradients, in [0, 1)."""
 
-    @abstractmethod
-    def init(self, like: Sequence[Any], backend: AbstractBackend[Any]) -> UpdateState:
-        """Return the state of tensors shaped like ``like`` before the first full step."""
+    newest: float = 0.0
+    r""":math:`\nu`, the share of the newest gradient if it is orthogonal to the average."""
+
+    def init(self, like: Sequence[Tensor], history: str) -> UpdateState:
+        """Return the state before the first full step; an empty one by default.
+
+        Args:
+            like: The parameters, which may be sharded; their shapes are those of full tensors.
+            history: Type in which averages are stored, ``float32`` or ``bfloat16``.
+        """
+        return UpdateState()
 
     @abstractmethod
     def direction(
         self,
         state: UpdateState,
         members: Sequence[int],
-        average: Sequence[Any],
-        gradients: Sequence[Any],
-        cosines: Any,
-        backend: AbstractBackend[Any],
-    ) -> list[Any]:
-        """Return the directions D: new arrays of unit Euclidean length that go downhill.
+        matrices: list[Tensor],
+        gradients: Sequence[Tensor],
+    ) -> list[Tensor]:
+        r"""Return the directions D: new tensors of unit Euclidean length that go downhill.
 
         Args:
             state: The state, changed in place.
             members: Positions of the K tensors that have a gradient.
-            average: Averaged gradients of these tensors, including the newest gradient.
-            gradients: The newest gradients; they must not be written to.
-            cosines: Cosine of each newest gradient with its average before, shape (K,).
-            backend: Kernels for these arrays.
+            matrices: Averaged gradients :math:`(1 - \nu_t) m + \nu_t g` of these tensors with
+                :math:`\nu_t = \nu (1 + \cos(g, m))`, as full tensors of at least 32 bits; may be
+                overwritten.
+            gradients: The newest gradients g, as full tensors; not to be written to. With sharded
+                parameters an item is gathered when it is read, so every rank has to read the same.
         """
 
-    @abstractmethod
-    def lengths(self, state: UpdateState, members: Sequence[int], own: Any) -> Any:
-        r"""Return the lengths :math:`\ell`, before the bound.
+    def lengths(self, state: UpdateState, members: Sequence[int], own: Tensor) -> Tensor:
+        r"""Return the lengths :math:`\ell` before the bound; those of the optimizer by default.
 
         Args:
             state: The state, changed in place.
@@ -91,19 +95,17 @@ class AbstractUpdate(ABC):
         Returns:
             Lengths of shape (K,), in units of the parameters.
         """
+        return own
 
     def limited(self, block: int) -> str:
         """Return what else blocks of so many rows change, as a clause for the log; or nothing."""
         return ""
 
-    def operations(
-        self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None
-    ) -> int:
+    def operations(self, like: Sequence[Tensor], block: int | None) -> int:
         """Return the operations of :meth:`direction` for full tensors; 0 if not counted.
 
         Args:
-            like: Tensors, as in :meth:`init`.
-            backend: Kernels for these arrays.
+            like: The parameters, as in :meth:`init`.
             block: Largest number of matrix rows that are treated together; None for all. An update
                 without blocks ignores it.
         """

@@ -5,23 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import TYPE_CHECKING, final
 
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.tensors import AbstractBackend
-from hybrid_predict.tensors.base import check_history
-from hybrid_predict.tensors.polynomials import ROOT_PRODUCTS
+from hybrid_predict.rules.budget import as_matrix
+from hybrid_predict.rules.polynomials import ROOT_PRODUCTS
 from hybrid_predict.updates.base import UpdateState
-from hybrid_predict.updates.spectral import SpectralUpdate, check_decay
+from hybrid_predict.updates.spectral import SpectralUpdate
 
-SIDES = ("left", "right")
+if TYPE_CHECKING:
+    from torch import Tensor
 
-_NAMES = (*SIDES, *(f"{side} root" for side in SIDES))
+    from hybrid_predict.torch.matrices import Roots
 
 COVARIANCE_DECAY, SEEN_EVERY, ROOTS_EVERY = 0.95, 5, 10
+"""Decay of covariances per full step; gradients of a matrix from one that updates them to the next,
+and from one computation of their roots to the next (decision 27)."""
 
 EARLY = 3
 """First gradients of a matrix that all count, with new roots after each."""
+
+SIDES = ("left", "right")
 
 
 @final
@@ -45,11 +49,6 @@ class WhitenedUpdate(SpectralUpdate):
 
     Args:
         longest: Longest side that has a covariance, at least 1.
-        covariance_decay: Decay per full step, in [0, 1); :math:`\rho` is this to the power of
-            ``seen_every``.
-        seen_every: Gradients of a matrix from one that its covariances are updated with to the
-            next, at least 1.
-        roots_every: Gradients from one computation of the roots to the next, at least 1.
 
     Raises:
         ConfigError: If an argument is invalid.
@@ -61,60 +60,55 @@ class WhitenedUpdate(SpectralUpdate):
     """
 
     longest: int = 8192
-    covariance_decay: float = 0.95
-    seen_every: int = 5
-    roots_every: int = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_decay("covariance_decay", self.covariance_decay)
-        for name in ("longest", "seen_every", "roots_every"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ConfigError(name, "an integer of at least 1", value)
+        if type(self.longest) is not int or self.longest < 1:
+            raise ConfigError("longest", "an integer of at least 1", self.longest)
 
-    def init(self, like: Sequence[Any], backend: AbstractBackend[Any]) -> UpdateState:
+    def init(self, like: Sequence[Tensor], history: str) -> UpdateState:
         """Return the state of the spectral update, zero covariances, and the identity as roots."""
-        check_history(self.covariance_decay**self.seen_every, backend)
-        state = super().init(like, backend)
-        for name, value in (("", 0.0), (" root", 1.0)):
-            pairs = zip(SIDES, backend.diagonals(like, self.longest, value), strict=True)
-            state.arrays.update({side + name: matrices for side, matrices in pairs})
-        state.arrays["steps"] = backend.counters(like)
+        import torch
+
+        from hybrid_predict.torch.matrices import diagonals
+
+        state = super().init(like, history)
+        for axis, side in enumerate(SIDES):
+            sizes = [
+                shape[axis] if x.dim() > 1 and shape[axis] <= self.longest else 0
+                for x, shape in zip(like, state.shapes, strict=True)
+            ]
+            state.arrays[side] = diagonals(like, sizes, 0.0, history)
+            state.arrays[f"{side} root"] = diagonals(like, sizes, 1.0, history)
+        # On the host, so that reading them does not wait.
+        state.arrays["steps"] = [torch.zeros((), dtype=torch.int64, device="cpu") for _ in like]
         return state
 
     def _roots(
-        self,
-        state: UpdateState,
-        members: Sequence[int],
-        gradients: Sequence[Any],
-        backend: AbstractBackend[Any],
-    ) -> tuple[list[Any], list[Any]]:
+        self, state: UpdateState, members: Sequence[int], gradients: Sequence[Tensor]
+    ) -> Roots:
         """The inverse roots of both covariances, computed anew when it is their turn."""
-        steps = [state.arrays["steps"][k] for k in members]
-        seen, turn = (
-            [(step < EARLY) | (step % every == 0) for step in steps]
-            for every in (self.seen_every, self.roots_every)
-        )
-        decay = self.covariance_decay**self.seen_every
-        rows, columns = (self._used(state, members, axis, "") for axis in range(2))
-        sides = backend.covariances(rows, columns, gradients, decay, seen)
-        left, right = (
-            backend.inverse_roots(own, self._used(state, members, axis, " root"), turn)
-            for axis, own in enumerate(sides)
-        )
-        for name, arrays in zip(_NAMES, (*sides, left, right), strict=True):
-            for k, array in zip(members, arrays, strict=True):
-                if array.shape[0]:
-                    state.arrays[name][k] = array
-        for k, step in zip(members, steps, strict=True):
-            state.arrays["steps"][k] = step + 1
-        return left, right
+        from hybrid_predict.torch.matrices import inverse_roots, update_covariances
 
-    def _used(self, state: UpdateState, members: Sequence[int], axis: int, name: str) -> list[Any]:
+        left, right = (self._used(state, axis, "") for axis in range(2))
+        roots = [self._used(state, axis, " root") for axis in range(2)]
+        decay, turn = COVARIANCE_DECAY**SEEN_EVERY, []
+        for position, k in enumerate(members):
+            step = int(state.arrays["steps"][k])
+            if left[k].numel() + right[k].numel() and (step < EARLY or step % SEEN_EVERY == 0):
+                update_covariances((left[k], right[k]), gradients[position], decay)
+            if step < EARLY or step % ROOTS_EVERY == 0:
+                turn.append(k)
+            state.arrays["steps"][k] += 1
+        for covariances, own in zip((left, right), roots, strict=True):
+            inverse_roots([covariances[k] for k in turn], [own[k] for k in turn])
+        return [roots[0][k] for k in members], [roots[1][k] for k in members]
+
+    def _used(self, state: UpdateState, axis: int, name: str) -> list[Tensor]:
         """Arrays of one side; empty ones for sides that are not whitened in such blocks."""
         longest, arrays = self._longest_side(state.block), state.arrays[SIDES[axis] + name]
-        return [arrays[k] if state.shapes[k][axis] <= longest else arrays[k][:0] for k in members]
+        pairs = zip(arrays, state.shapes, strict=True)
+        return [x if shape[axis] <= longest else x[:0] for x, shape in pairs]
 
     def limited(self, block: int) -> str:
         """Say which covariances are left out."""
@@ -122,18 +116,28 @@ class WhitenedUpdate(SpectralUpdate):
             return ""
         return f"sides longer than {longest} are not whitened" if longest else "none is whitened"
 
-    def operations(
-        self, like: Sequence[Any], backend: AbstractBackend[Any], block: int | None
-    ) -> int:
+    def operations(self, like: Sequence[Tensor], block: int | None) -> int:
         """Return the operations of the matrix products, those of roots spread over full steps."""
-        products = 0.0
-        for x, sides in zip(like, backend.matrices(like), strict=True):
-            for side in sides if x.ndim > 1 else ():
-                if side <= self._longest_side(block):
-                    products += 2 * side * math.prod(sides) * (1 + 1 / self.seen_every)
-                    products += 2 * ROOT_PRODUCTS * side**3 / self.roots_every
-        return super().operations(like, backend, block) + round(products)
+        products = covariance_operations([x.shape for x in like], self._longest_side(block))
+        return super().operations(like, block) + products
 
     def _longest_side(self, block: int | None) -> int:
         """The longest side with a covariance."""
         return self.longest if block is None else min(self.longest, block // 2)
+
+
+def covariance_operations(shapes: Sequence[Sequence[int]], longest: int) -> int:
+    """Return the operations in a full step of covariances and their roots, for full matrices.
+
+    Args:
+        shapes: Shapes of the arrays; those of fewer than two dimensions take none.
+        longest: Longest side with a covariance.
+    """
+    products = 0.0
+    for shape in shapes:
+        sides = as_matrix(shape) if len(shape) > 1 else ()
+        for side in sides:
+            if side <= longest:
+                products += 2 * side * math.prod(sides) * (1 + 1 / SEEN_EVERY)
+                products += 2 * ROOT_PRODUCTS * side**3 / ROOTS_EVERY
+    return round(products)

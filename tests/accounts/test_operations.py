@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.tasks import TASKS
 from hybrid_predict import SavingsLedger
-from hybrid_predict.accounts.operations import OperationCounter, traffic
+from hybrid_predict.torch.cost import OperationCounter, traffic
 
 
 def counted(name: str, *, reference: bool) -> int | None:

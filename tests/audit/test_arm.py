@@ -10,7 +10,6 @@ import torch
 from lightning.pytorch.callbacks import (
     EarlyStopping,
     GradientAccumulationScheduler,
-    LambdaCallback,
     LearningRateMonitor,
     ModelCheckpoint,
     RichModelSummary,
@@ -83,7 +82,7 @@ def test_the_callback_comes_first_and_what_draws_on_the_terminal_is_left_out(tmp
     given = [LearningRateMonitor(), TQDMProgressBar(), RichModelSummary()]
     trainer = arm(HYBRID, tmp_path, speedup=2.0).trainer(max_steps=9, callbacks=given)
     kinds = [type(c) for c in trainer.callbacks]
-    assert kinds == [HybridPredict, LearningRateMonitor, LambdaCallback, LambdaCallback]
+    assert kinds == [HybridPredict, LearningRateMonitor, Meter]
     assert trainer.callbacks[0].config.speedup == 2.0
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+from operator import gt
+
 import numpy as np
 import pytest
 
-from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditConfig, AuditOutcome, judge_audit
-from hybrid_predict.audit.bisection import Bisection, level, most_tests
+from hybrid_predict.audit.searching import bisect, level, most_tests
 from hybrid_predict.audit.verdict import PairedSeed
 
 
@@ -15,23 +17,11 @@ from hybrid_predict.audit.verdict import PairedSeed
 def test_every_border_is_found_in_as_many_tests_as_promised(count: int) -> None:
     longest = 0
     for border in range(count + 1):
-        search, tested = Bisection(count), []
-        while (due := search.due) is not None:
-            tested.append(due)
-            search.tell(due < border)
-        assert search.best == (border - 1 if border else None)
-        assert len(set(tested)) == len(tested) <= most_tests(count)
+        tested = bisect(count, partial(gt, border))
+        assert max((k for k in tested if k < border), default=-1) == border - 1
+        assert min((k for k in tested if k >= border), default=count) == border
         longest = max(longest, len(tested))
     assert longest == most_tests(count)
-
-
-def test_nothing_is_told_once_the_answer_is_known() -> None:
-    search = Bisection(1)
-    search.tell(True)
-    with pytest.raises(ConfigError, match="due"):
-        search.tell(True)
-    with pytest.raises(ConfigError, match="count"):
-        Bisection(0)
 
 
 SPEEDUPS = (1.25, 1.5, 2.0, 3.0)
@@ -54,18 +44,23 @@ def searched(rng: np.random.Generator, seeds: int, border: int, alpha: float) ->
     def runs(loss: float) -> np.ndarray:
         return loss + shared + rng.normal(0, 0.003, seeds)
 
-    full, search = runs(plain(FULL)), Bisection(len(SPEEDUPS))
-    while (due := search.due) is not None:
-        steps = round(FULL / SPEEDUPS[due])
-        kept = 1.0 if due < border else RETAIN
+    full, passed = runs(plain(FULL)), []
+
+    def passes(number: int) -> bool:
+        steps = round(FULL / SPEEDUPS[number])
+        kept = 1.0 if number < border else RETAIN
         short = runs(plain(steps))
         hybrid = runs(plain(steps) + kept * (plain(FULL) - plain(steps)))
         paired = [
             PairedSeed(f, s, h, FULL, steps, steps)
             for f, s, h in zip(full, short, hybrid, strict=True)
         ]
-        search.tell(judge_audit(paired, config).outcome is AuditOutcome.VERIFIED)
-    return search.best
+        outcome = judge_audit(paired, config).outcome
+        passed.extend([number] if outcome is AuditOutcome.VERIFIED else [])
+        return outcome is AuditOutcome.VERIFIED
+
+    bisect(len(SPEEDUPS), passes)
+    return max(passed, default=None)
 
 
 @pytest.mark.parametrize("border", [0, 1, 2])

@@ -21,8 +21,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 @pytest.mark.parametrize(
     ("options", "source", "said"),
     [
-        ({"speedup": 2.0}, {}, "other speedup. Choose another folder"),
-        ({"hybrid": {"warmup_steps": 5}}, {}, "other hybrid"),
+        ({"hybrid": {"warmup_steps": 5}}, {}, "other hybrid. Choose another folder"),
         ({"metric": "train_loss"}, {}, "other metric"),
         ({}, {"file": "b"}, "other file"),
     ],

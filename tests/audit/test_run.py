@@ -21,7 +21,7 @@ from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
-from hybrid_predict.audit.mechanisms import sentences
+from hybrid_predict.audit.earned import sentences
 from hybrid_predict.audit.plan import AuditPlan
 from hybrid_predict.audit.results import make_results
 from hybrid_predict.report.audit import write_audit_page
@@ -61,7 +61,7 @@ def test_what_is_written(finished):
     expected = [(name, seed) for seed in (0, 1) for name in ARMS]
     assert [(line["run"]["arm"], line["run"]["seed"]) for line in kept(folder)] == expected
     logs = sorted(path.parent.name for path in (folder / "runs").rglob("hybrid_predict.jsonl"))
-    assert logs == [f"{name}-seed{seed}" for name in (CORRECTED, HYBRID) for seed in (0, 1)]
+    assert logs == [f"{name}-1.5-seed{seed}" for name in (CORRECTED, HYBRID) for seed in (0, 1)]
     results = json.loads((folder / "results.json").read_text())
     assert results == result.results
     assert set(results) == {
@@ -69,7 +69,7 @@ def test_what_is_written(finished):
         "depends_on", "notes", "runs", "summary", "paired", "plain_steps_to_reach", "earned",
         "verdict",
     }  # fmt: skip
-    assert (results["schema"], results["partial"], results["planned_runs"]) == (4, False, 8)
+    assert (results["schema"], results["partial"], results["planned_runs"]) == (5, False, 8)
     assert results["seeds"] == [0, 1]
     assert {"cpu", "cpu_count", "gpu", "torch", "lightning"} <= results["environment"].keys()
     assert results["verdict"]["outcome"] == result.outcome.value == "undecided"
@@ -355,7 +355,7 @@ def test_seeds_are_not_taken_for_their_number(tmp_path, seeds, said):
     results["seeds"] = seeds
     page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
     assert f"<dt>seeds</dt><dd>{said}</dd>" in page
-    plan = AuditPlan(len(seeds), {}, 0, 4 * len(seeds), 1.0, 1.0)
+    plan = AuditPlan(len(seeds), {}, 0, 4 * len(seeds), 4, 1.0, 1.0)
     assert f"{said.partition(' (')[0]};" in str(plan)
 
 

@@ -11,8 +11,8 @@ from audit_task import STEPS, Task, config, kept
 
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_search, search
-from hybrid_predict.audit.search_plan import everything, most_runs
-from hybrid_predict.audit.searching import Tried, _Searching, paste
+from hybrid_predict.audit.plan import most_runs
+from hybrid_predict.audit.searching import Candidate, _Search, trainer_line
 from hybrid_predict.audit.verdict import AuditVerdict, Bounds
 from hybrid_predict.runs.runtime import Observer
 
@@ -21,8 +21,6 @@ SPEEDUPS = (1.5, 2.0, 3.0)
 
 class Made:
     """Finished runs in the place of trained ones: the metric is what a function says."""
-
-    lengths: Mapping[str, int] = {"max_steps": 600}
 
     def __init__(
         self, metric: Callable[[str, float, int], float | None], failure: str = "diverged"
@@ -38,6 +36,7 @@ class Made:
             "seed": seed,
             "metric": value,
             "failure": self.failure if value is None else None,
+            "lengths": {"max_steps": 600},
             "full_steps": 600 if name == "full" else 600 / speedup,
         }
 
@@ -74,8 +73,8 @@ def searched(
     """A search over made runs: its result, what it asked for, and what it told."""
     runs, lines = Made(metric, failure), Lines()
     chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
-    searching = _Searching(runs, chosen, folder, lines)  # type: ignore[arg-type]
-    searching.train()
+    searching = _Search(runs.run, chosen, folder, lines)
+    searching.run()
     return searching.result(partial=False), runs, lines
 
 
@@ -220,13 +219,12 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path: Any) -> None:
     assert anew.calls == [*first.calls, *second.calls]
 
 
-@pytest.mark.parametrize(("speedup", "name"), [(1.5, "1.5"), (2.0, "2"), (4 / 3, repr(4 / 3))])
-def test_every_speedup_has_the_folder_of_an_audit(speedup: float, name: str, tmp_path: Any) -> None:
+@pytest.mark.parametrize("speedup", [1.5, 2.0, 4 / 3])
+def test_an_audit_in_the_folder_of_a_search_uses_its_runs(speedup: float, tmp_path: Any) -> None:
     chosen = config(speedups=(speedup,), speedup=speedup, seeds=1)
-    whole = search(Task(), chosen, tmp_path)
+    search(Task(), chosen, tmp_path)
     task = Task()
-    assert search(task, chosen, tmp_path).results == whole.results
-    audit(task, chosen, tmp_path / f"speedup-{name}")
+    audit(task, chosen, tmp_path)
     assert task.calls == []
 
 
@@ -236,7 +234,7 @@ def test_full_runs_of_another_length_are_refused_before_anything_is_trained(tmp_
     with pytest.raises(ConfigError, match="with other max_steps"):
         search(longer, config(speedups=(2.0,), seeds=1), tmp_path)
     assert longer.calls == [("short", 0)]
-    assert not (tmp_path / "speedup-2" / "runs" / "short-seed0").exists()
+    assert not (tmp_path / "runs" / "short-2-seed0").exists()
 
 
 def verdict(outcome: AuditOutcome, saving: float, worth: float) -> AuditVerdict:
@@ -246,10 +244,10 @@ def verdict(outcome: AuditOutcome, saving: float, worth: float) -> AuditVerdict:
 
 def test_plain_training_that_can_simply_be_shortened_is_told() -> None:
     tried = [
-        Tried("hybrid", 2.0, verdict(AuditOutcome.NO_SAVING, 0.5, -0.1)),
-        Tried("hybrid", 1.5, verdict(AuditOutcome.VERIFIED, 0.3, 0.1)),
+        Candidate("hybrid", 2.0, verdict(AuditOutcome.NO_SAVING, 0.5, -0.1)),
+        Candidate("hybrid", 1.5, verdict(AuditOutcome.VERIFIED, 0.3, 0.1)),
     ]
-    line = paste(config(speedups=SPEEDUPS), tried, {"max_epochs": 31})
+    line = trainer_line(config(speedups=SPEEDUPS), tried, {"max_epochs": 31})
     assert line == "Trainer(max_epochs=16)  # plain training, with a schedule as short as the run"
 
 
@@ -259,7 +257,7 @@ def test_full_runs_of_other_candidates_are_shared(tmp_path: Any) -> None:
     search(task, config(speedups=(2.0,), seeds=1), tmp_path, observer=lines)
     assert [name for name, _ in task.calls] == ["short", "corrected", "hybrid"]
     assert lines.runs[0] == ("found", "full", 0)
-    assert kept(tmp_path / "speedup-2")[0]["run"]["arm"] == "full"
+    assert [line["run"]["arm"] for line in kept(tmp_path)].count("full") == 1
 
 
 def test_all_candidates_have_to_divide_the_epochs_before_anything_is_trained(tmp_path: Any) -> None:
@@ -269,14 +267,13 @@ def test_all_candidates_have_to_divide_the_epochs_before_anything_is_trained(tmp
         with pytest.raises(ConfigError, match=r"by the speedup 1\.5, got .4 shortened to 3"):
             search(task, chosen, tmp_path)
     assert set(task.calls) == {("full", 0)}
-    assert not (tmp_path / "speedup-2").exists() or kept(tmp_path / "speedup-2") == []
+    assert not (tmp_path / "runs.jsonl").exists()
 
 
 @pytest.mark.parametrize(("count", "runs"), [(1, 1 + 1 + 2), (3, 1 + 3 + 4), (4, 1 + 4 + 5)])
 def test_a_plan_tells_the_most_that_a_search_trains(count: int, runs: int) -> None:
     chosen = config(speedups=(1.25, 1.5, 2.0, 3.0)[:count])
     assert most_runs(chosen) == 2 * runs
-    assert len(everything(chosen)) == 2 * (1 + 3 * count)
 
 
 def test_a_plan_adds_up_the_longest_way_through_the_candidates() -> None:

@@ -16,7 +16,7 @@ from benchmarks.tasks.photograph import load_photograph
 from benchmarks.tasks.recurrent import GRU
 from benchmarks.tasks.residual import RESNET, ResidualBlock
 from benchmarks.tasks.tabular import TABULAR, friedman, load_table
-from hybrid_predict.model.kinds import classify
+from hybrid_predict.torch.kinds import classify
 
 
 def rows(task):

@@ -33,7 +33,7 @@ from benchmarks.peers import libraries
 from benchmarks.peers.soap_muon import SOAPMuon
 from benchmarks.tasks import TASKS
 from hybrid_predict import ConfigError, MissingExtraError
-from hybrid_predict.model.kinds import hidden_and_rest
+from hybrid_predict.torch.kinds import hidden_and_rest
 
 SETTINGS = {"lr": RATE, "weight_decay": DECAY}
 normuon, soap, kron = (partial(f, **SETTINGS) for f in

@@ -20,8 +20,8 @@ from benchmarks.tasks.digits import CNN, augment, load_digits
 from benchmarks.tasks.lora import LORA, LowRankLinear, base_state, load_reference_text
 from benchmarks.tasks.photograph import INR, FourierFeatures, load_photograph, pixel_table
 from hybrid_predict import ConfigError
-from hybrid_predict.model.graph import GraphFindings
-from hybrid_predict.model.kinds import classify, matrix_index, resolve
+from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.kinds import classify, matrix_index, resolve
 
 
 @pytest.fixture(params=TASKS, scope="module")

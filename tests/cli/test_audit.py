@@ -16,8 +16,8 @@ from audit_file import FILE, MODULE, seen, with_audit, without, write
 import hybrid_predict.audit
 from hybrid_predict import cli
 from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_audit
+from hybrid_predict.audit.file import importable, read_audit
 from hybrid_predict.audit.verdict import AuditVerdict
-from hybrid_predict.audit.yaml_file import importable, read_audit
 from hybrid_predict.cli.screen import Screen
 from hybrid_predict.report.audit import plain_finding
 
@@ -55,7 +55,7 @@ def test_audit_of_a_file(work, capsys):
     assert len(seen()) == 8
     changed = {**FILE, "trainer": {"max_steps": 12, "accelerator": "cpu"}}
     assert cli.main(["audit", write(changed)]) == 2
-    assert "arms with other file" in capsys.readouterr().err
+    assert "runs with other file" in capsys.readouterr().err
 
 
 def test_file_makes_the_models_that_its_seed_makes(work):
@@ -233,7 +233,7 @@ def test_controls_change_keys_of_the_file_and_can_be_added(work, capsys):
         (with_audit(controls={"a": {"model.init_args.size": 3}}), "a key of the file"),
         (with_audit(controls={"a": {"audit.seeds": 3}}), "a key of the file"),
         (with_audit(scaled=["model.init_args.steps"]), "audit.scaled"),
-        (with_audit(scaled=["model.init_args.out"]), "to be a positive integer, got 'seen.txt'"),
+        (with_audit(scaled=["model.init_args.out"]), "a positive integer, got 'seen.txt'"),
         (
             {**FILE, "trainer": {
                 "max_steps": 9, "callbacks": [{

@@ -135,7 +135,7 @@ def test_a_wrong_file_is_told_before_slow_imports(tmp_path, capsys, command, con
 
 def test_a_file_is_checked_without_torch():
     code = (
-        "import sys; from hybrid_predict.audit.file_content import check_file; "
+        "import sys; from hybrid_predict.audit.file import check_file; "
         "check_file('examples/audit.yaml'); "
         "assert not {'torch', 'lightning'} & sys.modules.keys()"
     )

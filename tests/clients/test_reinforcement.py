@@ -30,7 +30,7 @@ def test_a_plain_loop_learns_with_every_rollout_played_and_the_schedule_complete
     run = ppo.main(25)
     ledger = run.engine.ledger
     assert ledger.steps == 25 * ppo.PER_ROLLOUT and run.engine.done
-    assert ledger.predicted_steps > 100 and not run.engine.clock.plain
+    assert ledger.predicted_steps > 100 and not run.engine._state.plain
     assert run.optimizer.param_groups[0]["lr"] == pytest.approx(0.0)
     heads = dict(zip(run.engine.mapper.names, run.engine.mapper.kinds, strict=True))
     assert heads["policy.4.weight"] == heads["value.4.weight"] == "head"

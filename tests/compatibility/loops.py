@@ -358,7 +358,7 @@ def twice(folder: Path) -> None:
 def ends_epoch(folder: Path) -> None:
     class Stops(Net):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-            return -1 if batch_idx > 4 and plugin.engine.clock.unread else None
+            return -1 if batch_idx > 4 and plugin.engine._state.unread else None
 
     plugin = Recorded(skip_data="none")
     run = train(Stops("none"), plugin=plugin, max_steps=36)

@@ -42,7 +42,7 @@ class Loop:
 
     @property
     def blocks(self):
-        return {group.update_state.block for group in self.engine._run.forecaster.groups}
+        return {group.update_state.block for group in self.engine._state.groups.groups}
 
     def weights(self):
         return [p.detach().clone() for p in self.net.parameters()]
@@ -56,7 +56,7 @@ def test_what_correcting_takes_is_the_most_that_the_budget_allows(limit, update)
     assert ledger.flops_per_step > 0
     assert ledger.correction_share <= limit
     (block,) = loop.blocks
-    forecaster = loop.engine._run.forecaster
+    forecaster = loop.engine._state.groups
     share = [sum(g.operations(b) for g in forecaster.groups) / ledger.flops_per_step
              for b in (block, 2 * block if block else None)]  # fmt: skip
     assert share[0] == ledger.correction_share
@@ -105,7 +105,7 @@ def test_matrices_that_are_thawed_share_the_budget():
     loop.net[2].weight.requires_grad_(True)
     loop.train(3, 5)
     budget = 0.1 * loop.engine.ledger.flops_per_step
-    groups = loop.engine._run.forecaster.groups
+    groups = loop.engine._state.groups.groups
     assert len(loop.blocks) == 1
     assert before <= 0.1
     assert sum(g.operations(b) for g, b in zip(groups, loop.blocks, strict=True)) <= budget
@@ -144,7 +144,7 @@ def test_weak_corrections_make_up_for_no_predicted_steps(limit, gated, predicted
     loop = Loop(200, max_overhead=limit, speedup=1.5, predictors={"hidden": predictor})
     loop.batches = loop.batches[:1].expand(200, -1, -1)
     while not loop.engine.done:
-        loop.train(loop.engine.clock.full_steps, loop.engine.clock.full_steps + 1)
+        loop.train(loop.engine.ledger.full_steps, loop.engine.ledger.full_steps + 1)
     ledger = loop.engine.ledger
     assert bool(ledger.predicted_steps) is predicted
     told = any("too weak" in event["reason"] for event in ledger.events)
@@ -163,7 +163,7 @@ def test_several_updates_in_one_full_step_share_the_budget():
             loop.optimizer.zero_grad()
         loop.engine.after_step(loss)
     (block,) = loop.blocks
-    once = sum(g.operations(block) for g in loop.engine._run.forecaster.groups)
+    once = sum(g.operations(block) for g in loop.engine._state.groups.groups)
     ledger = loop.engine.ledger
     assert ledger.flops_per_correction == 4 * once
     assert 0 < ledger.correction_share <= 0.5
@@ -212,8 +212,8 @@ def test_a_run_with_weak_corrections_alone_is_plain_after_its_first_step(speedup
     loop = Loop(40, max_overhead=0.0, speedup=speedup).train(0, 20)
     engine = loop.engine
     assert engine.ledger.corrected_steps == corrected
-    assert engine.clock.plain is (speedup > 1)
-    assert bool(engine._run.forecaster.groups) is (speedup == 1)
+    assert engine._state.plain is (speedup > 1)
+    assert bool(engine._state.groups.groups) is (speedup == 1)
 
 
 def test_a_run_that_fell_back_for_its_budget_is_the_plain_one():

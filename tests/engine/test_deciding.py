@@ -11,7 +11,7 @@ from loops import make_config, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, HybridTrainer, OptimizerWrapper, TorchModel
-from hybrid_predict.engine.run import PATIENCE
+from hybrid_predict.state import PATIENCE
 
 HEADS = {"px_r", "px_scale_decoder.0.weight"}
 NAMED = {"px_r_decoder.weight", "px_dropout_decoder.weight"}
@@ -209,9 +209,7 @@ def test_every_optimizer_s_own_loss_shows_its_part(freeze):
     run.step()
     assert heads(run.engine) == {"made.2.weight", "judge.2.weight"}
     assert run.engine.ledger.events == []
-    averages = [
-        a.abs().max() for group in run.engine._forecaster.groups for a in group.memory.average
-    ]
+    averages = [a.abs().max() for group in run.engine._state.groups for a in group.memory.average]
     assert len(averages) == 2  # a hidden matrix each, seen in its own update
     assert min(averages) > 0
 

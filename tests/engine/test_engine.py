@@ -70,7 +70,7 @@ def test_breaking_out_of_a_with_block_undoes():
         while not engine.done:
             base = weights(bench.model)
             engine.before_step()
-            if engine.clock.full_steps == PREDICTING:
+            if engine.ledger.full_steps == PREDICTING:
                 break
             bench.loss().backward()
             bench.optimizer.step()
@@ -150,7 +150,7 @@ def test_a_step_that_was_left_changes_nothing_about_the_run():
         if leave:
             bench.engine.before_step()
         records = bench.finish()
-        traces.append((bench.trace(), [r.ticks for r in records], bench.engine.clock.steps))
+        traces.append((bench.trace(), [r.ticks for r in records], bench.engine.ledger.steps))
     assert same_bits(*traces)
 
 

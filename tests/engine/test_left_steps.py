@@ -34,7 +34,7 @@ def until_predicted(bench):
     engine = bench.engine
     while True:
         engine.before_step()
-        if engine.clock.unread:
+        if engine._state.unread:
             return
         take_update(bench)
         engine.after_step()

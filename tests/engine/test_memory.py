@@ -123,7 +123,7 @@ TOO_WEAK = {"max_overhead": 0.0, "predictors": {"hidden": "fitted"}, "speedup": 
 
 def test_a_run_that_falls_back_in_its_first_step_allocates_nothing_before():
     moments = Moments(steps=1, **TOO_WEAK)
-    assert moments.engine.clock.plain
+    assert moments.engine._state.plain
     check(moments.found, {"open": 0, "updating": 0, "between": 0})
     moments = Moments(steps=0, **TOO_WEAK)
     engine, model = moments.engine, moments.model
@@ -133,7 +133,7 @@ def test_a_run_that_falls_back_in_its_first_step_allocates_nothing_before():
         engine.before_update(0, None)
         engine.after_update(0)
     engine.after_step()
-    assert engine.clock.plain
+    assert engine._state.plain
     assert peak.bytes <= FEW
 
 

@@ -9,7 +9,7 @@ from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
 from torch import nn
 
 from hybrid_predict import CheckpointError, HybridEngine, Phase, SpectralUpdate, UsageError
-from hybrid_predict.accounts.random_states import random_states, set_random_states
+from hybrid_predict.torch.random_states import random_states, set_random_states
 
 SHORT = {"total_steps": 24}
 SCENARIOS = {
@@ -277,7 +277,7 @@ def test_what_does_not_fit_other_settings_is_dropped_and_logged(change, caplog):
     bench.train(8)
     other = load(save(bench), make_config(**CHANGED[change]))
     assert "what was saved of hidden does not fit this run and was dropped" in caplog.text
-    assert other.engine.clock.steps == bench.engine.clock.steps
+    assert other.engine.ledger.steps == bench.engine.ledger.steps
     other.finish()
     assert other.engine.ledger.steps == 30
     assert all(torch.isfinite(p).all() for p in other.model.parameters())
@@ -287,7 +287,7 @@ def test_what_is_saved_of_kinds_that_are_gone_is_logged_too(caplog):
     bench = Bench(make_config())
     bench.train(8)
     other = load(save(bench), make_config(updates={}, speedup=1))
-    assert other.engine.clock.steps == bench.engine.clock.steps
+    assert other.engine.ledger.steps == bench.engine.ledger.steps
     other.finish()
     assert other.engine.ledger.steps == 30
 
@@ -296,13 +296,13 @@ def test_a_run_goes_on_with_the_plug_in_off_and_on_again():
     """The clock never goes back, whoever counted in between."""
     bench = Bench(make_config(total_steps=60))
     bench.train(8)
-    steps, saved = bench.engine.clock.steps, save(bench)
+    steps, saved = bench.engine.ledger.steps, save(bench)
     off = load(saved, make_config(total_steps=60, enabled=False))
-    assert off.engine.clock.steps == steps
+    assert off.engine.ledger.steps == steps
     records = off.train(10)
     assert {r.ticks for r in records} == {1}
     on = load(save(off), make_config(total_steps=60))
-    assert on.engine.clock.steps == steps + 10
+    assert on.engine.ledger.steps == steps + 10
     records = on.finish()
     assert sum(r.ticks for r in records) == 60 - steps - 10
 
@@ -315,7 +315,7 @@ def test_somebody_else_s_count_wins_and_is_logged(steps, reason, caplog):
     bench.train(8)
     fresh = Bench(make_config(total_steps=60, lag=2))
     fresh.engine.load_state_dict(bench.engine.state_dict(), steps=steps)
-    assert fresh.engine.clock.steps == steps
+    assert fresh.engine.ledger.steps == steps
     assert reason in caplog.text
     records = fresh.finish()
     assert sum(r.ticks for r in records) == 60 - steps
@@ -335,16 +335,16 @@ def test_what_is_saved_after_leaving_a_run_is_what_would_have_been_before(lag):
 @pytest.mark.parametrize("changes", [{"updates": {}, "speedup": 1}, {"enabled": False}], ids=str)
 def test_verdicts_that_are_unread_count_in_a_run_that_goes_on_plain(changes):
     bench = Bench(make_config(total_steps=60, lag=3))
-    while bench.engine.clock.unread < 2:
+    while bench.engine._state.unread < 2:
         bench.step()
-    state, unread = bench.engine.state_dict(), bench.engine.clock.unread
-    steps = bench.engine.clock.steps
+    state, unread = bench.engine.state_dict(), bench.engine._state.unread
+    steps = bench.engine.ledger.steps
     plain = Bench(make_config(total_steps=60, **changes))
     plain.engine.load_state_dict(state)
     records = plain.finish()
     assert records[0].ticks == 1 + unread
     assert len(records) == 60 - steps - unread
-    assert plain.engine.clock.unread == 0
+    assert plain.engine._state.unread == 0
 
 
 def test_operations_are_counted_anew_on_another_number_of_ranks():

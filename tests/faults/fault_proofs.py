@@ -31,7 +31,7 @@ from hybrid_predict import (
     Verdict,
     WeightDelta,
 )
-from hybrid_predict.model.deltas import Movement
+from hybrid_predict.torch.deltas import Movement
 from hybrid_predict.verify.monitor import MOST_PAUSES
 from interrupts import interrupt_lines
 
@@ -40,7 +40,7 @@ def predictor_raises(where, error):
     def prove(tmp_path, monkeypatch):
         bench = with_predictor(Failing(where=where, error=error))
         with Log() as log:
-            while not bench.engine.clock.plain:
+            while not bench.engine._state.plain:
                 bench.step()
         assert len(log.lines) == 1
         check_plain_from_here(bench, f"the plug-in failed with {error.__name__}: no more")
@@ -55,7 +55,7 @@ def update_raises(where, error, verifying):
         after = 2 * VERIFYING if verifying else 2
         bench = with_update(FailingUpdate(where=where, error=error, after=after))
         with Log() as log:
-            while not bench.engine.clock.plain:
+            while not bench.engine._state.plain:
                 kept = state(bench)
                 record = bench.step()
         assert len(log.lines) == 1
@@ -94,7 +94,7 @@ def wrong_form(change, words):
         bench = with_predictor(Reshaped(change=change))
         with pytest.raises(PredictorError, match=words):
             bench.step()
-        assert bench.engine.clock.full_steps == 0
+        assert bench.engine.ledger.full_steps == 0
         bench.engine.detach()
         bench.step()
         assert all(torch.isfinite(p).all() for p in bench.model.parameters())
@@ -189,7 +189,7 @@ def predictor_interrupts(where):
             else:
                 bench.engine.abandon()
             check_consistent(bench)
-        assert not bench.engine.clock.plain
+        assert not bench.engine._state.plain
         assert same_bits(kept, state(bench)) is (where == "forecast")
 
     return prove

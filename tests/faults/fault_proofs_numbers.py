@@ -24,7 +24,7 @@ from hybrid_predict import (
     MomentumPredictor,
     Verdict,
 )
-from hybrid_predict.verify.descent import ENDED
+from hybrid_predict.rules.verdict import ENDED
 from hybrid_predict.verify.monitor import MOST_PAUSES, PAUSE
 
 VERIFYING = 5
@@ -60,7 +60,7 @@ def closure_step(bench, spoil):
 
 def check_undone(bench, act):
     """A verifying step that leaves no trace, the pause after it, and the rest of the run."""
-    kept, number = state(bench), bench.engine.clock.full_steps
+    kept, number = state(bench), bench.engine.ledger.full_steps
     record = act()
     assert (record.predicted > 0, record.verdict) == (True, Verdict.UNDONE)
     assert (record.ticks, record.read_step) == (1, number + 1)
@@ -137,11 +137,11 @@ def too_far(tmp_path, monkeypatch):
         x = torch.randn(32, 6)
         bench.loss = lambda: (bench.model(x) - x[:, :3].sin()).square().mean()  # noqa: B023
         with Log() as log:
-            while not bench.engine.clock.plain and not bench.engine.done:
+            while not bench.engine._state.plain and not bench.engine.done:
                 bench.step()
                 check_consistent(bench)
-        assert bench.engine.clock.plain
-        assert bench.engine.clock.full_steps < 150
+        assert bench.engine._state.plain
+        assert bench.engine.ledger.full_steps < 150
         assert "stands above that of the warm-up" in log.lines[-1]
 
 
@@ -154,16 +154,16 @@ def wrong_way(tmp_path, monkeypatch):
         assert ENDED in log.lines[0]
         ledger = bench.engine.ledger
         assert (ledger.steps, ledger.undone_steps) == (400, 0)
-        assert ledger.corrected_steps > 300 and not bench.engine.clock.plain
+        assert ledger.corrected_steps > 300 and not bench.engine._state.plain
         check_consistent(bench)
 
 
 def stands_above(tmp_path, monkeypatch):
     bench = Bench(make_config(**LONG))
     bench.train(14)
-    while not bench.engine.clock.plain:
+    while not bench.engine._state.plain:
         bench.step(lambda model, loss: loss + 0.4)
-    assert 14 + 32 < bench.engine.clock.full_steps < 14 + 64
+    assert 14 + 32 < bench.engine.ledger.full_steps < 14 + 64
     check_plain_from_here(bench, "stands above that of the warm-up")
 
 
@@ -183,7 +183,7 @@ def alarms_come_back(tmp_path, monkeypatch):
     assert bench.engine.ledger.full_steps == 400
     assert log.lines[-1].endswith(f"they were paused {MOST_PAUSES} times before.")
     # Updates are corrected all the same.
-    assert bench.engine.ledger.corrected_steps > 300 and not bench.engine.clock.plain
+    assert bench.engine.ledger.corrected_steps > 300 and not bench.engine._state.plain
 
 
 def other_optimizer(tmp_path, monkeypatch):

@@ -94,4 +94,4 @@ def interrupt_and_go_on(model, every):
         while not bench.engine.done:
             bench.step()
         check_consistent(bench)
-        assert bench.engine.clock.steps == bench.engine.clock.total
+        assert bench.engine.ledger.steps == bench.engine.schedule.total

@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hybrid_predict import HybridEngine, Verdict
 from hybrid_predict.forecast import forecaster
 from hybrid_predict.forecast.projection import Examination
-from hybrid_predict.model.optimizer import OptimizerWrapper
+from hybrid_predict.torch.optimizer import OptimizerWrapper
 
 FUSED = {
     "adamw": lambda ps: torch.optim.AdamW(ps, lr=0.01, fused=True),
@@ -96,7 +96,7 @@ def test_no_step_reads_the_device_or_copies_to_it(model, monkeypatch):
         for owner, name in ((torch, "tensor"), (torch.Tensor, "__getitem__")) if not k else ():
             monkeypatch.setattr(owner, name, from_host(getattr(owner, name)))
     assert predicted > 5
-    assert not engine.clock.plain and not engine.ledger.events
+    assert not engine._state.plain and not engine.ledger.events
     assert (seen.read, seen.sent) == (0, 0)
 
 

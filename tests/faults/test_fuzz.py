@@ -25,6 +25,7 @@ from hybrid_predict import (
     SpectralUpdate,
     Verdict,
 )
+from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.cli import main
 from hybrid_predict.config import KINDS
@@ -139,7 +140,7 @@ def test_every_configuration_ends_its_run_with_whole_weights(
     assert (ledger.undone_steps > 0) is spoiled
     if not own.lag:  # at the end several verdicts are read in one call, which tells the last
         assert (Verdict.UNDONE in verdicts) is spoiled
-    assert not one.engine.clock.plain
+    assert not one.engine._state.plain
     again = Bench(own, model, optimizer)
     again.engine.load_state_dict(copy.deepcopy(one.engine.state_dict()))
     assert again.engine.done
@@ -197,10 +198,10 @@ def test_ledgers_load_or_are_refused(data):
 def test_result_folders_load_or_are_refused(text, tmp_path):
     (tmp_path / "runs.jsonl").write_bytes(text)
     (tmp_path / "results.json").unlink(missing_ok=True)
-    assert RunStore(tmp_path, {"a": 1}).load() == {}
+    assert RunStore(tmp_path, AuditConfig()).runs == {}
     (tmp_path / "results.json").write_bytes(text)
     with pytest.raises(ConfigError):
-        RunStore(tmp_path, {"a": 1}).load()
+        RunStore(tmp_path, AuditConfig())
     with contextlib.suppress(ConfigError):
         assert stored(tmp_path).done == {}
 

@@ -14,7 +14,7 @@ from hybrid_predict import (
     MomentumPredictor,
     Phase,
 )
-from hybrid_predict.forecast.skill import SHORTEST, Skill
+from hybrid_predict.rules.skill import SHORTEST, Skill
 from hybrid_predict.testing import check_placebos
 from hybrid_predict.testing.placebos import NegatedForecast
 
@@ -30,12 +30,12 @@ def test_the_warm_up_lasts_until_skill_is_known():
     assert known[0] == 40  # two windows: the first opens after half its length
     assert all(r.phase is Phase.WARMUP and not r.predicted for r in records[:40])
     assert all(r.phase is not Phase.WARMUP for r in records[40:])
-    assert bench.engine.clock.warmup == 40
+    assert bench.engine.schedule.warmup == 40
 
 
 def test_an_ungated_predictor_does_not_wait():
     bench = Bench(gated(predictors={"hidden": MomentumPredictor(gated=False)}))
-    assert bench.engine.clock.warmup == 2
+    assert bench.engine.schedule.warmup == 2
     records = bench.train(10)
     assert any(r.predicted for r in records)
 
@@ -90,7 +90,7 @@ def show(forecaster, **skills):
 
 def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resumes_them():
     bench = Bench(gated(predictors={"hidden": "momentum"}, total_steps=400))
-    forecaster = bench.engine._forecaster
+    forecaster = bench.engine._state.groups
     bench.train(60)
     show(forecaster, hidden=Skill(windows=16, mean=0.5, length=0.5))
     assert any(r.predicted for r in bench.train(10))
@@ -103,7 +103,7 @@ def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resu
 def test_the_event_says_that_the_length_is_the_reason_where_it_is():
     bench = Bench(gated(predictors={"hidden": MomentumPredictor(coefficient=SHORTEST - 0.01)}))
     bench.train(60)
-    show(bench.engine._forecaster, hidden=Skill(windows=16, mean=0.3, length=SHORTEST - 0.01))
+    show(bench.engine._state.groups, hidden=Skill(windows=16, mean=0.3, length=SHORTEST - 0.01))
     bench.train(5)
     reasons = [event["reason"] for event in bench.engine.ledger.events]
     assert any("have skill, but" in reason and f"{SHORTEST:g}" in reason for reason in reasons)
@@ -119,7 +119,7 @@ def test_a_shadow_run_is_scored_on_its_own_updates():
 def test_a_rate_of_zero_is_no_displacement():
     bench = Bench(gated(predictors={"hidden": "momentum"}))
     bench.train(5)
-    state = bench.engine._forecaster.groups[0].history_state
+    state = bench.engine._state.groups[0].history_state
     (group,) = bench.optimizer.param_groups
     before, group["lr"] = state.arrays["drift"][0].clone(), 0.0
     bench.step()
@@ -152,11 +152,11 @@ def test_small_tensors_alone_do_not_take_the_place_of_full_steps(able):
     bench = Bench(gated(predictors=dict.fromkeys(("hidden", "vector"), "momentum")))
     bench.train(60)
     engine = bench.engine
-    forecaster = engine._run.forecaster
+    forecaster = engine._state.groups
     good = Skill(windows=9.0, mean=0.5, square=0.0, chance=0.0, length=0.5)
     assert good.enough
     show(forecaster, **{"hidden": Skill(), "vector": Skill(), able: good})
-    delta = forecaster.forecast(engine.optimizer.all_options()).delta
+    delta = forecaster.forecast(engine.optimizer.options()).delta
     assert bool(delta.names) is (able == "hidden")
     assert not any(name.endswith("bias") for name in delta.names)
 
@@ -194,7 +194,7 @@ def test_predicted_steps_move_a_quarter_of_the_trained_weights_outside_tables(
     model = Flat(flat, words, trained)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     engine = HybridEngine(model, optimizer, gated(predictors=dict.fromkeys(kinds, "momentum")))
-    forecaster = engine._forecaster
+    forecaster = engine._state.groups
     for _ in range(60):
         engine.before_step()
         loss = (model(torch.randn(16, 6)) - 1.0).square().mean()

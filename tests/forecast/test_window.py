@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hybrid_predict.forecast.window import Window
-from hybrid_predict.model.deltas import WeightDelta
+from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.verify.delayed_queue import DelayedQueue
 
 WIDE = {torch.bfloat16: torch.float32, torch.float32: torch.float32, torch.float64: torch.float64}

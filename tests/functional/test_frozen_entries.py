@@ -33,11 +33,11 @@ def in_the_engine(decay: float) -> list[np.ndarray]:
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, weight_decay=decay)
     weight = model.get_parameter("2.weight")
     with HybridEngine(model, optimizer, SETTINGS) as engine:
-        weight.register_hook(lambda g: masked(g, engine.clock.full_steps))
+        weight.register_hook(lambda g: masked(g, engine.ledger.full_steps))
         while not engine.done:
             engine.before_step()
             seen.append(weight.detach().numpy().copy())
-            x, y = map(torch.tensor, batch(engine.clock.full_steps))
+            x, y = map(torch.tensor, batch(engine.ledger.full_steps))
             loss = F.mse_loss(model(x), y)
             loss.backward()
             engine.observe_loss(loss)

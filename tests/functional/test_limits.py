@@ -19,15 +19,13 @@ from hybrid_predict import (
 )
 from hybrid_predict.functional import correct, init
 from hybrid_predict.rules import budget
-from hybrid_predict.updates import budget as engine_budget
 
 UNGATED = {"hidden": MomentumPredictor(gated=False)}
 
 
 @pytest.fixture(autouse=True)
 def every_operation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (budget, engine_budget):
-        monkeypatch.setattr(module, "SMALLEST_STEP", 0.0)
+    monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
 
 
 @pytest.mark.parametrize(("limit", "block"), [(0.0, 1), (0.3, 2), (0.6, 4), (3.0, None)])

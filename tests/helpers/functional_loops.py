@@ -97,10 +97,10 @@ def in_the_engine(
     predicted = []
     assert config.total_steps is not None
     with HybridEngine(model, optimizer, config) as engine:
-        while not engine.done and engine.clock.full_steps != stop:
-            optimizer.param_groups[0]["lr"] = rate(engine.clock.steps, config.total_steps)
+        while not engine.done and engine.ledger.full_steps != stop:
+            optimizer.param_groups[0]["lr"] = rate(engine.ledger.steps, config.total_steps)
             engine.before_step()
-            x, y = map(torch.tensor, batch(engine.clock.full_steps))
+            x, y = map(torch.tensor, batch(engine.ledger.full_steps))
             loss = F.mse_loss(model(x), y)
             if len(predicted) == spoiled:
                 loss = loss * math.nan
@@ -112,10 +112,10 @@ def in_the_engine(
             optimizer.zero_grad()
             predicted.append(engine.after_step(loss).predicted)
     named = {name: p.detach().numpy() for name, p in model.named_parameters()}
-    counted, block = engine.ledger.flops_per_step, engine._run.forecaster.block
+    counted, block = engine.ledger.flops_per_step, engine._state.groups.block
     return Run(
-        named, engine.clock.steps, predicted, engine.ledger.undone_steps,
-        operations=counted, block=block, evidence=engine._run.verifier.evidence,
+        named, engine.ledger.steps, predicted, engine.ledger.undone_steps,
+        operations=counted, block=block, evidence=engine._state.evidence,
     )  # fmt: skip
 
 

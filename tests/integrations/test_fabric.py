@@ -25,9 +25,9 @@ class Run:
         self.engine = HybridEngine(self.model.module, self.optimizer.optimizer, config())
 
     def train(self, until: int = STEPS) -> nn.Module:
-        while self.engine.clock.steps < until:
+        while self.engine.ledger.steps < until:
             self.engine.before_step()
-            loss = loss_of(self.model, batch(self.engine.clock.full_steps))
+            loss = loss_of(self.model, batch(self.engine.ledger.full_steps))
             self.fabric.backward(loss)
             self.optimizer.step()
             self.optimizer.zero_grad()

@@ -291,7 +291,7 @@ class Reads(transformers.TrainerCallback):
         model, engine = kwargs["model"], self.watched.engine
         now = [p.detach().clone() for p in model.parameters()]
         read = dict(model.state_dict())
-        if engine is not None and engine.clock.unread:
+        if engine is not None and engine._state.unread:
             self.verified.append(same_bits(read, self.before))
         self.unmoved.append(all(map(torch.equal, now, model.parameters())))
 

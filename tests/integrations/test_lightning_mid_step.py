@@ -57,7 +57,7 @@ class Saver(Callback):
 
     def note(self, hook: str, trainer: Any, module: Any) -> None:
         engine = self.plug_in and self.plug_in.engine
-        due = engine is None or engine.clock.unread > 0
+        due = engine is None or engine._state.unread > 0
         if hook != self.hook or self.saved or trainer.global_step < 14 or not due:
             return
         before = [p.detach().clone() for p in module.parameters()]

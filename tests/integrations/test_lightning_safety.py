@@ -89,7 +89,7 @@ def test_a_checkpoint_inside_a_window_stores_verified_weights_and_moves_none(
 
     class Save(Callback):
         def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, idx: int) -> None:
-            if idx % 4 == 2 and callback.engine.clock.unread:
+            if idx % 4 == 2 and callback.engine._state.unread:
                 path, moved = tmp_path / f"{trainer.global_step}.ckpt", weights(module)
                 trainer.save_checkpoint(path)
                 state = torch.load(path, weights_only=True)["state_dict"]
@@ -115,7 +115,7 @@ def test_an_exception_undoes_predicted_steps_and_leaves_no_hook(
 ) -> None:
     class Broken(Net):
         def on_before_zero_grad(self, optimizer: Any) -> None:
-            if callback.engine.clock.unread and self.batches >= 20 * window:
+            if callback.engine._state.unread and self.batches >= 20 * window:
                 raise error("stop here")
 
     recorder, callback, model = Recorder(), Ungated(), Broken()
@@ -165,8 +165,8 @@ class AtPredicted:
 
     def __contains__(self, batch: int) -> bool:
         engine = self.callback.engine
-        verifying = engine is not None and engine.in_step and engine.clock.unread > 0
-        number = engine.clock.full_steps + 1 if verifying else 0
+        verifying = engine is not None and engine.in_step and engine._state.unread > 0
+        number = engine.ledger.full_steps + 1 if verifying else 0
         if not verifying or number in self.spoiled or len(self.spoiled) == self.count:
             return False
         self.spoiled.append(number)
@@ -328,7 +328,7 @@ def test_no_update_of_an_optimizer_that_takes_over_in_mid_run_is_lost(hook: str)
 def test_an_epoch_broken_off_before_its_step_undoes_its_predicted_steps() -> None:
     class Stops(Net):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-            left.append(callback.engine.clock.unread > 0)
+            left.append(callback.engine._state.unread > 0)
             return -1 if batch_idx == 5 else None
 
         def on_train_epoch_end(self) -> None:

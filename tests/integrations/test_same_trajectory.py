@@ -45,7 +45,7 @@ def in_fabric(folder: Path) -> Trained:
     engine = HybridEngine(model.module, optimizer.optimizer, config())
     while not engine.done:
         engine.before_step()
-        loss = loss_of(model, batch(engine.clock.full_steps))
+        loss = loss_of(model, batch(engine.ledger.full_steps))
         fabric.backward(loss)
         optimizer.step()
         optimizer.zero_grad()

@@ -177,7 +177,7 @@ class EngineMachine(RuleBasedStateMachine):
             bench.optimizer.param_groups[0]["lr"] = rate
         self.engine.abandon()
         bench.optimizer.zero_grad()
-        if where != "update" or not self.engine.clock.plain:
+        if where != "update" or not self.engine._state.plain:
             assert same_bits(before[0], self.trace()[0])
         self.left += predicted
 
@@ -221,7 +221,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine._step is None
         assert not self.engine._open
         assert self.engine._buffers._copies is None
-        assert all(group._pending is None for group in self.engine._forecaster.groups)
+        assert all(group._pending is None for group in self.engine._state.groups)
         assert all(p.grad is None for p in self.bench.model.parameters())
 
     @invariant()

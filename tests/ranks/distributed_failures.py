@@ -14,7 +14,7 @@ from torch import Tensor
 from distributed_loops import Loop, batch, ddp, make_config, sharded
 from faulty import Failing, FailingUpdate, Log
 from hybrid_predict import HybridTrainer, OptimizerWrapper, TorchModel
-from hybrid_predict.tensors import ranks
+from hybrid_predict.torch import ranks
 
 
 @dataclass(frozen=True, kw_only=True)

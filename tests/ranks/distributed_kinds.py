@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from distributed_loops import make_config
 from hybrid_predict import HybridEngine
-from hybrid_predict.tensors import ranks
+from hybrid_predict.torch import ranks
 
 
 def sharded(net: Any) -> Any:

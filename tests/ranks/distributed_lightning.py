@@ -18,7 +18,7 @@ from hybrid_predict import HybridConfig, MomentumPredictor
 from hybrid_predict.integrations import lightning_stop
 from hybrid_predict.report.run_log import NAME, read_log
 from hybrid_predict.report.stop_request import ask
-from hybrid_predict.tensors import ranks, shards
+from hybrid_predict.torch import ranks, shards
 
 PREDICTING = HybridConfig(
     full_steps=1,

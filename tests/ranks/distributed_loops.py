@@ -329,7 +329,7 @@ def logged(folder: Path) -> dict[str, Any]:
     with Log() as log:
         loop = Loop(ddp(), make_config(total_steps=200, warmup_steps=12))
         records = loop.train(STEPS)
-        while not loop.engine.clock.plain:
+        while not loop.engine._state.plain:
             records.append(loop.step(Spoil(offset=1.2)))
         records += loop.train(3)
     return {"heard": log.lines, **outcome(loop, records)}

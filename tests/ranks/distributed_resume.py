@@ -25,7 +25,7 @@ from distributed_loops import (
 )
 from faulty import Log
 from hybrid_predict import CheckpointError
-from hybrid_predict.tensors import ranks, shards
+from hybrid_predict.torch import ranks, shards
 
 
 def halved(net: Net) -> Net:
@@ -53,7 +53,7 @@ def resumed(
         again.load(torch.load(folder / f"{name}-{ranks.rank()}.pt")["parts"])
         again.engine.load_state_dict(torch.load(folder / f"{name}-0.pt")["engine"])
         again.taken = loop.taken
-        carries = [copy.deepcopy(x.engine._forecaster.carries) for x in (loop, again)]
+        carries = [copy.deepcopy(x.engine._state.groups.carries) for x in (loop, again)]
         left, right = outcome(loop, loop.train(8)), outcome(again, again.train(8))
         return {
             "left": left,

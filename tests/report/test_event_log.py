@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from hybrid_predict import ConfigError, Phase, StepRecord
-from hybrid_predict.accounts.ledger import SavingsLedger
-from hybrid_predict.engine.overview import Overview
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.overview import Overview
 from hybrid_predict.report.event_log import EventLog
 from hybrid_predict.report.run_log import NAME, find_log, read_log
 from hybrid_predict.report.stop_request import STOP, ask, is_asked
@@ -73,7 +73,7 @@ def test_a_second_run_that_trains_in_the_folder_has_a_file_of_its_own(
 
 def test_a_run_in_another_process_is_seen_too_and_gone_when_it_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from hybrid_predict.engine.overview import Overview;"
+        "import sys; from pathlib import Path; from hybrid_predict.overview import Overview;"
         "from hybrid_predict.report.event_log import EventLog;"
         f"log = EventLog(Path({str(tmp_path / NAME)!r}), Overview((), (), 9, 0, 0, 0, 0), {{}});"
         "print('begun', flush=True); sys.stdin.read()"

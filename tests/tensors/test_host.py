@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hybrid_predict.model.buffers import BufferTracker
+from hybrid_predict.torch.buffers import BufferTracker
 from hybrid_predict.verify.delayed_queue import DelayedQueue
 
 

@@ -11,7 +11,6 @@ from loops import Bench, make_config
 
 from hybrid_predict import ConfigError, ContractError, FittedPredictor, MomentumPredictor, Phase
 from hybrid_predict.forecast.predictors import AbstractPredictor, PredictorState
-from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.testing import check_placebos, check_predictor
 from hybrid_predict.testing.placebos import (
     NegatedForecast,
@@ -20,6 +19,7 @@ from hybrid_predict.testing.placebos import (
     StaleForecast,
 )
 from hybrid_predict.testing.predictors import History, same, steps
+from hybrid_predict.torch.deltas import WeightDelta
 
 PLACEBOS = {"random": RandomForecast, "negated": NegatedForecast}
 every_placebo = pytest.mark.parametrize("placebo", PLACEBOS.values(), ids=PLACEBOS.keys())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hybrid_predict.verify.descent import LEVEL, MOST_LOST, Evidence, Slopes, weigh
+from hybrid_predict.rules.verdict import LEVEL, MOST_LOST, Evidence, Slopes, weigh
 
 NAN, INF = math.nan, math.inf
 

@@ -10,8 +10,8 @@ from torch import nn
 from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Verdict
 from hybrid_predict.forecast import group
 from hybrid_predict.forecast.predictors import MomentumPredictor
+from hybrid_predict.rules.verdict import ENDED
 from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast, ShuffledForecast
-from hybrid_predict.verify.descent import ENDED
 
 MOST = 10
 """Verdicts until placebos have ended."""
@@ -44,7 +44,7 @@ class Task:
         self.engine = HybridEngine(self.net, self.optimizer, config)
 
     def step(self):
-        generator = torch.Generator().manual_seed(self.engine.clock.full_steps)
+        generator = torch.Generator().manual_seed(self.engine.ledger.full_steps)
         x = torch.randn(32, 16, generator=generator)
         noise = 0.3 * torch.randn(32, 1, generator=generator)
         self.engine.before_step()
@@ -92,7 +92,7 @@ def test_forecasts_along_the_drift_do_not_end(predictor, settings):
     task.finish()
     assert not task.ended
     assert task.engine.ledger.predicted_steps == 50
-    assert task.engine._run.verifier.evidence.verdicts == 50
+    assert task.engine._state.evidence.verdicts == 50
 
 
 def test_fitted_forecasts_do_not_end():
@@ -109,7 +109,7 @@ def test_what_is_measured_changes_no_weight(gated, monkeypatch):
             monkeypatch.setattr(group, "slopes", lambda *_: torch.zeros(4))
         task.finish()
         assert task.engine.ledger.predicted_steps > 0
-        assert bool(task.engine._run.verifier.evidence.verdicts) is seen
+        assert bool(task.engine._state.evidence.verdicts) is seen
         return list(task.net.parameters())
 
     assert same_bits(weights(True), weights(False))
@@ -128,7 +128,7 @@ def test_evidence_is_resumed_bit_for_bit(lag):
     steps = [[(r.step, r.predicted, r.verdict) for r in task.finish()] for task in (whole, other)]
     assert steps[0] == steps[1]
     assert whole.ended and other.ended
-    evidence = [task.engine._run.verifier.evidence for task in (whole, other)]
+    evidence = [task.engine._state.evidence for task in (whole, other)]
     assert evidence[0] == evidence[1]
     assert same_bits(list(whole.net.parameters()), list(other.net.parameters()))
 
@@ -147,7 +147,7 @@ def test_steps_of_no_length_do_not_count():
     task = Task(momentum(0.0))
     task.finish()
     assert task.engine.ledger.predicted_steps == 50
-    assert task.engine._run.verifier.evidence.verdicts == 0.0
+    assert task.engine._state.evidence.verdicts == 0.0
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused"])
@@ -156,7 +156,7 @@ def test_undone_steps_do_not_count(optimizer):
     records = [*bench.train(7), bench.step(SPOILERS["nan-loss"]), *bench.finish()]
     verdicts = [r.verdict for r in records if r.predicted]
     assert verdicts.count(Verdict.UNDONE) == 1
-    counted = bench.engine._run.verifier.evidence.verdicts
+    counted = bench.engine._state.evidence.verdicts
     assert counted == verdicts.count(Verdict.STANDS)
 
 

@@ -19,11 +19,11 @@ BAD_GRADIENT = [name for name in SPOILERS if "only" not in name]
 @pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER)
 def test_a_bad_gradient_undoes_weights_state_and_buffers(optimizer, spoiler, clip):
     bench = run(optimizer)
-    before, steps = kept(bench), bench.engine.clock.steps
+    before, steps = kept(bench), bench.engine.ledger.steps
     record = bench.step(SPOILERS[spoiler], clip)
     assert (record.predicted, record.ticks, record.verdict) == (1, 1, Verdict.UNDONE)
     assert same_bits(kept(bench), before)
-    assert bench.engine.clock.steps == steps + 1
+    assert bench.engine.ledger.steps == steps + 1
     ledger = bench.engine.ledger
     assert (ledger.undone_steps, ledger.predicted_steps) == (1, 3)
     event = ledger.events[-1]

@@ -1,0 +1,144 @@
+"""A small byte-level GPT: pre-norm decoder blocks with learned positions and an untied head."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from hybrid_predict.errors import ConfigError
+
+_INIT_STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByteGPTConfig:
+    """Shape of a `ByteGPT`.
+
+    Attributes:
+        layers: Number of decoder blocks.
+        heads: Number of attention heads; must divide `width`.
+        width: Width of the residual stream.
+        context: Longest input in bytes.
+        vocab: Number of token values.
+    """
+
+    layers: int
+    heads: int
+    width: int
+    context: int
+    vocab: int = 256
+
+    def __post_init__(self) -> None:
+        """Checks the shape.
+
+        Raises:
+            ConfigError: A size is below one, or `heads` does not divide `width`.
+        """
+        for name in ("layers", "heads", "width", "context", "vocab"):
+            size = getattr(self, name)
+            if size < 1:
+                raise ConfigError(
+                    argument=name, expected="at least 1", got=size, remedy=f"Raise {name}."
+                )
+        if self.width % self.heads:
+            raise ConfigError(
+                argument="heads",
+                expected=f"a divisor of width={self.width}",
+                got=self.heads,
+                remedy="Choose a width that is a multiple of heads.",
+            )
+
+
+class ByteGPT(nn.Module):
+    """Decoder-only transformer over bytes.
+
+    Args:
+        config: Shape of the model.
+    """
+
+    def __init__(self, config: ByteGPTConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.vocab, config.width)
+        self.position_embedding = nn.Embedding(config.context, config.width)
+        self.blocks = nn.ModuleList(_Block(config) for _ in range(config.layers))
+        self.final_norm = nn.LayerNorm(config.width)
+        self.head = nn.Linear(config.width, config.vocab, bias=False)
+        self._init_weights()
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Predicts the next byte at every position.
+
+        Args:
+            tokens: Byte values, int64 of shape [B, T] with T at most `config.context`.
+
+        Returns:
+            Logits of shape [B, T, vocab], in the dtype of the parameters.
+        """
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.token_embedding(tokens) + self.position_embedding(positions)
+        for block in self.blocks:
+            x = block(x)
+        logits: torch.Tensor = self.head(self.final_norm(x))
+        return logits
+
+    def _init_weights(self) -> None:
+        """Draws GPT-2's initial weights from the global source of randomness."""
+        # Each block adds twice to the residual stream; this keeps its variance free of depth.
+        residual_std = _INIT_STD / math.sqrt(2 * self.config.layers)
+        for name, module in self.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                is_residual = name.endswith(("attention_out", "mlp_out"))
+                nn.init.normal_(module.weight, std=residual_std if is_residual else _INIT_STD)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+class _Block(nn.Module):
+    """Causal self-attention and a GELU MLP, each behind a layer norm and a residual sum.
+
+    Args:
+        config: Shape of the model.
+    """
+
+    def __init__(self, config: ByteGPTConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.attention_norm = nn.LayerNorm(config.width)
+        self.qkv = nn.Linear(config.width, 3 * config.width)
+        self.attention_out = nn.Linear(config.width, config.width)
+        self.mlp_norm = nn.LayerNorm(config.width)
+        self.mlp_in = nn.Linear(config.width, 4 * config.width)
+        self.mlp_out = nn.Linear(4 * config.width, config.width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Applies the block.
+
+        Args:
+            x: Residual stream of shape [B, T, width].
+
+        Returns:
+            Updated residual stream of shape [B, T, width].
+        """
+        x = x + self._attend(self.attention_norm(x))
+        x = x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
+        return x
+
+    def _attend(self, x: torch.Tensor) -> torch.Tensor:
+        """Lets every position attend to itself and to those before it.
+
+        Args:
+            x: Normalised residual stream of shape [B, T, width].
+
+        Returns:
+            Attention output of shape [B, T, width].
+        """
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
+        query, key, value = qkv.unbind(dim=2)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        output: torch.Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
+        return output

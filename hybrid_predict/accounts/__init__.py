@@ -1,1 +1,0 @@
-"""Bookkeeping of a run: clock, ledger, operation counts and saved state."""

@@ -1,0 +1,73 @@
+"""Attaches an engine to the parameters of a model, and detaches it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from hybrid_predict.errors import UnsupportedSetupError, UsageError
+from hybrid_predict.step import Step
+from hybrid_predict.torch.cost import OperationCounter
+
+_ENGINES = WeakTensorKeyDictionary()
+"""Weak reference to the engine of each parameter; two engines would correct an update twice."""
+
+
+class Uncopied:
+    """Base of what is tied to one model and its optimizers by hooks, which a copy would lack."""
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse to be copied or pickled.
+
+        Raises:
+            UsageError: Always.
+        """
+        raise UsageError(
+            f"{type(self).__name__}: expected its state_dict() to be copied or pickled, got the "
+            "object itself. Make another one for a copy of the model, and load the state."
+        )
+
+
+def claim(engine: object, parameters: Iterable[Tensor]) -> None:
+    """Register an engine as the only one that trains these parameters.
+
+    Raises:
+        UnsupportedSetupError: If another engine that still exists has one of them.
+    """
+    for p in parameters:
+        owner = _ENGINES.get(p)
+        if owner is not None and owner() not in (None, engine):
+            raise UnsupportedSetupError(
+                "model",
+                "parameters that no other engine has",
+                "a model that another HybridEngine trains",
+                "Call detach() on the other engine first.",
+            )
+        _ENGINES[p] = weakref.ref(engine)
+
+
+def unclaim(engine: object, parameters: Iterable[Tensor]) -> None:
+    """Unregister an engine from these parameters, so that another one can train them."""
+    for p in parameters:
+        if (owner := _ENGINES.get(p)) is not None and owner() is engine:
+            del _ENGINES[p]
+
+
+def detach(open_steps: dict[str, Step], handles: list[Any], operations: OperationCounter) -> None:
+    """Undo the predicted steps that are not verified, and remove all hooks.
+
+    Args:
+        open_steps: The full step under way, if any; emptied.
+        handles: Handles of the hooks on the optimizers.
+        operations: Counter of operations; stopped.
+    """
+    operations.stop()
+    for step in open_steps.values():
+        step.undo("the engine was detached")
+    open_steps.clear()
+    for handle in handles:
+        handle.remove()

@@ -1,0 +1,221 @@
+"""Audits in a YAML file of Lightning's own command line, with one more section ``audit``."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import re
+import sys
+import warnings
+from argparse import ArgumentError
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.config import HybridConfig, check_names
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.runs.objects import OBJECTS, find_class
+
+if TYPE_CHECKING:
+    from hybrid_predict.audit.arm import AuditArm, MakeRun
+
+_CLASSES = ("model", "data", "optimizer", "lr_scheduler")
+"""Sections that describe an object."""
+
+_SECTIONS = (*_CLASSES, "trainer", "audit", "seed_everything")
+
+
+def is_file(name: str) -> bool:
+    """Whether a name is that of a file, and not ``module:function``."""
+    return ":" not in name or Path(name).exists()
+
+
+def check_file(file: str | Path) -> None:
+    """Check sections, names and values without torch, Lightning or the user's modules.
+
+    Raises:
+        ConfigError: If the file cannot be read, or a name or a value is wrong.
+    """
+    if find_spec("yaml") is not None:  # it is part of an extra, which the command asks for later
+        _check_sections(_load(file))
+
+
+def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
+    """Read an audit from a YAML file.
+
+    Args:
+        file: Sections ``model``, ``data`` and ``trainer`` as for ``LightningCLI``, optionally
+            ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of
+            :class:`AuditConfig`. Inside :func:`importable`, classes are found from the current
+            directory too.
+
+    Returns:
+        ``make_run``, the configuration, and the part of the file that finished runs depend on, for
+        :func:`audit`.
+
+    Raises:
+        ConfigError: If the file cannot be read or Lightning refuses its content.
+    """
+    from hybrid_predict.audit.arm import check_length
+    from hybrid_predict.audit.training import preserved
+
+    path = Path(file)
+    content = _load(path)
+    with preserved():
+        _check_sections(content)
+        _check_classes(content)
+        parsed = _build(path, None, ["--seed_everything=false"]).config
+    config = AuditConfig(**parsed.audit.as_dict())
+    for key in config.scaled:
+        remedy = "Name a key of the file that holds a number of steps or epochs."
+        check_length(f"audit.scaled: {key}", parsed.get(key), remedy)
+    for name, changes in config.controls.items():
+        for key in changes:
+            if key.split(".")[0] not in (*_CLASSES, "trainer") or key not in parsed:
+                remedy = "Name keys of the file's other sections."
+                raise ConfigError(f"audit.controls.{name}", "a key of the file", key, remedy)
+
+    def make_run(arm: AuditArm) -> Any:
+        changed = [f"--seed_everything={arm.seed}"]
+        changed += [f"--{key}={arm.scaled(parsed.get(key))}" for key in config.scaled]
+        changed += [f"--{key}={json.dumps(value)}" for key, value in arm.changes.items()]
+        built = _build(path, arm, changed)
+        return built.trainer, built.model, built.datamodule
+
+    used = {k: v for k, v in content.items() if k not in ("audit", "seed_everything")}
+    return make_run, config, {"file": used}
+
+
+def _load(file: str | Path) -> dict[str, Any]:
+    import yaml  # type: ignore[import-untyped,unused-ignore]
+
+    path = Path(file)
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        remedy = f"The system says: {error.strerror}."
+        raise ConfigError("file", "a file that can be read", str(path), remedy) from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        remedy = f"The parser says: {error}."
+        raise ConfigError("file", "YAML", str(path), remedy) from error
+    if not isinstance(content, dict):
+        raise ConfigError("file", "YAML with the sections model and trainer", str(path))
+    for name in ("model", "trainer"):
+        if name not in content:
+            remedy = "Write the file as for LightningCLI."
+            raise ConfigError("file", f"a section {name}", sorted(map(str, content)), remedy)
+    return content
+
+
+def _check_sections(content: Mapping[str, Any]) -> None:
+    """Check names of sections, and names and values of ``audit``, except its objects."""
+    check_names("file", map(str, content), _SECTIONS)
+    for name in ("trainer", "audit"):
+        if not isinstance(content.get(name, {}), Mapping):
+            raise ConfigError(name, "names and values", content[name])
+    audit = content.get("audit", {})
+    check_names("audit", map(str, audit), AuditConfig.__dataclass_fields__)
+    hybrid = audit.get("hybrid", {})
+    if isinstance(hybrid, Mapping):
+        objects = {name: hybrid[name] for name in OBJECTS if name in hybrid}
+        HybridConfig(**objects)
+        hybrid = {name: value for name, value in hybrid.items() if name not in objects}
+    AuditConfig(**{**audit, "hybrid": hybrid})
+
+
+def _check_classes(content: Mapping[str, Any]) -> None:
+    """Check that classes can be imported and have their arguments; Lightning's errors are vague."""
+    import lightning.pytorch as pl
+
+    check_names("trainer", content["trainer"], inspect.signature(pl.Trainer).parameters)
+    AuditConfig(**content.get("audit", {}))
+    described = {name: content.get(name) for name in _CLASSES}
+    for name, value in content["trainer"].items():
+        if isinstance(value, list):
+            described |= {f"trainer.{name}.{k}": one for k, one in enumerate(value)}
+        else:
+            described[f"trainer.{name}"] = value
+    for name, value in described.items():
+        if isinstance(value, Mapping) and isinstance(path := value.get("class_path"), str):
+            if hasattr(pl.callbacks, path):
+                path = f"{pl.callbacks.__name__}.{path}"
+            find_class(name, {**value, "class_path": path})
+
+
+def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
+    """Return Lightning's command line with the file's model, data and Trainer for one arm.
+
+    Args:
+        path: The YAML file.
+        arm: Makes the Trainer; None only parses.
+        changed: Further arguments, which override those of the file.
+    """
+    from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+
+    class AuditCLI(LightningCLI):
+        """Builds the objects, with the Trainer of the arm, and runs nothing."""
+
+        def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+            parser.add_class_arguments(AuditConfig, "audit")
+
+        def instantiate_classes(self) -> None:
+            if arm is not None:
+                super().instantiate_classes()
+
+        def instantiate_trainer(self, **kwargs: Any) -> Any:
+            assert arm is not None
+            return arm.trainer(**{**self.config_init.get("trainer", {}), **kwargs})
+
+    with _without_arguments(), warnings.catch_warnings():
+        # Lightning uses what newer versions of its parser call deprecated.
+        message = "(?s).*(JsonargparseDeprecationWarning|was deprecated in v4)"
+        warnings.filterwarnings("ignore", message, DeprecationWarning)
+        try:
+            return AuditCLI(
+                save_config_callback=None,
+                seed_everything_default=False,
+                parser_kwargs={"exit_on_error": False},
+                args=["--config", str(path), *changed],
+                run=False,
+                load_from_checkpoint_support=False,
+            )
+        except ArgumentError as error:
+            raise _parser_error(path, str(error)) from error
+
+
+def _parser_error(path: Path, message: str) -> ConfigError:
+    """Return an error that names the key that Lightning's parser refuses."""
+    key = re.search(r'[Kk]ey "([\w.]+)"', message)
+    if key is None:
+        remedy = f"Lightning says: {message.splitlines()[0]}"
+        return ConfigError("file", "a configuration for LightningCLI", str(path), remedy)
+    value: Any = _load(path)
+    for name in key[1].split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return ConfigError(key[1], "a value of the type that it takes", value)
+
+
+@contextmanager
+def importable() -> Iterator[None]:
+    """Let modules be found from the current directory inside the block."""
+    before = list(sys.path)
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = before
+
+
+@contextmanager
+def _without_arguments() -> Iterator[None]:
+    """Hide the arguments of the command line from Lightning."""
+    arguments = sys.argv
+    sys.argv = arguments[:1]
+    try:
+        yield
+    finally:
+        sys.argv = arguments

@@ -1,0 +1,408 @@
+"""The engine: predicted steps before a full step, verdict and correction inside it."""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from time import perf_counter
+from typing import Any, final
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hybrid_predict.attachment import Uncopied, claim, detach, unclaim
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.containment import contained
+from hybrid_predict.errors import ConfigError, UsageError
+from hybrid_predict.groups import Groups
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.record import StepRecord
+from hybrid_predict.rules.limits import loss_limit, norm_limits
+from hybrid_predict.rules.schedule import Schedule, cooling, due, phase
+from hybrid_predict.state import State
+from hybrid_predict.step import Step
+from hybrid_predict.torch import ranks, shards
+from hybrid_predict.torch.buffers import BufferTracker
+from hybrid_predict.torch.cost import OperationCounter
+from hybrid_predict.torch.optimizer import OptimizerWrapper
+from hybrid_predict.torch.parameters import ParameterMapper
+
+logger = ranks.rank_zero_logger(__name__)
+
+
+@final
+class HybridEngine(Uncopied):
+    """Corrects the updates of any torch training loop, and takes predicted steps between them.
+
+    Between ``after_step`` and the next ``before_step``, all weights are verified by a full step. If
+    a loop ends early, predicted steps that are not verified are undone: by :meth:`detach`, at the
+    end of a ``with`` block, or when the engine is garbage-collected.
+
+    Args:
+        model: The model to train.
+        optimizer: Its optimizer, a list of optimizers, or an :class:`OptimizerWrapper`.
+        config: The configuration; ``total_steps`` is required.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+        UnsupportedSetupError: If an optimizer, the sharding or the process group is not supported,
+            or another engine trains the same parameters.
+
+    Example:
+        >>> import torch
+        >>> net = torch.nn.Linear(4, 4)
+        >>> optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2)
+        >>> engine = HybridEngine(net, optimizer, HybridConfig(speedup=1.5, total_steps=90))
+        >>> while not engine.done:
+        ...     engine.before_step()
+        ...     loss = net(torch.ones(8, 4)).square().mean()
+        ...     loss.backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        ...     record = engine.after_step(loss)
+        >>> engine.ledger.full_steps + engine.ledger.predicted_steps
+        90
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer | Sequence[Optimizer] | OptimizerWrapper,
+        config: HybridConfig,
+    ) -> None:
+        if not isinstance(config, HybridConfig):
+            raise ConfigError("config", "a HybridConfig", type(config).__name__)
+        model = shards.unwrapped(model)
+        if not isinstance(optimizer, OptimizerWrapper):
+            optimizer = OptimizerWrapper(optimizer)
+        self.optimizer = optimizer
+        parameters = optimizer.parameters()
+        self.mapper = ParameterMapper(model, parameters, config.kinds, optimizer.owners())
+        on_host = all(p.device.type == "cpu" for p in parameters if p.requires_grad)
+        lag = config.lag if config.lag is not None else (0 if on_host else 4)
+        self.config = replace(config, lag=lag)
+        self._model = model
+        self._buffers = BufferTracker(model)
+        self._state = State(self.mapper, optimizer, self._buffers, self.config)
+        if self.schedule.shortfall:
+            logger.warning("%s", self.schedule.shortfall)
+        self._open: dict[str, Step] = {}
+        self._operations = OperationCounter(self.ledger)
+        self._handles: list[Any] = []
+        if config.enabled:
+            ranks.check_same(self.mapper.names, [tuple(p.shape) for p in parameters], self.config)
+            self._follow_parameters()
+            if not self._groups.idle:
+                self._handles += optimizer.attach(weakref.ref(self))
+        attached = (self._open, self._handles, self._operations)
+        self._finalizer = weakref.finalize(self, detach, *attached)
+        self._finalizer.atexit = False
+
+    @property
+    def schedule(self) -> Schedule:
+        """The run's schedule: its length, and how many of its steps are planned as predicted."""
+        return self._state.schedule
+
+    @property
+    def ledger(self) -> SavingsLedger:
+        """The run's ledger: the steps that it has taken, and what they have cost and saved."""
+        return self._state.ledger
+
+    @property
+    def _groups(self) -> Groups:
+        return self._state.groups
+
+    @property
+    def _step(self) -> Step | None:
+        return self._open.get("step")
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has taken ``total_steps`` steps; what follows is plain training."""
+        return self._state.done
+
+    @property
+    def in_step(self) -> bool:
+        """Whether a full step is open, between ``before_step`` and ``after_step``."""
+        return self._step is not None
+
+    @property
+    def _watching(self) -> bool:
+        return bool(self._handles) and self._finalizer.alive and not self._state.over
+
+    @property
+    def _position(self) -> int:
+        """Index of the next step, from 0, if all predicted steps with an unread verdict stand."""
+        step = self._step
+        unmeasured = step.predicted if step is not None and not step.reported else 0
+        return self.ledger.steps + self._state.unread + unmeasured
+
+    def _follow_parameters(self) -> None:
+        """Claim the optimizer's parameters, and log what is left to it."""
+        claim(self, self.optimizer.parameters())
+        self._state.log_left_out()
+
+    def before_step(self) -> None:
+        """Open a full step, and take the predicted steps that are due before it.
+
+        Raises:
+            UsageError: If an optimizer has updated since the last ``before_step``, and
+                ``after_step`` was not called.
+        """
+        started = perf_counter()
+        self.abandon()
+        state = self._state
+        step = self._open["step"] = Step(state.next_step, self.optimizer, self._buffers)
+        if self._watching:
+            with self._contained(step):
+                self.optimizer.forget_calls()
+                if self._groups.refresh():  # parameters were frozen, unfrozen or added
+                    self._follow_parameters()
+                self._buffers.watch()
+                self._predict(step)
+                step.set_limits(loss_limit(state.limits), norm_limits(state.limits))
+                state.kinds.open()
+        waiting, position = self._groups.awaits_skill, self._position - step.predicted
+        step.phase = phase(
+            self.schedule, position, step.predicted, waiting=waiting, plain=state.over
+        )
+        step.opened_at = perf_counter()
+        step.predict_seconds = step.opened_at - started
+        if self._watching:
+            self._operations.start(self._model)
+
+    def observe_loss(self, loss: Tensor | float) -> None:
+        """Pass the loss before the optimizer updates, so that the verdict can depend on it.
+
+        It is not needed for optimizers that are stepped with a closure.
+
+        Args:
+            loss: The training loss, 0-dim tensor or number. A tensor is only read if a verdict is
+                due.
+        """
+        if self._step is not None:
+            self._step.observe_loss(loss)
+            self.observe_graph(loss)
+
+    def observe_graph(self, loss: Tensor | float) -> None:
+        """Pass a loss whose autograd graph shows the kinds of parameters, before the first update.
+
+        Args:
+            loss: A loss with its autograd graph, before or after its backward pass.
+        """
+        if self._step is not None and self._watching:
+            with self._contained(self._step):
+                self._state.kinds.observe(loss)
+
+    def after_step(self, loss: Tensor | float | None = None) -> StepRecord:
+        """Close a full step: read verdicts, advance the clock and update the ledger.
+
+        Args:
+            loss: The training loss of the step, or None. A tensor is read ``lag`` full steps later.
+
+        Returns:
+            The record of the step; call ``scheduler.step()`` ``record.ticks`` times.
+
+        Raises:
+            UsageError: If ``before_step`` was not called.
+            ConfigError: If ``loss`` is not a tensor, a number or None.
+        """
+        step, started = self._step, perf_counter()
+        if step is None:
+            raise UsageError(
+                "after_step() was called without before_step(). Call each once per full step."
+            )
+        if not (loss is None or isinstance(loss, (Tensor, int, float))):
+            raise ConfigError("loss", "a tensor, a number or None", loss)
+        counted = self._operations.end_step()
+        try:
+            if self._watching:
+                with self._contained(step):
+                    step.close(loss)
+                    self._groups.count_updates(step.number, step.calls)
+                    if counted:
+                        self._state.apply_budget(step.number)
+                    self._state.push(*step.packed())
+                    self._state.decide_kinds(step, loss)
+        finally:
+            self._open.clear()
+        if self._watching:
+            with self._contained(step):
+                self._judge(drain=self._position + 1 >= self.schedule.total)
+        record = self._state.advance(step)
+        step.add_seconds(self.ledger, started, perf_counter())
+        return record
+
+    def detach(self) -> None:
+        """Undo predicted steps that are not verified, and remove all hooks."""
+        if (step := self._step) is not None:
+            self._state.count_left(step)  # before the finalizer, which marks the step as undone
+        self._finalizer()
+        unclaim(self, self.optimizer.parameters())
+
+    def __enter__(self) -> HybridEngine:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        self.detach()
+        ranks.fail_together(error)
+
+    def abandon(self) -> None:
+        """Leave the open full step, if any, before its update, and undo its predicted steps.
+
+        Raises:
+            UsageError: If an optimizer has updated since ``before_step``.
+        """
+        step = self._step
+        if step is None:
+            return
+        if step.has_updated:
+            raise UsageError(
+                "The optimizer has updated, but after_step() was not called. "
+                "Call after_step(loss) after every optimizer.step()."
+            )
+        reason = "a full step was left before its update"
+        step.undo(reason)
+        self._operations.reset()
+        self._open.clear()
+        self._state.count_left(step)
+        self._state.record_event(reason, logging.INFO, step.number)
+
+    def open_update(self, index: int) -> None:
+        """Handle the start of an update of optimizer ``index``; discard one of it that raised."""
+        if self._step is not None and self._step.active == index:
+            self.optimizer.restore_gradients(index)
+            self._step.reopen(index)
+
+    def before_update(self, index: int, loss: object) -> None:
+        """Handle the hook right before optimizer number ``index`` updates its parameters."""
+        step, started = self._step, perf_counter()
+        if step is None or not self._watching or step.active is not None:
+            return
+        step.active = index
+        with self._contained(step, index), self._operations.correcting():
+            options = self.optimizer.options()
+            step.measure(index, self.mapper.by_id, options, loss)
+            self._state.decide_kinds(step, loss, index)
+            good = step.good(index)
+            if self._operations.counting and self._operations.report():
+                self._state.apply_budget()  # before the first correction
+            if good is not False and not self._state.futile:  # else nothing is allocated
+                groups = self._groups
+                correct = not (cooling(self.schedule, self._position) or groups.gate.locked)
+                step.bound = groups.length_bound(options)
+                opened = (
+                    group.open(self.optimizer, options, good, correct=correct)
+                    for group in groups.of(index)
+                )
+                step.updates = [update for update in opened if update is not None]
+        step.hook_seconds += perf_counter() - started
+
+    def after_update(self, index: int) -> None:
+        """Handle the hook right after optimizer number ``index`` has updated its parameters."""
+        step, started = self._step, perf_counter()
+        watched = step is not None and self._watching and step.active == index
+        if step is not None and watched:
+            step.count_update(index)
+        self.optimizer.restore_gradients(index)
+        if step is None or not watched:
+            return
+        with self._contained(step), self._operations.correcting():
+            step.learn(index)
+            self.mapper.written()
+            step.close_update(index)
+            if step.number == 1:
+                self.optimizer.check_state(index)
+                self._groups.check(index, self.optimizer.options(index))
+        step.hook_seconds += perf_counter() - started
+
+    def _predict(self, step: Step) -> None:
+        """Take the predicted steps that are due."""
+        count = due(self.schedule, self._position)
+        if not count or self.config.shadow or self._state.pausing:
+            return
+        forecast = self._groups.forecast(self.optimizer.options())
+        if forecast.delta.names:
+            step.predict(self.mapper, forecast, count, self._groups.carries)
+        elif self._groups.gate.closed:
+            self._state.record_event(self._groups.gate.reason, logging.INFO, step.number)
+
+    def _judge(self, *, drain: bool) -> None:
+        """Apply the verdicts that can be read, and fall back if the plug-in does no good."""
+        self._state.read(drain=drain)
+        if not self._state.plain and (reason := self._state.futile):
+            self._fall_back(reason)
+
+    def _between_steps(self, call: str) -> None:
+        if self._step is not None:
+            raise UsageError(f"{call} was called inside a full step. Call after_step() first.")
+
+    def replace_optimizer(self, optimizer: Optimizer | Sequence[Optimizer]) -> None:
+        """Continue with other optimizers; what is known about the parameters is kept.
+
+        Args:
+            optimizer: The new optimizer, or list of optimizers, of the same model.
+
+        Raises:
+            UsageError: If a full step is open.
+            UnsupportedSetupError: If an optimizer is not supported.
+        """
+        self._between_steps("replace_optimizer()")
+        new = OptimizerWrapper(optimizer)
+        listening = bool(self._handles) and self._finalizer.alive
+        if listening:
+            new.rules()  # refuses an optimizer before anything has changed
+            claim(self, new.parameters())
+        self._state.replace_optimizer(new)
+        self.optimizer = new
+        if listening:
+            for handle in self._handles:
+                handle.remove()
+            self._handles[:] = new.attach(weakref.ref(self))
+            self._state.log_left_out()
+            self._state.record_event("the optimizer was replaced", logging.INFO)
+
+    def _fall_back(self, reason: str, error: Exception | None = None) -> None:
+        """Apply the verdicts that are measured, then continue the run as plain training."""
+        state = self._state
+        state.plain = True
+        with suppress(Exception) if error else nullcontext():
+            state.read(drain=True)
+        state.groups.free()
+        number = state.next_step
+        self.ledger.record(number, f"fell back to plain training: {reason}")
+        text = "Full step %d: %s; all further steps are plain training."
+        logger.warning(text, number, reason, exc_info=error)
+
+    def _contained(self, step: Step, coming: int | None = None) -> AbstractContextManager[None]:
+        """Undo the predicted steps and fall back on a failure, right before update ``coming``."""
+        return contained(lambda reason: step.undo(reason, coming), self._fall_back)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state to resume from, without predicted steps that are not verified."""
+        with self._step.saving(self._state.record_event) if self._step else nullcontext():
+            return self._state.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
+        """Load a state of :meth:`state_dict`.
+
+        With the same model, optimizer and configuration the run continues bit for bit. Otherwise,
+        parts that do not fit are dropped and logged.
+
+        Args:
+            state: The state.
+            steps: Steps that the run has taken, if the caller counts them. If the state has another
+                number, the run has continued without the plug-in: ``steps`` counts, and what was
+                known about the movement of the weights is dropped.
+
+        Raises:
+            CheckpointError: If the state belongs to another model or version, or is damaged.
+            UsageError: If a full step is open.
+        """
+        self._between_steps("load_state_dict()")
+        self._state.load_state_dict(state, steps)
+        if not self._watching:  # no later step would read these verdicts
+            self._state.read(drain=True)

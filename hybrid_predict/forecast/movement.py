@@ -1,0 +1,74 @@
+"""Forecasts as movements: the check of their form, and how steep they were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.errors import PredictorError
+from hybrid_predict.torch import lists
+from hybrid_predict.torch.deltas import WeightDelta
+from hybrid_predict.torch.lists import Counts
+
+
+def slopes(
+    movement: WeightDelta,
+    average: Sequence[Tensor],
+    moved: Sequence[Tensor],
+    rates: Sequence[float | Tensor],
+    counts: Counts,
+) -> Tensor:
+    r"""Inner products with the averaged gradient, and squared lengths, of two movements.
+
+    .. math::
+        \Bigl( \sum_k \langle m_k, \Delta_k \rangle, \; \sum_k \|\Delta_k\|^2, \;
+        \sum_k \langle m_k, D_k \rangle, \; \sum_k \|D_k\|^2 \Bigr)
+
+    Args:
+        movement: :math:`\Delta`, the predicted movement of the K tensors.
+        average: :math:`m_k`, the averaged gradients.
+        moved: :math:`D_k / \eta_k`, the displacements per unit of the learning rate.
+        rates: :math:`\eta_k`, the learning rates.
+        counts: See `torch.lists`; the numbers are this rank's share.
+
+    Returns:
+        Four numbers on the device, which add up over the ranks; zeros where nothing was predicted.
+    """
+    rows = []
+    for vectors, factors in ((movement.directions, movement.factors), (moved, rates)):
+        dots, norms = lists.dots(average, vectors).unbind(), lists.norms(vectors).unbind()
+        columns = list(zip(dots, norms, factors, counts or [1.0] * len(dots), strict=True))
+        rows.append(sum(dot * (f * count**2) for dot, _, f, count in columns))
+        rows.append(sum((norm * (f * count)).square() for _, norm, f, count in columns))
+    numbers = torch.stack([torch.as_tensor(row) for row in rows])
+    return torch.where(numbers[1] > 0, numbers, torch.zeros_like(numbers))
+
+
+def check_delta(
+    predictor: object, delta: Any, names: Sequence[str], like: Sequence[Tensor]
+) -> None:
+    """Check the form of a forecast; its numbers are not read, so the host does not wait.
+
+    Args:
+        predictor: The predictor that made it, for the message.
+        delta: The forecast.
+        names: Names of the K parameters.
+        like: K tensors of the parameters' shapes, on their devices.
+
+    Raises:
+        PredictorError: If it is not a `WeightDelta`, or has other names, shapes or devices.
+    """
+    subject = f"{type(predictor).__name__}.forecast"
+    if not isinstance(delta, WeightDelta):
+        raise PredictorError(subject, "a WeightDelta", type(delta).__name__)
+    if tuple(delta.names) != tuple(names):
+        raise PredictorError(subject, f"the names {list(names)[:3]}...", list(delta.names)[:3])
+    columns = zip(names, delta.directions, delta.factors, like, strict=True)
+    for name, direction, factor, wanted in columns:
+        number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
+        if not (factor.dim() == 0 if isinstance(factor, Tensor) else number):
+            raise PredictorError(subject, f"a number as factor of {name}", factor)
+        lists.check_form(subject, name, direction, wanted)

@@ -1,0 +1,459 @@
+"""All tensors that are corrected or predicted, in groups that follow changes of the model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+from torch import Tensor
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.forecast.predictors import AbstractPredictor, make_predictor
+from hybrid_predict.forecast.window import Reading, reading
+from hybrid_predict.group import Group
+from hybrid_predict.memory import Treatment
+from hybrid_predict.rules import gate as rules
+from hybrid_predict.rules.budget import largest_block, weak
+from hybrid_predict.rules.skill import Pooled, Skill, add_window, enough, known, lower
+from hybrid_predict.saved import check_count, damaged, finite_tuple
+from hybrid_predict.torch import shards
+from hybrid_predict.torch.deltas import WeightDelta
+from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
+from hybrid_predict.torch.parameters import ParameterMapper, overlapping
+from hybrid_predict.updates import AbstractUpdate, make_update
+from hybrid_predict.updates.projection import PROJECTED
+
+LEFT = "matrices are left to an optimizer"
+RELATIVE = f"{LEFT} whose updates grow with the weights"
+SHARED = "parameters that share memory with others are left to the optimizer"
+"""Events of the ledger: why tensors are not corrected."""
+
+ABSENT_STEPS = 64
+"""Number of full steps for which an optimizer that did not update is not predicted."""
+
+
+@final
+class Forecast(NamedTuple):
+    """The movement of one predicted step.
+
+    Args:
+        delta: The movement.
+        owners: Number of the optimizer of each of its tensors.
+        drifts: How far the drift of each would move at the same learning rate, 0-dim.
+    """
+
+    delta: WeightDelta
+    owners: list[int]
+    drifts: list[Tensor]
+
+
+@final
+@dataclass(frozen=True)
+class Gate:
+    """Which groups must not be predicted at the moment.
+
+    Args:
+        blocked: Parameter names of each group that must not be predicted.
+        closed: Whether every group that has a predictor is blocked.
+        weak: Whether most matrices have weak corrections.
+        reason: Reason for a closed gate, as an event for the ledger.
+    """
+
+    blocked: frozenset[tuple[str, ...]] = frozenset()
+    closed: bool = False
+    weak: bool = False
+    reason: str = ""
+
+    @property
+    def locked(self) -> bool:
+        """Whether the gate stays closed: the budget is fixed after the first full step."""
+        return self.closed and self.weak
+
+
+@final
+class Groups:
+    """Groups the trained tensors by kind and optimizer, and forecasts their movement.
+
+    Args:
+        mapper: The model's parameters.
+        optimizer: The optimizers that update them.
+        config: The configuration; it names updates and predictors by kind.
+
+    Attributes:
+        left_out: Reasons for leaving tensors to the optimizer, as events for the ledger.
+        skills: Skill of the forecasts by kind.
+        skill: Skill over all kinds.
+        block: Largest number of matrix rows that a corrected update treats together, or None for
+            all.
+        gate: Which groups may be predicted; it follows changes of groups, budget and skill.
+    """
+
+    def __init__(
+        self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
+    ) -> None:
+        self._mapper, self._optimizer = mapper, optimizer
+        self._history = config.history_dtype
+        self._updates: dict[str, AbstractUpdate] = {}
+        self._predictors: dict[str, AbstractPredictor] = {}
+        if config.enabled and not config.shadow:
+            made = {kind: make_update(u) for kind, u in config.updates.items()}
+            self._updates = {kind: u for kind, u in made.items() if u.share > 0}
+        if config.enabled and (config.shadow or config.compression > 1):
+            self._predictors = {k: make_predictor(p) for k, p in config.predictors.items()}
+        self._groups: list[Group] = []
+        self.left_out: set[str] = set()
+        self.skills: dict[str, Skill] = {}
+        self.skill = Skill()
+        self._latest: dict[tuple[str, ...], Reading] = {}
+        self._calls: Counter[int] = Counter()
+        self._absent: dict[int, int] = {}
+        self._layout: tuple[Any, Any] = (), ()
+        self._shared: set[int] = set()
+        self._budget: float | None = None
+        self.block: int | None = None
+        self.gate = Gate()
+        self.refresh()
+
+    def __iter__(self) -> Any:
+        return iter(self._groups)
+
+    @property
+    def idle(self) -> bool:
+        """Whether the configuration corrects and predicts nothing."""
+        return not self._updates and not self._predictors
+
+    @property
+    def _predicted(self) -> list[Group]:
+        return [group for group in self._groups if group.treatment.predictor is not None]
+
+    @property
+    def predicts(self) -> bool:
+        """Whether at least one tensor has a predictor."""
+        return bool(self._predicted)
+
+    @property
+    def gated(self) -> bool:
+        """Whether there are forecasts, and all of them need skill."""
+        predictors = [group.treatment.predictor for group in self._predicted]
+        return bool(predictors) and all(p is not None and p.gated for p in predictors)
+
+    @property
+    def awaits_skill(self) -> bool:
+        """Whether predicted steps need skill, and no skill is known yet."""
+        return self.gated and not any(map(known, self.skills.values()))
+
+    @property
+    def longest_window(self) -> int:
+        """Number of displacements in the longest window."""
+        return max((group.window_length for group in self._groups), default=0)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory in bytes that is kept between full steps."""
+        return sum(group.held_bytes for group in self._groups)
+
+    @property
+    def corrected_shapes(self) -> list[Sequence[int]]:
+        """Shapes of the tensors whose updates are corrected."""
+        corrected = (group for group in self._groups if group.treatment.update)
+        return [p.shape for group in corrected for p in group.parameters]
+
+    @property
+    def carries(self) -> dict[str, Tensor]:
+        """Kahan compensation of the half-precision weights, by parameter name."""
+        pairs = (zip(g.names, g.memory.carries, strict=False) for g in self._groups)
+        return {name: carry for each in pairs for name, carry in each}
+
+    def of(self, index: int) -> list[Group]:
+        """Return the groups of one optimizer."""
+        return [group for group in self._groups if group.treatment.owner == index]
+
+    def count_updates(self, step: int, calls: Counter[int]) -> None:
+        """Note how often each optimizer updated in a full step.
+
+        An optimizer that did not update, while others did, is not predicted for the next 64 full
+        steps, because its predicted steps might not be verified.
+
+        Args:
+            step: Number of the full step.
+            calls: Number of updates by number of the optimizer.
+        """
+        if not calls:
+            return
+        for index in range(len(self._optimizer.optimizers)):
+            if not calls[index]:
+                self._absent[index] = step
+            elif step - self._absent.get(index, -ABSENT_STEPS) >= ABSENT_STEPS:
+                self._absent.pop(index, None)
+        self._calls = calls
+
+    def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
+        """Group the tensors of other optimizers from now on."""
+        self._optimizer, self._layout = optimizer, ((), ())
+        self._calls.clear()
+        self._absent.clear()
+        self.refresh()
+
+    def refresh(self) -> bool:
+        """Regroup if parameters were frozen, unfrozen or added, or share other memory than before.
+
+        Returns:
+            Whether anything has changed. What is known about unchanged tensors is kept.
+        """
+        if self.idle:
+            return False
+        noted = PROJECTED in self.left_out or not any(group.projected for group in self._groups)
+        self.left_out |= set() if noted else {PROJECTED}
+        now = self._optimizer.layout(), self._optimizer.places()
+        before, self._layout = self._layout, now
+        if now == before or (now[0] == before[0] and self._overlapping() == self._shared):
+            return not noted
+        self._mapper.follow(self._optimizer.parameters(), self._optimizer.owners())
+        self.regroup()
+        return True
+
+    def regroup(self, index: int | None = None) -> None:
+        """Group the tensors of one optimizer, or of all, by their current kinds.
+
+        What is known about tensors whose kind is unchanged is kept.
+
+        Args:
+            index: Number of the optimizer, or None for all.
+        """
+        if self.idle:
+            return
+        before = {(g.treatment, g.names): g for g in self._groups}
+        self._groups = [g for g in self._groups if index not in (None, g.treatment.owner)]
+        for treatment, names, parameters in self._partition():
+            if index not in (None, treatment.owner):
+                continue
+            group = before.get((treatment, tuple(names)))
+            if group is None:
+                momentum = self._optimizer.momentum(treatment.owner)
+                group = Group(treatment, names, parameters, self._history, momentum)
+                for old in before.values():
+                    group.inherit(old)
+            group.follow(parameters)
+            self._groups.append(group)
+        places = {name: k for k, name in enumerate(self._mapper.names)}
+        self._groups.sort(key=lambda group: places.get(group.names[0], 0))  # as after a resume
+        if self._budget is not None:
+            self.apply_budget(self._budget)
+        self._update_gate()
+
+    def _partition(self) -> list[tuple[Treatment, list[str], list[Tensor]]]:
+        """Divide the tensors that are corrected or predicted by kind, optimizer and treatment."""
+        mapper, owners = self._mapper, self._optimizer.owners()
+        shared = self._shared = self._overlapping()
+        rules = self._optimizer.rules()
+        parts: dict[Any, tuple[Treatment, list[str], list[Tensor]]] = {}
+        columns = zip(mapper.names, mapper.parameters, mapper.kinds, strict=True)
+        for position, (name, p, kind) in enumerate(columns):
+            wanted = p.requires_grad and p.numel() and p.is_floating_point()
+            update, predictor = self._updates.get(kind), self._predictors.get(kind)
+            if not wanted or (update is None and predictor is None):
+                continue
+            if position in shared:
+                self.left_out.add(SHARED)
+                continue
+            rule = rules[id(p)]
+            if update is not None and (rule.relative or not rule.known):
+                self.left_out.add(RELATIVE if rule.relative else f"{LEFT} {rule.unknown}")
+                update = None
+            update = update if p.dim() > 1 else None
+            if update is None and predictor is None:
+                continue
+            treatment = Treatment(kind, owners[id(p)], update, predictor)
+            key = (treatment.kind, treatment.owner, update is None)
+            _, names, members = parts.setdefault(key, (treatment, [], []))
+            names.append(name)
+            members.append(p)
+        return list(parts.values())
+
+    def _overlapping(self) -> set[int]:
+        return overlapping([shards.local(p) for p in self._mapper.parameters])
+
+    def apply_budget(self, budget: float) -> int:
+        """Choose the largest block of rows with which corrections stay within a budget.
+
+        Args:
+            budget: Number of operations that correcting may add to a full step on this rank.
+
+        Returns:
+            The number of operations that correcting adds.
+        """
+        self._budget = budget
+        self.block, operations = largest_block(self.operations, budget)
+        for group in self._groups:
+            group.set_block(self.block)
+        self._update_gate()
+        return operations
+
+    def operations(self, block: int | None) -> int:
+        """Return what correcting adds to a full step on this rank, by the block of rows."""
+        each = [(group.operations(block), group.treatment.owner) for group in self._groups]
+        return sum(count * max(1, self._calls[owner]) for count, owner in each)
+
+    def _update_gate(self) -> None:
+        """Block groups whose forecasts lack skill, and all gated groups if corrections are weak."""
+        predicted = self._predicted
+        too_weak = weak(self.corrected_shapes, self.block)
+        skills = [self.skills.get(group.treatment.kind, Skill()) for group in predicted]
+        trained = self._mapper.count_trained()
+        able = self._parts([bool(enough(skill)) for skill in skills])
+        skilled = self._parts([bool(lower(skill) > 0.0) for skill in skills])
+        opened = not too_weak and rules.suffice(able, trained)
+        pairs = zip(predicted, able, strict=True)
+        blocked = frozenset(g.names for g, p in pairs if p.gated and not (p.ready and opened))
+        closed = bool(predicted) and len(blocked) == len(predicted)
+        if too_weak:
+            reason = rules.TOO_EXPENSIVE
+        elif rules.too_few(able, trained):
+            reason = rules.TOO_FEW
+        else:
+            short = closed and rules.suffice(skilled, trained)
+            reason = rules.TOO_SHORT if short else rules.NO_SKILL
+        self.gate = Gate(blocked, closed, too_weak, reason)
+
+    def _parts(self, ready: Sequence[bool]) -> list[rules.Part]:
+        """The groups with a predictor, as the gate sees them."""
+        return [
+            rules.Part(
+                group.size,
+                group.treatment.predictor is not None and group.treatment.predictor.gated,
+                now,
+                group.treatment.kind == "embedding",
+            )
+            for group, now in zip(self._predicted, ready, strict=True)
+        ]
+
+    def length_bound(self, options: Mapping[int, Options]) -> float | None:
+        """Return 1.0 if corrected matrices have different learning rates, else None."""
+        corrected = (group for group in self._groups if group.treatment.update is not None)
+        rates = [options[id(p)].rate for group in corrected for p in group.parameters]
+        return 1.0 if len({rate for rate in rates if not isinstance(rate, Tensor)}) > 1 else None
+
+    def forecast(self, options: Mapping[int, Options]) -> Forecast:
+        """Forecast the movement of one predicted step, for all groups together.
+
+        Args:
+            options: How each parameter is updated, by ``id``.
+
+        Raises:
+            PredictorError: If a predictor returns a forecast of the wrong form.
+        """
+        parts: list[WeightDelta] = []
+        owners: list[int] = []
+        drifts: list[Tensor] = []
+        for group in self._groups:
+            owner = group.treatment.owner
+            times = 0 if owner in self._absent else self._calls[owner]
+            may = times and group.names not in self.gate.blocked
+            delta = group.forecast(options) if may else None
+            if delta is not None:
+                parts.append(delta if times == 1 else delta.scaled(times))
+                owners += [owner] * len(delta.names)
+                drifts += [times * length for length in group.drift_lengths(options)]
+        delta = WeightDelta(
+            tuple(n for d in parts for n in d.names),
+            tuple(x for d in parts for x in d.directions),
+            tuple(f for d in parts for f in d.factors),
+        )
+        return Forecast(delta, owners, drifts)
+
+    def score(self, readings: Sequence[Reading]) -> None:
+        """Update skill and predictors from windows that were closed together."""
+        groups = {group.names: group for group in self._groups}
+        squares = {
+            one.names: groups[one.names].fit(one) if one.names in groups else one.square
+            for one in readings
+        }
+        for kind in dict.fromkeys(one.kind for one in readings):  # alike on every rank
+            pooled = [one.pooled(squares[one.names]) for one in readings if one.kind == kind]
+            self.skills[kind] = add_window(self.skills.get(kind, Skill()), _summed(pooled))
+        latest = {names: one for names, one in self._latest.items() if names in groups}
+        self._latest = {**latest, **{one.names: one for one in readings}}
+        pooled = [one.pooled(one.square) for one in self._latest.values()]
+        self.skill = add_window(self.skill, _summed(pooled))
+        self._update_gate()
+
+    def check(self, index: int, options: Mapping[int, Options]) -> None:
+        """Check the form of one optimizer's forecasts before the first predicted step.
+
+        Raises:
+            PredictorError: If a predictor returns a forecast of the wrong form.
+        """
+        for group in self.of(index):
+            group.forecast(options)
+
+    def free(self) -> None:
+        """Free all memory for the rest of the run."""
+        self._groups, self._updates, self._predictors = [], {}, {}
+        self._update_gate()
+
+    def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
+        """Return the state of all groups, and which optimizers updated last.
+
+        Args:
+            whole: Whether sharded tensors are gathered, see `Memory.save`.
+        """
+        return {
+            "groups": [group.state_dict(whole=whole) for group in self._groups],
+            "calls": [[k, n] for k, n in self._calls.items()],
+            "absent": [[k, n] for k, n in self._absent.items()],
+            "skill": list(self.skill),
+            "skills": {kind: list(skill) for kind, skill in self.skills.items()},
+            "latest": [one.packed() for one in self._latest.values()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> list[str]:
+        """Load a state of :meth:`state_dict`.
+
+        Returns:
+            Kinds whose saved state does not fit and was dropped.
+
+        Raises:
+            CheckpointError: If the arrays of a group are damaged, or belong to another rank.
+        """
+        saved = state["groups"]
+        if any(part is None for part in saved):
+            raise CheckpointError(
+                "state: expected the state_dict() of rank 0, got that of another rank. With "
+                "sharded parameters, save the state of rank 0 and load it on every rank."
+            )
+        by_key = {(repr(part["key"]), tuple(part["names"])): part for part in saved}
+        dropped = []
+        for group in self._groups:
+            part = by_key.get((repr(group.treatment.key()), group.names))
+            if part is None:
+                dropped.append(group.treatment.kind)
+            else:
+                group.load_state_dict(part)
+        self._calls = Counter({int(k): int(n) for k, n in state["calls"]})
+        self._absent = {int(k): int(n) for k, n in state["absent"]}
+        self.skill = _skill(state["skill"])
+        self.skills = {kind: _skill(numbers) for kind, numbers in state["skills"].items()}
+        latest = [reading(tag, values) for tag, values in state["latest"]]
+        self._latest = {one.names: one for one in latest}
+        self._update_gate()
+        return dropped
+
+
+def _summed(windows: Sequence[Pooled]) -> Pooled:
+    return Pooled(*map(sum, zip(*windows, strict=True)))
+
+
+def _skill(numbers: Sequence[Any]) -> Skill:
+    """Return a saved skill.
+
+    Raises:
+        CheckpointError: If a number is missing or cannot be.
+    """
+    skill = finite_tuple(Skill, numbers)
+    check_count("windows", skill.windows)
+    if min(skill.square, skill.chance) < 0.0:
+        raise damaged("squares of skill that are not negative", numbers)
+    return skill

@@ -1,0 +1,283 @@
+"""The ledger of a run: what it has cost and what it has saved."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, final
+
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.html import table
+
+
+@final
+@dataclass
+class SavingsLedger:
+    """Counts full and predicted steps, and the seconds and operations that they took.
+
+    Seconds are measured on the host, without waiting for a device. On an accelerator they say when
+    the host was busy, not how long the device worked.
+
+    Args:
+        full_steps: Full steps done: forward + backward + update.
+        steps: Steps done: full steps plus predicted steps that stand.
+        corrected_steps: Full steps in which at least one update was corrected.
+        predicted_steps: Predicted steps that stand.
+        undone_steps: Predicted steps that were undone.
+        skill: Latest skill over all kinds, or None if it is not known yet.
+        predicted_length: How far the predicted steps that stand have moved together, in lengths of
+            the drift.
+        skills: By kind: mean skill, its ``lower`` bound, number of ``windows``; in lengths of the
+            drift, the ``length`` of the next predicted step, and the one that is ``fitted`` to the
+            windows; and the mean squared prediction ``error``, 1 for forecasts that do not move.
+        full_seconds: Seconds on the host in the user's part of full steps.
+        correct_seconds: Seconds on the host for measuring gradients and correcting updates.
+        predict_seconds: Seconds on the host for predicted steps and their verdicts.
+        flops_per_step: Floating point operations of one plain full step, or None if not counted.
+        flops_per_correction: Floating point operations that correcting adds to a full step, or None
+            if not counted.
+        events: What a user should know: ``reason``, number of the full ``step`` at which it first
+            happened, and ``count``.
+    """
+
+    full_steps: int = 0
+    steps: int = 0
+    corrected_steps: int = 0
+    predicted_steps: int = 0
+    undone_steps: int = 0
+    skill: float | None = None
+    predicted_length: float = field(default=0.0, repr=False)
+    skills: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
+    full_seconds: float = field(default=0.0, repr=False)
+    correct_seconds: float = field(default=0.0, repr=False)
+    predict_seconds: float = field(default=0.0, repr=False)
+    flops_per_step: int | None = field(default=None, repr=False)
+    flops_per_correction: int | None = field(default=None, repr=False)
+    events: list[dict[str, Any]] = field(default_factory=list, repr=False)
+
+    def __str__(self) -> str:
+        """One line with steps, measured saving, skill and undone steps."""
+        share = f", {percent(self.saved_steps_fraction)} fewer" if self.predicted_steps else ""
+        parts = [
+            f"{self.full_steps:,} full + {self.predicted_steps:,} predicted = {self.steps:,} steps"
+            f"{share}"
+        ]
+        if self.full_seconds and self.predicted_steps:
+            saved, plain = self.estimated_seconds_saved, self.plain_seconds
+            parts.append(
+                f"about {duration(saved)} saved of {duration(plain)} on the host"
+                if saved > 0
+                else f"about {duration(-saved)} longer on the host than {duration(plain)} of full "
+                "steps alone"
+            )
+        if self.full_seconds:
+            parts.append(f"overhead {self.overhead}")
+        if self.skill is not None:
+            parts.append(f"skill {self.skill:.2f}")
+        if self.mean_length is not None:
+            parts.append(f"length {self.mean_length:.2f}")
+        return "; ".join([*parts, f"{self.undone_steps:,} undone"])
+
+    @property
+    def mean_length(self) -> float | None:
+        """Mean length of the predicted steps that stand, in lengths of the drift; None without."""
+        return self.predicted_length / self.predicted_steps if self.predicted_steps else None
+
+    @property
+    def plain_steps(self) -> int:
+        """Full steps with the optimizer's own update."""
+        return self.full_steps - self.corrected_steps
+
+    @property
+    def saved_steps_fraction(self) -> float:
+        """Share of the steps that were not full steps, in [0, 1)."""
+        return 1.0 - self.full_steps / self.steps if self.steps else 0.0
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Host seconds spent in the plug-in."""
+        return self.correct_seconds + self.predict_seconds
+
+    @property
+    def overhead_fraction(self) -> float:
+        """Seconds in the plug-in per second in full steps."""
+        return self.overhead_seconds / self.full_seconds if self.full_seconds else 0.0
+
+    @property
+    def overhead(self) -> str:
+        """Overhead in seconds, with its unit; ``max_overhead`` limits operations instead."""
+        return f"{percent(self.overhead_fraction)} of the host seconds of full steps"
+
+    @property
+    def estimated_seconds_saved(self) -> float:
+        """Host seconds that the saved full steps would have taken, minus those in the plug-in.
+
+        A saved full step counts the mean seconds of a full step. The result is negative if the
+        plug-in cost more than it saved.
+        """
+        if not self.full_steps:
+            return 0.0
+        return self.plain_seconds - self.full_seconds - self.overhead_seconds
+
+    @property
+    def plain_seconds(self) -> float:
+        """Seconds that the run would take if every step were a full step of mean duration."""
+        return self.full_seconds * self.steps / self.full_steps if self.full_steps else 0.0
+
+    @property
+    def estimated_flops_saved(self) -> float | None:
+        """Operations of saved full steps, minus those of corrections; None if not counted."""
+        if self.flops_per_step is None:
+            return None
+        spent = self.corrected_steps * (self.flops_per_correction or 0)
+        return float(self.predicted_steps * self.flops_per_step - spent)
+
+    def record(self, step: int, reason: str) -> bool:
+        """Record an event; return True if it is new, so that the caller logs it once."""
+        for event in self.events:
+            if event["reason"] == reason:
+                event["count"] += 1
+                return False
+        self.events.append({"step": step, "reason": reason, "count": 1})
+        return True
+
+    @property
+    def unpredicted(self) -> str:
+        """Reason why planned predicted steps were not made, as an event has it; empty if none."""
+        return why_unpredicted(self.events)
+
+    def load(self, data: dict[str, Any]) -> None:
+        """Load a :meth:`summary` into this ledger."""
+        loaded = self.from_dict(data)
+        for f in fields(self):
+            setattr(self, f.name, getattr(loaded, f.name))
+
+    @property
+    def correction_share(self) -> float | None:
+        """Operations that correcting adds per operation of a full step; None if not counted."""
+        if not self.flops_per_step:
+            return None
+        return (self.flops_per_correction or 0) / self.flops_per_step
+
+    def summary(self) -> dict[str, Any]:
+        """Return counts and derived figures as plain data."""
+        derived = (
+            "plain_steps",
+            "saved_steps_fraction",
+            "mean_length",
+            "overhead_fraction",
+            "estimated_seconds_saved",
+            "estimated_flops_saved",
+        )
+        return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+
+    def to_json(self) -> str:
+        """Return the ledger as a JSON document."""
+        return json.dumps(self.summary(), indent=2)
+
+    @classmethod
+    def from_json(cls, text: str) -> SavingsLedger:
+        """Read a ledger from :meth:`to_json`; derived figures are computed again.
+
+        Raises:
+            ConfigError: If the text is not a ledger.
+        """
+        try:
+            data = json.loads(text)
+            if not isinstance(data, dict):
+                raise ValueError
+            return cls.from_dict(data)
+        except ConfigError:
+            raise
+        except (ValueError, KeyError) as error:
+            raise ConfigError(
+                "text",
+                "a ledger written by to_json()",
+                text[:60],
+                f"Reading it failed with: {error!r}.",
+            ) from error
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> SavingsLedger:
+        """Read a ledger from :meth:`summary`; derived figures are computed again.
+
+        Raises:
+            ConfigError: If a count is not a valid number.
+            KeyError: If a count is missing.
+        """
+        known = {f.name: data[f.name] for f in fields(cls)}
+        for name, value in known.items():
+            numeric = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if name in ("events", "skills") or (name in _OPTIONAL and value is None):
+                continue
+            least = -1 if name == "skill" else 0
+            if not (numeric and least <= value < math.inf):
+                raise ConfigError(name, f"a finite number, at least {least}", value)
+        whole = isinstance(known["events"], list) and all(map(_is_event, known["events"]))
+        if not whole:
+            raise ConfigError(
+                "events", "a list of dicts with reason, step and count", known["events"]
+            )
+        skills = known["skills"]
+        if not isinstance(skills, dict) or not all(map(_is_skill, skills.values())):
+            raise ConfigError("skills", "numbers by name for every kind", skills)
+        return cls(**deepcopy(known))  # which the run goes on to change
+
+    def _repr_html_(self) -> str:
+        """A table of counts, seconds, skill by kind and events, for notebooks."""
+        rows = {
+            "full steps": f"{self.full_steps:,}, {self.corrected_steps:,} corrected",
+            "predicted steps": f"{self.predicted_steps:,} stand, {self.undone_steps:,} undone"
+            + ("" if self.mean_length is None else f", mean length {self.mean_length:.2f} drifts"),
+            "steps": f"{self.steps:,}, {percent(self.saved_steps_fraction)} fewer full steps",
+        }
+        if self.full_seconds:
+            seconds = (self.full_seconds, self.correct_seconds, self.predict_seconds)
+            full, correct, predict = map(duration, seconds)
+            rows["seconds on the host"] = (
+                f"full steps {full}, correcting {correct}, predicting {predict}"
+            )
+        for kind, skill in self.skills.items():
+            rows[f"skill, {kind}"] = f"{skill['mean']:.2f}, at least {skill['lower']:.2f}"
+        for event in self.events:
+            rows[f"full step {event['step']:,}"] = event["reason"]
+        return table("HybridPredict", rows)
+
+
+_OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
+"""Fields that may be None."""
+
+
+def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
+    """Return the last reason among events that tells why planned predicted steps were not made."""
+    reasons = [str(event["reason"]) for event in events]
+    found = [reason for reason in reasons if "no predicted steps" in reason]
+    return found[-1] if found else ""
+
+
+def percent(share: float) -> str:
+    """Format a share as whole percent."""
+    return f"{100 * share:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """Format seconds for people: ``0.42 s``, ``12 s``, ``4.5 min``, ``3.2 h``."""
+    if seconds < 120:
+        return f"{seconds:.2g} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = seconds / 60
+    return f"{minutes:.1f} min" if minutes < 90 else f"{minutes / 60:.1f} h"
+
+
+def _is_skill(skill: object) -> bool:
+    return isinstance(skill, dict) and all(
+        isinstance(x, (int, float)) and math.isfinite(x)
+        for x in (*skill.values(), skill.get("mean"), skill.get("lower"))
+    )
+
+
+def _is_event(event: object) -> bool:
+    fields = {"reason": str, "step": int, "count": int}
+    return isinstance(event, dict) and all(isinstance(event.get(n), t) for n, t in fields.items())

@@ -1,0 +1,264 @@
+"""What is measured in a full step: packed on the device, unpacked on the host, and judged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.forecast.window import Reading, reading
+from hybrid_predict.rules.verdict import Slopes, Verdict, cause, loss_cause
+from hybrid_predict.saved import check_count, damaged
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.gradients import GradientInfo
+
+_TINY = torch.finfo(torch.float32).tiny
+
+
+@final
+class Moved(NamedTuple):
+    """How predicted steps have moved one tensor; 0-dim tensors of the local shard.
+
+    Args:
+        length: Length of the movement.
+        drift: How far its drift moves at the same learning rate.
+        dot: Inner product of the movement with the verifying step's gradient.
+    """
+
+    length: Tensor
+    drift: Tensor
+    dot: Tensor
+
+
+@final
+@dataclass(frozen=True)
+class Measurement:
+    """Everything that was measured in one full step.
+
+    Args:
+        step: Number of the full step, from 1.
+        predicted: Number of predicted steps right before it.
+        warmup: Whether it belongs to the warm-up.
+        limits: Largest acceptable loss, then largest acceptable gradient norm per optimizer.
+        held: Reason for holding back the update before the numbers were read; empty if it was not.
+        good: Whether the gradients, and the loss known before the update, were within the limits.
+        loss: Loss; None if it is unknown.
+        info: Loss and gradients.
+        norms: Gradient norm per optimizer; nan if none was measured.
+        length: Length of each predicted step, in lengths of the drift; None if there was none.
+        windows: Readings of the windows that were closed.
+        slopes: How steep predicted steps were, and the full step; None without predicted steps.
+    """
+
+    step: int
+    predicted: int
+    warmup: bool
+    limits: tuple[float, ...]
+    held: str
+    good: bool
+    loss: float | None
+    info: GradientInfo
+    norms: tuple[float, ...] = ()
+    length: float | None = None
+    windows: tuple[Reading, ...] = ()
+    slopes: Slopes | None = None
+
+
+@final
+class Judgement(NamedTuple):
+    """The result of judging one measurement.
+
+    Args:
+        verdict: Verdict on the predicted steps, or None if there were none.
+        alarm: Reason for pausing predicted steps; empty if there is none.
+    """
+
+    verdict: Verdict | None
+    alarm: str = ""
+
+
+def judge(measured: Measurement) -> Judgement:
+    """Judge one full step.
+
+    Predicted steps are undone if the verifying step's gradients, or its loss known before the
+    update, are not finite or exceed the limits. A loss that is only known after the update undoes
+    nothing, but pauses predicted steps.
+    """
+    if not measured.predicted:
+        return Judgement(None)
+    if measured.held:
+        return Judgement(Verdict.UNDONE, measured.held)
+    if not measured.good:
+        return Judgement(Verdict.UNDONE, _cause(measured))
+    return Judgement(Verdict.STANDS, loss_cause(measured.loss, measured.limits[0]))
+
+
+def _cause(measured: Measurement) -> str:
+    """Return the cause of a verdict that was made on the device; the worst optimizer counts."""
+    pairs = zip(measured.norms, measured.limits[1:], strict=True)
+    finite = [pair for pair in pairs if math.isfinite(pair[0])]
+    norm, limit = max(finite, key=lambda pair: pair[0] / pair[1], default=(0.0, math.inf))
+    if not all(math.isfinite(n) for n in measured.info.norms.values()):
+        norm = math.nan
+    return cause(norm, limit, measured.loss, measured.limits[0])
+
+
+def pack(
+    about: Mapping[str, Any],
+    *,
+    good: Sequence[Tensor],
+    loss: Tensor | float | None,
+    norms: Mapping[str, Tensor],
+    owners: Sequence[int],
+    moved: Mapping[str, Moved],
+    counts: Sequence[float] | None,
+    windows: Sequence[tuple[list[Any], Tensor]] = (),
+    slopes: Sequence[Tensor] = (),
+) -> tuple[dict[str, Any], Tensor]:
+    """Pack everything measured on the device into one flat tensor, with a single all-reduce.
+
+    Args:
+        about: ``step``, ``predicted``, ``warmup``, ``limits`` and ``held`` of the
+            :class:`Measurement`, as primitives.
+        good: One 0-dim bool per optimizer that was judged.
+        loss: The training loss, or None if it is unknown.
+        norms: Gradient norm of each parameter's local shard, 0-dim, by name.
+        owners: Number of the optimizer of each of these parameters.
+        moved: The movement by predicted steps, by name of the tensors that have a gradient.
+        counts: One factor per norm, with which every element counts once over the ranks; None for a
+            single rank.
+        windows: Tag and flat numbers of each closed window, of this rank.
+        slopes: Numbers of :class:`Slopes` of each group that was predicted, of this rank.
+
+    Returns:
+        A tag of primitives that describes the tensor, and the flat tensor, of 64 bits if a window
+        has them, else of 32.
+    """
+    first = next(iter(norms.values()), loss)
+    device = first.device if isinstance(first, Tensor) else None
+    weights = dict(zip(norms, counts or [1.0] * len(norms), strict=True))
+    own = [weights[name] for name in moved]
+    lengths = [m.length for m in moved.values()] + [m.drift for m in moved.values()]
+    scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *own, *own], device)
+    dots = _scaled([m.dot for m in moved.values()], [w * w for w in own], device)
+    head = [
+        _scalar(0.0 if loss is None else loss, device),
+        _scalar(float(loss is not None), device),
+        sum((1.0 - _scalar(g, device) for g in good), _scalar(0.0, device)),
+    ]
+    steep = [torch.stack([s.to(scaled.device) for s in slopes]).sum(0)] if slopes else []
+    closed = steep + [numbers.to(scaled.device) for _, numbers in windows]
+    scaled, sums = ranks.combine(scaled, torch.cat([torch.stack(head), dots, *closed]))
+    tag = {
+        **about,
+        "norms": list(norms),
+        "owners": list(owners),
+        "moved": list(moved),
+        "slopes": bool(slopes),
+        "windows": [[tag, numbers.numel()] for tag, numbers in windows],
+    }
+    return tag, torch.cat([sums[:3], scaled, sums[3:]])
+
+
+def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
+    """Make a measurement from the tag and the numbers of :func:`pack`, on the host.
+
+    Raises:
+        CheckpointError: If the numbers do not fit the tag.
+    """
+    names, moved = list(tag["norms"]), list(tag["moved"])
+    steep = [len(Slopes._fields)] if tag["slopes"] else []
+    sizes = [3, len(names), *[len(moved)] * 3, *steep, *(size for _, size in tag["windows"])]
+    if len(values) != sum(sizes):
+        raise CheckpointError(
+            f"state: expected {sum(sizes)} measured numbers, got {len(values)}. "
+            "Resume from another checkpoint."
+        )
+    numbers = iter(values)
+    (loss, known, bad), norms, lengths, drifts, dots, *rest = (
+        [next(numbers) for _ in range(size)] for size in sizes
+    )
+    slopes = Slopes(*rest.pop(0)) if steep else None
+    pairs = zip(tag["windows"], rest, strict=True)
+    windows = tuple(reading(about, own) for (about, _), own in pairs)
+    by_name = dict(zip(names, norms, strict=True))
+    alignments = {
+        name: -dot / max(_TINY, by_name[name] * length)
+        for name, length, dot in zip(moved, lengths, dots, strict=True)
+    }
+    by_owner: list[list[float]] = [[] for _ in tag["limits"][1:]]
+    for norm, owner in zip(norms, tag["owners"], strict=True):
+        by_owner[owner].append(norm)
+    mean = loss / known if known else math.nan
+    return Measurement(
+        step=tag["step"],
+        predicted=check_count("predicted", tag["predicted"]),
+        warmup=tag["warmup"],
+        limits=tuple(tag["limits"]),
+        held=tag["held"],
+        good=not bad,
+        loss=mean if known else None,
+        info=GradientInfo(mean, _length(norms), by_name, alignments),
+        norms=tuple(map(_length, by_owner)),
+        length=_per_drift(lengths, drifts, tag["predicted"]),
+        windows=windows,
+        slopes=slopes,
+    )
+
+
+def check(measured: Measurement) -> None:
+    """Check what a saved measurement says besides its numbers, as far as it is judged by it.
+
+    Raises:
+        CheckpointError: If something cannot be.
+    """
+    check_count("step", measured.step, 1)
+    if not (isinstance(measured.warmup, bool) and isinstance(measured.held, str)):
+        raise damaged("a measurement of a full step", (measured.warmup, measured.held))
+    limits, count = measured.limits, 1 + len(measured.norms)
+    if len(limits) != count or not all(isinstance(x, (int, float)) for x in limits):
+        raise damaged(f"{count} limits of a full step", limits)
+
+
+def as_scalar(loss: object) -> Tensor | float | None:
+    """Detach a loss: the mean of a tensor, a number, or None."""
+    if isinstance(loss, Tensor):
+        mean: Any = loss.detach().float().mean()
+        return mean.full_tensor() if hasattr(mean, "full_tensor") else mean
+    return float(loss) if isinstance(loss, (int, float)) else None
+
+
+def _length(norms: Sequence[float]) -> float:
+    """Norm of a vector from the norms of its parts; nan if one is not finite or there are none."""
+    known = norms and all(map(math.isfinite, norms))
+    return math.sqrt(math.fsum(n * n for n in norms)) if known else math.nan
+
+
+def _per_drift(lengths: Sequence[float], drifts: Sequence[float], count: int) -> float | None:
+    """Length of one of several equal predicted steps, in lengths of the drift."""
+    moved, drift = _length(lengths), _length(drifts)
+    return moved / (drift * count) if math.isfinite(moved) and drift > 0.0 else None
+
+
+def _scaled(
+    values: Sequence[Tensor], factors: Sequence[float], device: torch.device | None
+) -> Tensor:
+    """Multiply 0-dim tensors by numbers, shape (K,), without a copy from the host."""
+    if not values:
+        return torch.zeros(0, device=device)
+    own = [_scalar(value, device) for value in values]
+    return torch.stack(torch._foreach_mul(own, list(factors)) if set(factors) != {1.0} else own)
+
+
+def _scalar(value: Tensor | float | bool, device: torch.device | None) -> Tensor:
+    """Convert a value to a 0-dim 32-bit tensor on a device; tensors in this form are not copied."""
+    if isinstance(value, Tensor):
+        if value.dim() == 0 and value.dtype == torch.float32 and value.device == device:
+            return value if not value.requires_grad else value.detach()
+        return value.detach().to(device, torch.float32).reshape(())
+    return torch.full((), float(value), dtype=torch.float32, device=device)

@@ -1,0 +1,194 @@
+"""The overview of a run: what an engine will correct, predict and leave alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, final
+
+from hybrid_predict.config import KINDS
+from hybrid_predict.ledger import percent
+
+if TYPE_CHECKING:
+    from hybrid_predict.engine import HybridEngine
+    from hybrid_predict.rules.budget import Shortage
+
+MOST_SPEEDUP, SHORT_RUN = 3.0, 100
+"""A higher speedup, or a shorter run, gets a warning."""
+
+_NAMES = {
+    "hidden": ("hidden matrix", "hidden matrices"),
+    "embedding": ("embedding", "embeddings"),
+    "head": ("head", "heads"),
+    "vector": ("vector", "vectors"),
+}
+
+
+@final
+@dataclass(frozen=True)
+class Part:
+    """Trained parameters of one kind that are treated alike.
+
+    Args:
+        kind: Kind of the parameters.
+        corrected: Whether their updates are corrected.
+        predicted: Whether predicted steps move them.
+        tensors: Number of parameter tensors.
+        weights: Number of their entries.
+    """
+
+    kind: str
+    corrected: bool
+    predicted: bool
+    tensors: int
+    weights: int
+
+    def __str__(self) -> str:
+        one, many = _NAMES[self.kind]
+        return f"{self.tensors:,} {one if self.tensors == 1 else many}"
+
+
+@final
+@dataclass(frozen=True)
+class Overview:
+    """The plan of a run, as far as it is known before the first step.
+
+    Args:
+        parts: The trained parameters, by kind and treatment.
+        left_out: Reasons for leaving parameters to the optimizer.
+        steps: Length of the run in steps.
+        predicted: Number of planned predicted steps.
+        warmup: Number of warm-up steps.
+        cooldown: Number of cooldown steps.
+        held_bytes: Memory in bytes that the plug-in keeps between full steps.
+    """
+
+    parts: tuple[Part, ...]
+    left_out: tuple[str, ...]
+    steps: int
+    predicted: int
+    warmup: int
+    cooldown: int
+    held_bytes: int
+
+    def __str__(self) -> str:
+        """The overview in one line."""
+        lines = []
+        for does, corrected, predicted in (
+            ("corrects and predicts", True, True),
+            ("corrects", True, False),
+            ("predicts", False, True),
+        ):
+            chosen = self._chosen(corrected, predicted)
+            if chosen:
+                lines.append(f"{does} {_listed(chosen)} ({_share(chosen, self.parts)})")
+        rest = self._chosen(False, False)
+        if rest:
+            why = f" ({'; '.join(self.left_out)})" if self.left_out else ""
+            lines.append(f"leaves {_listed(rest)} to the optimizer{why}")
+        lines.append(self.plan)
+        lines.append(f"memory {self.memory}")
+        return "; ".join(lines)
+
+    @property
+    def memory(self) -> str:
+        """Memory that the plug-in keeps between full steps, with its unit."""
+        return size(self.held_bytes)
+
+    @property
+    def plan(self) -> str:
+        """The planned numbers of full and predicted steps, in words."""
+        if not self.predicted:
+            return f"plan: {self.steps:,} full steps, none predicted"
+        full = self.steps - self.predicted
+        return f"plan: {full:,} full + up to {self.predicted:,} predicted = {self.steps:,} steps"
+
+    def _chosen(self, corrected: bool, predicted: bool) -> list[Part]:
+        return [p for p in self.parts if (p.corrected, p.predicted) == (corrected, predicted)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the overview as plain data."""
+        return asdict(self)
+
+
+def overview(engine: HybridEngine) -> Overview:
+    """Return the overview of an engine's run."""
+    mapper, schedule, groups = engine.mapper, engine.schedule, engine._state.groups
+    plans = {name: group.treatment for group in groups for name in group.names}
+    counts: dict[tuple[str, bool, bool], list[int]] = {}
+    for name, parameter, kind in zip(mapper.names, mapper.parameters, mapper.kinds, strict=True):
+        if not parameter.requires_grad:
+            continue
+        plan = plans.get(name)
+        key = (
+            kind,
+            plan is not None and plan.update is not None,
+            plan is not None and plan.predictor is not None,
+        )
+        entry = counts.setdefault(key, [0, 0])
+        entry[0] += 1
+        entry[1] += parameter.numel()
+    order = sorted(counts, key=lambda key: (KINDS.index(key[0]), key))
+    return Overview(
+        parts=tuple(Part(*key, *counts[key]) for key in order),
+        left_out=tuple(sorted(groups.left_out)),
+        steps=schedule.total,
+        predicted=schedule.planned if groups.predicts else 0,
+        warmup=schedule.warmup,
+        cooldown=schedule.cooldown,
+        held_bytes=groups.held_bytes,
+    )
+
+
+def steps_until_skill(engine: HybridEngine) -> int:
+    """Return the number of steps until skill can be known; 0 if predicted steps need none."""
+    return engine._state.steps_until_skill
+
+
+def shortage(engine: HybridEngine) -> Shortage | None:
+    """Return what corrections lack if ``max_overhead`` leaves them weak; None if nothing."""
+    return engine._state.shortage
+
+
+def cautions(engine: HybridEngine) -> list[str]:
+    """Return warnings about the run, as sentences: speedup too high, run too short."""
+    asked, schedule = engine.config.compression, engine.schedule
+    lines = []
+    if asked > MOST_SPEEDUP:
+        lines.append(
+            f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
+            "Forecasts hold for a step or two; start with speedup=1.5."
+        )
+    if asked > 1 and schedule.total < SHORT_RUN and engine._state.groups.gated:
+        lines.append(
+            f"A run of {schedule.total} steps is too short to gain much: the first "
+            f"{schedule.warmup} steps only learn whether forecasts have skill. Runs of some "
+            "hundred steps and more can gain."
+        )
+    return lines
+
+
+def size(number: float) -> str:
+    """Format bytes for people: ``640 kB``, ``1.2 MB``, ``14 GB``."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            break
+        number /= 1000
+    return f"{number:.2g} {unit}" if number < 10 else f"{number:,.0f} {unit}"
+
+
+def _listed(parts: list[Part]) -> str:
+    return ", ".join(map(str, parts))
+
+
+def _share(chosen: list[Part], everything: tuple[Part, ...]) -> str:
+    part, total = (sum(part.weights for part in some) for some in (chosen, everything))
+    return f"{percent(part / total)} of {_count(total)} weights"
+
+
+def _count(number: float) -> str:
+    """Format a number of weights: ``812``, ``1.9 k``, ``0.19 M``."""
+    for unit in ("", " k", " M", " G"):
+        if number < 1000 or unit == " G":
+            break
+        number /= 1000
+    return f"{number:.3g}{unit}"

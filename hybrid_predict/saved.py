@@ -1,0 +1,173 @@
+"""Checks and copies saved states."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.errors import CheckpointError
+
+T = TypeVar("T")
+
+STATE_VERSION = 12
+
+_ENTRIES = {
+    "names": list,
+    "kinds": dict,
+    "undecided": list,
+    "ranks": int,
+    "total": int,
+    "plain": bool,
+    "ledger": dict,
+    "tensors": dict,
+    "limits": list,
+    "evidence": list,
+    "queue": list,
+    "bystanders": list,
+}
+
+
+def check_state(state: Any) -> None:
+    """Check that a value is the saved state of an engine of this version.
+
+    Raises:
+        CheckpointError: If it is not.
+    """
+    check_entries(state, {"version": int})
+    if state["version"] != STATE_VERSION:
+        raise CheckpointError(
+            f"state: expected version {STATE_VERSION}, got {state['version']!r}. "
+            "Resume with the version of hybrid_predict that wrote it."
+        )
+    check_entries(state, _ENTRIES)
+    if not all(isinstance(name, str) for name in state["names"]):
+        raise damaged("names of parameters", state["names"])
+
+
+def check_entries(state: Any, entries: Mapping[str, type]) -> None:
+    """Check that a saved state is a dict with these entries.
+
+    Args:
+        state: The state.
+        entries: Types by name.
+
+    Raises:
+        CheckpointError: If an entry is missing or has another type.
+    """
+    if not isinstance(state, dict):
+        raise damaged("a state that the plug-in has saved", type(state).__name__)
+    for name, kind in entries.items():
+        if not isinstance(state.get(name), kind):
+            got = type(state[name]).__name__ if name in state else "no such entry"
+            raise damaged(f"{name} to be a {kind.__name__}", got)
+
+
+def damaged(expected: str, got: object) -> CheckpointError:
+    """Return the error for a saved state in which something is not as expected."""
+    remedy = "Resume from another checkpoint."
+    return CheckpointError(f"state: expected {expected}, got {reprlib.repr(got)}. {remedy}")
+
+
+@contextmanager
+def reading(what: str = "state") -> Iterator[None]:
+    """Raise a `CheckpointError` for whatever a damaged state raises in the block.
+
+    Args:
+        what: What is read, for the message.
+    """
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{what}: expected a complete, unaltered state, but reading it failed with "
+            f"{error!r}. Resume from another checkpoint."
+        ) from error
+
+
+@contextmanager
+def all_or_nothing(restore: Callable[[], None]) -> Iterator[None]:
+    """Load a state completely or not at all.
+
+    Args:
+        restore: Loads the previous state; it is called if the block fails.
+
+    Raises:
+        CheckpointError: If the block raises any exception.
+    """
+    try:
+        with reading():
+            yield
+    except BaseException:
+        restore()
+        raise
+
+
+def check_count(name: str, value: Any, least: int = 0) -> int:
+    """Return a saved count after checking it.
+
+    Args:
+        name: Name of the count, for the message.
+        value: The saved value.
+        least: Smallest valid count.
+
+    Raises:
+        CheckpointError: If the value is not an integer, or below ``least``.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise damaged(f"{name} to be an integer, at least {least}", value)
+    return value
+
+
+def check_numbers(name: str, values: Any) -> list[float]:
+    """Return saved numbers after checking them.
+
+    Args:
+        name: Name of the numbers, for the message.
+        values: The saved values.
+
+    Raises:
+        CheckpointError: If one is not a finite number.
+    """
+    numbers = list(map(float, values))
+    if not all(map(math.isfinite, numbers)):
+        raise damaged(f"{name} to be finite numbers", values)
+    return numbers
+
+
+def finite_tuple(form: type[T], numbers: Any, least: float = -math.inf) -> T:
+    """Return saved numbers as a named tuple after checking them.
+
+    Args:
+        form: The named tuple.
+        numbers: One number per field.
+        least: Smallest valid number.
+
+    Raises:
+        CheckpointError: If there are too few or too many, or one is not finite, or below ``least``.
+    """
+    fields: Any = form
+    if len(numbers) != len(fields._fields) or min(check_numbers(form.__name__, numbers)) < least:
+        raise damaged(f"{len(fields._fields)} numbers of {form.__name__}", numbers)
+    return fields(*numbers)  # type: ignore[no-any-return]
+
+
+def as_tensor(values: Sequence[float]) -> Tensor:
+    """Return saved numbers as a flat tensor of 64 bits."""
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def cloned(value: Any) -> Any:
+    """Return a copy of nested containers in which every tensor is a detached clone."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        return {k: cloned(v) for k, v in value.items()}
+    return [cloned(v) for v in value] if isinstance(value, (list, tuple)) else value

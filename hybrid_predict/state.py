@@ -1,0 +1,427 @@
+"""Everything of a run that is saved, and what becomes of the numbers that are read."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from typing import Any, final
+
+from torch import Tensor
+
+from hybrid_predict import saved
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.groups import Groups
+from hybrid_predict.ledger import SavingsLedger, percent
+from hybrid_predict.measurement import Judgement, Measurement, check, judge, unpack
+from hybrid_predict.record import StepRecord
+from hybrid_predict.rules import limits as rules
+from hybrid_predict.rules.budget import (
+    Shortage,
+    budget,
+    describe_block,
+    describe_excess,
+    shortage,
+)
+from hybrid_predict.rules.limits import Baseline, Limits
+from hybrid_predict.rules.schedule import schedule
+from hybrid_predict.rules.skill import FIRST, known
+from hybrid_predict.rules.verdict import ENDED, Evidence, Verdict, weigh
+from hybrid_predict.step import Step
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.buffers import BufferTracker
+from hybrid_predict.torch.decision import KindDecision, listed
+from hybrid_predict.torch.host import HostCopy
+from hybrid_predict.torch.optimizer import OptimizerWrapper
+from hybrid_predict.torch.parameters import ParameterMapper
+
+logger = ranks.rank_zero_logger(__name__)
+
+OVER = (
+    "the loop goes on after the run's last step: this is plain training, and the schedule stays at "
+    "its end (leave the loop when engine.done is True)"
+)
+"""Event of the ledger: full steps after ``total_steps``."""
+
+NOTHING = "there is nothing to predict: no trained parameter is of a kind in predictors"
+"""Event of the ledger: predicted steps are planned, but there is nothing to forecast."""
+
+PATIENCE = 32
+"""Number of full steps in which graphs are walked for optimizers that have not updated."""
+
+
+@final
+class State:
+    """Everything of a run that is saved; see :meth:`state_dict`.
+
+    Args:
+        mapper: The model's parameters.
+        optimizer: The optimizers that update them.
+        buffers: The tracker of buffers and frozen parameters.
+        config: The configuration, with ``total_steps`` and ``lag`` set.
+
+    Attributes:
+        ledger: What the run has cost and saved; it counts the steps.
+        groups: The tensors that are corrected or predicted.
+        kinds: Decides the kinds of parameters.
+        schedule: Which steps are planned as predicted steps.
+        limits: Baselines of losses and gradient norms.
+        evidence: Evidence against predicted steps.
+        plain: Whether the rest of the run is plain training.
+        shortage: What corrections lack if the budget leaves them weak; None if they lack nothing.
+    """
+
+    def __init__(
+        self,
+        mapper: ParameterMapper,
+        optimizer: OptimizerWrapper,
+        buffers: BufferTracker,
+        config: HybridConfig,
+    ) -> None:
+        self.ledger = SavingsLedger()
+        self.groups = Groups(mapper, optimizer, config)
+        self.kinds = KindDecision(mapper, optimizer)
+        self._mapper, self._buffers, self._config = mapper, buffers, config
+        self.schedule = schedule(config, self.steps_until_skill)
+        self.limits = rules.first_limits(len(optimizer.optimizers))
+        self.evidence = Evidence()
+        self.plain = not config.enabled
+        self.shortage: Shortage | None = None
+        self._lag = config.lag or 0
+        self._queue: deque[tuple[dict[str, Any], HostCopy]] = deque()
+        self._read: list[tuple[Measurement, Judgement]] = []
+
+    @property
+    def steps_until_skill(self) -> int:
+        """Number of steps until skill can be known; 0 if predicted steps need none."""
+        groups, lag = self.groups, self._config.lag or 0
+        return FIRST * groups.longest_window + lag if groups.gated else 0
+
+    @property
+    def unread(self) -> int:
+        """Number of predicted steps whose verdict is measured but not read yet."""
+        return sum(tag["predicted"] for tag, _ in self._queue)
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has reached its length."""
+        return self.ledger.steps >= self.schedule.total
+
+    @property
+    def over(self) -> bool:
+        """Whether all further full steps are plain training."""
+        return self.plain or self.done
+
+    @property
+    def next_step(self) -> int:
+        """Number of the next full step."""
+        return self.ledger.full_steps + 1
+
+    @property
+    def pausing(self) -> bool:
+        """Whether no predicted steps are to be made before the next full step."""
+        return bool(self.evidence.ended) or rules.pausing(self.limits, self.next_step)
+
+    @property
+    def futile(self) -> str:
+        """Why the plug-in does no good in the rest of the run; empty if it may."""
+        if rules.risen(self.limits):
+            stands = "the training loss stands above that of the warm-up"
+            return f"{stands} (watch_loss=False is for non-stationary objectives)"
+        # Later, weights may have thawed that the first full step did not count.
+        gate, first = self.groups.gate, not self.ledger.full_steps
+        return gate.reason if gate.locked and first else ""
+
+    def record_event(self, reason: str, level: int, step: int | None = None) -> None:
+        """Record an event in the ledger, and log it if it is new.
+
+        Args:
+            reason: What happened.
+            level: Logging level.
+            step: Number of the full step; None for the next one.
+        """
+        step = self.next_step if step is None else step
+        if self.ledger.record(step, reason):
+            logger.log(level, "Full step %d: %s.", step, reason)
+
+    def log_left_out(self) -> None:
+        """Log once what is left to the optimizer, and whether nothing can be predicted."""
+        reasons = set(self.groups.left_out)
+        if self.schedule.planned and not self.groups.predicts:
+            reasons.add(NOTHING)
+        for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
+            self.record_event(reason, logging.WARNING)
+
+    def apply_budget(self, step: int | None = None) -> None:
+        """Limit the operations of corrections to ``max_overhead``, once a full step was counted.
+
+        Args:
+            step: Number of the full step at which to log the result; None to log nothing.
+        """
+        ledger, groups, limit = self.ledger, self.groups, self._config.max_overhead
+        if not ledger.flops_per_step:
+            return
+        share = ledger.flops_per_step / ranks.size()
+        allowed = budget(share, limit)
+        operations, block = groups.apply_budget(allowed), groups.block
+        if operations or block is not None:
+            ledger.flops_per_correction = operations * ranks.size()
+        self.shortage = None
+        if groups.gate.weak:
+            self.shortage = shortage(groups.operations, groups.corrected_shapes, share, limit)
+        if step is None:
+            return
+        if block is not None:
+            updates = [g.treatment.update for g in groups if g.treatment.update]
+            self.record_event(describe_block(block, limit, updates), logging.INFO, step)
+        if operations > allowed:
+            excess = percent(ledger.correction_share or 0.0)
+            self.record_event(describe_excess(excess, limit), logging.WARNING, step)
+
+    def decide_kinds(self, step: Step, loss: object, index: int | None = None) -> None:
+        """Decide the kinds of an optimizer's parameters before its first update.
+
+        Args:
+            step: The open full step.
+            loss: Its loss; the graph is used if it has one.
+            index: Number of the optimizer that is about to update. None at the end of the step,
+                when kinds that no graph has shown are decided by names and shapes.
+        """
+        late, kinds = index is None, self.kinds
+        if kinds.logged and not kinds.pending:
+            return
+        kinds.observe(loss)
+        due = sorted(kinds.pending & (set(step.calls) if index is None else {index}))
+        for owner in due:
+            changed, unseen = kinds.decide(owner, step.with_gradient, late=late)
+            if changed:
+                self.groups.regroup(owner)
+                self.log_left_out()
+            if unseen:
+                reason = "the loss's graph does not tell heads from hidden matrices in"
+                text = f"{reason} {listed(unseen)}: decided by names and shapes"
+                self.record_event(text, logging.INFO, step.number)
+        if late and kinds.pending and step.number >= PATIENCE:
+            reason = "an optimizer has not updated yet: kinds of its parameters by names and shapes"
+            self.record_event(reason, logging.INFO, step.number)
+            kinds.pending.clear()
+        if not kinds.pending and not kinds.logged:
+            kinds.logged = True
+            logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
+
+    def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
+        """Follow other optimizers; what was measured of the old ones is read first."""
+        if len(optimizer.optimizers) != len(self.limits.norms):
+            self.read(drain=True)
+            self.limits = rules.first_limits(len(optimizer.optimizers))
+        self.kinds.follow(optimizer)
+        self.groups.replace_optimizer(optimizer)
+
+    def push(self, tag: dict[str, Any], values: Tensor) -> None:
+        """Start copying the measurements of a full step to the host."""
+        self._queue.append((tag, HostCopy(values)))
+
+    def read(self, *, drain: bool = False) -> None:
+        """Read the measurements that are due, and learn from them.
+
+        Args:
+            drain: Whether to read all measurements, however recent.
+        """
+        while len(self._queue) > (0 if drain else self._lag):
+            tag, values = self._queue.popleft()
+            measured = unpack(tag, values.read().tolist())
+            judgement = judge(measured)
+            self._read.append((measured, judgement))
+            self._learn(measured, judgement)
+        if rules.exhausted(self.limits):
+            reason = "no more predicted steps: they were paused"
+            self.record_event(f"{reason} {rules.MOST_PAUSES} times before", logging.WARNING)
+        if self.evidence.ended:
+            self.record_event(ENDED, logging.WARNING)
+
+    def _learn(self, measured: Measurement, judgement: Judgement) -> None:
+        """Take one measurement into evidence, limits and skills."""
+        if judgement.verdict is Verdict.STANDS and measured.slopes is not None:
+            self.evidence = weigh(self.evidence, measured.slopes)
+        if judgement.alarm:
+            self.limits = rules.alarmed(self.limits, measured.step)
+        else:
+            loss = measured.loss if self._config.watch_loss else None
+            number = math.nan if loss is None else loss
+            self.limits = rules.learned(self.limits, number, measured.norms, measured.warmup)
+        if measured.windows:
+            self.groups.score(measured.windows)
+            skills = self.groups.skills.items()
+            self.ledger.skills = {kind: skill.summary() for kind, skill in skills}
+        if judgement.alarm:
+            undone = judgement.verdict is Verdict.UNDONE
+            happened = "predicted steps were undone" if undone else "predicted steps pause"
+            self.record_event(f"{happened}: {judgement.alarm}", logging.INFO, measured.step)
+
+    def advance(self, step: Step) -> StepRecord:
+        """Count a full step and the verdicts that were read in it, and return its record."""
+        read, self._read = self._read, []
+        ledger, before = self.ledger, self.ledger.steps
+        standing = 0
+        for measured, judgement in read:
+            if judgement.verdict is Verdict.UNDONE:
+                ledger.undone_steps += measured.predicted
+            elif judgement.verdict is Verdict.STANDS:
+                # A length that was not measured counts as the mean one.
+                length = measured.length if measured.length is not None else ledger.mean_length
+                ledger.predicted_length += measured.predicted * (length or 0.0)
+                ledger.predicted_steps += measured.predicted
+                standing += measured.predicted
+        if not step.reported:
+            ledger.undone_steps += step.predicted
+        ledger.full_steps += 1
+        ledger.steps += 1 + standing
+        ledger.corrected_steps += step.corrected
+        ticks = min(1 + standing, max(0, self.schedule.total - before))
+        if not ticks:
+            self.record_event(OVER, logging.WARNING, step.number)
+        if known(self.groups.skill):
+            ledger.skill = self.groups.skill.mean
+        return _record(step, ticks, ledger.skill, read)
+
+    def count_left(self, step: Step) -> None:
+        """Count the predicted steps of an abandoned full step: undone, unless they are verified."""
+        self.ledger.undone_steps += 0 if step.stands else step.predicted
+
+    def state_dict(self, *, whole: bool = True) -> dict[str, Any]:
+        """Return the state to resume from, as primitives and new tensors.
+
+        Args:
+            whole: Whether sharded tensors are gathered, or saved as local shards.
+        """
+        kinds, undecided = self.kinds.state_dict()
+        state = {
+            "version": saved.STATE_VERSION,
+            "names": list(self._mapper.names),
+            "kinds": kinds,
+            "undecided": undecided,
+            "ranks": ranks.size(),
+            "total": self.schedule.total,
+            "plain": self.plain,
+            "ledger": self.ledger.summary(),
+            "tensors": self.groups.state_dict(whole=whole),
+            "limits": [list(self.limits.loss), [*map(list, self.limits.norms)], *self.limits[2:]],
+            "evidence": list(self.evidence),
+            "queue": [[tag, values.read().tolist()] for tag, values in self._queue],
+            "bystanders": self._buffers.state_dict(),
+        }
+        return saved.cloned(state)
+
+    def load_state_dict(self, state: dict[str, Any], steps: int | None = None) -> None:
+        """Load a state of :meth:`state_dict` completely or, on an error, not at all.
+
+        Args:
+            state: The state.
+            steps: Number of steps taken, if the caller counts them; None for that of the state.
+
+        Raises:
+            CheckpointError: If the state belongs to another model or version, or is damaged.
+        """
+        saved.check_state(state)
+        names = set(state["names"])
+        if names and names.isdisjoint(self._mapper.names):
+            raise CheckpointError(
+                f"state: expected parameters of this model, got {sorted(names)[:3]}. "
+                "The checkpoint belongs to another model."
+            )
+        own = self.state_dict(whole=False)
+        with saved.all_or_nothing(lambda: self._load(own, None)):
+            self._load(state, steps)
+
+    def _load(self, state: dict[str, Any], steps: int | None) -> None:
+        before = self._mapper.kinds
+        self.kinds.load_state_dict(state["kinds"], state["undecided"])
+        if self._mapper.kinds != before:
+            self.groups.regroup()
+        self.ledger.load(state["ledger"])
+        saved.check_count("total", state["total"], 1)
+        self.plain = self.plain or state["plain"]
+        self._buffers.load_state_dict(state["bystanders"])
+        if state["ranks"] != ranks.size():  # operations were counted over another number of ranks
+            self.ledger.flops_per_step = self.ledger.flops_per_correction = None
+        self.apply_budget()
+        if steps is not None and steps != self.ledger.steps:
+            self._continue_at(steps)
+            return
+        dropped = [] if self.plain else self.groups.load_state_dict(state["tensors"])
+        self.apply_budget()  # again, with the loaded number of updates per optimizer
+        if not self._load_verdicts(state):
+            dropped.append("loss and gradient norms")
+        for part in dropped:
+            reason = f"what was saved of {part} does not fit this run and was dropped"
+            self.record_event(reason, logging.WARNING)
+        changes = {
+            "run's length": (state["total"], self.schedule.total, logging.INFO),
+            "number of ranks": (state["ranks"], ranks.size(), logging.WARNING),
+        }
+        for what, (then, now, level) in changes.items():
+            if then != now:
+                self.record_event(f"the {what} changed from {then} to {now}", level)
+
+    def _load_verdicts(self, state: dict[str, Any]) -> bool:
+        """Load limits, evidence and unread measurements; not if there are other optimizers now."""
+        limits = _limits(*state["limits"])
+        if len(limits.norms) != len(self.limits.norms):
+            self._queue.clear()
+            return False
+        queue = [(tag, list(map(float, values))) for tag, values in state["queue"]]
+        for tag, values in queue:
+            check(unpack(tag, values))
+        self.evidence = saved.finite_tuple(Evidence, state["evidence"], least=0.0)
+        self.limits = limits
+        self._queue = deque((tag, HostCopy(saved.as_tensor(values))) for tag, values in queue)
+        return True
+
+    def _continue_at(self, steps: int) -> None:
+        """Continue at a number of steps counted by the caller; steps since then were full steps."""
+        ledger, reason = self.ledger, "the run went on without the plug-in before"
+        if steps < ledger.steps:
+            ledger.load(SavingsLedger().summary())
+            reason = "the run starts before the saved state, which was dropped"
+        ledger.steps, ledger.full_steps = steps, steps - ledger.predicted_steps
+        self._queue.clear()
+        self.record_event(reason, logging.WARNING)
+
+
+def _record(
+    step: Step, ticks: int, skill: float | None, read: list[tuple[Measurement, Judgement]]
+) -> StepRecord:
+    """Return the record of a full step, with what was read last."""
+    if not read:
+        return StepRecord(step.number, step.phase, ticks, step.predicted, skill=skill)
+    measured, judgement = read[-1]
+    return StepRecord(
+        step.number,
+        step.phase,
+        ticks,
+        step.predicted,
+        skill=skill,
+        read_step=measured.step,
+        verdict=judgement.verdict,
+        length=measured.length,
+        loss=measured.loss,
+        gradients=measured.info if measured.info.norms else None,
+    )
+
+
+def _limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -> Limits:
+    """Return saved limits.
+
+    Raises:
+        CheckpointError: If a number is missing or cannot be.
+    """
+    baselines = [saved.finite_tuple(Baseline, numbers) for numbers in (loss, *norms)]
+    names = Limits._fields[-len(counts) :]
+    for name, count in zip(names, counts, strict=True):
+        saved.check_count(name, count)
+    for baseline in baselines:
+        saved.check_count("readings", baseline.count)
+    if min(b.square for b in baselines) < 0.0 or any(map(math.isinf, (start, mean))):
+        raise saved.damaged("finite baselines", [start, mean, *baselines])
+    return Limits(baselines[0], tuple(baselines[1:]), float(start), float(mean), *counts)

@@ -1,0 +1,394 @@
+"""The open full step: its predicted steps, its measurements, and their undo."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.group import Learned, OpenUpdate
+from hybrid_predict.groups import Forecast
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.measurement import Moved, as_scalar, pack
+from hybrid_predict.rules.schedule import Phase
+from hybrid_predict.rules.verdict import cause, sound
+from hybrid_predict.torch import lists, ranks, shards
+from hybrid_predict.torch.buffers import BufferTracker
+from hybrid_predict.torch.deltas import Movement, WeightDelta
+from hybrid_predict.torch.gradients import dense_gradient
+from hybrid_predict.torch.lists import is_half
+from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
+from hybrid_predict.torch.parameters import ParameterMapper
+from hybrid_predict.torch.reading import VerifiedReads
+
+NO_UPDATE = "no update followed the predicted steps"
+"""Reason for undoing predicted steps if the optimizer, or a gradient scaler, skipped the update."""
+
+UNCOUNTED = "a state was saved between an update and after_step(), so it does not count the update"
+"""Event for a saved state that does not go with the weights."""
+
+LOADED = "weights were loaded in a verifying step"
+"""Reason for undoing predicted steps if a state dict was loaded before they were verified."""
+
+
+class _Gradient(NamedTuple):
+    """The gradient of one parameter: its norm (of the local shard), and who updates it."""
+
+    norm: Tensor
+    owner: int
+    parameter: Tensor
+
+
+@final
+class Step:
+    """One full step and the predicted steps right before it, as one transaction.
+
+    It is opened before the forward pass, judged when the gradients of each optimizer are final, and
+    closed after the updates. Until it is closed, :meth:`undo` removes every trace of the predicted
+    steps from weights and buffers.
+
+    Args:
+        number: Number of the full step, from 1.
+        optimizer: The optimizers.
+        buffers: Tracks the buffers and frozen parameters that change in a full step.
+    """
+
+    def __init__(self, number: int, optimizer: OptimizerWrapper, buffers: BufferTracker) -> None:
+        self.number = number
+        self.phase = Phase.PLAIN
+        self.predicted = 0
+        self.held = ""
+        self.reported = self.corrected = False
+        self.calls: Counter[int] = Counter()
+        self.active: int | None = None
+        self.updates: list[OpenUpdate] = []
+        self.bound: float | None = None
+        self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
+        self._optimizer, self._buffers = optimizer, buffers
+        self._forecast: Forecast | None = None
+        self._movement: Movement | None = None
+        self._reads: VerifiedReads | None = None
+        self._limits: list[float] = []
+        self._loss: Tensor | float | None = None
+        self._has_gradients = False
+        self._good: dict[int, Tensor | bool] = {}
+        self._flags: list[Tensor] = []
+        self._gradients: dict[str, _Gradient] = {}
+        self._moved: dict[str, Moved] = {}
+        self._learned = Learned()
+
+    def predict(
+        self,
+        mapper: ParameterMapper,
+        forecast: Forecast,
+        count: int,
+        carries: dict[str, Tensor],
+    ) -> None:
+        """Take ``count`` predicted steps at once.
+
+        Args:
+            mapper: The model's parameters.
+            forecast: The movement of one predicted step.
+            count: Number of predicted steps, at least 1.
+            carries: Kahan compensation of half-precision weights, by name.
+        """
+        self._buffers.copy()
+        self._forecast, self.predicted = forecast, count
+        delta = forecast.delta.scaled(count) if count > 1 else forecast.delta
+        self._movement = mapper.movement(delta, carries)
+        copied, undo = self._buffers.copies, partial(self._withdraw, LOADED)
+        self._reads = mapper.reads(self._movement, copied, self._unverified, undo)
+        self._reads.open()
+        self._movement.apply()
+
+    def observe_loss(self, loss: object) -> None:
+        """Store the loss, if it is known before the update."""
+        self._loss = self._loss if loss is None else as_scalar(loss)
+
+    def set_limits(self, loss: float, norms: Sequence[float]) -> None:
+        """Set the largest loss and gradient norms with which predicted steps stand."""
+        self._limits = [loss, *norms]
+
+    @property
+    def with_gradient(self) -> set[int]:
+        """Parameters that have had a gradient, by ``id``."""
+        return {id(gradient.parameter) for gradient in self._gradients.values()}
+
+    @property
+    def has_updated(self) -> bool:
+        """Whether an optimizer has updated."""
+        return bool(self.calls)
+
+    @property
+    def stands(self) -> bool:
+        """Whether updates have verified all predicted steps, which then stay."""
+        verified = self.has_updated and not (self._unverified() or self.held)
+        return verified and all(map(bool, self._flags))
+
+    def reopen(self, index: int) -> None:
+        """Forget what was measured and decided for an update that has raised."""
+        self.active = None
+        self.updates.clear()
+        if self._good.pop(index, None) is not None:
+            self.held = ""
+        if not self.calls[index]:  # else what was measured is of an earlier update, which was made
+            kept = {n: g for n, g in self._gradients.items() if g.owner != index}
+            self._gradients, moved = kept, self._moved.items()
+            self._moved = {name: m for name, m in moved if name in kept}
+
+    def measure(
+        self, index: int, names: dict[int, str], options: dict[int, Options], loss: object
+    ) -> None:
+        """Measure the gradients of one optimizer, and judge the predicted steps by them.
+
+        With a fused optimizer the verdict stays on the device. Otherwise one flag is read, and the
+        update is held back if the predicted steps do not stand.
+
+        Args:
+            index: Number of the optimizer.
+            names: Names of the parameters by ``id``.
+            options: How each parameter is updated, by ``id``.
+            loss: Result of the step's closure, or None.
+        """
+        optimizer: Any = self._optimizer.optimizers[index]
+        held = [p for p in self._optimizer.parameters(index) if p.grad is not None]
+        self.observe_loss(loss)
+        self._has_gradients = bool(held)
+        if self.calls[index]:
+            return
+        gradients = [dense_gradient(p) for p in held]
+        scale = getattr(optimizer, "grad_scale", None)
+        norms = _norms(gradients, scale)
+        for p, norm in zip(held, norms, strict=True):
+            name = names.get(id(p), f"unnamed.{len(self._gradients)}")
+            # Two optimizers may share the parameter.
+            self._gradients.setdefault(name, _Gradient(norm, index, p))
+        existing = getattr(optimizer, "found_inf", None)
+        if existing is not None:  # with a gradient scaler, a fused optimizer skips the update
+            self._good[index] = (existing == 0).reshape(())
+        if self._movement is not None:
+            rows = zip(held, gradients, strict=True)
+            known = {names.get(id(p), ""): (g, options[id(p)].sign) for p, g in rows}
+            self._decide(index, held, norms, self._project(index, known, scale))
+
+    def good(self, index: int) -> Tensor | bool:
+        """Whether an optimizer's next or last update happens; does not wait for the device."""
+        good = self._good.get(index, True)
+        return bool(good) if isinstance(good, Tensor) and good.device.type == "cpu" else good
+
+    def count_update(self, index: int) -> None:
+        """Count an update of one optimizer, if it had gradients."""
+        if self._has_gradients:
+            self.calls[index] += 1
+        self.active = None
+
+    def learn(self, index: int) -> None:
+        """Correct the update that one optimizer has made, and learn its displacement."""
+        good, updates = self.good(index), self.updates
+        self.updates = []
+        if good is False:
+            return
+        verifies = self._movement is not None and self.calls[index] == 1
+        movement: WeightDelta | None = self._movement.delta if verifies else None  # type: ignore[union-attr]
+        for update in updates:
+            learned = update.group.close(update, good, self.bound, movement)
+            self.corrected |= update.correction is not None
+            self._learned.windows += learned.windows
+            self._learned.slopes += learned.slopes
+
+    def close_update(self, index: int) -> None:
+        """After an update, undo its part of the predicted steps if they do not stand."""
+        good = self._good.get(index, True)
+        if self._movement is not None and self._forecast is not None and self.calls[index] == 1:
+            if good is not True:
+                owners = self._forecast.owners
+                members = [k for k, owner in enumerate(owners) if owner == index]
+                self._movement.undo(good, members)
+                self._buffers.undo_changes(good)
+            if isinstance(good, Tensor):
+                self._flags.append(good)
+        self._good.pop(index, None)  # only the first update of a full step verifies
+
+    def close(self, loss: Tensor | float | None) -> None:
+        """Close the step, and undo predicted movement that no update has verified.
+
+        Args:
+            loss: The loss that the loop reports, or None if it is unknown.
+        """
+        self.observe_loss(loss)
+        if self._movement is not None and (unseen := self._unverified()):
+            self.held = self.held or NO_UPDATE
+            self._undo_members(self._movement, unseen)
+        self._movement = None
+        self._end_reads()
+        self._buffers.free()
+
+    def undo(self, reason: str, coming: int | None = None) -> None:
+        """Undo the predicted steps at any point of the full step.
+
+        Args:
+            reason: Reason for the verdict.
+            coming: Number of the optimizer that is about to update, or None.
+        """
+        self._withdraw(reason, coming)
+        self._end_reads()
+        self.updates.clear()
+
+    def _end_reads(self) -> None:
+        if self._reads is not None:
+            self._reads.close()
+            self._reads = None
+
+    def _withdraw(self, reason: str, coming: int | None = None) -> None:
+        for index in range(len(self._optimizer.optimizers)):
+            self._optimizer.restore_gradients(index)
+        movement = self._movement
+        if movement is not None:
+            self.held = reason
+            for index in [k for k in self._good if self.calls[k]]:
+                self.close_update(index)
+            if coming is not None and not self.calls[coming]:
+                # Its gradients belong to the predicted weights, which are being undone.
+                self._optimizer.hold_back(coming)
+            self._undo_members(movement, self._unverified())
+        # Last, so that an interrupted undo can be repeated.
+        self.active = self._movement = None
+        self._buffers.free()
+
+    def saving(self, record_event: Callable[[str, int, int], None]) -> AbstractContextManager[None]:
+        """Put rounding errors back to those of verified weights while a state is saved.
+
+        Args:
+            record_event: Records what a state that is saved now does not have.
+        """
+        if self.has_updated:
+            record_event(UNCOUNTED, logging.WARNING, self.number)
+        movement = self._movement
+        return nullcontext() if movement is None else movement.without_carries(self._unverified())
+
+    def packed(self) -> tuple[dict[str, Any], Tensor]:
+        """Pack all measurements for :func:`hybrid_predict.measurement.unpack`.
+
+        Returns:
+            A tag of primitives, and a flat tensor of numbers.
+        """
+        gradients = self._gradients
+        about = {
+            "step": self.number,
+            "predicted": self.predicted,
+            "warmup": self.phase is Phase.WARMUP,
+            "limits": list(self._limits),
+            "held": self.held,
+        }
+        values = pack(
+            about,
+            good=self._flags,
+            loss=self._loss,
+            norms={name: gradient.norm for name, gradient in gradients.items()},
+            owners=[gradient.owner for gradient in gradients.values()],
+            moved=self._moved,
+            counts=shards.norm_factors([gradient.parameter for gradient in gradients.values()]),
+            windows=self._learned.windows,
+            slopes=self._learned.slopes,
+        )
+        self.reported = True
+        return values
+
+    def add_seconds(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
+        """Add the host seconds of the step to the ledger: user code, corrections, and predictions.
+
+        Args:
+            ledger: The ledger.
+            closed_at: Time at which the loop closed the step.
+            ended_at: Time at which the plug-in was done with it.
+        """
+        in_hooks, around = self.hook_seconds, self.predict_seconds + ended_at - closed_at
+        ledger.full_seconds += max(0.0, closed_at - self.opened_at - in_hooks)
+        ledger.correct_seconds += max(0.0, in_hooks)
+        ledger.predict_seconds += max(0.0, around)
+
+    def _unverified(self) -> list[int]:
+        """Positions in the open movement of tensors whose optimizer has not updated."""
+        if self._movement is None or self._forecast is None:
+            return []
+        return [k for k, owner in enumerate(self._forecast.owners) if not self.calls[owner]]
+
+    def _undo_members(self, movement: Movement, members: list[int]) -> None:
+        if members:
+            movement.undo_after_writes(members)
+            self._buffers.undo_changes(False)
+
+    def _project(
+        self, index: int, gradients: dict[str, tuple[Tensor, float]], scale: Tensor | None
+    ) -> list[Tensor]:
+        """Return lengths of one optimizer's movement, and store its products with the gradients.
+
+        Args:
+            index: Number of the optimizer.
+            gradients: Gradient of each of its parameters, and the sign of its updates, by name.
+            scale: What a gradient scaler has multiplied the gradients with, or None.
+        """
+        assert self._movement is not None and self._forecast is not None
+        delta, (_, owners, drifts) = self._movement.delta, self._forecast
+        columns = zip(delta.names, delta.directions, delta.factors, drifts, owners, strict=True)
+        rows = [row for *row, owner in columns if owner == index]
+        norms = lists.norms([direction for _, direction, _, _ in rows]).unbind()
+        lengths = [abs(factor) * norm for (_, _, factor, _), norm in zip(rows, norms, strict=True)]
+        met = [k for k, (name, *_) in enumerate(rows) if name in gradients]
+        sides = [(gradients[rows[k][0]][0], rows[k][1]) for k in met]
+        dots = lists.dots([g.reshape(d.shape) for g, d in sides], [d for _, d in sides])
+        if scale is not None:
+            dots = dots / scale.to(dots.device)
+        for k, dot in zip(met, dots.unbind(), strict=True):
+            name, _, factor, drift = rows[k]
+            self._moved[name] = Moved(lengths[k], drift, gradients[name][1] * factor * dot)
+        return lengths
+
+    def _decide(
+        self, index: int, held: list[Tensor], norms: list[Tensor], lengths: list[Tensor]
+    ) -> None:
+        sharded = any(map(shards.is_sharded, self._optimizer.parameters(index)))
+        total, finite = _agreed(held, norms, lengths, sharded)
+        loss_limit, limit = self._limits[0], self._limits[1 + index]
+        known = self._loss if ranks.size() == 1 else None
+        good = finite & sound(total, limit, known, loss_limit)
+        if self._optimizer.holds_on_device(index):
+            self._good[index] = good = good & self._good.get(index, True)
+            self._optimizer.hold_on_device(index, good)
+        elif not bool(good):
+            self._good[index] = False
+            loss = None if self._loss is None else float(self._loss)
+            self.held = cause(float(total), limit, loss, loss_limit)
+            self._optimizer.hold_back(index)
+
+
+def _norms(gradients: Sequence[Tensor], scale: Tensor | None) -> list[Tensor]:
+    """Return the Euclidean norm of every gradient's local shard, 0-dim."""
+    if not gradients:
+        return []
+    flat = [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
+    # The norm may exceed the range of 16-bit floats, which ends at 65504.
+    half = any(map(is_half, flat)) and not any(g.dtype == torch.float64 for g in flat)
+    norms = list(torch._foreach_norm(flat, 2, torch.float32 if half else None))
+    return norms if scale is None else [n / scale.to(n.device) for n in norms]
+
+
+def _agreed(
+    held: Sequence[Tensor], norms: Sequence[Tensor], lengths: Sequence[Tensor], sharded: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the norm of all gradients, and whether all lengths are finite, equal on all ranks."""
+    numbers = [*norms, *lengths] or [torch.zeros(())]
+    flat = torch.stack([x.to(numbers[0].device, torch.float32) for x in numbers])
+    own, moved = flat[: len(norms)], flat[len(norms) :]
+    spoiled = (~moved.isfinite()).sum()
+    if sharded:  # gradients of full parameters are equal on all ranks already
+        counts = shards.norm_factors(held)
+        parts = own if counts is None else torch.stack(torch._foreach_mul(list(own), counts))
+        own, spoiled = ranks.combine(parts, spoiled[None])
+    return torch.linalg.vector_norm(own), (spoiled == 0).reshape(())

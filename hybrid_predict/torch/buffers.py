@@ -1,0 +1,207 @@
+"""Tracks buffers and frozen parameters that change in a full step without an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from hybrid_predict.torch import shards
+from hybrid_predict.torch.deltas import copy_unless
+from hybrid_predict.torch.host import HostCopy
+
+_SMALL = 4096
+"""Number of entries up to which a buffer is always copied, since a comparison costs more."""
+
+_SAMPLE = 64
+"""Number of entries of a larger tensor that are compared."""
+
+Slot = tuple[int, str]
+"""Place of a tensor: ``id`` of the module, and name in the module."""
+
+
+@final
+class BufferTracker:
+    """Copies the buffers and frozen parameters that a full step may change, and undoes the changes.
+
+    Small buffers are always copied. Larger buffers, and frozen parameters such as those of a
+    teacher, are copied once they were seen to change. A change shows if another tensor takes their
+    place, in their version counter, or in a sample of entries. The sample is needed because
+    ``.data`` and the kernels of norm layers write without a new version. A tensor that appears
+    during training is copied until its sample was compared.
+
+    Args:
+        model: The model.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._steps_seen = 0
+        self._changing: set[Slot] = set()
+        self._new: set[Slot] = set()
+        self._seen: dict[Slot, tuple[int, int]] = {}
+        self._samples: dict[Slot, Tensor] = {}
+        self._differs: list[tuple[Slot, HostCopy]] = []
+        self._copies: dict[Slot, tuple[Tensor, Tensor]] | None = None
+        self._structure: list[tuple[nn.Module, dict[str, Tensor | None], set[str]]] = []
+
+    def _tensors(self) -> Iterator[tuple[Slot, Tensor, bool]]:
+        """Yield place, tensor, and whether it is a small buffer, which is always copied."""
+        known: set[int] = set()
+        for module in self._model.modules():
+            # The full parameters of FSDP2 require a gradient, so they are not frozen.
+            frozen = {
+                n: p for n, p in module._parameters.items() if p is None or not p.requires_grad
+            }
+            for name, tensor in {**frozen, **module._buffers}.items():
+                if tensor is not None and id(tensor) not in known:
+                    known.add(id(tensor))
+                    is_buffer = name not in frozen
+                    if is_buffer and isinstance(module, nn.modules.batchnorm._NormBase):
+                        self._changing.add((id(module), name))
+                    yield (id(module), name), tensor, is_buffer and tensor.numel() <= _SMALL
+
+    def watch(self) -> None:
+        """Look for changed tensors before a full step, less often the longer the run lasts."""
+        self._steps_seen += 1
+        if self._steps_seen & (self._steps_seen - 1):
+            return
+        # The device has computed these long ago, so reading them does not wait.
+        self._changing |= {slot for slot, differs in self._differs if bool(differs.read())}
+        self._new -= {slot for slot, _ in self._differs}
+        self._differs.clear()
+        for slot, tensor, small in self._tensors():
+            self._compare(slot, tensor, small)
+
+    def _compare(self, slot: Slot, tensor: Tensor, small: bool) -> None:
+        if self._replaced(slot, tensor) or small:
+            self._samples.pop(slot, None)
+            return
+        sample, before = _sample(tensor), self._samples.get(slot)
+        self._samples[slot] = sample
+        if before is None or before.shape != sample.shape:
+            return
+        differs = (before != sample).any()
+        if differs.is_cuda:
+            self._differs.append((slot, HostCopy(differs)))
+        else:
+            self._new.discard(slot)
+            self._changing |= {slot} if bool(differs) else set()
+
+    def _replaced(self, slot: Slot, tensor: Tensor) -> bool:
+        """Whether a tensor is known to change: it was replaced, or has another version."""
+        version = (id(tensor), tensor._version)
+        if self._seen.setdefault(slot, version) != version:
+            self._changing.add(slot)
+        self._seen[slot] = version
+        return slot in self._changing
+
+    def copy(self) -> None:
+        """Copy the tensors that may change in the next full step."""
+        self._copies = {}
+        self._structure = [
+            (module, dict(module._buffers), set(_transient(module)))
+            for module in self._model.modules()
+        ]
+        for slot, tensor, small in self._tensors():
+            if not small and slot not in self._seen:
+                self._new.add(slot)
+            if not small and slot in self._new:
+                self._compare(slot, tensor, small)
+            if small or slot in self._new or self._replaced(slot, tensor):
+                self._copies[slot] = tensor, tensor.detach().clone()
+
+    @property
+    def copies(self) -> list[tuple[Tensor, Tensor]]:
+        """The tensors that were copied, each with its copy."""
+        return list((self._copies or {}).values())
+
+    def free(self) -> None:
+        """Free the copies."""
+        self._copies, self._structure = None, []
+
+    def state_dict(self) -> list[str]:
+        """Return the names of the tensors that are known to change."""
+        names = {id(module): name for name, module in self._model.named_modules()}
+        return sorted(f"{names[m]}:{name}" for m, name in self._changing if m in names)
+
+    def load_state_dict(self, state: list[str]) -> None:
+        """Load a state of :meth:`state_dict`; names that this model does not have are skipped."""
+        modules = dict(self._model.named_modules())
+        pairs = [str(entry).rpartition(":") for entry in state]
+        self._changing |= {(id(modules[m]), name) for m, _, name in pairs if m in modules}
+
+    @property
+    def _restructured(self) -> bool:
+        """Whether a buffer was registered, removed, replaced or resized since ``copy``."""
+        present = ((module._buffers, buffers) for module, buffers, _ in self._structure)
+        replaced = any(_identities(now) != _identities(before) for now, before in present)
+        return replaced or any(_shapes(tensor) != _shapes(copy) for tensor, copy in self.copies)
+
+    def undo_changes(self, good: Tensor | bool = False) -> None:
+        """Put all copied tensors back if ``good`` is false.
+
+        Args:
+            good: A bool, or a 0-dim bool tensor. The host only reads it if buffers were registered,
+                removed, replaced or resized.
+        """
+        if self._copies is None:
+            return
+        if isinstance(good, Tensor) and self._restructured:
+            good = bool(good)
+        if good is True:
+            return
+        with torch.no_grad():
+            if good is False:
+                self._undo_structure()
+            for tensor, copy in self._copies.values():
+                for target, kept in zip(_parts(tensor), _parts(copy), strict=True):
+                    copy_unless(good, target, kept)
+
+    def _undo_structure(self) -> None:
+        """Put the same buffers, with the same sizes, in the same places."""
+        for module, before, transient in self._structure:
+            if _identities(module._buffers) == _identities(before):
+                continue
+            for name in [*module._buffers]:
+                del module._buffers[name]
+            module._buffers.update(before)
+            module._non_persistent_buffers_set = transient
+        for tensor, copy in self.copies:
+            if _shapes(tensor) != _shapes(copy):
+                tensor.data = copy.clone()
+
+
+def _transient(module: nn.Module) -> set[str]:
+    """Names of the buffers that a checkpoint does not hold; scripted modules have no such set."""
+    return getattr(module, "_non_persistent_buffers_set", set())
+
+
+def _identities(buffers: Mapping[str, Tensor | None]) -> dict[str, int]:
+    return {name: id(buffer) for name, buffer in buffers.items()}
+
+
+def _parts(tensor: Any) -> list[Tensor]:
+    """Dense tensors that store this rank's part of a tensor; none for unknown layouts."""
+    own = shards.local(tensor.detach())
+    if own.layout is torch.strided:
+        return [own]
+    if own.layout is torch.sparse_coo:
+        return [own._values(), own._indices()]
+    if own.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [own.values(), own.crow_indices(), own.col_indices()]
+    if own.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [own.values(), own.ccol_indices(), own.row_indices()]
+    return []
+
+
+def _shapes(tensor: Tensor) -> list[torch.Size]:
+    return [tensor.shape, *(part.shape for part in _parts(tensor))]
+
+
+def _sample(tensor: Tensor) -> Tensor:
+    parts = [] if tensor.is_meta else _parts(tensor)  # meta tensors have no entries
+    flat = parts[0].reshape(-1) if parts else torch.empty(0)
+    return flat[:: max(1, flat.numel() // _SAMPLE)].clone()

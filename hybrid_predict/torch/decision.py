@@ -1,0 +1,127 @@
+"""Decides the kinds of parameters in the first full step, from the graph of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import final
+
+from torch import Tensor
+
+from hybrid_predict.config import KINDS, HybridConfig
+from hybrid_predict.errors import CheckpointError
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.nodes import MatrixIndex
+from hybrid_predict.torch.optimizer import OptimizerWrapper
+from hybrid_predict.torch.parameters import ParameterMapper
+
+_NAMED = 3
+"""Number of parameters that a message names; it counts the others."""
+
+
+@final
+class KindDecision:
+    """Collects what the losses of a full step show, and decides the kinds per optimizer.
+
+    Args:
+        mapper: The model's parameters.
+        optimizer: The optimizers that update them.
+
+    Attributes:
+        pending: Numbers of the optimizers whose parameters still have kinds from names and shapes.
+        logged: Whether the kinds have been logged.
+    """
+
+    def __init__(self, mapper: ParameterMapper, optimizer: OptimizerWrapper) -> None:
+        self._mapper = mapper
+        self._seen: GraphFindings | None = None
+        self._index: MatrixIndex | None = None
+        self.logged = False
+        self.pending: set[int] = {-1}
+        self.follow(optimizer)
+
+    def follow(self, optimizer: OptimizerWrapper) -> None:
+        """Replace the optimizers; decisions stay."""
+        self._optimizer = optimizer
+        self.pending = set(range(len(optimizer.optimizers))) if self.pending else set()
+
+    def open(self) -> None:
+        """Start a full step: note what is trained, since the loop may freeze parameters in it."""
+        self._seen = None
+        self._index = self._mapper.matrix_index(self._optimizer.owners()) if self.pending else None
+
+    def observe(self, loss: object) -> None:
+        """Look at the graph of a loss, before or after its backward pass; no part of it is kept."""
+        if self._index is None or not isinstance(loss, Tensor) or loss.grad_fn is None:
+            return
+        self._seen = self._seen or GraphFindings()
+        self._seen.add(loss, replace(self._index, aliases=self._mapper.gathered()))
+
+    def decide(
+        self, index: int, with_gradient: Collection[int], *, late: bool
+    ) -> tuple[bool, list[str]]:
+        """Decide the kinds of one optimizer's parameters, if the graph showed them.
+
+        Every rank has to call it; the result of rank 0 counts.
+
+        Args:
+            index: Number of the optimizer.
+            with_gradient: Parameters that have a gradient, by ``id``.
+            late: Whether to decide by names and shapes if no graph was seen.
+
+        Returns:
+            Whether a kind has changed, and the names of matrices that the graph did not place.
+        """
+        if self._index is None or (ranks.size() == 1 and self._seen is None and not late):
+            return False, []
+        keys = {id(p) for p in self._optimizer.parameters(index)}
+        seen = self._seen or GraphFindings()
+        answer = self._mapper.resolve(keys, seen, self._index, with_gradient)
+        known, (kinds, unseen) = ranks.gather((self._seen is not None, answer))[0]
+        if not known and not late:
+            return False, []
+        self.pending.discard(index)
+        if not self.pending:
+            self._index = self._seen = None
+        before = self._mapper.kinds
+        if known:
+            self._mapper.assign(kinds)
+        return self._mapper.kinds != before, list(unseen)
+
+    def describe(self, config: HybridConfig) -> str:
+        """Describe how many parameters of each kind there are, and how they are treated."""
+        trained = [k for k, p in enumerate(self._mapper.parameters) if p.requires_grad]
+        names: dict[str, list[str]] = {kind: [] for kind in KINDS}
+        for k in trained:
+            names[self._mapper.kinds[k]].append(self._mapper.names[k])
+        corrected = "corrected" if "hidden" in config.updates and not config.shadow else ""
+        predicted = "predicted" if "hidden" in config.predictors and config.compression > 1 else ""
+        done = " and ".join(filter(None, (corrected, predicted))) or "left to the optimizer"
+        parts = [f"{len(names['hidden'])} hidden matrices are {done}"]
+        parts += [f"{kind}: {listed(names[kind])}" for kind in ("head", "embedding") if names[kind]]
+        return "; ".join((*parts, f"{len(names['vector'])} vectors"))
+
+    def state_dict(self) -> tuple[dict[str, str], list[int]]:
+        """Return the kinds by name, without overrides, and the numbers of undecided optimizers."""
+        return self._mapper.found, sorted(self.pending)
+
+    def load_state_dict(self, kinds: dict[str, str], pending: Sequence[int]) -> None:
+        """Load a state of :meth:`state_dict`; parameters that it does not have keep their kinds.
+
+        Raises:
+            CheckpointError: If it has an unknown kind.
+        """
+        if odd := sorted({str(kind) for kind in kinds.values()} - set(KINDS)):
+            raise CheckpointError(
+                f"state: expected kinds out of {', '.join(KINDS)}, got {odd[0]!r}. "
+                "Resume from another checkpoint."
+            )
+        self._mapper.assign(kinds)
+        self.pending = {int(k) for k in pending} & set(range(len(self._optimizer.optimizers)))
+
+
+def listed(names: Sequence[str]) -> str:
+    """Join the first few names, and count the others."""
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

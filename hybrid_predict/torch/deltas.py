@@ -1,0 +1,213 @@
+"""Movements of named weights: a forecast as a value, and a movement in place with its undo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.torch.lists import add_scaled, is_half, upcast
+
+
+@final
+@dataclass(frozen=True)
+class WeightDelta:
+    r"""A movement of weights, stored as directions and factors, so that scaling costs nothing.
+
+    .. math:: \hat\Delta_k = f_k \, d_k
+
+    Args:
+        names: Names of the K parameters, such as ``"encoder.0.weight"``.
+        directions: Tensors d_k, shaped like the parameters, in units of the parameters.
+        factors: f_k, dimensionless: numbers, or 0-dim tensors on the parameters' device.
+    """
+
+    names: tuple[str, ...]
+    directions: tuple[Tensor, ...]
+    factors: tuple[float | Tensor, ...]
+
+    def __post_init__(self) -> None:
+        if not len(self.names) == len(self.directions) == len(self.factors):
+            raise ConfigError(
+                "WeightDelta",
+                "as many directions and factors as names",
+                (len(self.names), len(self.directions), len(self.factors)),
+            )
+
+    def scaled(self, factor: float) -> WeightDelta:
+        """Return the same movement, ``factor`` times as long."""
+        return WeightDelta(self.names, self.directions, tuple(factor * f for f in self.factors))
+
+    def of(self, names: Sequence[str]) -> WeightDelta:
+        """Return the part of the movement that concerns these parameters."""
+        kept = [k for k, name in enumerate(self.names) if name in names]
+        return WeightDelta(
+            tuple(self.names[k] for k in kept),
+            tuple(self.directions[k] for k in kept),
+            tuple(self.factors[k] for k in kept),
+        )
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the movement of each parameter as a new tensor, by name."""
+        triples = zip(self.names, self.directions, self.factors, strict=True)
+        return {name: factor * upcast(direction) for name, direction, factor in triples}
+
+
+@final
+class Movement:
+    """Moves weights in place by a :class:`WeightDelta`, and undoes the movement.
+
+    The weights are copied on construction and moved by :meth:`apply`, so that a failure in between
+    can be undone.
+
+    Args:
+        delta: The movement.
+        values: The weights, one local shard per name.
+        written: Called after every write.
+        carries: Kahan compensation of half-precision weights by name, in 32 bits; updated in place.
+    """
+
+    def __init__(
+        self,
+        delta: WeightDelta,
+        values: Sequence[Tensor],
+        written: Callable[[], None],
+        carries: dict[str, Tensor] | None = None,
+    ) -> None:
+        self.delta, self._values, self._written = delta, list(values), written
+        held = [(carries or {}).get(name) for name in delta.names]
+        self._carries = [c if is_half(v) else None for c, v in zip(held, values, strict=True)]
+        self._copies = [
+            [(x, x.clone()) for x in pair if x is not None]
+            for pair in zip(values, self._carries, strict=True)
+        ]
+        self._versions: list[int] = []
+        self._undone: dict[int, Tensor] = {}
+
+    def apply(self) -> None:
+        """Move the weights."""
+        delta = self.delta
+        with torch.no_grad():
+            columns = zip(self._values, delta.directions, delta.factors, self._carries, strict=True)
+            plain: list[tuple[Tensor, Tensor, float]] = []
+            for value, direction, factor, carry in columns:
+                if carry is not None:
+                    write_rounded(value, value.float() + factor * upcast(direction), carry)
+                elif isinstance(factor, Tensor) or is_half(value):
+                    value.add_((factor * upcast(direction)).to(value.dtype))
+                else:
+                    plain.append((value, direction, factor))
+            if plain:
+                add_scaled(*map(list, zip(*plain, strict=True)))
+        self._written()
+        self._versions = [v._version for v in self._values]
+
+    def undo(self, good: Tensor | bool = False, members: Sequence[int] | None = None) -> None:
+        """Undo the movement bit for bit if ``good`` is false.
+
+        Args:
+            good: A bool, or a 0-dim bool tensor, which the host does not read.
+            members: Positions in the delta of the weights to undo; None for all.
+        """
+        with torch.no_grad():
+            for k in range(len(self._values)) if members is None else members:
+                for target, kept in self._copies[k]:
+                    copy_unless(good, target, kept)
+        self._written()
+
+    def undo_after_writes(self, members: Sequence[int]) -> None:
+        """Undo the movement of weights that other code may have written to since.
+
+        A weight without a later write is restored bit for bit; otherwise the movement is
+        subtracted. Version counters tell which. An interrupted call can be repeated.
+
+        Args:
+            members: Positions in the delta of the weights to undo.
+        """
+        for k in members:
+            if k not in self._undone:
+                self._undone[k] = self.value_without(k)
+        with torch.no_grad():
+            for k in members:
+                (value, before), *carries = self._copies[k]
+                exact = self._undone[k] is before
+                value.copy_(self._undone[k])
+                for carry, kept in carries if exact else ():
+                    carry.copy_(kept)
+        self._written()
+
+    @contextmanager
+    def without_carries(self, members: Sequence[int]) -> Iterator[None]:
+        """Put the Kahan compensation of some weights back as long as the block runs."""
+        pairs = [pair for k in members for pair in self._copies[k][1:]]
+        present = [carry.clone() for carry, _ in pairs]
+        for carry, before in pairs:
+            carry.copy_(before)
+        try:
+            yield
+        finally:
+            for (carry, _), kept in zip(pairs, present, strict=True):
+                carry.copy_(kept)
+
+    def value_without(self, k: int) -> Tensor:
+        """Return a weight without the movement. Nothing may be written to the result.
+
+        Args:
+            k: Position in the delta.
+        """
+        value, before = self._copies[k][0]
+        if not self._versions or value._version == self._versions[k]:
+            return before
+        step = self.delta.factors[k] * upcast(self.delta.directions[k])
+        return value - step.to(value.dtype)
+
+
+def copy_unless(good: Tensor | bool, target: Tensor, kept: Tensor) -> None:
+    """Copy ``kept`` to ``target`` if ``good`` is false, without waiting for the device."""
+    if isinstance(good, Tensor) and good.device.type != "cpu":
+        target.copy_(torch.where(good.to(target.device), target, kept))
+    elif not good:
+        target.copy_(kept)
+
+
+def write_rounded(value: Tensor, wanted: Tensor, carry: Tensor) -> None:
+    r"""Write 32-bit weights to half precision, and compensate the rounding error in later writes.
+
+    .. math:: \theta' = R(w + c), \qquad c \leftarrow w + c - \theta'
+
+    with R the rounding. A movement is often shorter than half the spacing of 16-bit floats; without
+    compensation every such movement would be lost.
+
+    Args:
+        value: The weights, 16-bit.
+        wanted: w, the new values in 32 bits; overwritten.
+        carry: c, the rounding error in 32 bits, updated in place.
+
+    References:
+        Compensated summation: Kahan (1965), https://doi.org/10.1145/363707.363723
+    """
+    wanted.add_(carry)
+    value.copy_(wanted)
+    torch.sub(wanted, value, out=carry)
+
+
+def write(values: list[Tensor], wanted: list[Tensor], carries: Sequence[Tensor]) -> None:
+    """Write new weights; those in half precision with a compensation of rounding errors.
+
+    Args:
+        values: The weights.
+        wanted: Their new values, in at least 32 bits; may be overwritten.
+        carries: Rounding errors by weight; empty if none is in half precision.
+    """
+    if not carries:
+        torch._foreach_copy_(values, wanted)
+    for value, new, carry in zip(values, wanted, carries, strict=False):
+        if is_half(value):
+            write_rounded(value, new, carry)
+        else:
+            value.copy_(new)

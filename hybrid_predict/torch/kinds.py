@@ -1,0 +1,286 @@
+"""Classifies parameters as hidden matrices, embeddings, heads or vectors."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.nodes import MatrixIndex
+
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})
+_WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
+
+
+def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[int, str]:
+    """Classify every parameter of a model by module types, names and shapes.
+
+    This is used before the first full step; after it, :func:`resolve` uses the graph of the loss.
+
+    ``hidden`` matrices are weights of two or more dimensions, including convolutions, attention
+    projections and low-rank adapters, but not embedding tables, learned positions and the head.
+
+    The head of a network is one matrix: a linear layer that maps back to the vocabulary of an
+    embedding, or otherwise the last matrix. Trained matrices are candidates; frozen matrices are
+    candidates only after the last trained one. In a network that continues with frozen layers, the
+    trained matrices are inner matrices or adapters, and none of them is the head. A child module
+    that is frozen completely belongs to the network if it has a single matrix (a frozen head), or
+    if its first matrix takes the outputs of the last trained matrix, flattened or not (a frozen
+    head of several layers). Otherwise it is a separate network, such as a teacher.
+
+    Sibling modules of the module that ends in the head also end in a head if they have the same
+    class, take the same inputs, and do not feed each other: a policy and a value. If every
+    optimizer trains its own neighbouring children with several matrices each, every optimizer has a
+    network with its own head: a generator and a discriminator.
+
+    Args:
+        model: The model.
+        owners: Number of the optimizer by ``id`` of the parameter; None for a single optimizer.
+
+    Returns:
+        Kind by ``id`` of the parameter.
+    """
+    kinds, matrices = _listed(model)
+    for network in [] if _tied_head(model) else _networks(model, matrices, owners or {}):
+        if (head := _head(model, network)) is not None:
+            kinds[head.key] = "head"
+            kinds.update((m.key, "head") for m in _beside(model, network, head))
+    return kinds
+
+
+def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> MatrixIndex:
+    """List the parameters of a model, as needed to find its matrices in a graph.
+
+    Args:
+        model: The model.
+        owners: Number of the optimizer by ``id`` of the parameter; None for a single optimizer.
+    """
+    _, matrices = _listed(model)
+    networks = _networks(model, matrices, owners or {})
+    trained = {id(p): p for p in model.parameters() if p.requires_grad}
+    frozen = [
+        tuple(p.shape)
+        for name, p in model.named_parameters()
+        if not p.requires_grad and "weight" in name.rpartition(".")[2] and p.dim() > 1
+    ]
+    return MatrixIndex(
+        {key: p for key, p in trained.items() if p.dim() > 1},
+        frozenset(key for key, p in trained.items() if p.dim() < 2),
+        [frozenset(m.key for m in network) for network in networks],
+        frozenset(frozen),
+        frozenset(id(m.weight) for m in model.modules() if _is(m, (nn.Linear,))),
+    )
+
+
+def resolve(
+    model: nn.Module,
+    known: Mapping[int, str],
+    seen: GraphFindings,
+    index: MatrixIndex,
+    with_gradient: Collection[int],
+) -> tuple[dict[int, str], list[int]]:
+    """Classify parameters by what the graphs of losses have shown.
+
+    A head is a matrix whose product reaches the loss without a product with another matrix in
+    between. It stays a head if it is also used inside, as in a model that feeds its prediction
+    back. A table in which rows are looked up is an embedding, whatever else it is used for. What
+    meets data element by element alone is a vector. Kinds do not change for the only matrix of a
+    network, and for matrices that no graph shows. The sibling of a head, without gradient, is one.
+
+    Args:
+        model: The model.
+        known: Present kinds of the parameters to classify, by ``id``.
+        seen: What graphs have shown.
+        index: Result of :func:`matrix_index` for the model.
+        with_gradient: Parameters that have a gradient, by ``id``.
+
+    Returns:
+        Kinds by ``id``, and the ``id`` of matrices whose place the graph did not show.
+    """
+    matrices = {m.key: m for m in _listed(model)[1]}
+    alone = {key for network in index.networks if len(network) < 2 for key in network}
+    heads = (seen.heads & matrices.keys()) - alone
+    for network in index.networks:
+        members = [matrices[key] for key in matrices if key in network]
+        for head in [m for m in members if m.key in heads]:
+            beside = {m.key for m in _beside(model, members, head)}
+            heads |= beside - seen.reached - set(with_gradient)
+    kinds, unseen = dict(known), []
+    for key, kind in known.items():
+        p = index.matrices.get(key)
+        if p is None or kind == "embedding" or key in alone:
+            continue
+        inner = "hidden" if sum(size > 1 for size in p.shape) > 1 else "vector"
+        if key in seen.tables:
+            kinds[key] = "embedding"
+        elif key in heads:
+            kinds[key] = "head"
+        elif key in seen.inside or key not in seen.reached | set(with_gradient):
+            kinds[key] = inner
+        elif key in seen.elementwise - seen.weights:
+            kinds[key] = "vector"
+        elif kind != "vector":
+            unseen.append(key)
+    return kinds, unseen
+
+
+def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
+    """Return kinds as if there were no head, and the matrices in order."""
+    kinds: dict[int, str] = {}
+    matrices: list[_Matrix] = []
+    for module_name, module in model.named_modules():
+        for name, p in module.named_parameters(recurse=False):
+            if id(p) in kinds:
+                continue
+            leaf = ".".join(f"{module_name}.{name}".rsplit(".", 2)[-2:])
+            matrix = _Matrix(id(p), tuple(p.shape), p.requires_grad, module_name)
+            if _is(module, _EMBEDDINGS):
+                kinds[id(p)] = "embedding"
+            elif sum(size > 1 for size in p.shape) < 2:
+                kinds[id(p)] = "vector"
+                if _is(module, (nn.Linear,)) and p.dim() == 2:
+                    matrices.append(matrix)
+            elif _named_embedding(leaf) and not _is_layer(module):
+                kinds[id(p)] = "embedding"
+            else:
+                kinds[id(p)] = "hidden"
+                matrices.append(matrix)
+    return kinds, matrices
+
+
+def _named_embedding(name: str) -> bool:
+    """Whether a word of a name, split at underscores, dots and capitals, means embedding."""
+    words = [word.lower() for word in _WORD.findall(name)]
+    return any(w in _EMBEDDING_WORDS or w.startswith(("embed", "position")) for w in words)
+
+
+@final
+@dataclass(frozen=True)
+class _Matrix:
+    key: int
+    shape: tuple[int, ...]
+    trained: bool
+    module: str
+
+    @property
+    def child(self) -> str:
+        """Name of the model's child module that has the matrix."""
+        return self.module.split(".")[0]
+
+    def takes_outputs_of(self, other: _Matrix) -> bool:
+        """Whether it can follow another matrix directly; conv outputs may be flattened."""
+        inputs, outputs = math.prod(self.shape[1:]), other.shape[0]
+        flattened = len(other.shape) > 2 and outputs > 0 and inputs % outputs == 0
+        return flattened or inputs == outputs
+
+
+def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
+    """Return the head, or None if the network has a single matrix or none is trained."""
+    positions = [k for k, m in enumerate(matrices) if m.trained]
+    if not positions:
+        return None
+    last = positions[-1]
+    frozen = _frozen_children(model)
+    behind = list(matrices[last + 1 :])
+    for child in frozen:
+        own = [m for m in matrices if m.child == child]
+        if len(own) > 1 and not own[0].takes_outputs_of(matrices[last]):
+            behind = [m for m in behind if m.child != child]
+    before = [m for m in matrices[: last + 1] if m.child not in frozen]
+    if len(before) + len(behind) < 2:
+        return None
+    vocabularies: set[Any] = {
+        (m.num_embeddings, m.embedding_dim) for m in model.modules() if _is(m, _EMBEDDINGS)
+    }
+    # Inner matrices can have the shape of a vocabulary by chance; the head comes last.
+    matching = [
+        m for m in (*before, *behind) if m.shape in vocabularies and (m.trained or m in behind)
+    ]
+    return (matching or behind or before)[-1]
+
+
+def _networks(
+    model: nn.Module, matrices: Sequence[_Matrix], owners: Mapping[int, int]
+) -> list[list[_Matrix]]:
+    """Return the matrices of each network that has its own optimizer, or all as one network."""
+    owned: dict[str, set[int]] = {}
+    for name, p in model.named_parameters():
+        if id(p) in owners:
+            child = name.rpartition(".")[0].split(".")[0]
+            owned.setdefault(child, set()).add(owners[id(p)])
+    order = [min(those) for those in owned.values()]
+    runs = [k for i, k in enumerate(order) if i == 0 or order[i - 1] != k]
+    parts = [[m for m in matrices if owned.get(m.child, {k}) == {k}] for k in runs]
+    # Optimizers that share children, or train single layers, train one network together.
+    shared = any(len(those) > 1 for those in owned.values()) or len(set(runs)) < len(runs)
+    small = any(sum(m.child in owned for m in part) < 2 for part in parts)
+    return [list(matrices)] if shared or small or len(parts) < 2 else parts
+
+
+def _beside(model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix) -> Iterator[_Matrix]:
+    """Yield the heads of modules next to the one that ends in the head, at every level."""
+    path = head.module.split(".") if head.module else []
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for depth in range(len(path)):
+        prefix = "".join(f"{name}." for name in path[:depth])
+        children = dict(modules[prefix[:-1]].named_children())
+        holding = {
+            name: [m for m in matrices if f"{m.module}.".startswith(f"{prefix}{name}.")]
+            for name in children
+        }
+        names = [name for name, own in holding.items() if own]
+        at = names.index(path[depth])
+        first, cls = holding[path[depth]][0], _class(children[path[depth]])
+        for side in (reversed(names[:at]), names[at + 1 :]):
+            for name in side:
+                own = holding[name]
+                alike = _class(children[name]) == cls and own[-1].trained
+                parallel = own[0].shape[1:] == first.shape[1:]
+                if not (alike and parallel) or own[-1].shape[0] == first.shape[1]:
+                    break
+                yield own[-1]
+
+
+def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the trained hidden matrices, and the other trained parameters."""
+    kinds = classify(model)
+    wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
+    return hidden, [p for p in wanted if kinds[id(p)] != "hidden"]
+
+
+def _frozen_children(model: nn.Module) -> set[str]:
+    """Names of the model's children without trained parameters."""
+    return {
+        name
+        for name, child in model.named_children()
+        if not any(p.requires_grad for p in child.parameters())
+    }
+
+
+def _class(module: nn.Module) -> type | str:
+    """Return the class of a module, or its original name after ``torch.jit.script``."""
+    scripted = isinstance(module, torch.jit.ScriptModule)
+    return str(module.original_name) if scripted else type(module)
+
+
+def _is(module: nn.Module, classes: Sequence[type]) -> bool:
+    """Whether a module has one of these classes, also after ``torch.jit.script``."""
+    return isinstance(module, tuple(classes)) or _class(module) in [c.__name__ for c in classes]
+
+
+def _is_layer(module: nn.Module) -> bool:
+    layers = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)
+    return _is(module, (*layers, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM, nn.GRU))
+
+
+def _tied_head(model: nn.Module) -> bool:
+    tables = {id(m.weight) for m in model.modules() if _is(m, _EMBEDDINGS)}
+    return any(id(m.weight) in tables for m in model.modules() if _is(m, (nn.Linear,)))

@@ -1,0 +1,216 @@
+"""Arithmetic on lists of tensors, one per parameter; the host never waits for the device.
+
+Tensors are local shards. Where ``counts`` is given, from ``shards.norm_factors``, norms and inner
+products are those of the full tensors: every rank has to make the same calls in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.errors import ConfigError, PredictorError
+from hybrid_predict.torch import ranks
+
+_TINY = torch.finfo(torch.float32).tiny
+
+_HALF = (torch.float16, torch.bfloat16)
+
+Counts = Sequence[float] | None
+"""One factor per tensor, with which every element counts once over the ranks; None for one rank."""
+
+
+def is_half(tensor: Tensor) -> bool:
+    """Whether a tensor has a 16-bit type."""
+    return tensor.dtype in _HALF
+
+
+def upcast(tensor: Tensor) -> Tensor:
+    """Convert a 16-bit tensor to 32 bits; other tensors are returned as is."""
+    return tensor.float() if tensor.dtype in _HALF else tensor
+
+
+def widest(tensors: Sequence[Tensor]) -> torch.dtype:
+    """64 bits if one of the tensors has them, else 32."""
+    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
+
+
+def zeros(like: Sequence[Tensor], history: str = "float32") -> list[Tensor]:
+    """Return zeros of the same shapes, stored as ``history``.
+
+    With float32, tensors like 64-bit inputs have 64 bits.
+    """
+    if history == "bfloat16":
+        return [torch.zeros_like(x, dtype=torch.bfloat16) for x in like]
+    return [torch.zeros_like(x, dtype=torch.float32 if is_half(x) else x.dtype) for x in like]
+
+
+def check_history(decay: float, history: str) -> None:
+    r"""Check that a type can store an average of this decay.
+
+    In bfloat16, an increment :math:`(1 - \gamma)(g - m)` below half the spacing is rounded away, so
+    an entry stops within :math:`2^{-8} / (1 - \gamma)` of a constant value: 8 % at 0.95.
+
+    Raises:
+        ConfigError: If ``decay`` is above 0.95 and averages are kept in bfloat16.
+    """
+    if history == "bfloat16" and decay > 0.95:
+        raise ConfigError(
+            "history_dtype",
+            "'float32' for averages with a decay above 0.95",
+            history,
+            "Lower the decay, or store averages in 32 bits.",
+        )
+
+
+def check_form(subject: str, name: str, tensor: Any, like: Tensor) -> None:
+    """Check that a tensor has the form of a parameter; its numbers are not read.
+
+    Args:
+        subject: Class and method that returned it, for the message.
+        name: Name of the parameter.
+        tensor: What was returned.
+        like: A tensor of the parameter's shape, on its device.
+
+    Raises:
+        PredictorError: If it is not a tensor, or has another shape or device.
+    """
+    if not isinstance(tensor, Tensor):
+        raise PredictorError(subject, f"a tensor for {name}", type(tensor).__name__)
+    if tensor.shape != like.shape:
+        raise PredictorError(subject, f"shape {tuple(like.shape)} for {name}", tuple(tensor.shape))
+    if tensor.device != like.device:
+        raise PredictorError(subject, f"device {like.device} for {name}", str(tensor.device))
+
+
+def add_scaled(
+    target: Sequence[Tensor], other: Sequence[Tensor], factors: Sequence[float | Tensor]
+) -> None:
+    """Add factors[k] * other[k] to each target[k], in place."""
+    if not target:
+        return
+    # In half precision the product would be rounded before the addition.
+    fused = not is_half(target[0]) and not any(isinstance(f, Tensor) for f in factors)
+    if fused and all(f == factors[0] for f in factors):
+        torch._foreach_add_(list(target), list(other), alpha=factors[0])  # type: ignore[call-overload]
+        return
+    for x, y, factor in zip(target, other, factors, strict=True):
+        if isinstance(factor, Tensor):
+            x.add_(upcast(y) * factor)
+        else:
+            x.add_(y, alpha=factor)
+
+
+def average(means: Sequence[Tensor], values: Sequence[Tensor], decay: float) -> None:
+    """Update running averages in place: mean := decay * mean + (1 - decay) * value.
+
+    They are computed in at least 32 bits and rounded to the nearest number of the mean's type.
+    """
+    if means and all(m.dtype == v.dtype for m, v in zip(means, values, strict=True)):
+        torch._foreach_lerp_(list(means), list(values), 1.0 - decay)
+        return
+    for mean, value in zip(means, values, strict=True):
+        mean.copy_(lerp(mean, value, 1.0 - decay))
+
+
+def lerp(mean: Tensor, value: Tensor, share: float | Tensor) -> Tensor:
+    """Return (1 - share) * mean + share * value in at least 32 bits, as a new tensor."""
+    kept = torch.promote_types(mean.dtype, torch.float32)
+    share = share.to(kept) if isinstance(share, Tensor) else share
+    return torch.lerp(mean.to(kept), value.to(kept), share)
+
+
+def norms(tensors: Sequence[Tensor], counts: Counts = None) -> Tensor:
+    """Return the Frobenius norm of each tensor, shape (K,), at least 32-bit; one all-reduce.
+
+    Args:
+        tensors: K tensors, or several lists of them, one after the other.
+        counts: See the module.
+    """
+    if not tensors:
+        return torch.zeros(0)
+    # The norm may exceed the range of 16-bit floats, which ends at 65504.
+    local = torch.stack(torch._foreach_norm(list(tensors), 2, widest(tensors)))
+    return local if counts is None else ranks.combine(_counted(local, counts, 1), local[:0])[0]
+
+
+def distances(
+    left: Sequence[Tensor],
+    right: Sequence[Tensor],
+    factors: Sequence[float | Tensor],
+    counts: Counts = None,
+) -> Tensor:
+    """Return the norm of each left[k] - factors[k] * right[k], shape (K,), at least 32-bit."""
+    if not left:
+        return torch.zeros(0)
+    # One temporary at a time: all of them together would be as large as the weights.
+    rows, kind = zip(left, right, factors, strict=True), widest(left)
+    each = [torch.linalg.vector_norm(minus(x, y, factor)).to(kind) for x, y, factor in rows]
+    local = torch.stack(each)
+    return local if counts is None else ranks.combine(_counted(local, counts, 1), local[:0])[0]
+
+
+def dots(left: Sequence[Tensor], right: Sequence[Tensor], counts: Counts = None) -> Tensor:
+    """Return the inner product of each pair of tensors, shape (K,), at least 32-bit.
+
+    Args:
+        left: K tensors, or several lists of them, one after the other.
+        right: As many tensors of the same shapes.
+        counts: See the module.
+    """
+    if not left:
+        return torch.zeros(0)
+    pairs, kind = zip(left, right, strict=True), widest([*left, *right])
+    local = torch.stack(
+        [torch.dot(x.reshape(-1).to(kind), y.reshape(-1).to(kind)) for x, y in pairs]
+    )
+    return local if counts is None else ranks.combine(local[:0], _counted(local, counts, 2))[1]
+
+
+def angles(
+    left: Sequence[Tensor], right: Sequence[Tensor], counts: Counts = None
+) -> tuple[Tensor, Tensor]:
+    """Return norms of the left tensors, and cosines of their angles with the right ones.
+
+    Returns:
+        Both of shape (K,), at least 32-bit; a cosine is 0 if either tensor is zero.
+    """
+    lengths, products = norms([*left, *right]), dots(left, right)
+    if counts is not None:
+        lengths, products = ranks.combine(
+            _counted(lengths, counts, 1), _counted(products, counts, 2)
+        )
+    first, second = lengths.view(2, -1)
+    cosines = (products / (first * second).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
+    return first, cosines
+
+
+def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:
+    """Return left - factor * right in at least 32 bits, as a new tensor."""
+    if isinstance(factor, Tensor):
+        return upcast(left) - factor * upcast(right)
+    return torch.sub(upcast(left), upcast(right), alpha=factor)
+
+
+def per_rate(
+    before: list[Tensor], after: Sequence[Tensor], rates: Sequence[float | Tensor]
+) -> list[Tensor]:
+    """Return displacements (after - before) / rate, written to ``before``; 0 for a rate of 0."""
+    torch._foreach_sub_(before, list(after))
+    numbers = [rate for rate in rates if not isinstance(rate, Tensor)]
+    if len(numbers) == len(before):
+        torch._foreach_mul_(before, [-1.0 / rate if abs(rate) > 0 else 0.0 for rate in numbers])
+        return before
+    for x, rate in zip(before, rates, strict=True):
+        known = rate if isinstance(rate, Tensor) else torch.tensor(rate)
+        x.div_(torch.where(known.abs() > 0, -known, -torch.inf))
+    return before
+
+
+def _counted(values: Tensor, counts: Sequence[float], power: int) -> Tensor:
+    """Scale one value per tensor, so that entries on several ranks count once."""
+    factors = [count**power for count in counts] * (len(values) // max(1, len(counts)))
+    return torch.stack(torch._foreach_mul(list(values), factors))

@@ -1,0 +1,244 @@
+"""Orthogonal factors, levelled rows and inverse roots of stacks of matrices, by products alone."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from hybrid_predict.rules.budget import as_matrix, split_rows, uses_gram
+from hybrid_predict.rules.polynomials import (
+    CUSHION,
+    POLYNOMIALS,
+    ROOT_FLOOR,
+    ROOT_POLYNOMIALS,
+    ROW_MEMORY,
+)
+from hybrid_predict.torch.lists import is_half, upcast, widest
+
+_TINY = torch.finfo(torch.float32).tiny
+
+_SQUARED = (1e-20, 1e20)
+"""Range of lengths of a Gram matrix in which its squares and products fit in 32 bits."""
+
+_TOGETHER = 2**20
+"""Entries of the covariances whose roots are computed together, with six copies in between."""
+
+Roots = tuple[Sequence[Tensor], Sequence[Tensor]]
+"""What each matrix is multiplied with from the left and from the right, flat; empty for nothing."""
+
+
+def flatten(
+    matrices: list[Tensor],
+    iterations: int,
+    rows: Sequence[Tensor],
+    block: int | None = None,
+    roots: Roots | None = None,
+) -> list[Tensor]:
+    r"""Return :math:`-P / \|P\|` for each matrix M, from its orthogonal factor O.
+
+    .. math:: O \approx U V^\top \text{ of } A M B, \qquad
+        r_i \leftarrow \rho r_i + (1 - \rho) \langle O_{ij}^2 \rangle_j, \qquad
+        P_{ij} = O_{ij} / \sqrt{r_i}
+
+    Tensors of more than two dimensions are read as matrices of shape (first, rest). O is computed
+    with the polynomials of ``rules.polynomials``: singular values that are not far below the
+    largest become about one (0.7 to 1.3), not exactly one. If M is zero, the result is zero; if it
+    has fewer than two dimensions, P is M. Matrices of one shape are stacked and treated together.
+
+    Args:
+        matrices: K tensors of at least 32 bits; the list is overwritten with the results.
+        iterations: Number of polynomials, from 1 to 5.
+        rows: r of each matrix, shape (rows,), updated in place.
+        block: Largest number of rows of the shorter side that are made orthogonal to each other; a
+            longer side is split. None for all, 1 for rows of unit length only.
+        roots: A and B of each matrix, as :func:`inverse_roots` returns them.
+    """
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for k, x in enumerate(matrices):
+        groups[(*as_matrix(x.shape), x.dim() > 1, x.dtype, x.device)].append(k)
+    for (height, width, flattens, *_), members in groups.items():
+        shapes = [matrices[k].shape for k in members]
+        stack = torch.stack([matrices[k].reshape(height, width) for k in members])
+        if flattens:
+            if roots is not None:
+                _whiten(stack, roots, members)
+            stack = orthogonal(stack, iterations, block)
+            stack = _levelled(stack, [rows[k] for k in members])
+        else:
+            stack = stack.mul_(-1.0 / lengths(stack))
+        for x, k, shape in zip(stack.contiguous(), members, shapes, strict=True):
+            matrices[k] = x.view(shape)
+    return matrices
+
+
+def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
+    """Update the second moments of rows, divide the rows by their roots, and scale to length -1."""
+    norms = torch.linalg.vector_norm(stack, dim=-1)
+    squares = norms.square().div_(stack.shape[-1]).to(moments[0])
+    torch._foreach_lerp_(list(moments), list(squares), 1.0 - ROW_MEMORY)
+    roots = torch.stack(list(moments)).clamp_min(_TINY).sqrt().to(stack)
+    sizes = torch.linalg.vector_norm(norms / roots, dim=-1, keepdim=True).clamp_min(_TINY)
+    return stack.mul_((-1.0 / (roots * sizes).clamp_min(_TINY)).unsqueeze(-1))
+
+
+def _whiten(stack: Tensor, roots: Roots, members: Sequence[int]) -> None:
+    """Multiply K matrices of one shape with their roots from the left and from the right."""
+    height, width = stack.shape[-2:]
+    # One by one: a stack of the roots can be larger than the matrices.
+    for x, k in zip(stack, members, strict=True):
+        left, right = roots[0][k], roots[1][k]
+        if left.numel():
+            x.copy_(left.view(height, height).to(x) @ x)
+        if right.numel():
+            x.copy_(x @ right.view(width, width).to(x))
+
+
+def lengths(stack: Tensor) -> Tensor:
+    """Frobenius norm of each matrix, at least the smallest normal number, shape (K, 1, 1)."""
+    return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
+
+
+def orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tensor:
+    """Return the orthogonal factor of every matrix of a stack of 32 or 64 bits."""
+    tall = stack.shape[-2] > stack.shape[-1]
+    x = stack.mT if tall else stack
+    matrices, short, long = x.shape
+    count, size = split_rows(short, block)
+    if count > 1:
+        x = F.pad(x, (0, 0, 0, count * size - short)).reshape(-1, size, long)
+    x = normalised_rows(x) if size == 1 else _polar(x, iterations)
+    if count > 1:
+        x = x.reshape(matrices, -1, long)[:, :short]
+    return (x.mT if tall else x).to(stack.dtype)
+
+
+def normalised_rows(x: Tensor) -> Tensor:
+    """Scale every row to length one."""
+    x = x / x.abs().amax(-1, keepdim=True).clamp_min(_TINY)
+    return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(_TINY)
+
+
+def _polar(x: Tensor, iterations: int) -> Tensor:
+    """Return the orthogonal factor of every wide matrix of a stack.
+
+    On CUDA devices the polynomials are evaluated one after the other: the eigenvalues of the Gram
+    matrix are squares, which need more than the 16 bits that make accelerators fast.
+    """
+    x, gram, norms = _with_gram(x)
+    inverse = 1.0 / (CUSHION * norms.sqrt())
+    gram = gram * inverse.square()
+    polynomials = POLYNOMIALS[iterations]
+    if not x.is_cuda and uses_gram(*x.shape[-2:]):
+        return torch.bmm(polynomial(gram, polynomials).mul_(inverse), x)
+    x = x * inverse
+    for k, (a, b, c) in enumerate(polynomials):
+        gram = torch.bmm(x, x.mT) if k else gram
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x
+
+
+def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a stack, its Gram matrices and their norms, scaled if squares would leave 32 bits.
+
+    Only on the CPU, where reading does not wait, it is tested whether they would.
+    """
+    if x.device.type == "cpu":
+        gram = torch.bmm(x, x.mT)
+        norms = lengths(gram)
+        least, most = (float(end) for end in torch.aminmax(norms))
+        if _SQUARED[0] < least and most < _SQUARED[1]:
+            return x, gram, norms
+    x = x / x.abs().amax((-2, -1), keepdim=True).clamp_min(_TINY)
+    x = x.bfloat16() if x.is_cuda and x.dtype == torch.float32 else x
+    gram = torch.bmm(x, x.mT)
+    return x, gram, lengths(gram)
+
+
+def polynomial(gram: Tensor, polynomials: Sequence[tuple[float, float, float]]) -> Tensor:
+    """Return the polynomial of X Xᵀ that X is multiplied with."""
+    factor = None
+    for k, (a, b, c) in enumerate(polynomials):
+        step = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        step.diagonal(dim1=-2, dim2=-1).add_(a)
+        factor = step if factor is None else torch.bmm(step, factor)
+        if k + 1 < len(polynomials):
+            gram = torch.bmm(torch.bmm(step, gram), step)
+    assert factor is not None
+    return factor
+
+
+def diagonals(
+    like: Sequence[Tensor], sides: Sequence[int], value: float, history: str
+) -> list[Tensor]:
+    """Return one flat diagonal matrix per tensor, of shape (side²,), stored as ``history``.
+
+    Flat, it cannot be taken for a shard of a parameter. A side of 0 makes it empty.
+    """
+    flat = []
+    for x, side in zip(like, sides, strict=True):
+        dtype = torch.bfloat16 if history == "bfloat16" else widest([x])
+        flat.append(torch.zeros(side * side, dtype=dtype, device=x.device))
+        flat[-1][:: side + 1] = value
+    return flat
+
+
+def update_covariances(sides: tuple[Tensor, Tensor], value: Tensor, decay: float) -> None:
+    r"""Update the running covariances of one matrix in place; empty ones stay.
+
+    .. math:: L \leftarrow \rho L + (1 - \rho) \, V V^\top / \|V\|^2, \qquad
+        R \leftarrow \rho R + (1 - \rho) \, V^\top V / \|V\|^2
+
+    Args:
+        sides: L and R, flat.
+        value: V.
+        decay: :math:`\rho` in [0, 1).
+    """
+    x = normalised_rows(upcast(value).reshape(-1)).reshape(as_matrix(value.shape))
+    for covariance, rows in zip(sides, (x, x.mT), strict=True):
+        if covariance.numel():
+            square = (rows @ rows.mT).reshape(-1).to(covariance.device)
+            mean = covariance.to(square.dtype) if is_half(covariance) else covariance
+            covariance.copy_(torch.lerp(mean, square.to(mean.dtype), 1.0 - decay))
+
+
+def inverse_roots(covariances: Sequence[Tensor], roots: Sequence[Tensor]) -> None:
+    r"""Write :math:`C^{-1/4}` of each covariance C, but for its scale, to ``roots``; both flat.
+
+    The orthogonal factor of a root B of C is p(C) B, so p(C) is near the inverse of B. The same
+    polynomials applied to that once more give the root of it. Eigenvalues far below the largest get
+    a smaller root than their own. The root of zero is a multiple of the identity. Covariances that
+    are stored in 16 bits are not quite positive, so :math:`2^{-7} \|C\|_F` is added to their
+    diagonals first. Several small matrices of a size are treated together.
+    """
+    groups: dict[Any, list[int]] = defaultdict(list)
+    for k, x in enumerate(covariances):
+        if x.numel():
+            groups[x.numel(), x.dtype, x.device].append(k)
+    for (size, *_), members in groups.items():
+        side, together = math.isqrt(size), max(1, _TOGETHER // size)
+        for start in range(0, len(members), together):
+            chosen = members[start : start + together]
+            stack = torch.stack([upcast(covariances[k]).view(side, side) for k in chosen])
+            if is_half(covariances[chosen[0]]):
+                stack = stack / lengths(stack)
+                stack.diagonal(dim1=-2, dim2=-1).add_(ROOT_FLOOR)
+            for k, root in zip(chosen, _fourth_roots(stack), strict=True):
+                roots[k].copy_(root.reshape(-1))
+
+
+def _fourth_roots(stack: Tensor) -> Tensor:
+    first, second = (POLYNOMIALS[count] for count in ROOT_POLYNOMIALS)
+    roots = _shrunk(polynomial(_shrunk(stack), first))
+    return torch.bmm(roots, polynomial(roots, second))
+
+
+def _shrunk(stack: Tensor) -> Tensor:
+    """Scale symmetric matrices so that the largest eigenvalue is not far below one."""
+    stack = stack / lengths(stack)
+    return stack / (CUSHION * lengths(torch.bmm(stack, stack)).sqrt())

@@ -1,0 +1,332 @@
+"""Wraps torch optimizers: shows each update, and can hold one back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import is_
+from typing import Any, NamedTuple, final
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.hooks import RemovableHandle
+
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.torch import shards
+from hybrid_predict.torch.gradients import dense_gradient
+from hybrid_predict.torch.hooks import StepHooks, UpdateListener
+from hybrid_predict.torch.lists import upcast
+from hybrid_predict.torch.probe import UpdateRule, find_rule, number, second_copy
+from hybrid_predict.torch.refusals import check_supported, inner_optimizer, refusal
+
+_MOST_RULES = 256
+"""Number of update rules to keep; an unknown optimizer may need a new one in every step."""
+
+
+@final
+class Options(NamedTuple):
+    """How a parameter is updated.
+
+    Args:
+        rate: Learning rate: a number, or a tensor if reading it would wait for the device.
+        shrink: Fraction of the weights that decoupled weight decay removes in one update.
+        coupled: Multiple of the weights that coupled weight decay adds to ``sign`` times the
+            gradient.
+        sign: -1 if the optimizer goes along the gradient, as with ``maximize`` or a negative
+            learning rate, else 1.
+    """
+
+    rate: float | Tensor
+    shrink: float | Tensor
+    coupled: float
+    sign: float
+
+
+@final
+class OptimizerWrapper:
+    """Shows the updates of torch optimizers, and holds back single updates.
+
+    Args:
+        optimizers: One torch optimizer or several; they are not modified.
+
+    Raises:
+        ConfigError: If an element is not a torch optimizer.
+        UnsupportedSetupError: If an optimizer keeps a second copy of the weights or runs the model
+            several times in one step (LBFGS, Schedule-Free, Lookahead, SAM,
+            ZeroRedundancyOptimizer, or detected by its state), wraps another optimizer, or has a
+            parameter group without a learning rate.
+    """
+
+    def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
+        several = list(optimizers) if isinstance(optimizers, Sequence) else [optimizers]
+        if not several or not all(isinstance(o, Optimizer) for o in several):
+            expected = "a torch.optim.Optimizer or a non-empty list of them"
+            raise ConfigError("optimizer", expected, optimizers, inner_optimizer(several))
+        self.optimizers: tuple[Optimizer, ...] = tuple(several)
+        self._rules: dict[tuple[Any, ...], UpdateRule] = {}
+        self._known: dict[tuple[int, int], tuple[tuple[Any, ...], UpdateRule | None]] = {}
+        self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
+        self._flags: dict[int, Tensor | None] = {}
+        self._hooks: list[StepHooks] = []
+        for optimizer in several:
+            check_supported(optimizer)
+
+    def parameters(self, index: int | None = None) -> list[Tensor]:
+        """Return the parameters of one optimizer, or of all, without duplicates, in order."""
+        chosen = self.optimizers if index is None else (self.optimizers[index],)
+        unique = {id(p): p for o in chosen for group in o.param_groups for p in group["params"]}
+        return list(unique.values())
+
+    def layout(self) -> tuple[Any, ...]:
+        """Return a value that changes if parameters are added, frozen or unfrozen.
+
+        It also changes if a group's updates can be explained from now on, or no longer.
+        """
+        content: list[Any] = []
+        for group, rule in self._ruled():
+            content += (rule.relative, rule.unknown)
+            for p in group["params"]:
+                content += (id(p), p.requires_grad)
+        return tuple(content)
+
+    def places(self) -> tuple[int, ...]:
+        """Return a value that changes if parameters move to other memory."""
+        return tuple(shards.local(p).data_ptr() for p in self.parameters())
+
+    def momentum(self, index: int) -> float:
+        """Return the momentum of an optimizer: ``betas[0]`` or ``momentum``, else 0.
+
+        If a scheduler cycles the momentum, its largest value is returned.
+        """
+        group = self.optimizers[index].param_groups[0]
+        momentum = (group.get("betas") or [group.get("momentum", 0.0)])[0]
+        return min(max(float(momentum), float(group.get("max_momentum", 0.0)), 0.0), 0.999)
+
+    def owners(self) -> dict[int, int]:
+        """Return the number of the optimizer of each parameter, by ``id``."""
+        return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
+
+    def options(self, index: int | None = None) -> dict[int, Options]:
+        """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
+        by_id: dict[int, Options] = {}
+        for group, rule in self._ruled(index):
+            rate = rate_of(group)
+            turn = -1.0 if not isinstance(rate, Tensor) and rate < 0 else 1.0
+            shrink = rule.decay * rate if rule.by_rate and rule.decay else rule.decay
+            options = Options(rate, shrink, turn * rule.coupled, turn * rule.sign)
+            by_id.update(dict.fromkeys(map(id, group["params"]), options))
+        return by_id
+
+    def rules(self) -> dict[int, UpdateRule]:
+        """Return how each parameter is updated besides following the gradient, by ``id``.
+
+        Raises:
+            UnsupportedSetupError: If an optimizer keeps a second copy of the weights.
+        """
+        return {id(p): rule for group, rule in self._ruled() for p in group["params"]}
+
+    def _ruled(self, index: int | None = None) -> Iterator[tuple[dict[str, Any], UpdateRule]]:
+        """Yield every group with its rule, which stays until an option other than lr changes."""
+        for k in range(len(self.optimizers)) if index is None else (index,):
+            for place, group in enumerate(self.optimizers[k].param_groups):
+                values = tuple({**group, "lr": None}.values())
+                before, rule = self._known.get((k, place), ((), None))
+                if rule is None or len(before) != len(values) or not all(map(is_, before, values)):
+                    rule = self._rule(k, group)
+                    changing = any(isinstance(value, Tensor) for value in values)  # in place
+                    self._known[k, place] = values, None if changing else rule
+                yield group, rule
+
+    def _rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
+        """Return the rule of a group.
+
+        The rule is found by a probe, once for each combination of flags. If decay is proportional
+        to an option, a schedule of that option needs no new probe.
+        """
+        key: tuple[Any, ...] = (index, *_flags(group))
+        first = self._rules.get(key)
+        rule = first.at(group) if first else None
+        if first and not rule:
+            key = (*key, *(number(group, name) for name, _, _ in first.basis))
+            rule = self._rules.get(key)
+        if rule is None:
+            rule = self._rules[key] = find_rule(self.optimizers[index], group)
+            if rule.returns:
+                reason = "it moves weights back, as with a second copy of the weights"
+                raise refusal(self.optimizers[index], reason)
+            while len(self._rules) > _MOST_RULES:
+                del self._rules[next(iter(self._rules))]
+        return rule
+
+    def gradient(self, index: int, p: Tensor, options: Options) -> Tensor:
+        """Return the gradient that an update follows, dense, with coupled weight decay.
+
+        Gradients for fused optimizers are unscaled here, since the gradient scaler leaves that to
+        them.
+        """
+        gradient = dense_gradient(p)
+        scale = getattr(self.optimizers[index], "grad_scale", None)
+        if scale is not None:
+            gradient = upcast(gradient) / scale.to(gradient.device)
+        if options.sign < 0:
+            gradient = -gradient
+        if options.coupled:
+            own = shards.local(p).reshape(gradient.shape)
+            gradient = upcast(gradient).add(own, alpha=options.coupled)
+        return gradient
+
+    def step(self, closure: Callable[[], Any] | None = None, *, rate: float | None = None) -> Any:
+        """Step every optimizer.
+
+        Args:
+            closure: Evaluates the model and returns the loss. It is called once, in the step of the
+                first optimizer.
+            rate: Learning rate of every parameter group in this call; None for their own. Predicted
+                steps are taken before, by the groups' own rate.
+
+        Returns:
+            What the closure returns, or None.
+
+        Raises:
+            ConfigError: If ``rate`` is not a finite number.
+        """
+        number_like = isinstance(rate, (int, float)) and not isinstance(rate, bool)
+        if rate is not None and not (number_like and math.isfinite(rate)):
+            raise ConfigError("rate", "a finite number or None", rate)
+        with self._at(rate):
+            first, *others = self.optimizers
+            loss = first.step() if closure is None else first.step(closure)
+            for optimizer in others:
+                optimizer.step()
+        return loss
+
+    @contextmanager
+    def _at(self, rate: float | None) -> Iterator[None]:
+        """Set the learning rate of every group, and restore it at the end."""
+        groups = [group for o in self.optimizers for group in o.param_groups if rate is not None]
+        rates = [group["lr"] for group in groups]
+        kept = [own.clone() if isinstance(own, Tensor) else own for own in rates]
+        try:
+            for group in groups:
+                _set_rate(group, rate)
+            yield
+        finally:
+            for group, own in zip(groups, kept, strict=True):
+                _set_rate(group, own)
+
+    def holds_on_device(self, index: int) -> bool:
+        """Whether the next update can be held back without reading the device.
+
+        Fused optimizers can, if all parameters to be updated have a state already: an optimizer
+        that is held back would leave a new state undefined.
+        """
+        optimizer = self.optimizers[index]
+        if not type(optimizer).__module__.startswith("torch.optim"):
+            return False
+        updated = [p for p in self.parameters(index) if p.grad is not None]
+        if optimizer.state and not all(optimizer.state.get(p) for p in updated):
+            return False
+        return all(group.get("fused") for group in optimizer.param_groups)
+
+    def hold_on_device(self, index: int, good: Tensor) -> None:
+        """Make a fused optimizer skip its next update if ``good`` is false."""
+        optimizer: Any = self.optimizers[index]
+        existing = getattr(optimizer, "found_inf", None)
+        found = (~good).to(torch.float32)
+        self._flags[index] = existing
+        optimizer.found_inf = (
+            found if existing is None else torch.maximum(found, existing.to(found))
+        )
+
+    def hold_back(self, index: int) -> None:
+        """Remove the gradients of an optimizer, so that its next update does nothing."""
+        optimizer = self.optimizers[index]
+        held = [(p, p.grad) for p in self.parameters(index) if p.grad is not None]
+        # Some optimizers count their steps in the group.
+        counts = [
+            {k: v.clone() if isinstance(v, Tensor) else v for k, v in g.items() if k != "params"}
+            for g in optimizer.param_groups
+        ]
+        for p, _ in held:
+            p.grad = None
+        self._held_back[index] = held, counts
+
+    def restore_gradients(self, index: int) -> bool:
+        """Restore the gradients and flags that were changed to hold back an update.
+
+        Returns:
+            Whether gradients had been removed.
+        """
+        optimizer: Any = self.optimizers[index]
+        if index in self._flags:
+            existing = self._flags.pop(index)
+            if existing is not None:
+                optimizer.found_inf = existing
+            elif hasattr(optimizer, "found_inf"):
+                del optimizer.found_inf
+        if index not in self._held_back:
+            return False
+        held, counts = self._held_back.pop(index)
+        for p, gradient in held:
+            if p.grad is None:  # after an update that raised, there may be a newer one
+                p.grad = gradient
+        for group, before in zip(optimizer.param_groups, counts, strict=True):
+            group.update(before)
+        return True
+
+    def check_state(self, index: int) -> None:
+        """Check after an update that the optimizer keeps no second copy of the weights.
+
+        Raises:
+            UnsupportedSetupError: If the state of a parameter has one.
+        """
+        optimizer = self.optimizers[index]
+        for group in optimizer.param_groups:
+            found = second_copy(optimizer, group)
+            if found:
+                reason = f"its state {found!r} holds a second copy of the weights"
+                raise refusal(optimizer, reason)
+
+    def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
+        """Call a listener right before and right after every update, until the handles are removed.
+
+        Args:
+            listener: Function that returns the listener, or None if it no longer exists, such as a
+                weak reference.
+        """
+        self._hooks = [StepHooks(o, k, listener) for k, o in enumerate(self.optimizers)]
+        return [handle for hooks in self._hooks for handle in hooks.handles]
+
+    def forget_calls(self) -> None:
+        """Forget calls of ``step`` that an error has ended; called before each full step."""
+        for hooks in self._hooks:
+            hooks.forget_call()
+
+
+def rate_of(group: Mapping[str, Any]) -> float | Tensor:
+    """Return a group's learning rate: a number, or a tensor if reading it would wait."""
+    rate = group["lr"]
+    return rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
+
+
+def _set_rate(group: dict[str, Any], rate: Any) -> None:
+    if isinstance(group["lr"], Tensor):  # a compiled step reads this very tensor
+        group["lr"].fill_(rate)
+    else:
+        group["lr"] = rate
+
+
+def _flags(group: Mapping[str, Any]) -> list[Any]:
+    """Options that determine a rule, but for the numbers in its basis: flags and strings.
+
+    Of a number, only whether it is zero counts.
+    """
+    flags: list[Any] = []
+    for name, value in group.items():
+        if value is None or isinstance(value, (bool, str)):
+            flags.append((name, value))
+        elif name != "lr" and number(group, name):
+            flags.append(name)
+    return flags

@@ -1,0 +1,173 @@
+"""Copies an optimizer to another parameter, so that the copy's updates leave no trace."""
+
+from __future__ import annotations
+
+import pickle
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from io import BytesIO
+from types import FunctionType, ModuleType
+from typing import Any, final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim import optimizer as torch_optimizer
+
+from hybrid_predict.torch.random_states import random_states, set_random_states
+
+LARGEST = 1 << 14
+"""Most entries of a tensor or array that is copied; a larger tensor is replaced by its shape."""
+
+_SHARED = (type, ModuleType, torch.Stream, torch.Event)
+"""Types of objects that no update changes."""
+
+
+@final
+class OptimizerCopy:
+    """Makes copies of an optimizer that update another parameter and share nothing with it.
+
+    A copy has everything that the optimizer holds, and none of its state. The other parameter
+    stands for the first parameter of the group. Further parameters, and tensors with more than
+    16,384 entries, have only a shape: nothing of the model's size is copied.
+
+    Args:
+        optimizer: The optimizer.
+        group: The parameter group whose options the copies have.
+
+    Raises:
+        Exception: If the optimizer holds an object that cannot be copied, such as an open file.
+    """
+
+    def __init__(self, optimizer: Optimizer, group: Mapping[str, Any]) -> None:
+        self._optimizer, self._group = optimizer, group
+        self._step = getattr(type(optimizer).step, "__wrapped__", type(optimizer).step)
+        left_out = ("param_groups", "state", "step")  # a scheduler replaces ``step``
+        attributes = {
+            name: OrderedDict() if isinstance(value, OrderedDict) and "hooks" in name else value
+            for name, value in vars(optimizer).items()
+            if name not in left_out
+        }
+        # The plain implementation gives the same updates, and works on every tensor.
+        plain = {name: False for name in ("fused", "capturable", "foreach") if name in group}
+        options = {name: value for name, value in group.items() if name != "params"} | plain
+        self._content = attributes, options
+        self.options: dict[str, Any] = self.make(nn.Parameter(torch.zeros(()))).param_groups[0]
+        del self.options["params"]
+
+    def make(self, p: nn.Parameter) -> Any:
+        """Return a copy that updates ``p``."""
+        copied, group = object.__new__(type(self._optimizer)), {"params": [p]}
+        vars(copied).update(param_groups=[group], state=defaultdict(dict))
+        file = BytesIO()
+        writer = _Writer(file, self._optimizer, copied)
+        writer.replace(self._group["params"][0], p)
+        writer.dump(self._content)
+        file.seek(0)
+        attributes, options = _Reader(file, writer.objects).load()
+        group.update(options)
+        vars(copied).update(attributes)
+        return copied
+
+    def update(self, copied: Any, p: nn.Parameter, gradient: Tensor) -> None:
+        """Let a copy update its parameter, without the original's hooks."""
+        p.grad = gradient.clone()
+        with torch.enable_grad():
+            self._step(copied)
+
+
+@final
+class _Writer(pickle.Pickler):
+    """Writes what an optimizer holds, but for objects that a copy has to make anew or can share.
+
+    Args:
+        file: Where to write.
+        optimizer: The optimizer.
+        copied: Its copy, with a state and one parameter group.
+
+    Attributes:
+        objects: What the copy has in the place of these objects, by their numbers in the file.
+    """
+
+    def __init__(self, file: BytesIO, optimizer: Optimizer, copied: Any) -> None:
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.objects: list[Any] = []
+        self._numbers: dict[int, int] = {}
+        self._alive: list[Any] = []
+        groups = optimizer.param_groups
+        self._parameters = {id(p) for group in groups for p in group["params"]}
+        self.replace(optimizer, copied)
+        self.replace(optimizer.state, copied.state)
+        self.replace(groups, copied.param_groups)
+        for group in groups:
+            self.replace(group, copied.param_groups[0])
+
+    def replace(self, value: Any, other: Any) -> int:
+        """Give the copy another object in the place of one; return its number."""
+        self._numbers[id(value)] = len(self.objects)
+        self._alive.append(value)  # else a later object could have its id
+        self.objects.append(other)
+        return len(self.objects) - 1
+
+    def persistent_id(self, value: Any) -> int | None:
+        """Return the number of an object that is not written, or None."""
+        if id(value) in self._numbers:
+            return self._numbers[id(value)]
+        if isinstance(value, Tensor):
+            return self.replace(value, self._tensor(value))
+        if isinstance(value, torch.Generator):
+            other = torch.Generator(value.device).set_state(value.get_state())
+            return self.replace(value, other)
+        if isinstance(value, defaultdict):  # state of the optimizer's own
+            return self.replace(value, defaultdict(value.default_factory))
+        if isinstance(value, dict) and any(id(key) in self._parameters for key in value):
+            return self.replace(value, {})
+        if isinstance(value, np.ndarray) and value.size > LARGEST:
+            raise pickle.PicklingError("it holds a large array")
+        unbound = isinstance(value, FunctionType) and value.__closure__ is None
+        return self.replace(value, value) if unbound or isinstance(value, _SHARED) else None
+
+    def _tensor(self, value: Tensor) -> Tensor:
+        if id(value) in self._parameters or value.numel() > LARGEST:
+            other = torch.empty(value.shape, dtype=value.dtype, device="meta")
+        else:
+            other = value.detach().clone()
+        parameter = isinstance(value, nn.Parameter)
+        return nn.Parameter(other, value.requires_grad) if parameter else other
+
+
+@final
+class _Reader(pickle.Unpickler):
+    """Reads what a :class:`_Writer` wrote."""
+
+    def __init__(self, file: BytesIO, objects: list[Any]) -> None:
+        super().__init__(file)
+        self._objects = objects
+
+    def persistent_load(self, number: int) -> Any:
+        """Return the object with a number."""
+        return self._objects[number]
+
+
+@contextmanager
+def without_trace() -> Iterator[None]:
+    """Keep warnings, random numbers and calls of global hooks from the user's run."""
+    import warnings
+
+    states = random_states()
+    hooks = [
+        getattr(torch_optimizer, f"_global_optimizer_{when}_hooks", {}) for when in ("pre", "post")
+    ]
+    kept = [dict(each) for each in hooks]
+    for each in hooks:
+        each.clear()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for each, before in zip(hooks, kept, strict=True):
+            each.update(before)
+        set_random_states(states)

@@ -1,0 +1,282 @@
+"""The parameters of a model by name: their kinds, and reading, replacing and moving them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupError
+from hybrid_predict.torch import shards
+from hybrid_predict.torch.deltas import Movement, WeightDelta
+from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.kinds import classify, matrix_index, resolve
+from hybrid_predict.torch.nodes import MatrixIndex
+from hybrid_predict.torch.reading import VerifiedReads
+
+
+@final
+class ParameterMapper:
+    """Lists the trained parameters with names and kinds, and moves them.
+
+    Each parameter is listed once, also if it is tied. For sharded parameters, all tensors are local
+    shards.
+
+    Args:
+        model: The model; its modules determine names and kinds.
+        parameters: The parameters that the optimizers update; None for all parameters of the model.
+        overrides: Glob pattern over names to kind; the first pattern that matches wins over the
+            classification.
+        owners: Number of the optimizer by ``id`` of the parameter, if there are several.
+
+    Raises:
+        ConfigError: If ``model`` is not a module, no parameter is trained, or an override matches
+            no parameter.
+        UnsupportedSetupError: If the sharding is not supported, or a lazy module is not
+            initialised.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        parameters: Iterable[Tensor] | None = None,
+        overrides: Mapping[str, str] | None = None,
+        owners: Mapping[int, int] | None = None,
+    ) -> None:
+        _check_initialised(model)
+        shards.check_supported(model)
+        self._model, self._overrides = model, dict(overrides or {})
+        # While FSDP2 keeps full parameters, the optimizers' shards are not the model's parameters.
+        self.written = shards.Resharder(model)
+        self.written()
+        self._kinds: dict[int, str] = {}
+        self.parameters: list[Tensor] = []
+        self.follow(model.parameters() if parameters is None else parameters, owners)
+        self._check()
+
+    def follow(self, parameters: Iterable[Tensor], owners: Mapping[int, int] | None = None) -> None:
+        """List the parameters again; known parameters keep their kinds."""
+        known = {id(p): name for name, p in self._model.named_parameters()}
+        unique = list({id(p): p for p in parameters}.values())
+        self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
+        kinds = classify(self._model, owners)
+        self._kinds = {
+            id(p): self._kinds.get(id(p)) or kinds.get(id(p), "hidden" if p.dim() > 1 else "vector")
+            for p in unique
+        }
+        # Set together with the kinds: the id of a freed parameter can be used by a new one.
+        self.parameters = unique
+        self._index = {name: k for k, name in enumerate(self.names)}
+        self.by_id = {id(p): name for name, p in zip(self.names, unique, strict=True)}
+        self._override()
+
+    def matrix_index(self, owners: Mapping[int, int]) -> MatrixIndex:
+        """List the parameters, as needed to find matrices in a graph."""
+        return matrix_index(self._model, owners)
+
+    def gathered(self) -> dict[int, int]:
+        """Map the ``id`` of each full parameter in a graph to the ``id`` of its shard."""
+        return shards.unsharded_ids(self._model)
+
+    def resolve(
+        self,
+        keys: Collection[int],
+        seen: GraphFindings,
+        index: MatrixIndex,
+        with_gradient: Collection[int],
+    ) -> tuple[dict[str, str], list[str]]:
+        """Classify some parameters by what graphs have shown; no kind is changed yet.
+
+        Args:
+            keys: The parameters, by ``id``.
+            seen: What graphs have shown.
+            index: Result of :meth:`matrix_index` before the graphs were made.
+            with_gradient: Parameters that have a gradient, by ``id``.
+
+        Returns:
+            Kinds by name, and the names of matrices whose place no graph has shown.
+        """
+        known = {key: kind for key, kind in self._kinds.items() if key in keys}
+        kinds, unseen = resolve(self._model, known, seen, index, with_gradient)
+        return {self.by_id[key]: kind for key, kind in kinds.items()}, [
+            self.by_id[key] for key in unseen
+        ]
+
+    @property
+    def found(self) -> dict[str, str]:
+        """Kinds by name as they were classified, without overrides."""
+        return {name: self._kinds[key] for key, name in self.by_id.items()}
+
+    def assign(self, kinds: Mapping[str, str]) -> None:
+        """Change the kinds of parameters by name; overrides still win."""
+        self._kinds.update((k, kinds[name]) for k, name in self.by_id.items() if name in kinds)
+        self._override()
+
+    def _override(self) -> None:
+        self.kinds = tuple(
+            next((k for o, k in self._overrides.items() if fnmatchcase(name, o)), kind)
+            for name, kind in self.found.items()
+        )
+
+    def count_trained(self) -> int:
+        """Return the number of trained weights outside embeddings."""
+        columns = zip(self.parameters, self.kinds, strict=True)
+        return sum(p.numel() for p, kind in columns if p.requires_grad and kind != "embedding")
+
+    def visit(self, fn: Callable[[str, Tensor], object]) -> None:
+        """Call ``fn(name, tensor)`` for every parameter; ``fn`` must not write to the tensor.
+
+        Args:
+            fn: Function of a name and a local shard.
+
+        Raises:
+            ContractError: If ``fn`` has written to a tensor.
+        """
+        for name, p in zip(self.names, self.parameters, strict=True):
+            value = shards.local(p)
+            before = value._version
+            with torch.no_grad():
+                fn(name, value)
+            if value._version != before:
+                raise ContractError("fn", f"a function that only reads {name}", "a write to it")
+
+    def map(self, fn: Callable[[str, Tensor], Tensor]) -> None:
+        """Replace every parameter's values by ``fn(name, tensor)``; on an error none is replaced.
+
+        Args:
+            fn: Function that returns the new values, in the tensor's shape; it gets a copy.
+
+        Raises:
+            ConfigError: If a result is not a tensor of the parameter's shape; no weight is changed.
+        """
+        values = [shards.local(p) for p in self.parameters]
+        with torch.no_grad():
+            pairs = zip(self.names, values, strict=True)
+            found = [fn(name, value.clone()) for name, value in pairs]
+            for name, value, new in zip(self.names, values, found, strict=True):
+                if not isinstance(new, Tensor):
+                    raise ConfigError("fn", f"a tensor for {name}", type(new).__name__)
+                if new.shape != value.shape:
+                    expected = f"shape {tuple(value.shape)} for {name}"
+                    raise ConfigError("fn", expected, tuple(new.shape))
+            for value, new in zip(values, found, strict=True):
+                value.copy_(new)
+        self.written()
+
+    def apply(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
+        """Move the parameters in place.
+
+        Args:
+            delta: The movement, with each name at most once.
+            carries: See :class:`~hybrid_predict.torch.deltas.Movement`.
+
+        Returns:
+            The movement, which can be undone.
+
+        Raises:
+            ConfigError: If the delta has an unknown name or a wrong shape; no weight is moved.
+        """
+        movement = self.movement(delta, carries)
+        try:
+            movement.apply()
+        except BaseException:
+            movement.undo()
+            raise
+        return movement
+
+    def movement(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
+        """Return the movement for :meth:`apply`, before it moves a weight."""
+        return Movement(delta, self._targets(delta), self.written, carries)
+
+    def reads(
+        self,
+        movement: Movement,
+        copied: Sequence[tuple[Tensor, Tensor]],
+        unverified: Callable[[], Collection[int]],
+        withdraw: Callable[[], None],
+    ) -> VerifiedReads:
+        """Return hooks that put verified values into the state dicts of the model.
+
+        Args:
+            movement: A movement of parameters.
+            copied: More tensors of the model, each with its copy.
+            unverified: See :class:`~hybrid_predict.torch.reading.VerifiedReads`.
+            withdraw: The same.
+        """
+        self.written()  # so that the modules of FSDP2 hold the shards
+        tensors = [self.parameters[self._index[name]] for name in movement.delta.names]
+        tensors += [tensor for tensor, _ in copied]
+        copies = [copy for _, copy in copied]
+        return VerifiedReads(self._model, tensors, movement, copies, unverified, withdraw)
+
+    def _targets(self, delta: WeightDelta) -> list[Tensor]:
+        found = []
+        for name, direction in zip(delta.names, delta.directions, strict=True):
+            if name not in self._index:
+                raise ConfigError("delta", "names of trained parameters", name)
+            value = shards.local(self.parameters[self._index[name]])
+            if direction.shape != value.shape:
+                expected = f"shape {tuple(value.shape)} for {name}"
+                raise ConfigError("delta", expected, tuple(direction.shape))
+            found.append(value)
+        return found
+
+    def _check(self) -> None:
+        known = {id(p) for p in self._model.parameters()}
+        if not any(p.requires_grad for p in self.parameters):
+            raise ConfigError(
+                "optimizer",
+                "at least one parameter that requires a gradient",
+                0,
+                "Give the optimizer the model's trainable parameters.",
+            )
+        if not any(id(p) in known for p in self.parameters):
+            raise ConfigError(
+                "optimizer",
+                "parameters of this model",
+                f"{len(self.parameters)} parameters of another",
+                "Make the optimizer from model.parameters().",
+            )
+        for pattern in self._overrides:
+            if not any(fnmatchcase(name, pattern) for name in self.names):
+                raise ConfigError(
+                    "kinds",
+                    "patterns that match at least one trained parameter",
+                    pattern,
+                    f"Names look like {self.names[0]!r}.",
+                )
+
+
+def overlapping(tensors: Sequence[Tensor]) -> set[int]:
+    """Return the positions of tensors that share memory with another tensor in the list."""
+    spans = []
+    for k, x in enumerate(tensors):
+        if x.numel():
+            reach = 1 + sum((n - 1) * s for n, s in zip(x.shape, x.stride(), strict=True))
+            spans.append((str(x.device), x.data_ptr(), x.data_ptr() + reach * x.element_size(), k))
+    spans.sort()
+    found: set[int] = set()
+    furthest = ("", 0, 0, 0)
+    for span in spans:
+        if span[0] == furthest[0] and span[1] < furthest[2]:
+            found |= {span[3], furthest[3]}
+        if span[0] != furthest[0] or span[2] > furthest[2]:
+            furthest = span
+    return found
+
+
+def _check_initialised(model: nn.Module) -> None:
+    if not isinstance(model, nn.Module):
+        raise ConfigError("model", "a torch.nn.Module", type(model).__name__)
+    lazy = [name for name, p in model.named_parameters() if is_lazy(p)]
+    if lazy:
+        raise UnsupportedSetupError(
+            "model",
+            "initialised parameters",
+            f"the uninitialised {lazy[0]!r}",
+            "Run one batch through the model before training starts.",
+        )

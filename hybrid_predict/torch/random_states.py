@@ -1,0 +1,51 @@
+"""Saves and restores the states of the random number generators."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+from hybrid_predict.saved import all_or_nothing, damaged
+
+
+def random_states() -> dict[str, Any]:
+    """Return the states of the generators of Python, NumPy and torch, as primitives and tensors."""
+    version, internal, gauss = random.getstate()
+    numpy_state: Any = np.random.get_state(legacy=True)
+    name, keys, position, has_gauss, cached = numpy_state
+    return {
+        "python": [version, list(internal), gauss],
+        "numpy": [name, torch.from_numpy(keys.astype(np.int64)), position, has_gauss, cached],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else [],
+    }
+
+
+def set_random_states(states: dict[str, Any]) -> None:
+    """Set the generators to states from :func:`random_states`, all of them or none.
+
+    Raises:
+        CheckpointError: If a state is missing or damaged.
+    """
+    own = random_states()
+    with all_or_nothing(lambda: _set(own)):
+        _set(states)
+
+
+def _set(states: dict[str, Any]) -> None:
+    version, internal, gauss = states["python"]
+    if not (gauss is None or math.isfinite(gauss)):
+        raise damaged("a state of Python's generator", gauss)
+    random.setstate((version, tuple(internal), gauss))
+    name, keys, position, has_gauss, cached = states["numpy"]
+    keys = keys.numpy().astype(np.uint32)
+    if not (0 <= position <= len(keys) and math.isfinite(cached)):
+        raise damaged("a state of NumPy's generator", (position, cached))
+    np.random.set_state((name, keys, int(position), int(has_gauss), float(cached)))
+    torch.set_rng_state(states["torch"].cpu())
+    if states["cuda"]:
+        torch.cuda.set_rng_state_all([s.cpu() for s in states["cuda"]])

@@ -1,0 +1,110 @@
+"""What a model's state dict holds while predicted steps are not verified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from hybrid_predict.torch import shards
+from hybrid_predict.torch.deltas import Movement
+
+
+@final
+class VerifiedReads:
+    """Puts verified values into the state dicts of a model, which itself does not change.
+
+    Every module that holds one of the tensors gets a hook, so the state dict of a part of the model
+    has them too. With ``keep_vars=True`` a caller gets the parameters themselves.
+
+    Args:
+        model: The model.
+        tensors: Parameters and buffers of the model: those that were moved, then those copied.
+        movement: The movement of the former.
+        copies: Copies of the latter.
+        unverified: Returns the positions in ``movement`` that no update has verified.
+        withdraw: Undoes them. It is called before a state dict is loaded, which takes the place of
+            verified weights.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tensors: Sequence[Tensor],
+        movement: Movement,
+        copies: Sequence[Tensor],
+        unverified: Callable[[], Collection[int]],
+        withdraw: Callable[[], None],
+    ) -> None:
+        self._model, self._tensors = model, tensors
+        self._movement, self._copies = movement, copies
+        self._unverified, self._withdraw = unverified, withdraw
+        self._handles: list[Any] = []
+
+    def open(self) -> None:
+        """Register the hooks."""
+        positions = {id(tensor): k for k, tensor in enumerate(self._tensors)}
+        for module in self._model.modules():
+            held = {**module._parameters, **module._buffers}
+            places = {name: positions[id(t)] for name, t in held.items() if id(t) in positions}
+            if places:
+                read, load = OwnHook(partial(self._read, places)), OwnHook(self._before_load)
+                self._handles.append(module.register_state_dict_post_hook(read))
+                self._handles.append(module.register_load_state_dict_pre_hook(load))
+
+    def close(self) -> None:
+        """Remove the hooks."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _read(
+        self, places: dict[str, int], module: nn.Module, state: dict[str, Any], prefix: str, _: Any
+    ) -> None:
+        """Put verified values in the place of copies of present ones."""
+        for name, k in places.items():
+            present, value = state.get(prefix + name), self._verified(k)
+            copied = isinstance(present, Tensor) and present is not getattr(module, name, None)
+            if copied and value is not None:
+                with torch.no_grad():
+                    value = shards.local(value).to(shards.local(present))
+                    state[prefix + name] = shards.as_dtensor(value, present)
+
+    def _verified(self, k: int) -> Tensor | None:
+        """Verified value of a tensor, or None for the present one."""
+        unseen, moved = self._unverified(), len(self._movement.delta.names)
+        if k < moved:
+            return self._movement.value_without(k) if k in unseen else None
+        return self._copies[k - moved] if unseen else None
+
+    def _before_load(self, *_: object) -> None:
+        if self._unverified():
+            self._withdraw()
+
+
+@final
+class OwnHook:
+    """A hook of one module, which does nothing in copies and pickles of it.
+
+    Args:
+        call: What the module calls; None in a copy.
+    """
+
+    def __init__(self, call: Callable[..., None] | None) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any) -> None:
+        """Call the function, with the arguments of the hook."""
+        if self._call is not None:
+            self._call(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Support copies and pickles.
+
+        Returns:
+            A call that makes a hook without a function.
+        """
+        return OwnHook, (None,)

@@ -1,0 +1,227 @@
+"""Sharded tensors: local shards, full tensors, and norms over all ranks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from hybrid_predict.errors import UnsupportedSetupError
+from hybrid_predict.torch.ranks import rank, size
+
+_PLAIN = (Tensor, nn.Parameter)
+
+_REFUSED = {
+    "FullyShardedDataParallel": "Shard the model with torch.distributed.fsdp.fully_shard (FSDP2).",
+    "DeepSpeedEngine": "Use DistributedDataParallel or torch.distributed.fsdp.fully_shard.",
+}
+
+
+def check_supported(model: nn.Module) -> None:
+    """Check that the parameters of a model are full tensors, or sharded in a supported way.
+
+    Raises:
+        UnsupportedSetupError: For FSDP1, DeepSpeed, and parameters that are not split into one
+            shard per rank along a dimension.
+    """
+    for module in model.modules():
+        for cls in type(module).__mro__:
+            if cls.__name__ in _REFUSED:
+                expected = "a plain module, one in DistributedDataParallel, or FSDP2"
+                remedy = _REFUSED[cls.__name__]
+                raise UnsupportedSetupError("model", expected, cls.__name__, remedy)
+    for name, p in model.named_parameters():
+        placements = getattr(p, "placements", ()) if is_sharded(p) else ()
+        odd = [str(x) for x in placements if type(x).__name__ not in ("Shard", "Replicate")]
+        if odd:
+            raise UnsupportedSetupError(
+                "model",
+                "full parameters, or one shard per rank along a dimension",
+                f"{odd[0]} of {name}",
+                "Use fully_shard or tensor parallelism, not both on one parameter.",
+            )
+
+
+def unwrapped(model: Any) -> Any:
+    """Return the module inside ``DistributedDataParallel``; any other model is returned as is."""
+    wrapped = type(model).__name__ == "DistributedDataParallel"
+    return model.module if wrapped else model
+
+
+def is_tensor_parallel(model: nn.Module) -> bool:
+    """Whether layers compute on sharded parameters (FSDP2 gathers the full parameters first)."""
+    return not _fsdp2_modules(model) and any(is_sharded(p) for p in model.parameters())
+
+
+def _fsdp2_modules(model: nn.Module) -> list[Any]:
+    return [m for m in model.modules() if "FSDPModule" in [c.__name__ for c in type(m).__mro__]]
+
+
+@final
+class Resharder:
+    """Frees the full parameters that FSDP2 keeps after a forward pass without a backward pass.
+
+    While FSDP2 keeps a full parameter, the model does not see what is written into its shard.
+
+    Args:
+        model: Any model; modules that ``fully_shard`` was applied to are resharded.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._modules = _fsdp2_modules(model)
+
+    def __call__(self) -> None:
+        """Reshard all modules; call it after every write into parameters between steps."""
+        for module in self._modules:
+            module.reshard()
+
+
+def unsharded_ids(model: nn.Module) -> dict[int, int]:
+    """Map the ``id`` of each full parameter that FSDP2 computes with to the ``id`` of its shard.
+
+    The map is empty for models without FSDP2, and if this version of torch stores the full
+    parameters in another place.
+    """
+    states = [getattr(m, "_get_fsdp_state", lambda: None)() for m in _fsdp2_modules(model)]
+    several = [getattr(state, "_fsdp_param_groups", None) for state in states]
+    single = [[getattr(state, "_fsdp_param_group", None)] for state in states]
+    groups = [g for many, one in zip(several, single, strict=True) for g in many or one]
+    params = [p for group in groups for p in getattr(group, "fsdp_params", ())]
+    pairs = [(getattr(p, "_unsharded_param", None), p.sharded_param) for p in params]
+    return {id(full): id(shard) for full, shard in pairs if full is not None}
+
+
+def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is a DTensor, of which every rank holds a shard or a copy."""
+    return type(tensor) not in _PLAIN and hasattr(tensor, "to_local")
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this rank's local shard of a tensor, detached; it shares the tensor's storage."""
+    detached: Any = tensor.detach() if tensor.requires_grad else tensor
+    return detached.to_local() if is_sharded(detached) else detached
+
+
+def as_dtensor(shard: Tensor, tensor: Any) -> Tensor:
+    """Wrap a local shard as a DTensor placed like ``tensor``; a plain tensor is returned as is."""
+    if not is_sharded(tensor):
+        return shard
+    from torch.distributed.tensor import DTensor
+
+    return DTensor.from_local(
+        shard,
+        tensor.device_mesh,
+        tensor.placements,
+        run_check=False,
+        shape=tensor.shape,
+        stride=tensor.stride(),
+    )
+
+
+def full_tensor(shard: Tensor, tensor: Any) -> Tensor:
+    """Gather the full tensor from the local shards of all ranks; every rank has to call it.
+
+    Args:
+        shard: This rank's shard, placed like ``tensor``.
+        tensor: The parameter that the shard belongs to.
+    """
+    if not is_sharded(tensor):
+        return shard
+    return as_dtensor(shard, tensor).full_tensor()  # type: ignore[attr-defined]
+
+
+def local_shard(full: Tensor, tensor: Any) -> Tensor:
+    """Cut this rank's shard out of a full tensor, placed like ``tensor``, without communication."""
+    if not is_sharded(tensor):
+        return full
+    from torch.distributed.tensor import DTensor, Replicate
+
+    mesh = tensor.device_mesh
+    full = full.to(local(tensor).device)
+    copies = DTensor.from_local(full, mesh, [Replicate()] * mesh.ndim, run_check=False)
+    return copies.redistribute(placements=tensor.placements).to_local()
+
+
+def gather_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any] | None:
+    """Replace the local shards in a state by full tensors on the host of rank 0.
+
+    Args:
+        state: Lists of tensors that go with ``tensors`` one by one, where those of a local shard's
+            shape are gathered. A single tensor, or one in a dictionary, is the same on every rank.
+        tensors: Parameters. If none is sharded, every rank gets the state unchanged.
+
+    Returns:
+        The gathered state on rank 0, None on all other ranks.
+    """
+    if not any(is_sharded(t) for t in tensors):
+        return state
+    gathered = {name: _convert_each(value, tensors, _to_host) for name, value in state.items()}
+    if rank() != 0:
+        return None
+    return {name: _on_host(x) for name, x in gathered.items()}
+
+
+def shard_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
+    """Undo :func:`gather_state` on every rank, for any number of ranks."""
+    return {name: _convert_each(value, tensors, _to_shard) for name, value in state.items()}
+
+
+def _convert_each(
+    value: Any, tensors: Sequence[Tensor], convert: Callable[[Tensor, Tensor], Any]
+) -> Any:
+    fits = isinstance(value, list) and len(value) == len(tensors)
+    if not fits or not all(isinstance(x, Tensor) for x in value):
+        return value
+    return [convert(x, t) for x, t in zip(value, tensors, strict=True)]
+
+
+def _on_host(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _on_host(x) for name, x in value.items()}
+    return value.cpu() if isinstance(value, Tensor) else value
+
+
+def _to_host(shard: Tensor, tensor: Tensor) -> Tensor | None:
+    full = full_tensor(shard, tensor) if shard.shape == local(tensor).shape else shard
+    return full.cpu() if rank() == 0 else None
+
+
+def _to_shard(full: Tensor, tensor: Tensor) -> Tensor:
+    return local_shard(full, tensor) if full.shape == tensor.shape else full
+
+
+def local_gradient(p: Tensor) -> Tensor:
+    """Return this rank's shard of a parameter's gradient, placed like the parameter."""
+    gradient: Any = p.grad
+    if is_sharded(gradient) and gradient.placements != p.placements:  # type: ignore[attr-defined]
+        gradient = gradient.redistribute(placements=p.placements)  # type: ignore[attr-defined]
+    return local(gradient)
+
+
+def norm_factors(tensors: Sequence[Tensor]) -> list[float] | None:
+    r"""Factors on local norms, so that a sum over the ranks counts every element once.
+
+    .. math:: \sqrt{1 / c_k}
+
+    with c_k the number of ranks that hold each element of tensor k.
+
+    Returns:
+        One factor per tensor, or None if there is a single rank.
+    """
+    ranks = size()
+    if ranks == 1:
+        return None
+    alone = math.sqrt(1.0 / ranks)
+    return [math.sqrt(_count_shards(t) / ranks) if is_sharded(t) else alone for t in tensors]
+
+
+def _count_shards(tensor: Any) -> int:
+    return _shards(tensor.device_mesh, tensor.placements)
+
+
+@lru_cache(maxsize=64)
+def _shards(mesh: Any, placements: Any) -> int:
+    return math.prod(mesh.size(k) for k, p in enumerate(placements) if p.is_shard())

@@ -1,0 +1,191 @@
+"""A training loop of the package's own, for any model with a forward and a backward pass."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.engine import HybridEngine
+from hybrid_predict.errors import ConfigError
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.record import StepRecord
+from hybrid_predict.torch import ranks
+from hybrid_predict.torch.gradients import GradientInfo, dense_gradient
+from hybrid_predict.torch.optimizer import OptimizerWrapper
+
+
+class TrainableModel(ABC):
+    """Interface of a model that :class:`HybridTrainer` can train."""
+
+    @property
+    @abstractmethod
+    def module(self) -> nn.Module:
+        """The module that holds the parameters."""
+
+    @abstractmethod
+    def forward(self, batch: Any) -> Tensor:
+        """Return the loss of a batch, a 0-dim tensor with its autograd graph."""
+
+    @abstractmethod
+    def backward(self, loss: Tensor) -> GradientInfo:
+        """Accumulate the gradient of a loss into the parameters' ``grad``.
+
+        Returns:
+            Loss, gradient norm per parameter name, and total gradient norm, as 0-dim tensors on the
+            device; ``alignments`` is empty.
+        """
+
+
+@final
+class TorchModel(TrainableModel):
+    """A torch module with a loss function.
+
+    Args:
+        module: The network.
+        loss_fn: Function ``loss_fn(module, batch)`` that returns a 0-dim loss tensor.
+
+    Raises:
+        ConfigError: If an argument has the wrong type.
+    """
+
+    def __init__(self, module: nn.Module, loss_fn: Callable[[nn.Module, Any], Tensor]) -> None:
+        if not isinstance(module, nn.Module):
+            raise ConfigError("module", "a torch.nn.Module", type(module).__name__)
+        if not callable(loss_fn):
+            raise ConfigError("loss_fn", "a function of (module, batch)", loss_fn)
+        self._module = module
+        self._loss_fn = loss_fn
+
+    @property
+    def module(self) -> nn.Module:
+        """The network."""
+        return self._module
+
+    def forward(self, batch: Any) -> Tensor:
+        """Return the loss of a batch."""
+        return self._loss_fn(self._module, batch)
+
+    def backward(self, loss: Tensor) -> GradientInfo:
+        """Back-propagate the loss, and measure the gradients."""
+        loss.backward()
+        named = [(n, p) for n, p in self._module.named_parameters() if p.grad is not None]
+        norms = {n: torch.linalg.vector_norm(dense_gradient(p).float()) for n, p in named}
+        known = list(norms.values()) or [loss.new_zeros(())]
+        return GradientInfo(loss.detach(), torch.linalg.vector_norm(torch.stack(known)), norms)
+
+
+@final
+@dataclass(frozen=True)
+class StepResult:
+    """Result of one :meth:`HybridTrainer.step`.
+
+    Args:
+        loss: Training loss of the batch, a detached 0-dim tensor on the model's device.
+        record: Record of the full step, and of the predicted steps before it.
+    """
+
+    loss: Tensor
+    record: StepRecord
+
+
+@final
+class HybridTrainer:
+    """Trains a :class:`TrainableModel`, one batch per :meth:`step`.
+
+    Args:
+        model: The model.
+        optimizer: Its wrapped optimizer.
+        config: The configuration; ``total_steps`` is required.
+        scheduler: Learning-rate scheduler; it is stepped once per tick.
+
+    Raises:
+        ConfigError: If an argument is invalid.
+    """
+
+    def __init__(
+        self,
+        model: TrainableModel,
+        optimizer: OptimizerWrapper,
+        config: HybridConfig,
+        scheduler: LRScheduler | None = None,
+    ) -> None:
+        if not isinstance(model, TrainableModel):
+            raise ConfigError(
+                "model",
+                "a TrainableModel",
+                type(model).__name__,
+                "Wrap a torch module as TorchModel(module, loss_fn).",
+            )
+        self.engine = HybridEngine(model.module, optimizer, config)
+        self._model = model
+        self._scheduler = scheduler
+
+    @property
+    def done(self) -> bool:
+        """Whether the run has taken ``total_steps`` steps."""
+        return self.engine.done
+
+    @property
+    def ledger(self) -> SavingsLedger:
+        """The run's ledger: what it has cost and saved."""
+        return self.engine.ledger
+
+    def step(self, batch: Any) -> StepResult:
+        """Take the predicted steps that are due and one full step on a batch.
+
+        Args:
+            batch: The argument of the model's ``forward``.
+
+        Returns:
+            Loss and record of the full step.
+        """
+        engine = self.engine
+        engine.before_step()
+        try:
+            loss = self._model.forward(batch)
+            engine.observe_graph(loss)
+            self._model.backward(loss)
+            engine.observe_loss(loss)
+        except BaseException:
+            engine.abandon()
+            raise
+        engine.optimizer.step()
+        for optimizer in engine.optimizer.optimizers:
+            optimizer.zero_grad()
+        record = engine.after_step(loss)
+        if self._scheduler is not None:
+            for _ in range(record.ticks):
+                self._scheduler.step()
+        return StepResult(loss.detach(), record)
+
+    def fit(self, batches: Iterable[Any]) -> SavingsLedger:
+        """Train until the run is done, or there are no more batches.
+
+        Args:
+            batches: One batch per full step.
+
+        Returns:
+            The ledger.
+
+        Raises:
+            RankError: If another rank that trains the same model has failed.
+        """
+        remaining = iter(batches)
+        try:
+            while not self.done:
+                try:
+                    batch = next(remaining)
+                except StopIteration:
+                    break
+                self.step(batch)
+        except Exception as error:
+            ranks.fail_together(error)
+            raise
+        return self.ledger

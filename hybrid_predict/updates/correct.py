@@ -1,0 +1,172 @@
+"""Corrects an update: finds the directions before it, and writes the corrected weights after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.errors import PredictorError
+from hybrid_predict.torch import lists, shards
+from hybrid_predict.torch.deltas import write
+from hybrid_predict.torch.lists import Counts, upcast
+from hybrid_predict.torch.optimizer import Options
+from hybrid_predict.updates.base import AbstractUpdate, UpdateState
+
+Mask = Tensor | bool | None
+"""The entries of a tensor that the optimizer alone may move; True is all, None is none."""
+
+
+@final
+@dataclass(frozen=True)
+class Correction:
+    """The corrected updates of one group of tensors in one full step.
+
+    Args:
+        update: The corrected update.
+        state: Its state.
+        members: Positions of the K tensors that have a gradient.
+        directions: Directions of their corrected updates, as local shards.
+    """
+
+    update: AbstractUpdate
+    state: UpdateState
+    members: list[int]
+    directions: list[Tensor]
+
+    def write(
+        self,
+        values: Sequence[Tensor],
+        before: Sequence[Tensor],
+        options: Sequence[Options],
+        bound: float | None,
+        masks: Sequence[Mask],
+        carries: Sequence[Tensor],
+        counts: Counts,
+    ) -> None:
+        r"""Put the corrected updates in place of those that the optimizer has made.
+
+        .. math:: \theta \leftarrow (1 - \kappa) \, \theta + \kappa \, \bigl( (1 - d) \, \theta_0 +
+            \min(\ell, B \|u\|) \, D \bigr)
+
+        with :math:`\theta_0` the weights before the update, :math:`\theta` those after it, d the
+        fraction that decoupled weight decay removes, and the other names of `AbstractUpdate`.
+
+        Args:
+            values: The K tensors, as local shards.
+            before: Their values before the update.
+            options: How the optimizer updates each.
+            bound: Largest length of a corrected update in lengths of the optimizer's update,
+                besides the bound of the update itself; None for no further bound.
+            masks: Entries that stay as the optimizer has left them.
+            carries: Rounding errors of 16-bit weights; empty if there are none.
+            counts: See `torch.lists`.
+        """
+        update = self.update
+        kept = [1.0 - own.shrink for own in options]
+        lengths, lost = self._lengths(values, before, kept, bound, counts)
+        pairs = zip(self.directions, values, strict=True)
+        new = [d.to(torch.promote_types(d.dtype, upcast(v).dtype)) for d, v in pairs]
+        torch._foreach_mul_(new, list((update.share * lengths).unbind()))
+        lists.add_scaled(new, before, [update.share * rest for rest in kept])
+        if update.share < 1.0:
+            lists.add_scaled(new, values, [1.0 - update.share] * len(new))
+        for k, (mask, value) in enumerate(zip(masks, values, strict=True)):
+            if mask is True:
+                new[k] = upcast(value).to(new[k].dtype)
+                continue
+            if lost is not None:
+                mask = lost[k] if mask is None else mask | lost[k]
+            if mask is not None:
+                new[k] = torch.where(mask, upcast(value).to(new[k].dtype), new[k])  # type: ignore[arg-type]
+        write(list(values), new, carries)
+
+    def _lengths(
+        self,
+        values: Sequence[Tensor],
+        before: Sequence[Tensor],
+        kept: Sequence[float | Tensor],
+        bound: float | None,
+        counts: Counts,
+    ) -> tuple[Tensor, Sequence[Tensor] | None]:
+        """Return the lengths of the corrected updates, and which have nothing to correct.
+
+        These are updates that are zero or not finite. None if there are none, which is only tested
+        on the CPU.
+        """
+        own = lists.distances(values, before, kept, counts)
+        finite = own.isfinite() & lists.norms(self.directions).isfinite()
+        own = torch.where(finite, own, 0.0)
+        lengths = self.update.lengths(self.state, self.members, own)
+        bounds = [b for b in (self.update.bound, bound) if b is not None]
+        if bounds:
+            lengths = torch.minimum(lengths, min(bounds) * own)
+        none_lost = own.device.type == "cpu" and bool(own.all())
+        return lengths, None if none_lost else (own == 0).unbind()
+
+
+def correction(
+    update: AbstractUpdate,
+    state: UpdateState,
+    members: list[int],
+    average: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    cosines: Tensor,
+    tensors: Sequence[Tensor],
+) -> Correction:
+    """Find the directions of corrected updates, right before the optimizer updates.
+
+    Args:
+        update: The corrected update.
+        state: Its state, changed in place.
+        members: Positions of the K tensors that have a gradient.
+        average: Their averaged gradients, as local shards.
+        gradients: The newest gradients, as local shards.
+        cosines: Cosine of each newest gradient with its average before, shape (K,).
+        tensors: The parameters. If one is sharded, one full matrix at a time is gathered from the
+            ranks.
+
+    Raises:
+        PredictorError: If the update returns directions of the wrong form.
+    """
+    keep = 1.0 - update.newest * (1.0 + cosines)
+    rows = zip(average, gradients, (1.0 - keep).unbind(), strict=True)
+    blends: Iterator[Tensor] = (lists.lerp(m, g, share) for m, g, share in rows)
+    if not any(map(shards.is_sharded, tensors)):
+        made = _checked(update, update.direction(state, members, list(blends), gradients), average)
+        return Correction(update, state, members, made)
+    parts = []
+    for position, (k, blend) in enumerate(zip(members, blends, strict=True)):
+        own = tensors[position : position + 1]
+        full = [shards.full_tensor(blend, own[0]).contiguous()]
+        newest = _Gathered(gradients[position : position + 1], own)
+        made = _checked(update, update.direction(state, [k], list(full), newest), full)
+        parts.append(shards.local_shard(made[0], own[0]).clone())
+    return Correction(update, state, members, parts)
+
+
+@final
+class _Gathered(Sequence[Tensor]):
+    """Full tensors, each of which is gathered from its shards when it is read."""
+
+    def __init__(self, parts: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+        self._parts, self._tensors = parts, tensors
+
+    def __len__(self) -> int:
+        return len(self._parts)
+
+    def __getitem__(self, k: Any) -> Any:
+        return shards.full_tensor(self._parts[k], self._tensors[k])
+
+
+def _checked(update: object, made: Any, like: Sequence[Tensor]) -> list[Tensor]:
+    """Check the form of directions from any class."""
+    subject = f"{type(update).__name__}.direction"
+    if not isinstance(made, (list, tuple)) or len(made) != len(like):
+        raise PredictorError(subject, f"a list of {len(like)} directions", made)
+    for k, (direction, wanted) in enumerate(zip(made, like, strict=True)):
+        lists.check_form(subject, f"tensor {k}", direction, wanted)
+    return list(made)

@@ -1,0 +1,119 @@
+"""Which gradients and which entries corrections and forecasts may use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.rules.numbers import ROUNDING
+from hybrid_predict.torch.gradients import dense_gradient
+from hybrid_predict.torch.lists import upcast
+from hybrid_predict.torch.optimizer import Options
+
+
+def usable_gradients(
+    gradients: list[Tensor], average: Sequence[Tensor], norms: Tensor, good: Tensor | bool
+) -> tuple[list[Tensor], Tensor | None]:
+    """Replace gradients by their average where they are not finite, or the update will not happen.
+
+    Args:
+        gradients: K gradients.
+        average: Their averages.
+        norms: Norms of the gradients, shape (K,).
+        good: Whether the update will happen.
+
+    Returns:
+        The gradients, and a bool per gradient that tells whether it was usable, shape (K,). The
+        latter is None if all are known to be usable without waiting for a device.
+    """
+    usable = norms.isfinite() & good
+    if usable.device.type == "cpu" and bool(usable.all()):
+        return gradients, None
+    triples = zip(gradients, average, usable, strict=True)
+    return [torch.where(ok, g, upcast(m).to(g.dtype)) for g, m, ok in triples], usable
+
+
+def optimizer_only(
+    averages: Sequence[Tensor], members: Sequence[int], usable: Tensor | None, good: Tensor | bool
+) -> list[Tensor | None]:
+    """Find the entries of the tensors that only the optimizer may move.
+
+    These are entries that never had a gradient, and all entries of tensors whose gradient is not
+    usable or whose update does not happen.
+
+    Args:
+        averages: Averaged gradients.
+        members: Positions of the tensors that have a gradient in this step.
+        usable: Which of these gradients are usable, or None if all are.
+        good: Whether the update happens.
+
+    Returns:
+        One bool mask per tensor, or None where the mask is known to be empty without waiting for a
+        device.
+    """
+    lost = {} if usable is None else dict(zip(members, ~usable, strict=True))
+    held_back = ~good if isinstance(good, Tensor) else None
+    masks = []
+    for k, average in enumerate(averages):
+        mask = zeros(average)
+        for reason in (lost.get(k), held_back):
+            if reason is not None:
+                mask = (average == 0 if mask is None else mask) | reason
+        masks.append(mask)
+    return masks
+
+
+def zeros(tensor: Tensor) -> Tensor | None:
+    """Mask of exact zeros; None if there are none, which is only tested on the CPU."""
+    if tensor.device.type == "cpu" and int(torch.count_nonzero(tensor)) == tensor.numel():
+        return None
+    return tensor == 0
+
+
+def without_gradient(parameter: Tensor, gradient: Tensor, options: Options) -> Tensor | None:
+    """Find the entries of a parameter whose own gradient is exactly zero.
+
+    Args:
+        parameter: The parameter.
+        gradient: What its update follows, with coupled weight decay.
+        options: How it is updated.
+    """
+    own = dense_gradient(parameter).reshape(gradient.shape) if options.coupled else gradient
+    return zeros(own)
+
+
+def unmoved(
+    value: Tensor, before: Tensor, own: Options, still: Tensor | None, good: Tensor | bool
+) -> Tensor | None:
+    """Find the entries that stand still now, such as rows that a gradient hook has frozen.
+
+    These have an exactly zero gradient, and the optimizer's update has left them where they were,
+    but for weight decay.
+
+    Args:
+        value: Weights after the update.
+        before: Weights before it.
+        own: How the optimizer updates them.
+        still: Mask of the entries whose gradient is exactly zero, or None if there are none.
+        good: Whether the update has happened.
+
+    Returns:
+        A bool mask, or None if it is known to be empty without waiting for a device.
+    """
+    if still is None:
+        return None
+    alike = value == before
+    if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
+        rest = upcast(before) * (1.0 - own.shrink - abs(own.rate) * own.coupled)
+        alike = torch.isclose(value, rest.to(value.dtype), rtol=ROUNDING, atol=0.0)
+    mask = still & alike & good
+    return None if mask.device.type == "cpu" and not bool(mask.any()) else mask
+
+
+def either(left: Tensor | None, right: Tensor | None) -> Tensor | None:
+    """Union of two masks, of which None is empty."""
+    if left is None or right is None:
+        return right if left is None else left
+    return left | right

@@ -1,0 +1,111 @@
+"""Detects optimizers that project or mask their updates, which a corrected update would undo."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from hybrid_predict.torch import lists
+from hybrid_predict.torch.lists import Counts, minus, upcast
+from hybrid_predict.torch.optimizer import Options
+
+PROJECTED = "matrices are left to an optimizer that projects or masks its updates"
+"""Event of the ledger: why tensors are not corrected."""
+
+_ORTHOGONAL, _PART, _NOISE = 1e-3, 1e-2, 8.0
+"""Largest cosine, smallest share of the update's length, and how far above rounding."""
+
+_ATTEMPTS = 8
+"""Number of full steps in which parameters are examined that had no update before."""
+
+
+def projects(
+    values: Sequence[Tensor],
+    before: Sequence[Tensor],
+    gradients: Sequence[Tensor],
+    options: Sequence[Options],
+    momentum: float,
+    counts: Counts,
+) -> Tensor:
+    r"""Whether first updates are orthogonal projections of plain gradient descent.
+
+    .. math:: u = - \eta P g \iff \langle u, u + \eta g \rangle = 0
+
+    with P any orthogonal projection: onto the null space of earlier tasks, or a mask. It is known
+    from zero, not from P, so that nothing has to be decomposed. With momentum, only the first
+    update is a multiple of the gradient, with Nesterov's by another factor. Projections of updates
+    that do not follow the gradient linearly, as Adam's, cannot be told.
+
+    Args:
+        values: K weights after their updates.
+        before: Weights before them.
+        gradients: What the updates follow.
+        options: How the optimizer updates each.
+        momentum: Momentum coefficient of the optimizer.
+        counts: See `torch.lists`; ranks reduce twice.
+
+    Returns:
+        Whether there was an update, and whether it was a projection, bools of shape (K, 2).
+    """
+    rows = list(zip(values, before, options, strict=True))
+    update = [minus(v, b, 1.0 - o.shrink) for v, b, o in rows]
+    with_decay = [minus(v, b, 1.0) for v, b, _ in rows]  # decay may be projected as well
+    columns = list(zip(update, options, gradients, strict=True))
+    # The gradients have the sign of the learning rate already.
+    offs = [
+        [u + (abs(o.rate) * factor) * upcast(g) for u, o, g in columns]
+        for factor in sorted({1.0, 1.0 + momentum})
+    ]
+    wide, moves = [upcast(v) for v in values], (update, with_decay)
+    joined = [off for each in offs for off in each]
+    norms = lists.norms([*wide, *update, *with_decay, *joined], counts).reshape(3 + len(offs), -1)
+    lefts = [move for _ in offs for each in moves for move in each]
+    rights = [off for each in offs for _ in moves for off in each]
+    dots = lists.dots(lefts, rights, counts).abs().reshape(len(offs), len(moves), -1)
+    noise = _NOISE * torch.tensor([torch.finfo(v.dtype).eps for v in values]).to(norms) * norms[0]
+    projected = torch.zeros_like(norms[0], dtype=torch.bool)
+    for length, products in zip(norms[3:], dots, strict=True):
+        for size, product in zip(norms[1:3], products, strict=True):
+            large = (length > _PART * size) & (length > noise) & (size > noise)
+            projected = projected | large & (product <= _ORTHOGONAL * size * length)
+    return torch.stack([norms[1] > 0, projected], dim=1)
+
+
+@final
+@dataclass
+class Examination:
+    """What first updates have shown of the optimizer of a group.
+
+    Args:
+        projected: Whether the optimizer projects its updates, by name of each examined parameter.
+        attempts: Number of full steps in which parameters were examined.
+    """
+
+    projected: dict[str, bool] = field(default_factory=dict)
+    attempts: int = 0
+
+    def copies(
+        self, names: Sequence[str], members: Sequence[int], gradients: Sequence[Tensor]
+    ) -> dict[int, Tensor]:
+        """Copy the gradients of what is still to be examined, as an optimizer may write to them.
+
+        Args:
+            names: Names of all parameters of the group.
+            members: Positions of the parameters that have a gradient.
+            gradients: These gradients.
+        """
+        rows = zip(members, gradients, strict=True)
+        unknown = {k: gradient for k, gradient in rows if names[k] not in self.projected}
+        if not unknown or self.attempts >= _ATTEMPTS:
+            return {}
+        self.attempts += 1
+        return {k: gradient.clone() for k, gradient in unknown.items()}
+
+    def read(self, names: Sequence[str], answers: Tensor) -> None:
+        """Read results of :func:`projects` about the named parameters; the host waits once."""
+        rows = zip(names, answers.tolist(), strict=True)
+        self.projected.update({name: projected for name, (moved, projected) in rows if moved})

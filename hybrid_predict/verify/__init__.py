@@ -1,1 +1,0 @@
-"""Verification of predicted steps: measurements, the judge, and running baselines."""
