@@ -15,10 +15,10 @@ from benchmarks.peers.around import AroundOptimizers
 from benchmarks.tasks import Recipe, Task
 from benchmarks.timing import quartiles, seconds, waits
 from benchmarks.train import warm
+from hybrid_predict.torch.cost import traffic
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.forecast.predictors import MomentumPredictor
-from hybrid_predict.torch.cost import traffic
 
 _DRIFT = {"hidden": MomentumPredictor(gated=False)}
 WAYS: dict[str, dict[str, Any]] = {

@@ -19,10 +19,10 @@ from torch import nn
 
 from benchmarks.memory import held
 from benchmarks.timing import quartiles, seconds
+from hybrid_predict.torch.cost import traffic
 from hybrid_predict.config import HISTORY_DTYPES, HybridConfig
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.forecast.predictors import MomentumPredictor
-from hybrid_predict.torch.cost import traffic
 
 SIZES = {"1M": (4, 144), "10M": (6, 384)}
 """Blocks and width of a stack of matrices, by its approximate number of parameters."""

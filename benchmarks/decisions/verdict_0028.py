@@ -22,9 +22,9 @@ from torch.nn import functional as F
 
 from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine, MomentumPredictor
 from hybrid_predict.forecast.predictors import AbstractPredictor
-from hybrid_predict.rules.verdict import STEEPNESS, Evidence, Slopes
 from hybrid_predict.runs.runtime import environment, write_json
 from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast, ShuffledForecast
+from hybrid_predict.rules.verdict import STEEPNESS, Evidence, Slopes
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "verdict-0028.json"
 

@@ -27,8 +27,8 @@ from benchmarks.arms import PLAIN
 from benchmarks.decisions.directions_0018 import Prototype
 from benchmarks.decisions.runs import FOLDER, add_runs, benchmark
 from benchmarks.tasks import TASKS
-from hybrid_predict.rules.polynomials import POLYNOMIALS
 from hybrid_predict.runs.evidence import speedup
+from hybrid_predict.rules.polynomials import POLYNOMIALS
 from hybrid_predict.tensors.spectrum import lengths, polynomial
 from hybrid_predict.updates import SpectralUpdate
 

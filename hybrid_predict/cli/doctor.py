@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
+from hybrid_predict.ledger import percent
 from hybrid_predict.cli.options import EXTRAS, need, number, under_way
 from hybrid_predict.cli.program import Command
 from hybrid_predict.errors import install_line
-from hybrid_predict.ledger import percent
 from hybrid_predict.report.plain_text import printable
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from argparse import Namespace
 from time import time
 from typing import Any
 
+from hybrid_predict.ledger import duration
 from hybrid_predict.cli.options import PROGRAM
 from hybrid_predict.cli.program import Command
-from hybrid_predict.ledger import duration
 from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_log import find_log, read_log
 from hybrid_predict.report.stop_request import ask

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from hybrid_predict.saved import check_count, damaged, reading
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules.verdict import Verdict
-from hybrid_predict.saved import check_count, damaged, reading
 
 COLUMNS = ("full_step", "step", "loss", "predicted", "undone")
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hybrid_predict.rules.skill import SHORTEST
 from hybrid_predict.report.figure import BARS, COLORS, new_figure, smoothed
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.shared import SIZE, tidy
-from hybrid_predict.rules.skill import SHORTEST
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

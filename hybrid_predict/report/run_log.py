@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.report.line_file import mappings
 from hybrid_predict.report.log_lines import COUNTS, SCHEMA, is_line
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from hybrid_predict import HybridConfig, HybridPredict, MomentumPredictor
-from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.report.history import RunHistory
 
 pd = pytest.importorskip("pandas")

@@ -13,9 +13,9 @@ from lightning.pytorch import Callback
 from lightning_models import Ungated, fit
 
 from hybrid_predict import FittedPredictor, HybridPredict, SpectralUpdate
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.integrations.last_run import LastRun
-from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.history import RunHistory
 
 OPTIONS = {"speedup": 2.0, "max_overhead": 1e9, "skip_data": "tail"}
