@@ -11,8 +11,10 @@ import numpy as np
 from hybrid_predict.forecast.drift import START
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
 from hybrid_predict.functional import kernels
+from hybrid_predict.functional.corrections import Update, unmoved
 from hybrid_predict.functional.kernels import wide, wide_dtype
-from hybrid_predict.functional.state import History
+from hybrid_predict.functional.plan import Plan
+from hybrid_predict.functional.state import Group, History
 from hybrid_predict.rules.numbers import array_library, select
 from hybrid_predict.rules.skill import (
     DRIFT,
@@ -45,36 +47,50 @@ def start(predictor: Predictor, like: Mapping[str, Any], history: str) -> Histor
     )  # fmt: skip
 
 
+def displacements(
+    update: Update, weights: Mapping[str, Any], still: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return displacements per unit of the learning rate, by name; 0 where the rate is 0.
+
+    Args:
+        update: The optimizer's update.
+        weights: Weights after the corrected update, by name.
+        still: Masks of the entries that count as unmoved, by name: a displacement by a gradient
+            that is not finite would stay in the drift.
+    """
+    moved = {}
+    for name, mask in still.items():
+        rate, xp = update.rates[name], array_library(mask)
+        change = (wide(weights[name]) - wide(update.before[name])) / xp.where(rate != 0, rate, 1.0)
+        moved[name] = xp.where(~mask & (rate != 0), change, xp.zeros_like(change))
+    return moved
+
+
 def learn(
-    predictor: Predictor,
-    before: History,
-    moved: Mapping[str, Any],
-    frozen: Mapping[str, Any],
-    length: Any,
-    learns: Any,
-    dtype: str,
-) -> tuple[History, Pooled]:
-    """Add the displacement of one full step, per unit of the learning rate.
+    plan: Plan, group: Group, moved: Mapping[str, Any], update: Update, length: Any
+) -> tuple[Group, Pooled]:
+    """Add the displacement of one full step; nothing changes if all learning rates are 0.
 
     The first window opens after half the displacements of a window: before that, the drift averages
     too few to be foreseen from.
 
     Args:
-        predictor: How the group is forecast.
-        before: What is known.
-        moved: Displacements by name.
-        frozen: Masks of the entries that stand still now, which lose their drift, by name.
+        plan: How the group is forecast.
+        group: What is known.
+        moved: Its :func:`displacements`.
+        update: The optimizer's update. Entries that stand still in it lose their drift.
         length: Displacements in a window, 0-dim integer.
-        learns: Whether this one counts, 0-dim bool.
-        dtype: Type in which averages are stored.
 
     Returns:
-        The new history, and the numbers of the window if it has closed, else zeros.
+        The group, and the numbers of the window if it has closed, else zeros.
     """
+    predictor, before, frozen = plan.predictor, group.history, unmoved(plan, update)
+    assert predictor is not None and before is not None
     xp, count, sample = array_library(*moved.values()), before.count + 1, _sampled(moved)
+    learns = (xp.stack([update.rates[name] for name in moved]) != 0).any()
     decay, drift, average = 1.0 - 1.0 / count, {}, {}
     for name, mean in before.drift.items():
-        new = kernels.average(mean, moved[name], xp.minimum(predictor.decay, decay), dtype)
+        new = kernels.average(mean, moved[name], xp.minimum(predictor.decay, decay), update.history)
         drift[name] = xp.where(frozen[name], xp.zeros_like(new), new) if name in frozen else new
         average[name] = kernels.blend(before.average[name], sample[name], xp.minimum(DRIFT, decay))
     total = {name: x + sample[name] for name, x in before.moved.items()}
@@ -97,8 +113,8 @@ def learn(
         after = after._replace(sums=sums, factors=factors)
     following = (after.factors**2 * gram[:, 2, 2]).sum()
     numbers = pool(gram, chance, squares, steps, following)
-    after = select(learns, after, before)
-    return after, Pooled(*(xp.where(full, number, 0.0) for number in numbers))
+    group = group._replace(history=select(learns, after, before))
+    return group, Pooled(*(xp.where(full, number, 0.0) for number in numbers))
 
 
 def score(skill: Skill, windows: list[Pooled]) -> Skill:

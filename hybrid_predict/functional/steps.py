@@ -12,7 +12,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.functional import forecasts
 from hybrid_predict.functional.arrays import check_arrays, check_library, number, numbers_by_name
-from hybrid_predict.functional.corrections import Update, corrected, unmoved
+from hybrid_predict.functional.corrections import Update, corrected
 from hybrid_predict.functional.kernels import dot, norm, wide, wide_dtype
 from hybrid_predict.functional.plan import Plan, chosen_block, count_trained, plans
 from hybrid_predict.functional.state import Group, HybridState
@@ -202,10 +202,10 @@ def correct(
         new, kept[key], still = corrected(plan, state.groups[key], update)
         weights |= new
         if key in ready:
-            moved = _moved(plan, update, new, still)
+            moved = forecasts.displacements(update, new, still)
             predicted = xp.where(ready[key], state.predicted, 0)
             slopes.append(_slopes(kept[key], moved, rates, predicted))
-            kept[key], window = _learned(plan, kept[key], update, moved, clock.length)
+            kept[key], window = forecasts.learn(plan, kept[key], moved, update, clock.length)
             windows[plan.kind].append(window)
     skills = {kind: forecasts.score(state.skills[kind], each) for kind, each in windows.items()}
     moving = {name: before[name] for name in state.kept}
@@ -225,32 +225,6 @@ def _bound(groups: Mapping[str, Plan], rates: Mapping[str, Any]) -> Any:
     xp = array_library(*own)
     each = xp.stack(own)
     return xp.where(each.max() > each.min(), 1.0, math.inf).astype(each.dtype)
-
-
-def _moved(
-    plan: Plan, update: Update, weights: Mapping[str, Any], still: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Displacements per unit of the learning rate, by name."""
-    moved = {}
-    for name in plan.shapes:
-        rate, xp = update.rates[name], array_library(update.rates[name])
-        change = (wide(weights[name]) - wide(update.before[name])) / xp.where(rate != 0, rate, 1.0)
-        # A displacement by a gradient that is not finite would stay in the drift.
-        moved[name] = xp.where(~still[name] & (rate != 0), change, xp.zeros_like(change))
-    return moved
-
-
-def _learned(
-    plan: Plan, group: Group, update: Update, moved: Mapping[str, Any], length: Any
-) -> tuple[Group, Pooled]:
-    """The group after its displacement, and its window if it has closed."""
-    assert plan.predictor is not None and group.history is not None
-    rates = [update.rates[name] for name in plan.shapes]
-    learns = (array_library(*rates).stack(rates) != 0).any()
-    history, window = forecasts.learn(
-        plan.predictor, group.history, moved, unmoved(plan, update), length, learns, update.history
-    )
-    return group._replace(history=history), window
 
 
 def _slopes(

@@ -90,14 +90,6 @@ def test_weak_corrections_make_up_for_no_predicted_steps(
     assert np.array_equal(new["hidden"], after["hidden"]) is not bool(groups)
 
 
-def test_what_init_was_told_every_call_has_to_be_told() -> None:
-    w, config = wide(), HybridConfig(kinds={"head": "head"}, max_overhead=0.0, total_steps=90)
-    for told, later in ((1e6, None), (None, 1e6)):
-        state = init(w, config, step_operations=told)
-        with pytest.raises(ConfigError, match=r"state\['hidden: hidden'\].*step_operations"):
-            correct(state, w, w, w, 0.1, config=config, step_operations=later)
-
-
 @pytest.mark.parametrize("jitted", [False, True], ids=["called", "jitted"])
 @pytest.mark.parametrize(("told", "later"), [(1e7, None), (None, 1e7), (1e7, 1e6)])
 def test_corrections_are_limited_as_init_was_told(

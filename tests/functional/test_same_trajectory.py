@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+import functional_loops
 import numpy as np
 import pytest
 from functional_loops import (
@@ -138,3 +139,22 @@ def test_few_weights_alone_are_not_predicted_in_either(
     assert any(ours.predicted) is moves
     assert ours.predicted == theirs.predicted
     assert caplog.text.count("would move less than a quarter") == (0 if moves else 2)
+
+
+def test_a_negative_rate_up_the_negative_loss_goes_down_the_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(functional_loops, "DECAY", 0.0)
+    settings = HybridConfig(total_steps=60, kinds=KINDS, max_overhead=1e9, predictors=UNGATED)
+    down = in_functions(settings)
+
+    def negated(*given: Any) -> Any:
+        loss, gradients = loss_and_gradients(*given)
+        return loss, {name: -g for name, g in gradients.items()}
+
+    monkeypatch.setattr(functional_loops, "RATE", -functional_loops.RATE)
+    monkeypatch.setattr(functional_loops, "loss_and_gradients", negated)
+    up = in_functions(settings)
+    assert up.predicted == down.predicted and sum(up.predicted) > 0
+    for name, wanted in down.weights.items():
+        np.testing.assert_array_equal(up.weights[name], wanted)
