@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.functional import kernels
@@ -48,13 +47,14 @@ def start(plan: Plan, like: Mapping[str, Any], history: str) -> Correction:
     """Return the memory of a group's corrected updates before the first one."""
     xp, dtype = array_library(*like.values()), wide_dtype(*like.values())
 
-    def squares(scale: float) -> dict[str, Any]:
-        def square(x: Any, side: int) -> Any:
-            dtype = kernels.average_dtype(x, history)
-            return scale * xp.eye(side, dtype=dtype) if side <= plan.longest else None
+    def squares(scale: float) -> tuple[dict[str, Any], ...]:
+        def square(name: str, side: int) -> Any:
+            return scale * xp.eye(side, dtype=kernels.average_dtype(like[name], history))
 
-        names = plan.shapes if plan.longest else ()
-        return {n: tuple(square(like[n], side) for side in plan.shapes[n]) for n in names}
+        return tuple(
+            {n: square(n, sides[k]) for n, sides in plan.shapes.items() if sides[k] <= plan.longest}
+            for k in range(2)
+        )
 
     rows = {n: xp.zeros(m, dtype=wide_dtype(like[n])) for n, (m, _) in plan.shapes.items()}
     longest, steps = xp.zeros((), dtype=dtype), xp.zeros((), dtype=xp.int32)
@@ -119,14 +119,14 @@ def _directions(
     """Directions of length one by name, and the memory after them."""
     assert plan.update is not None
     last = update.outputs_last
-    correction = _whitened(plan, correction, {n: _matrix(x, last) for n, x in newest.items()},
-                           update.history)  # fmt: skip
+    matrices = {name: _matrix(x, last) for name, x in newest.items()}
+    correction = _whitened(correction, matrices, update.history)
     directions, rows = {}, {}
     for name in plan.shapes:
         keep = 1.0 - plan.update.newest * (1.0 + cosines[name])
         mixed = kernels.blend(average[name], newest[name], keep)
         xp, matrix = array_library(mixed), _matrix(mixed, last)
-        left, right = correction.roots.get(name, (None, None))
+        left, right = (roots.get(name) for roots in correction.roots)
         matrix = matrix if left is None else left.astype(matrix.dtype) @ matrix
         matrix = matrix if right is None else matrix @ right.astype(matrix.dtype)
         factor = kernels.orthogonal(matrix, plan.update.iterations, plan.block)
@@ -146,11 +146,9 @@ def _matrix(array: Any, outputs_last: bool) -> Any:
     return array.reshape(array.shape[0], -1)
 
 
-def _whitened(
-    plan: Plan, correction: Correction, values: Mapping[str, Any], history: str
-) -> Correction:
+def _whitened(correction: Correction, values: Mapping[str, Any], history: str) -> Correction:
     """New covariances and roots, if it is their turn."""
-    if not correction.covariances:
+    if not any(correction.covariances):
         return correction
     seen, due = (
         (correction.steps < EARLY) | (correction.steps % every == 0)
@@ -158,27 +156,22 @@ def _whitened(
     )
     decay = COVARIANCE_DECAY**SEEN_EVERY
 
-    def averaged() -> dict[str, Any]:
-        sides = {}
-        for name in plan.shapes:
-            unit = kernels.unit(wide(values[name]))
-            pairs = zip(correction.covariances[name], (unit, unit.T), strict=True)
-            sides[name] = tuple(
-                None if mean is None else kernels.average(mean, x @ x.T, decay, history)
-                for mean, x in pairs
-            )
-        return sides
+    def side(means: dict[str, Any], axis: int) -> dict[str, Any]:
+        units = {name: kernels.unit(wide(values[name])) for name in means}
+        products = {name: x.T @ x if axis else x @ x.T for name, x in units.items()}
+        return {n: kernels.average(mean, products[n], decay, history) for n, mean in means.items()}
+
+    def averaged() -> tuple[dict[str, Any], ...]:
+        return tuple(side(means, axis) for axis, means in enumerate(correction.covariances))
+
+    def rooted() -> tuple[dict[str, Any], ...]:
+        return tuple(
+            {n: kernels.inverse_fourth_root(x, history) for n, x in means.items()}
+            for means in covariances
+        )
 
     covariances = kernels.when(seen, averaged, correction.covariances)
-    root = partial(kernels.inverse_fourth_root, history=history)
-    roots = kernels.when(
-        due,
-        lambda: {
-            name: tuple(None if x is None else root(x) for x in sides)
-            for name, sides in covariances.items()
-        },
-        correction.roots,
-    )
+    roots = kernels.when(due, rooted, correction.roots)
     return correction._replace(covariances=covariances, roots=roots)
 
 

@@ -45,16 +45,16 @@ class Correction(NamedTuple):
         rows: Second moments of rows, shape (rows,), by name.
         longest: Length of the longest updates so far, 0-dim.
         steps: Gradients so far, 0-dim integer.
-        covariances: Those of rows and columns, (m, m) and (n, n), by name; None for a side that is
-            not whitened. Empty without whitening.
+        covariances: Those of rows, shape (m, m), and of columns, shape (n, n), by name, as far as
+            they are whitened.
         roots: Inverse fourth roots of the covariances, likewise.
     """
 
     rows: dict[str, Any]
     longest: Any
     steps: Any
-    covariances: dict[str, Any]
-    roots: dict[str, Any]
+    covariances: tuple[dict[str, Any], ...]
+    roots: tuple[dict[str, Any], ...]
 
 
 @final
