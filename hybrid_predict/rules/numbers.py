@@ -68,7 +68,7 @@ def select(condition: Any, new: Tree, old: Tree) -> Tree:
         named = hasattr(new, "_fields")
         return type(new)(*parts) if named else type(new)(parts)  # type: ignore[return-value]
     if new is None:
-        return None
+        return new
     xp = library(condition, new, old)
     kept = xp.asarray(old)
     return xp.where(condition, xp.asarray(new, dtype=kept.dtype), kept)
