@@ -33,14 +33,14 @@ class _Plain:
 
 def library(*values: Any) -> Any:
     """Return the functions that fit these values: those of plain numbers, NumPy, or JAX."""
-    if all(isinstance(value, (bool, int, float)) for value in values):
+    if all(isinstance(value, (int, float)) for value in values):
         return _Plain
     return array_library(*values)
 
 
 def array_library(*values: Any) -> Any:
     """Return the functions of NumPy or JAX, whichever fits these numbers and arrays."""
-    if all(isinstance(value, (bool, int, float, np.ndarray, np.generic)) for value in values):
+    if all(isinstance(value, (int, float, np.ndarray, np.generic)) for value in values):
         return np
     import jax.numpy
 
