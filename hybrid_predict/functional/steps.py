@@ -46,7 +46,7 @@ def predict(
         config: That of :func:`init`.
 
     Returns:
-        Weights that only stand once :func:`verify` says so, and the new state.
+        The moved weights, which :func:`verify` has still to accept, and the new state.
 
     Raises:
         ConfigError: If an argument has the wrong form, or the state is another run's.
@@ -116,8 +116,8 @@ def verify(
         state: What :func:`predict` returned.
         gradients: Those of all trained arrays by name, at the weights that :func:`predict`
             returned.
-        loss: The full step's loss there, a number or a 0-dim array; None if it is not known, or
-            need not fall.
+        loss: The full step's loss there, a number or a 0-dim array; None if it is not known, or the
+            objective is not stationary.
 
     Returns:
         The verdict as 0-dim bool, True without predicted steps, and the new state. If it is False,
