@@ -24,6 +24,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_models import Net, Recorded, Ungated, loader
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
+from witness import verifies
 
 from compatibility.rows import CHECKS, row
 from compatibility.subject import EPOCHS, STEPS, Run, Subject, refuses, same_rates, train
@@ -262,7 +263,7 @@ def twice(folder: Path) -> str:
 def ends_epoch(folder: Path) -> None:
     class Stops(Net):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
-            return -1 if batch_idx > 4 and plugin.engine._state.unread else None
+            return -1 if batch_idx > 4 and verifies(plugin) else None
 
     plugin = Recorded(skip_data="none")
     run = train(Stops("none"), plugin=plugin, max_steps=36)

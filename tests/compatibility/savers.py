@@ -53,7 +53,7 @@ def saves(
     assert len(paths) == files
     for path in paths:
         state = torch.load(path, weights_only=True)["hybrid_predict"]
-        assert 0 < state["engine"]["clock"]["steps"] <= 36
+        assert 0 < state["engine"]["ledger"]["steps"] <= 36
 
 
 MODES: dict[str, tuple[Callable[[Path], ModelCheckpoint], dict[str, Any], int]] = {

@@ -11,6 +11,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
+def verifies(plugin: Any) -> bool:
+    """Whether a callback's open full step verifies predicted steps."""
+    step = plugin.engine and plugin.engine._step
+    return step is not None and step.predicted > 0
+
+
 class Witness(Callback):
     """Compares the weights that hooks see with those that the last update has left.
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are saved inside a verifying step."""
+"""Checkpoints that are saved inside a full step which verifies predicted steps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 from torch import Tensor, nn
+from witness import verifies
 
 HOOKS = (
     "training_step", "on_after_backward", "on_before_zero_grad", "on_before_optimizer_step",
 )  # fmt: skip
+LENGTHS = [{"max_steps": 33}, {"max_epochs": 3}, {"max_steps": 33, "accumulate_grad_batches": 3}]
 
 
 class Smooth(Net):
@@ -26,7 +28,8 @@ class Smooth(Net):
 
     def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
         loss = super().training_step(batch, batch_idx)
-        self.saver.note("training_step", self.trainer, self)
+        if self.saver.hook == "training_step":
+            self.saver.save(self.trainer, self)
         return loss
 
 
@@ -47,62 +50,48 @@ class Saver(Callback):
     Args:
         hook: Name of the hook.
         path: Path of the checkpoint.
-        plug_in: The callback, or None for plain training.
+        plugin: The callback under test.
     """
 
-    def __init__(self, hook: str, path: Path, plug_in: Ungated | None) -> None:
-        self.hook, self.path, self.plug_in = hook, path, plug_in
+    def __init__(self, hook: str, path: Path, plugin: Ungated) -> None:
+        self.hook, self.path, self.plugin = hook, path, plugin
         self.verified: dict[str, Tensor] = {}
-        self.moved = self.saved = False
+        self.saved = False
+        setattr(self, hook, self.save)
 
-    def note(self, hook: str, trainer: Any, module: Any) -> None:
-        engine = self.plug_in and self.plug_in.engine
-        due = engine is None or engine._state.unread > 0
-        if hook != self.hook or self.saved or trainer.global_step < 14 or not due:
+    def save(self, trainer: Any, module: Any, *args: Any) -> None:
+        if self.saved or trainer.global_step < 14 or not verifies(self.plugin):
             return
         before = [p.detach().clone() for p in module.parameters()]
-        self.moved = any(not torch.equal(p, self.verified[n]) for n, p in module.named_parameters())
+        assert any(not torch.equal(p, self.verified[n]) for n, p in module.named_parameters())
         trainer.save_checkpoint(self.path)
         self.saved = True
         assert all(map(torch.equal, before, module.parameters()))
 
     def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
-        self.verified = self.verified if self.saved else weights(module)
-
-    def on_after_backward(self, trainer: Any, module: Any) -> None:
-        self.note("on_after_backward", trainer, module)
-
-    def on_before_zero_grad(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        self.note("on_before_zero_grad", trainer, module)
-
-    def on_before_optimizer_step(self, trainer: Any, module: Any, optimizer: Any) -> None:
-        self.note("on_before_optimizer_step", trainer, module)
+        if not self.saved and not trainer.fit_loop._should_accumulate():
+            self.verified = weights(module)
 
 
-LENGTHS = [{"max_steps": 33}, {"max_epochs": 3}]
-
-
-@pytest.mark.filterwarnings("ignore:.*fewer than max_epochs")
+@pytest.mark.filterwarnings("ignore:.*fewer than max_epochs", "ignore:You're resuming from a check")
 @pytest.mark.parametrize("length", LENGTHS, ids=str)
-@pytest.mark.parametrize("plug_in", [True, False], ids=["predicted", "plain"])
 @pytest.mark.parametrize("hook", HOOKS)
 def test_a_checkpoint_inside_a_step_has_verified_weights_and_resumes_bit_for_bit(
-    tmp_path: Path, hook: str, plug_in: bool, length: dict[str, int]
+    tmp_path: Path, hook: str, length: dict[str, int]
 ) -> None:
-    def run(hook: str, **more: Any) -> tuple[Saver, Smooth, Any]:
-        callback = Ungated() if plug_in else None
-        saver = Saver(hook, path, callback)
-        trainer, model = fit([*filter(None, [callback]), saver], Smooth(saver), train=Repeats(),
-                             **length, **more)  # fmt: skip
-        return saver, model, trainer
+    def run(hook: str, **more: Any) -> tuple[Saver, Smooth]:
+        saver = Saver(hook, path, Ungated())
+        model = Smooth(saver)
+        fit([saver.plugin, saver], model, train=Repeats(), **length, **more)
+        return saver, model
 
     path = tmp_path / "inside.ckpt"
-    saver, model, trainer = run(hook)
-    assert saver.saved and saver.moved is plug_in
+    saver, model = run(hook)
+    assert saver.saved
     assert same(torch.load(path, weights_only=True)["state_dict"], saver.verified)
-    _, again, resumed = run("nowhere", ckpt_path=str(path))
-    assert resumed.global_step == trainer.global_step
-    assert same(weights(again), weights(model))
-    if plug_in:
-        ledgers = [t.callbacks[0].ledger for t in (trainer, resumed)]
-        assert ledgers[0].predicted_steps == ledgers[1].predicted_steps > 3
+    resumed, again = run("nowhere", ckpt_path=str(path))
+    assert again.trainer.global_step == model.trainer.global_step
+    assert saver.plugin.ledger.predicted_steps == resumed.plugin.ledger.predicted_steps > 3
+    # Gradients of an accumulation window are not saved.
+    exact = "accumulate_grad_batches" not in length
+    assert same(weights(again), weights(model)) or not exact
