@@ -4,41 +4,30 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, ModelCheckpoint
 from lightning_models import Net, Ungated, fit, loader
-from torch.utils.data import DataLoader
 
 from hybrid_predict.integrations.lightning_clock import TrainerClock
 
-RUNS: dict[str, dict[str, Any]] = {
-    "max_steps": {"max_steps": 120},
-    "max_epochs": {"max_epochs": 6},
-    "accumulation": {"max_epochs": 6, "accumulate_grad_batches": 3},
-}
 
-
-@pytest.mark.parametrize("frequency", [2, 3, 5])
-@pytest.mark.parametrize("run", RUNS)
-def test_scheduler_with_a_frequency_is_stepped_as_often_in_all(frequency: int, run: str) -> None:
+@pytest.mark.parametrize(
+    ("frequency", "run"),
+    [(2, {"max_steps": 120}), (5, {"max_epochs": 6}),
+     (3, {"max_epochs": 6, "accumulate_grad_batches": 3})],
+    ids=str,
+)  # fmt: skip
+def test_scheduler_with_a_frequency_is_stepped_as_often_in_all(
+    frequency: int, run: dict[str, int]
+) -> None:
     # A Trainer steps it by batch index; the clock catches up at the end of the full step.
-    plain, _ = fit([], Net("step", frequency=frequency), **RUNS[run])
-    hybrid, _ = fit([Ungated()], Net("step", frequency=frequency), **RUNS[run])
+    plain, _ = fit([], Net("step", frequency=frequency), **run)
+    hybrid, _ = fit([Ungated()], Net("step", frequency=frequency), **run)
     ends = [t.lr_scheduler_configs[0].scheduler.last_epoch for t in (plain, hybrid)]
     assert 0 < ends[0] <= ends[1] <= ends[0] + 1
-
-
-@pytest.mark.parametrize("schedule", ["step", "cosine"])
-@pytest.mark.parametrize("run", ["max_steps", "max_epochs"])
-def test_epoch_schedulers_step_once_per_epoch_of_the_clock(schedule: str, run: str) -> None:
-    plain, _ = fit([], Net(schedule, "epoch"), **RUNS[run])
-    trainer, _ = fit([Ungated()], Net(schedule, "epoch"), **RUNS[run])
-    schedulers = [t.lr_scheduler_configs[0].scheduler for t in (plain, trainer)]
-    assert schedulers[0].last_epoch == schedulers[1].last_epoch > 0
 
 
 @pytest.mark.parametrize("skip_data", ["draw", "tail", "none"])
@@ -61,26 +50,7 @@ def test_skip_data_decides_which_batches_are_seen(skip_data: Any) -> None:
     assert (in_order == [k % 16 for k in range(64)]) == (skip_data == "none")
 
 
-@pytest.mark.parametrize("interval", [0.25, 0.5, 1.0])
-@pytest.mark.parametrize("window", [1, 2])
-def test_every_validation_of_the_clock_runs(interval: float, window: int) -> None:
-    def validations(callbacks: list[Callback]) -> int:
-        counted: list[int] = []
-
-        class Count(Callback):
-            def on_validation_end(self, trainer: Any, module: Any) -> None:
-                if not trainer.sanity_checking:
-                    counted.append(trainer.global_step)
-
-        fit([*callbacks, Count()], max_epochs=6, val_check_interval=interval,
-            accumulate_grad_batches=window)  # fmt: skip
-        return len(counted)
-
-    assert validations([Ungated()]) == validations([]) == round(6 / interval)
-
-
-@pytest.mark.parametrize("every", [1, 7, 10])
-@pytest.mark.parametrize("speedup", [1.5, 3.0])
+@pytest.mark.parametrize(("every", "speedup"), [(1, 1.5), (7, 1.5), (10, 3.0)])
 def test_checkpoints_come_at_the_first_step_that_reaches_each_multiple(
     tmp_path: Path, every: int, speedup: float
 ) -> None:
@@ -101,8 +71,7 @@ def test_checkpoints_come_at_the_first_step_that_reaches_each_multiple(
 
 @pytest.mark.filterwarnings("ignore:.*fewer than max_epochs")
 @pytest.mark.parametrize(
-    ("batches", "window", "interval"),
-    [(10, 4, 1.0), (7, 4, 1.0), (2, 1, 1.0), (20, 4, 0.25), (33, 2, 0.1), (50, 8, 0.25)],
+    ("batches", "window", "interval"), [(7, 4, 1.0), (2, 1, 1.0), (20, 4, 0.25), (33, 2, 0.1)]
 )
 def test_short_epochs_never_outrun_the_clock(batches: int, window: int, interval: float) -> None:
     callback, model = Ungated(speedup=1.5), Net("onecycle")
@@ -115,40 +84,15 @@ def test_short_epochs_never_outrun_the_clock(batches: int, window: int, interval
     assert scheduler.last_epoch == total
 
 
-def test_missing_batches_are_passed_over() -> None:
-    class Gaps(list[Any]):
-        def __getitem__(self, index: Any) -> Any:
-            return None if index % 5 == 3 else super().__getitem__(index)
-
-    data = DataLoader(Gaps(torch.randn(40, 16, 8)), batch_size=None, collate_fn=gap)
-    callback = Ungated(skip_data="none")
-    with pytest.warns(UserWarning, match="yielded None"):
-        trainer, _ = fit([callback], train=data, max_steps=30)
-    assert trainer.global_step == 30
-
-
-def gap(sample: Any) -> Any:
-    return None if sample is None else [sample]
-
-
 def test_without_a_counter_that_it_needs_nothing_is_predicted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(TrainerClock, "unavailable", "a counter is missing")
+    monkeypatch.setattr(TrainerClock, "_counter", "automatic_optimization.gone")
     callback = Ungated(speedup=2.0)
-    with pytest.warns(UserWarning, match=r"no predicted steps: a counter is missing"):
+    with pytest.warns(UserWarning, match=r"no predicted steps: this version of Lightning has no"):
         trainer, model = fit([callback], max_steps=30)
     assert trainer.global_step == model.batches == callback.ledger.full_steps == 30
     assert callback.ledger.corrected_steps > 0
-
-
-def test_private_counters_are_looked_for() -> None:
-    trainer, _ = fit([Ungated()], max_steps=3)
-    clock = TrainerClock(trainer, "none", -1)
-    trainer.fit_loop._data_fetcher = SimpleNamespace(fetched=0)
-    assert clock.unavailable == ""
-    trainer.fit_loop._data_fetcher = None
-    assert "this version of Lightning has no fit_loop._data_fetcher" in clock.unavailable
 
 
 def test_a_length_that_the_trainer_does_not_know_can_be_given() -> None:
@@ -159,8 +103,7 @@ def test_a_length_that_the_trainer_does_not_know_can_be_given() -> None:
         assert (callback.ledger.full_steps, trainer.global_step) == (20, 30)
 
 
-@pytest.mark.parametrize("batches", [1, 2, 6])
-@pytest.mark.parametrize("frequency", [1, 3])
+@pytest.mark.parametrize(("batches", "frequency"), [(1, 3), (2, 1), (6, 1)])
 def test_schedulers_that_count_epochs_end_where_the_plain_run_does(
     batches: int, frequency: int
 ) -> None:
@@ -175,29 +118,22 @@ def test_schedulers_that_count_epochs_end_where_the_plain_run_does(
     last = [t.lr_scheduler_configs[0].scheduler.last_epoch for t in (trainer, plain)]
     assert last[0] == last[1] == 30 // frequency
     assert trainer.global_step == plain.global_step
-    told = [str(w.message) for w in caught if "fewer than max_epochs" in str(w.message)]
-    assert bool(told) is (trainer.current_epoch < 30) is (batches < 6)
-
-
-class Validations(Callback):
-    """Notes at which global steps validations run."""
-
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def on_validation_end(self, trainer: Any, module: Any) -> None:
-        if not trainer.sanity_checking:
-            self.steps.append(trainer.global_step)
+    warned = any("fewer than max_epochs" in str(w.message) for w in caught)
+    assert warned is (trainer.current_epoch < 30) is (batches < 6)
 
 
 def validated(*callbacks: Any, schedule: str = "none", **limit: int) -> list[int]:
-    seen = Validations()
-    fit(
-        [*callbacks, seen, EarlyStopping("val_loss", min_delta=1e9, patience=2)],
-        Net(schedule),
-        **limit,
-    )
-    return seen.steps
+    """The global steps of the validations of a run that ends when patience does."""
+    steps: list[int] = []
+
+    class Watch(Callback):
+        def on_validation_end(self, trainer: Any, module: Any) -> None:
+            if not trainer.sanity_checking:
+                steps.append(trainer.global_step)
+
+    stop = EarlyStopping("val_loss", min_delta=1e9, patience=2)
+    fit([*callbacks, Watch(), stop], Net(schedule), **limit)
+    return steps
 
 
 def test_patience_is_counted_in_the_validations_of_the_plain_run_where_epochs_bound_it() -> None:
@@ -211,8 +147,8 @@ def test_patience_is_counted_in_the_validations_of_the_plain_run_where_epochs_bo
     ("schedule", "named"), [("none", "EarlyStopping counts"), ("plateau", "and ReduceLROnPlateau")]
 )
 def test_a_run_bounded_by_steps_warns_of_patience(schedule: str, named: str) -> None:
-    with pytest.warns(UserWarning, match=f"{named}.* Divide patience by 1.5, or bound") as found:
+    with pytest.warns(UserWarning, match=f"{named}.* Divide patience by 1.5, or bound") as caught:
         steps = validated(Ungated(speedup=1.5), schedule=schedule, max_steps=128)
-    assert sum("patience" in str(w.message) for w in found) == 1
+    assert sum("patience" in str(w.message) for w in caught) == 1
     assert len(steps) == 3 and steps[-1] > 60  # 48 in the plain run
     assert validated(Ungated(speedup=1), schedule=schedule, max_steps=128)[-1] == 48

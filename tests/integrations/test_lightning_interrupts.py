@@ -37,12 +37,11 @@ STEP = (
     "training_step", "validation_step", "optimizer_step", "optimizer_zero_grad",
     "lr_scheduler_step", "configure_gradient_clipping", "backward", "configure_optimizers",
 )  # fmt: skip
-OWN = [name for name in hooks(Callback) if name in vars(HybridPredict)]
+PLUGIN = [name for name in hooks(Callback) if name in vars(HybridPredict)]
 OWNERS: dict[str, tuple[type, list[str]]] = {
-    "plug-in": (Ungated, OWN),
-    "plug-in, behind": (Ungated, OWN),
+    "plug-in": (Ungated, PLUGIN),
+    "plug-in, behind": (Ungated, PLUGIN),
     "module": (Net, [*hooks(ModelHooks, CheckpointHooks), *STEP]),
-    "callback before it": (Callback, hooks(Callback)),
     "callback behind it": (Callback, hooks(Callback)),
 }
 
@@ -58,18 +57,17 @@ class Run:
         at: int = 0,
     ) -> None:  # fmt: skip
         self.act, self.at, self.calls = act, at, Counter[tuple[str, str]]()
-        made = {}
+        classes = {}
         for key, (cls, names) in OWNERS.items():
             if key == owner or not owner:
-                cls = type(key, (cls,), {n: self._hook(key, n) for n in names
-                                                  if n == name or not owner})  # fmt: skip
-            made[key] = cls
-        plugin = made["plug-in, behind"] if owner == "plug-in, behind" else made["plug-in"]
+                hooked = {n: self._hook(key, n) for n in names if n == name or not owner}
+                cls = type(key, (cls,), hooked)
+            classes[key] = cls
+        plugin = classes["plug-in, behind" if owner == "plug-in, behind" else "plug-in"]
         self.witness, self.callback = Witness(), plugin(lag=1, max_overhead=100)
         save = ModelCheckpoint(folder, "{step}", every_n_train_steps=SAVED, save_top_k=-1)
-        before, behind = (made[f"callback {place} it"]() for place in ("before", "behind"))
-        self.callbacks = [before, self.callback, self.witness, behind, save]
-        self.model = made["module"]()
+        self.callbacks = [self.callback, self.witness, classes["callback behind it"](), save]
+        self.model = classes["module"]()
 
     def _hook(self, owner: str, name: str) -> Callable[..., Any]:
         plain, behind = getattr(OWNERS[owner][0], name), owner.endswith("behind")
@@ -130,9 +128,8 @@ def fresh(folder: Path) -> Run:
 
 @pytest.fixture(scope="module")
 def saved(fresh: Run, folder: Path) -> Path:
-    """A checkpoint of it with a history."""
-    paths = (folder / "saved").glob("*.ckpt")
-    return min(paths, key=lambda path: int(path.stem.split("=")[1]))
+    """Its first checkpoint."""
+    return folder / "saved" / f"step={SAVED}.ckpt"
 
 
 @pytest.fixture(scope="module")
@@ -152,9 +149,8 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, kept)
 
 
-SLOW = {"callback before it": [pytest.mark.slow]}
 PLACES = [
-    pytest.param(owner, name, act, marks=SLOW.get(owner, []))
+    (owner, name, act)
     for owner, (_, names) in OWNERS.items()
     for name in names
     for act in (ctrl_c, sigterm)
