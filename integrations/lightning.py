@@ -35,8 +35,8 @@ from hybrid_predict.torch.random_states import random_states
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_OF_A_RUN = ("engine", "_clock", "_reporter", "_saved", "_loss")
-"""Attributes that copies and pickles leave out."""
+_OF_A_RUN = ("engine", "_clock", "_reporter", "_saved", "_loss", "log", "log_dict")
+"""Attributes that copies and pickles leave out; a Trainer sets the last two, with its model."""
 
 logger = logging.getLogger(__name__)
 

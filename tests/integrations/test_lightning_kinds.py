@@ -37,12 +37,13 @@ class Counts(pl.LightningModule):
 def test_the_first_correction_knows_the_heads(window):
     callback = HybridPredict(speedup=1, max_overhead=100.0)
     options = {"max_steps": 9, "accumulate_grad_batches": window}
-    _, plain = fit([StopAt(1)], Counts(), **options)
-    _, model = fit([callback, StopAt(1)], Counts(), **options)
+    plain, hybrid = (
+        weights(fit([*callbacks, StopAt(1)], Counts(), **options)[1])
+        for callbacks in ([], [callback])
+    )
     assert heads(callback) == {"net.px_r", "net.px_scale_decoder.0.weight"}
-    ours, theirs = weights(model), weights(plain)
-    moved = {name for name in ours if not torch.equal(ours[name], theirs[name])}
-    assert moved == {"net.px_decoder.0.weight", "net.px_decoder.2.weight"}
+    corrected = {name for name in plain if not torch.equal(plain[name], hybrid[name])}
+    assert corrected == {"net.px_decoder.0.weight", "net.px_decoder.2.weight"}
     assert callback.ledger.events == []
 
 
@@ -51,37 +52,37 @@ class Adversaries(Counts):
 
     automatic_optimization = False
 
-    def __init__(self, own_backward=False):
+    def __init__(self, plain_backward=False):
         super().__init__()
         self.net = None
-        self.made, self.judge = mlp(8, 8, 8)[:-1], nn.Sequential(*mlp(8, 8, 1)[:-1])
-        self.own_backward = own_backward
+        self.generator, self.judge = mlp(8, 8, 8)[:-1], nn.Sequential(*mlp(8, 8, 1)[:-1])
+        self.plain_backward = plain_backward
 
     def training_step(self, batch, batch_idx):
         x, judged = batch[0], self.judge
         first, second = self.optimizers()
         for optimizer, loss_of in (
-            (second, lambda: judged(self.made(x).detach()).mean() - judged(x).mean()),
-            (first, lambda: judged(self.made(x)).square().mean()),
+            (second, lambda: judged(self.generator(x).detach()).mean() - judged(x).mean()),
+            (first, lambda: judged(self.generator(x)).square().mean()),
         ):
             self.toggle_optimizer(optimizer)
             loss = loss_of()
             optimizer.zero_grad()
-            loss.backward() if self.own_backward else self.manual_backward(loss)
+            loss.backward() if self.plain_backward else self.manual_backward(loss)
             optimizer.step()
             self.untoggle_optimizer(optimizer)
 
     def configure_optimizers(self):
-        return [torch.optim.SGD(net.parameters(), lr=0.1) for net in (self.made, self.judge)]
+        return [torch.optim.SGD(net.parameters(), lr=0.1) for net in (self.generator, self.judge)]
 
 
-@pytest.mark.parametrize("own_backward", [False, True], ids=["manual_backward", "backward"])
-def test_each_optimizer_of_manual_optimization_shows_its_own_loss(own_backward):
+@pytest.mark.parametrize("plain_backward", [False, True], ids=["manual_backward", "backward"])
+def test_each_optimizer_of_manual_optimization_shows_its_own_loss(plain_backward):
     callback = HybridPredict(speedup=1, max_overhead=100.0)
-    fit([callback], Adversaries(own_backward), max_steps=6)
-    assert heads(callback) == {"made.2.weight", "judge.2.weight"}
+    fit([callback], Adversaries(plain_backward), max_steps=6)
+    assert heads(callback) == {"generator.2.weight", "judge.2.weight"}
     reasons = [event["reason"] for event in callback.ledger.events]
-    assert any("decided by names and shapes" in reason for reason in reasons) is own_backward
+    assert any("decided by names and shapes" in reason for reason in reasons) is plain_backward
 
 
 def test_a_resumed_run_keeps_its_kinds(tmp_path):
