@@ -49,28 +49,28 @@ def ledger(**more: Any) -> SavingsLedger:
     return SavingsLedger(full_steps=4, steps=5, predicted_steps=1, **more)
 
 
-@pytest.mark.parametrize("own", [True, False])
-def test_the_users_metrics_of_a_full_step_share_its_row(own: bool) -> None:
+@pytest.mark.parametrize("logs", [True, False])
+def test_the_users_metrics_of_a_full_step_share_its_row(logs: bool) -> None:
     """So that charts of them can be drawn over steps; without any, no row is lost."""
     logger = WandbLogger()
     loggers = Loggers([logger])
     for step in (3, 7):
         loggers.row(ledger(), step)
-        if own:
+        if logs:
             logger.log_metrics({"loss": 0.5}, step)
     loggers.close(0.0)
     rows = logger.experiment.rows
     assert [row[AXIS] for row in rows] == [3, 7]
-    assert all(row["hybrid_predict/steps"] == 5 and ("loss" in row) == own for row in rows)
+    assert all(row["hybrid_predict/steps"] == 5 and ("loss" in row) == logs for row in rows)
 
 
 def test_the_result_and_texts_are_in_the_summary_and_make_no_chart() -> None:
     logger = WandbLogger()
-    loggers, found = Loggers([logger]), ledger()
-    found.record(3, "something happened")
+    loggers, result = Loggers([logger]), ledger()
+    result.record(3, "something happened")
     loggers.text("phase", "warmup")
-    loggers.events(found)
-    loggers.outcome(HybridConfig(), found, RunLog(), 3)
+    loggers.events(result)
+    loggers.outcome(HybridConfig(), result, RunLog(), 3)
     summary = {k.removeprefix("hybrid_predict/"): v for k, v in logger.experiment.summary.items()}
     assert not logger.experiment.rows
     assert summary["phase"] == "warmup" and summary["mode"] == "active"
