@@ -12,7 +12,6 @@ from typing import Any
 
 import lightning as L
 import pytest
-import torch
 from lightning.fabric import Fabric
 from loops import same_bits
 from torch import Tensor, nn
@@ -157,21 +156,61 @@ def test_fabric_in_bfloat16_trains_as_the_plain_loop_does() -> None:
 
 
 def test_fabric_saves_and_loads_the_engine_among_the_rest(tmp_path: Path) -> None:
-    whole, first = FabricRun(), FabricRun()
+    whole, first, resumed = FabricRun(), FabricRun(), FabricRun()
     whole.train()
     first.train(14)
     scheduler = {"scheduler": first.scheduler.state_dict()}
     first.fabric.save(tmp_path / "checkpoint", {**first.state(), **scheduler})
-    resumed = FabricRun()
     rest = resumed.fabric.load(tmp_path / "checkpoint", resumed.state())
     resumed.scheduler.load_state_dict(rest["scheduler"])
     assert same_bits(resumed.train().state_dict(), whole.plain.state_dict())
 
 
-def test_the_optimizer_that_fabric_wraps_is_asked_for() -> None:
-    fabric = Fabric(accelerator="cpu", devices=1)
-    model, optimizer, _ = parts()
-    wrapped, stepped = fabric.setup(model, optimizer)
+@pytest.fixture
+def accelerator() -> Iterator[Callable[..., Any]]:
+    """Accelerate keeps one state per process, precision included."""
+    accelerate = pytest.importorskip("accelerate")
+    yield accelerate.Accelerator
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+
+
+@pytest.mark.parametrize(
+    ("window", "precision"), [(1, "no"), (3, "no"), (1, "bf16")], ids=["plain", "accum", "bf16"]
+)
+def test_accelerate_trains_as_the_plain_loop_does(
+    accelerator: Any, window: int, precision: str
+) -> None:
+    expected, plain = plain_loop(window, bf16=precision == "bf16")
+    prepared = accelerator(cpu=True, gradient_accumulation_steps=window, mixed_precision=precision)
+    net, *rest = parts()
+    model, optimizer, scheduler = prepared.prepare(net, *rest)
+    engine = HybridEngine(prepared.unwrap_model(model), optimizer.optimizer, config())
+    at = 0
+    while not engine.done:
+        with prepared.accumulate(model):
+            if not engine.in_step:
+                engine.before_step()
+            loss = loss_of(model, batch(at))
+            prepared.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            at += 1
+            if prepared.sync_gradients:
+                for _ in range(engine.after_step(loss).ticks):
+                    scheduler.step()
+    assert same_bits(net.state_dict(), expected.state_dict())
+    assert scheduler.scheduler.last_epoch == STEPS
+    assert engine.ledger.predicted_steps == plain.ledger.predicted_steps > 5
+
+
+@pytest.mark.parametrize("framework", ["fabric", "accelerate"])
+def test_the_optimizer_that_a_framework_wraps_is_asked_for(
+    accelerator: Any, framework: str
+) -> None:
+    net, optimizer, _ = parts()
+    if framework == "fabric":
+        wrapped = Fabric(accelerator="cpu", devices=1).setup(net, optimizer)
+    else:
+        wrapped = accelerator(cpu=True).prepare(net, optimizer)
     with pytest.raises(UnsupportedSetupError, match="inner optimizer"):
-        HybridEngine(wrapped, stepped, config())
-    assert isinstance(stepped.optimizer, torch.optim.AdamW)
+        HybridEngine(*wrapped, config())
