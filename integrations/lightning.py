@@ -22,7 +22,7 @@ from hybrid_predict.integrations.lightning_start import (
     refuse,
     run_config,
     saved_ledger,
-    warn_of_end,
+    warn,
     warn_of_patience,
 )
 from hybrid_predict.integrations.options import configuration
@@ -236,9 +236,13 @@ class HybridPredict(TrainerCallback):
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Detach from the model, and record the run in the loggers."""
         self._detach(trainer)
-        if self.engine is not None and self._clock is not None and self._reporter is not None:
-            warn_of_end(trainer, self._clock, self.engine)
-            self._reporter.finish()
+        engine, reporter = self.engine, self._reporter
+        if engine is None or reporter is None:
+            return
+        if not engine.done and not trainer.should_stop:
+            steps, total = engine.ledger.steps, engine.schedule.total
+            warn(trainer, f"is not done: the Trainer ended the run at {steps} of {total} steps.")
+        reporter.finish()
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException

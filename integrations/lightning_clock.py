@@ -138,13 +138,6 @@ class TrainerClock:
         # The epochs may have batches left that were neither used nor skipped.
         return self._by_epochs < self._by_steps if self.skip_data == "none" else self._owed > 0
 
-    @property
-    def missing_epochs(self) -> int:
-        """Number of epochs of the plain run that this run does not have."""
-        if math.isinf(self._by_epochs) or self._by_epochs > self._by_steps:
-            return 0
-        return 0 if self.skip_data == "none" else int(self._epochs) - self._trainer.current_epoch
-
     def set_global_step(self, step: int) -> None:
         """Set the Trainer's global step."""
         progress = attrgetter(self._counter)(self._trainer.fit_loop.epoch_loop)
@@ -252,16 +245,13 @@ class TrainerClock:
         progress.is_last_batch = fetcher.done
         self._batches += count
 
-    def _data(self) -> list[int | float]:
-        return [self._trainer.num_training_batches, self._trainer.accumulate_grad_batches]
-
     def state_dict(self) -> dict[str, Any]:
         """Return all counts as primitives."""
         return {
             "steps": self.steps,
             "global_step": self.global_step,
             "offset": self._offset,
-            "data": self._data(),
+            "data": [self._trainer.num_training_batches, self._trainer.accumulate_grad_batches],
             "batches": self._progress.total.processed,
             "ended": self._ended,
             "ahead": {str(k): count for k, count in self._ahead.items()},
@@ -279,9 +269,9 @@ class TrainerClock:
         with reading("clock"):
             for name in ("steps", "global_step", "batches", "ended"):
                 check_count(name, state[name])
-            ahead = counts_by_number(state, "ahead")
             if not isinstance(state["offset"], int) or len(state["data"]) != 2:
                 raise damaged("the clock of a Trainer", [state["offset"], state["data"]])
+            ahead = counts_by_number(state, "ahead")
             # A checkpoint saved by MissedCheckpoints has an earlier global step.
             same_batches = state["batches"] == self._progress.total.processed
             stayed = bool(same_batches and self.global_step <= state["global_step"])
@@ -291,7 +281,7 @@ class TrainerClock:
             else:
                 self.steps += self._steps_since(state)
             # The saved offset belongs to epochs of the saved length.
-            same_data = state["data"] == self._data()
+            same_data = state["data"] == self.state_dict()["data"]
             self._offset = state["offset"] if same_data else self._plain_steps() - self.steps
             self._ended = state["ended"] if stayed and same_data else self._plain_epochs()
             self._set_length()

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_clock import TrainerClock
 from hybrid_predict.integrations.lightning_packages import package_of
@@ -96,7 +95,7 @@ def run_config(trainer: pl.Trainer, clock: TrainerClock, config: HybridConfig) -
     config = replace(config, total_steps=max(1, length))
     if not clock.unavailable:
         return config
-    _warn(trainer, f"makes no predicted steps: {clock.unavailable}.")
+    warn(trainer, f"makes no predicted steps: {clock.unavailable}.")
     return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
 
 
@@ -113,7 +112,7 @@ def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
         *{"ReduceLROnPlateau" for c in trainer.lr_scheduler_configs if c.reduce_on_plateau},
     ]
     if patient:
-        _warn(
+        warn(
             trainer,
             f"uses all batches, and the patience of {' and '.join(patient)} counts validations or "
             f"epochs, of which the run has about {speedup:g} times fewer. Divide patience by "
@@ -121,19 +120,6 @@ def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
         )
 
 
-def warn_of_end(trainer: pl.Trainer, clock: TrainerClock, engine: HybridEngine) -> None:
-    """Warn if the Trainer ended the run before its last step, or after fewer epochs."""
-    if not engine.done and not trainer.should_stop:
-        steps, total = engine.ledger.steps, engine.schedule.total
-        _warn(trainer, f"is not done: the Trainer ended the run at {steps} of {total} steps.")
-    elif engine.done and clock.missing_epochs > 0:
-        _warn(
-            trainer,
-            f"completed the run with {clock.missing_epochs} epochs and validations fewer than "
-            "max_epochs, because every epoch has at least one full step, however few its batches.",
-        )
-
-
-def _warn(trainer: pl.Trainer, text: str) -> None:
+def warn(trainer: pl.Trainer, text: str) -> None:
     """Warn on rank 0, where Lightning's own warnings are shown."""
     package_of(trainer).utilities.rank_zero_warn(f"HybridPredict {text}")

@@ -37,10 +37,6 @@ def sound(kwargs: dict[str, Any], folder: Path, steps: int = STEPS) -> Run:
     return run
 
 
-def trains(steps: int, kwargs: dict[str, Any], folder: Path) -> None:
-    sound(kwargs, folder, steps)
-
-
 WITH_ARGUMENTS: dict[str, tuple[int, dict[str, Any]]] = {
     "`max_steps`": (36, {"max_steps": 36}),
     "`max_epochs`": (36, EPOCHS),
@@ -64,7 +60,7 @@ WITH_ARGUMENTS: dict[str, tuple[int, dict[str, Any]]] = {
 }  # fmt: skip
 
 for _name, (_steps, _kwargs) in WITH_ARGUMENTS.items():
-    CHECKS[_name] = partial(trains, _steps, _kwargs)
+    CHECKS[_name] = partial(sound, _kwargs, steps=_steps)
 
 
 def clipped(kwargs: dict[str, Any], bound: Callable[[int], float], folder: Path) -> None:

@@ -1,8 +1,8 @@
 """The rows of the compatibility page: one set-up of a single process each, with its own test.
 
 The tables are in docs/compatibility.md. A check trains a small model through a Trainer with the
-callback, asserts what matters, and returns nothing if that works. If it is refused, the check
-returns what the page says of it.
+callback and asserts what matters. If the set-up is refused, the check returns what the page says of
+it, a string.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-Check = Callable[[Path], str | None]
+Check = Callable[[Path], object]
 
 CHECKS: dict[str, Check] = {}
 """The check of each row, by its set-up; a check gets a folder of its own."""

@@ -103,8 +103,7 @@ class Run:
     @property
     def predicted(self) -> set[str]:
         """Names of the parameters that predicted steps have moved."""
-        found = [r.gradients.alignments for r in self.plugin.records if r.gradients]
-        return {name for alignments in found for name in alignments}
+        return {name for r in self.plugin.records if r.gradients for name in r.gradients.alignments}
 
     def sound(
         self,

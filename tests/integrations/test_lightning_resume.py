@@ -131,7 +131,6 @@ def test_a_run_that_went_on_without_the_plug_in_is_taken_up_where_the_trainer_is
     assert "the run went on without the plug-in before" in reasons
 
 
-@pytest.mark.filterwarnings("ignore:.*fewer than max_epochs")
 @pytest.mark.parametrize(("batches", "window"), [(16, 4), (7, 1)])
 def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plain_run(
     tmp_path: Path, batches: int, window: int
