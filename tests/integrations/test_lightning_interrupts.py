@@ -40,9 +40,8 @@ STEP = (
 PLUGIN = [name for name in hooks(Callback) if name in vars(HybridPredict)]
 OWNERS: dict[str, tuple[type, list[str]]] = {
     "plug-in": (Ungated, PLUGIN),
-    "plug-in, behind": (Ungated, PLUGIN),
     "module": (Net, [*hooks(ModelHooks, CheckpointHooks), *STEP]),
-    "callback behind it": (Callback, hooks(Callback)),
+    "callback": (Callback, hooks(Callback)),
 }
 
 
@@ -63,25 +62,19 @@ class Run:
                 hooked = {n: self._hook(key, n) for n in names if n == name or not owner}
                 cls = type(key, (cls,), hooked)
             classes[key] = cls
-        plugin = classes["plug-in, behind" if owner == "plug-in, behind" else "plug-in"]
-        self.witness, self.callback = Witness(), plugin(lag=1, max_overhead=100)
+        self.witness, self.callback = Witness(), classes["plug-in"](lag=1, max_overhead=100)
         save = ModelCheckpoint(folder, "{step}", every_n_train_steps=SAVED, save_top_k=-1)
-        self.callbacks = [self.callback, self.witness, classes["callback behind it"](), save]
+        self.callbacks = [self.callback, self.witness, classes["callback"](), save]
         self.model = classes["module"]()
 
     def _hook(self, owner: str, name: str) -> Callable[..., Any]:
-        plain, behind = getattr(OWNERS[owner][0], name), owner.endswith("behind")
-        key = owner.split(",")[0], name
+        plain = getattr(OWNERS[owner][0], name)
 
         def hook(this: Any, *args: Any, **kwargs: Any) -> Any:
-            self.calls[key] += 1
-            due = self.act is not None and self.calls[key] == self.at
-            if due and not behind:
+            self.calls[owner, name] += 1
+            if self.act is not None and self.calls[owner, name] == self.at:
                 self.act()
-            result = plain(this, *args, **kwargs)
-            if due and behind:
-                self.act()
-            return result
+            return plain(this, *args, **kwargs)
 
         return hook
 
@@ -162,7 +155,7 @@ PLACES = [
 def test_an_interrupt_leaves_nothing_unverified_and_a_save_goes_on_from_there(
     folder: Path, fresh: Run, saved: Path, whole: Run, owner: str, name: str, act: Any
 ) -> None:
-    key = owner.split(",")[0], name
+    key = owner, name
     start = saved if whole.calls[key] else None  # the sanity check comes at the start only
     calls = whole.calls[key] or fresh.calls[key]
     run = Run(folder / "interrupted", owner, name, act, at=calls - calls // 3)

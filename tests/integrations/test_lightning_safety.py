@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import csv
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,66 +115,6 @@ def test_a_broken_batch_in_an_ordinary_step_is_the_users_own() -> None:
     model = Net(nan_at={0})
     fit([Ungated()], model, max_steps=12)
     assert all(torch.isnan(p).any() for p in model.parameters())
-
-
-MASK = (torch.arange(256).reshape(16, 16) % 5 > 0).float()
-
-
-def normalise(weight: Tensor) -> None:
-    with torch.no_grad():
-        weight.div_(weight.norm(dim=0, keepdim=True))
-
-
-def mask(weight: Tensor) -> None:
-    weight.data *= MASK
-
-
-class Edited(Net):
-    """Edits a hidden matrix in one of its hooks.
-
-    Args:
-        edit: What is done to the weight.
-        place: In which hook.
-    """
-
-    def __init__(self, edit: Callable[[Tensor], None], place: str) -> None:
-        super().__init__()
-        self.edit, self.place = edit, place
-        self.losses: list[float] = []
-        if place == "forward":
-            self.net[4].register_forward_pre_hook(lambda layer, _: edit(layer.weight))
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        if self.place == "on_train_batch_start":
-            self.edit(self.net[4].weight)
-
-    def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
-        if self.place == "training_step":
-            self.edit(self.net[4].weight)
-        loss = super().training_step(batch, batch_idx)
-        self.losses.append(loss.item())
-        return loss
-
-
-EDITS = [(normalise, "on_train_batch_start"), (normalise, "training_step"), (mask, "forward")]
-
-
-@pytest.mark.parametrize(("edit", "place"), EDITS)
-def test_weights_that_the_module_edits_in_a_step_train_as_in_plain_training(
-    edit: Callable[[Tensor], None], place: str
-) -> None:
-    models = []
-    for callbacks in ([], [Ungated()]):
-        _, model = fit(callbacks, Edited(edit, place), max_steps=90 if callbacks else 60)
-        models.append(model)
-    plain, hybrid = models
-    assert len(plain.losses) == len(hybrid.losses) == 60
-    assert sum(hybrid.losses[-10:]) < 1.5 * sum(plain.losses[-10:])
-    for p, q in zip(plain.parameters(), hybrid.parameters(), strict=True):
-        assert q.abs().max() < 2.5 * p.abs().max()
-    kept = hybrid.net[4].weight.detach().clone()
-    edit(hybrid.net[4].weight)
-    assert (hybrid.net[4].weight - kept).abs().max() < 0.1  # one update away from edited
 
 
 def test_no_update_of_an_optimizer_that_takes_over_in_mid_run_is_lost() -> None:
