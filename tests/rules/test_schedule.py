@@ -15,7 +15,7 @@ from hybrid_predict.rules.schedule import due, phase, schedule
 
 
 def plan(planned, stands=lambda k: True):
-    """The run as a list of steps, ``F`` or ``P``, in which predicted steps k stand or are undone."""
+    """The run as a list of steps, ``F`` or ``P``, in which predicted steps stand or are undone."""
     steps, groups = "", 0
     while len(steps) < planned.total:
         count = due(planned, len(steps))

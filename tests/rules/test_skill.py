@@ -99,7 +99,16 @@ def test_old_windows_are_forgotten():
 
 
 @pytest.mark.parametrize(
-    "changes", [{"moved": 0.0}, {"forecast": 0.0}, {"moved": math.inf}, {"dot": math.nan}], ids=str
+    "changes",
+    [
+        {"moved": 0.0},
+        {"forecast": 0.0},
+        {"moved": math.inf},
+        {"dot": math.nan},
+        {"chance": math.inf},
+        {"chance": math.nan},
+    ],
+    ids=str,
 )
 def test_a_window_that_says_nothing_is_skipped(changes):
     skill = read(window(0.4))
