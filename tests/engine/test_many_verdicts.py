@@ -138,7 +138,7 @@ def test_damaged_evidence_is_refused(damaged):
     task.step()
     state = task.engine.state_dict()
     state["evidence"] = damaged
-    with pytest.raises(CheckpointError, match="state: expected .*Evidence"):
+    with pytest.raises(CheckpointError, match=r"state: expected .*Evidence"):
         task.engine.load_state_dict(state)
 
 
