@@ -87,8 +87,8 @@ class HybridConfig:
             steps do not move kinds that are not listed.
         kinds: Overrides of the automatic classification: glob pattern over parameter names to kind.
             The first pattern that matches wins.
-        watch_loss: Whether the training loss decides, beside the gradients, whether predicted steps
-            stand, and ends them if it rises. ``False`` is for losses that need not fall, as in
+        watch_loss: Whether a high training loss undoes predicted steps, as large gradients do, and
+            whether a rising loss ends them. ``False`` is for non-stationary objectives, as in
             reinforcement or adversarial learning: the loss then only has to be finite.
         max_overhead: Largest number of operations that corrected updates may add, as a share of the
             operations of a full step; at least 0. A full step counts as at least 1e8 operations. If
@@ -150,11 +150,21 @@ class HybridConfig:
     @property
     def compression(self) -> float:
         """Steps per full step that the configuration asks for, a number of at least 1."""
-        if self.shadow or not self.predictors:
+        if self.shadow or not (self.enabled and self.predictors):
             return 1.0
         if self.full_steps is not None and self.predict_steps is not None:
             return 1.0 + self.predict_steps / self.full_steps
         return 1.5 if self.speedup == "auto" else float(self.speedup)
+
+    @property
+    def active_updates(self) -> Mapping[str, Any]:
+        """Corrected update per parameter kind; none if the run is disabled or a shadow."""
+        return self.updates if self.enabled and not self.shadow else {}
+
+    @property
+    def active_predictors(self) -> Mapping[str, Any]:
+        """Predictor per parameter kind, if forecasts move weights or are scored in a shadow."""
+        return self.predictors if self.enabled and (self.shadow or self.compression > 1) else {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data, for logs and results files."""

@@ -8,7 +8,13 @@ from cases import EVERY_KIND, UNGATED
 from loops import make_config, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, Phase, UsageError
+from hybrid_predict import (
+    HybridConfig,
+    HybridEngine,
+    Phase,
+    UnsupportedSetupError,
+    UsageError,
+)
 from hybrid_predict.forecast.forecaster import Forecaster
 
 
@@ -109,7 +115,7 @@ def test_a_parameter_group_that_is_added_is_followed():
     assert "2.weight" in run.engine.mapper.names
     run.until_predicted()
     assert run.until_predicted().between >= {"0.weight", "2.weight", "4.weight"}
-    assert run.engine._state.groups.length_bound(run.engine.optimizer.all_options()) == 1.0
+    assert run.engine._state.groups.length_bound(run.engine.optimizer.options()) == 1.0
 
 
 def test_a_parameter_that_is_given_other_memory_is_followed():
@@ -182,6 +188,31 @@ def test_a_replaced_optimizer_is_corrected_and_predicted_from_its_first_step():
     assert reasons["the optimizer was replaced"] == 21
     old = [g for g in run.engine._state.groups if g.plan.predictor]
     assert all(g.history_state.count == 40 for g in old)
+
+
+class Returning(torch.optim.SGD):
+    """Moves the weights back to a second copy in every update."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            p.copy_(self.state[p].setdefault("slow_weights", p.clone()))
+        return super().step(closure)
+
+
+def test_a_refused_replacement_changes_nothing_and_an_accepted_one_owns_its_parameters():
+    model = net()
+    run = Run(model, adamw(model[:3].parameters()))
+    run.step()
+    before = run.engine.optimizer
+    with pytest.raises(UnsupportedSetupError, match="second copy"):
+        run.engine.replace_optimizer(Returning(model.parameters(), lr=0.1))
+    assert run.engine.optimizer is before
+    run.step()
+    assert run.engine.ledger.corrected_steps == 2
+    run.engine.replace_optimizer(adamw(model.parameters()))
+    with pytest.raises(UnsupportedSetupError, match="no other engine"):
+        HybridEngine(model, adamw(model[3:].parameters()), make_config())
 
 
 def test_an_optimizer_is_not_replaced_inside_a_full_step():

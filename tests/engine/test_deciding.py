@@ -209,9 +209,7 @@ def test_every_optimizer_s_own_loss_shows_its_part(freeze):
     run.step()
     assert heads(run.engine) == {"made.2.weight", "judge.2.weight"}
     assert run.engine.ledger.events == []
-    averages = [
-        a.abs().max() for group in run.engine._state.groups for a in group.memory.average
-    ]
+    averages = [a.abs().max() for group in run.engine._state.groups for a in group.memory.average]
     assert len(averages) == 2  # a hidden matrix each, seen in its own update
     assert min(averages) > 0
 

@@ -46,8 +46,8 @@ def test_a_non_finite_loss_goes_through_as_in_the_plain_loop(mode, spoiled):
 
 def test_shadow_forecasts_without_moving_weights():
     bench, _ = trace_of(make_config(shadow=True, predictors=EVERY_KIND))
-    groups = bench.engine._forecaster.groups
-    options = bench.engine.optimizer.all_options()
+    groups = bench.engine._state.groups
+    options = bench.engine.optimizer.options()
     lengths = [float(t.norm()) for g in groups for t in g.forecast(options).tensors().values()]
     assert len(lengths) == 6
     assert min(lengths) > 0
@@ -104,7 +104,7 @@ class Noisy(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_the_scratch_updates_of_an_optimizer_that_draws_do_not_draw():
+def test_the_probe_of_an_optimizer_that_draws_does_not_draw():
     state = torch.get_rng_state()
     bench = Bench(None)
     optimizer = Noisy(bench.model.parameters(), lr=0.01, weight_decay=0.1)

@@ -91,7 +91,7 @@ def test_no_other_optimizer_is_taken_for_one_that_projects(name, speedup):
     bench = Bench(make_config(speedup=speedup), optimizer=name)
     bench.finish()
     assert not told(bench.engine)
-    found = [g.memory.examination.found for g in bench.engine._forecaster.groups if g.plan.update]
+    found = [g.memory.examination.found for g in bench.engine._state.groups if g.plan.update]
     assert not any(answer for each in found for answer in each.values())
 
 
@@ -111,5 +111,5 @@ def test_what_was_found_is_resumed(monkeypatch):
 def test_first_updates_are_read_once():
     bench = Bench(make_config(), optimizer="sgd")
     bench.train(6)
-    attempts = [g.memory.examination.attempts for g in bench.engine._forecaster.groups]
+    attempts = [g.memory.examination.attempts for g in bench.engine._state.groups]
     assert max(attempts) == 1

@@ -130,7 +130,7 @@ def test_small_tensors_alone_do_not_take_the_place_of_full_steps(able):
     groups = engine._state.groups
     good = Skill(windows=9.0, mean=0.5, square=0.0, chance=0.0, length=0.5)
     show(groups, **{"hidden": Skill(), "vector": Skill(), able: good})
-    delta = groups.forecast(engine.optimizer.all_options()).delta
+    delta = groups.forecast(engine.optimizer.options()).delta
     assert bool(delta.names) is (able == "hidden")
     assert not any(name.endswith("bias") for name in delta.names)
 
