@@ -123,6 +123,7 @@ _COEFFICIENTS = tuple(map(_predicted, (0, 0.35, 0.5, 1)))
 _NESTEROV = {".3": 0.3, ".6": 0.6}
 _WHITENED = {"hidden": "whitened"}
 
+
 def _placebos(*, gated: bool) -> tuple[Arm, ...]:
     """Return arms with corrected updates, and with predicted steps of a meaningless direction."""
     return tuple(

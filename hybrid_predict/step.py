@@ -37,6 +37,7 @@ LOADED = "weights were loaded in a verifying step"
 """Reason for undoing predicted steps if a state dict was loaded before they were verified."""
 
 
+@final
 class _Gradient(NamedTuple):
     """The gradient of one parameter: its norm (of the local shard), and who updates it."""
 
