@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.torch import lists
-from hybrid_predict.torch.lists import Counts, minus, size, upcast
+from hybrid_predict.torch.lists import Counts, minus, upcast
 from hybrid_predict.torch.optimizer import Options
 
 PROJECTED = "matrices are left to an optimizer that projects or masks its updates"
@@ -57,7 +57,7 @@ def projects(
     columns = list(zip(update, options, gradients, strict=True))
     # The gradients have the sign of the learning rate already.
     offs = [
-        [u + (size(o.rate) * factor) * upcast(g) for u, o, g in columns]
+        [u + (lists.size(o.rate) * factor) * upcast(g) for u, o, g in columns]
         for factor in sorted({1.0, 1.0 + momentum})
     ]
     wide, moves = [upcast(v) for v in values], (update, with_decay)
