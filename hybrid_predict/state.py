@@ -17,14 +17,10 @@ from hybrid_predict.ledger import SavingsLedger, percent
 from hybrid_predict.measurement import Judgement, Measurement, check, judge, unpack
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import limits as rules
-from hybrid_predict.rules.budget import (
-    budget,
-    describe_block,
-    describe_excess,
-)
+from hybrid_predict.rules.budget import budget, describe_block, describe_excess
 from hybrid_predict.rules.limits import Baseline, Limits
 from hybrid_predict.rules.schedule import schedule
-from hybrid_predict.rules.skill import FIRST, known
+from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import ENDED, Evidence, Verdict, weigh
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks
@@ -80,19 +76,13 @@ class State:
         self.groups = Groups(mapper, optimizer, config)
         self.kinds = KindDecision(mapper, optimizer)
         self._mapper, self._buffers, self._config = mapper, buffers, config
-        self.schedule = schedule(config, self.steps_until_skill)
+        self.schedule = schedule(config, self.groups.steps_until_skill)
         self.limits = rules.first_limits(len(optimizer.optimizers))
         self.evidence = Evidence()
         self.plain = not config.enabled
         self._lag = config.lag or 0
         self._queue: deque[tuple[dict[str, Any], HostCopy]] = deque()
         self._read: list[tuple[Measurement, Judgement]] = []
-
-    @property
-    def steps_until_skill(self) -> int:
-        """Number of steps until skill can be known; 0 if predicted steps need none."""
-        groups, lag = self.groups, self._config.lag or 0
-        return FIRST * groups.longest_window + lag if groups.gated else 0
 
     @property
     def unread(self) -> int:
@@ -144,7 +134,7 @@ class State:
     def log_left_out(self) -> None:
         """Log once what is left to the optimizer, and whether nothing can be predicted."""
         reasons = set(self.groups.left_out)
-        if self.schedule.planned and not self.groups.predicts:
+        if self.schedule.planned and not self.groups.predicted:
             reasons.add(NOTHING)
         for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
@@ -275,7 +265,8 @@ class State:
             self.record_event(OVER, logging.WARNING, step.number)
         if known(self.groups.skill):
             ledger.skill = self.groups.skill.mean
-        return _record(step, ticks, ledger.skill, read)
+        about = step.number, step.phase, ticks, step.predicted
+        return StepRecord(*about, skill=ledger.skill, **_newest(read))
 
     def count_left(self, step: Step) -> None:
         """Count the predicted steps of an abandoned full step: undone, unless they are verified."""
@@ -318,10 +309,8 @@ class State:
         saved.check_state(state)
         names = set(state["names"])
         if names and names.isdisjoint(self._mapper.names):
-            raise CheckpointError(
-                f"state: expected parameters of this model, got {sorted(names)[:3]}. "
-                "The checkpoint belongs to another model."
-            )
+            text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
+            raise CheckpointError(f"{text} The checkpoint belongs to another model.")
         own = self.state_dict(whole=False)
         with saved.all_or_nothing(lambda: self._load(own, None)):
             self._load(state, steps)
@@ -348,11 +337,10 @@ class State:
         for part in dropped:
             reason = f"what was saved of {part} does not fit this run and was dropped"
             self.record_event(reason, logging.WARNING)
-        changes = {
-            "run's length": (state["total"], self.schedule.total, logging.INFO),
-            "number of ranks": (state["ranks"], ranks.size(), logging.WARNING),
-        }
-        for what, (then, now, level) in changes.items():
+        for what, then, now, level in (
+            ("run's length", state["total"], self.schedule.total, logging.INFO),
+            ("number of ranks", state["ranks"], ranks.size(), logging.WARNING),
+        ):
             if then != now:
                 self.record_event(f"the {what} changed from {then} to {now}", level)
 
@@ -381,25 +369,18 @@ class State:
         self.record_event(reason, logging.WARNING)
 
 
-def _record(
-    step: Step, ticks: int, skill: float | None, read: list[tuple[Measurement, Judgement]]
-) -> StepRecord:
-    """Return the record of a full step, with what was read last."""
+def _newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
+    """Return what a record tells about the full step that was read last."""
     if not read:
-        return StepRecord(step.number, step.phase, ticks, step.predicted, skill=skill)
+        return {}
     measured, judgement = read[-1]
-    return StepRecord(
-        step.number,
-        step.phase,
-        ticks,
-        step.predicted,
-        skill=skill,
-        read_step=measured.step,
-        verdict=judgement.verdict,
-        length=measured.length,
-        loss=measured.loss,
-        gradients=measured.info if measured.info.norms else None,
-    )
+    return {
+        "read_step": measured.step,
+        "verdict": judgement.verdict,
+        "length": measured.length,
+        "loss": measured.loss,
+        "gradients": measured.info if measured.info.norms else None,
+    }
 
 
 def _limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -> Limits:
