@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate
-from hybrid_predict.updates import UPDATES, budget
+from hybrid_predict.rules import budget
+from hybrid_predict.updates import UPDATES
 
 BATCH = 16
 
@@ -42,7 +43,7 @@ class Loop:
 
     @property
     def blocks(self):
-        return {group.update_state.block for group in self.engine._state.groups.groups}
+        return {group.memory.update.block for group in self.engine._state.groups}
 
     def weights(self):
         return [p.detach().clone() for p in self.net.parameters()]
@@ -105,7 +106,7 @@ def test_matrices_that_are_thawed_share_the_budget():
     loop.net[2].weight.requires_grad_(True)
     loop.train(3, 5)
     budget = 0.1 * loop.engine.ledger.flops_per_step
-    groups = loop.engine._state.groups.groups
+    groups = loop.engine._state.groups
     assert len(loop.blocks) == 1
     assert before <= 0.1
     assert sum(g.operations(b) for g, b in zip(groups, loop.blocks, strict=True)) <= budget
@@ -163,7 +164,7 @@ def test_several_updates_in_one_full_step_share_the_budget():
             loop.optimizer.zero_grad()
         loop.engine.after_step(loss)
     (block,) = loop.blocks
-    once = sum(g.operations(block) for g in loop.engine._state.groups.groups)
+    once = sum(g.operations(block) for g in loop.engine._state.groups)
     ledger = loop.engine.ledger
     assert ledger.flops_per_correction == 4 * once
     assert 0 < ledger.correction_share <= 0.5
@@ -213,7 +214,7 @@ def test_a_run_with_weak_corrections_alone_is_plain_after_its_first_step(speedup
     engine = loop.engine
     assert engine.ledger.corrected_steps == corrected
     assert engine._state.plain is (speedup > 1)
-    assert bool(engine._state.groups.groups) is (speedup == 1)
+    assert bool(engine._state.groups) is (speedup == 1)
 
 
 def test_a_run_that_fell_back_for_its_budget_is_the_plain_one():

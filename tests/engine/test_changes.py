@@ -9,7 +9,7 @@ from loops import make_config, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, Phase, UsageError
-from hybrid_predict.forecast.forecaster import Forecaster
+from hybrid_predict.groups import Groups
 
 
 def net():
@@ -84,10 +84,10 @@ def test_what_is_known_of_the_others_is_kept():
         for _ in range(7):
             run.step()
         model[6].weight.requires_grad_(not freeze)
-        groups = [g for g in run.engine._state.groups if g.plan.kind == "hidden"]
+        groups = [g for g in run.engine._state.groups if g.treatment.kind == "hidden"]
         run.engine._state.groups.refresh()
-        after = [g for g in run.engine._state.groups if g.plan.kind == "hidden"]
-        drift = [g.history_state.arrays["drift"] for g in after]
+        after = [g for g in run.engine._state.groups if g.treatment.kind == "hidden"]
+        drift = [g.memory.history.arrays["drift"] for g in after]
         moved.append(copy.deepcopy(drift))
         assert [g.names for g in groups] == [g.names for g in after]
     assert same_bits(*moved)
@@ -180,8 +180,8 @@ def test_a_replaced_optimizer_is_corrected_and_predicted_from_its_first_step():
     assert ledger.corrected_steps == ledger.full_steps
     reasons = {event["reason"]: event["step"] for event in ledger.events}
     assert reasons["the optimizer was replaced"] == 21
-    old = [g for g in run.engine._state.groups if g.plan.predictor]
-    assert all(g.history_state.count == 40 for g in old)
+    old = [g for g in run.engine._state.groups if g.treatment.predictor]
+    assert all(g.memory.history.count == 40 for g in old)
 
 
 def test_an_optimizer_is_not_replaced_inside_a_full_step():
@@ -255,13 +255,13 @@ def clamped(model, in_place):
 
 
 def test_weights_in_new_memory_after_each_step_cost_no_regrouping(monkeypatch):
-    calls, runs, regroup = [], [], Forecaster.regroup
+    calls, runs, regroup = [], [], Groups.regroup
 
     def counting(self, *args):
         calls.append(self)
         regroup(self, *args)
 
-    monkeypatch.setattr(Forecaster, "regroup", counting)
+    monkeypatch.setattr(Groups, "regroup", counting)
     for in_place in (True, False):
         model = net()
         run = Run(model, adamw(model.parameters()))

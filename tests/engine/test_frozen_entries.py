@@ -86,7 +86,7 @@ def test_entries_in_16_bits_stand_still_only_without_a_gradient():
     """Most updates are rounded away in 16 bits, and corrected updates all the same made."""
     run = Run(lambda ps: torch.optim.SGD(ps, lr=1e-3), torch.bfloat16)
     run.steps(24)
-    group = run.engine._forecaster.groups[0]
+    group = run.engine._state.groups[0]
     carry = dict(zip(group.names, group.memory.carry, strict=True))["2.weight"]
     run.frozen = ROWS.to(torch.bfloat16)
     run.step()

@@ -91,7 +91,7 @@ def test_no_other_optimizer_is_taken_for_one_that_projects(name, speedup):
     bench = Bench(make_config(speedup=speedup), optimizer=name)
     bench.finish()
     assert not told(bench.engine)
-    found = [g.memory.examination.found for g in bench.engine._forecaster.groups if g.plan.update]
+    found = [g.memory.examination.projected for g in bench.engine._state.groups if g.treatment.update]
     assert not any(answer for each in found for answer in each.values())
 
 
@@ -103,13 +103,13 @@ def test_what_was_found_is_resumed(monkeypatch):
     first.detach()
     second = HybridEngine(model, optimizer, HybridConfig(total_steps=60, predictors=UNGATED))
     second.load_state_dict(first.state_dict())
-    groups = second._forecaster.groups
-    found = {n: x for group in groups for n, x in group.memory.examination.found.items()}
+    groups = second._state.groups
+    found = {n: x for group in groups for n, x in group.memory.examination.projected.items()}
     assert found == {"0.weight": False, "2.weight": True}
 
 
 def test_first_updates_are_read_once():
     bench = Bench(make_config(), optimizer="sgd")
     bench.train(6)
-    attempts = [g.memory.examination.attempts for g in bench.engine._forecaster.groups]
+    attempts = [g.memory.examination.attempts for g in bench.engine._state.groups]
     assert max(attempts) == 1

@@ -109,7 +109,7 @@ def test_a_saved_state_does_not_follow_the_run():
     kept = copy.deepcopy(state)
     bench.train(3)
     assert same_bits(state, kept)
-    assert state["clock"]["full_steps"] == 6
+    assert state["ledger"]["full_steps"] == 6
 
 
 @pytest.mark.parametrize("order", ["model first", "engine first"])

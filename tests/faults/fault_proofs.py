@@ -32,7 +32,7 @@ from hybrid_predict import (
     WeightDelta,
 )
 from hybrid_predict.torch.deltas import Movement
-from hybrid_predict.verify.monitor import MOST_PAUSES
+from hybrid_predict.rules.limits import MOST_PAUSES
 from interrupts import interrupt_lines
 
 
@@ -235,7 +235,7 @@ def clock_jumps(tmp_path, monkeypatch):
     traces, ticks = [], iter(range(10**6, 0, -7))
     for jumping in (False, True):
         if jumping:
-            for name in ("hybrid_predict.engine.engine.perf_counter", "time.time"):
+            for name in ("hybrid_predict.engine.perf_counter", "time.time"):
                 monkeypatch.setattr(name, lambda: float(next(ticks)))
         bench = Bench(make_config())
         bench.train(12)

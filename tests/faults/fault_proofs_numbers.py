@@ -25,7 +25,7 @@ from hybrid_predict import (
     Verdict,
 )
 from hybrid_predict.rules.verdict import ENDED
-from hybrid_predict.verify.monitor import MOST_PAUSES, PAUSE
+from hybrid_predict.rules.limits import MOST_PAUSES, PAUSE
 
 VERIFYING = 5
 """Full steps before one that predicted steps come right before."""

@@ -7,8 +7,8 @@ from loops import SPOILERS, Bench, make_config, same_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hybrid_predict import HybridEngine, Verdict
-from hybrid_predict.forecast import forecaster
-from hybrid_predict.forecast.projection import Examination
+from hybrid_predict import groups
+from hybrid_predict.updates.projection import Examination
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 
 FUSED = {
@@ -74,9 +74,9 @@ def test_no_step_reads_the_device_or_copies_to_it(model, monkeypatch):
     monkeypatch.setattr(OptimizerWrapper, "holds_on_device", lambda *_: True)
     monkeypatch.setattr(OptimizerWrapper, "check_state", lambda *_: None)  # in the first step
     monkeypatch.setattr(
-        Examination, "read", lambda self, names, _: self.found.update(dict.fromkeys(names, False))
+        Examination, "read", lambda self, names, _: self.projected.update(dict.fromkeys(names, False))
     )
-    monkeypatch.setattr(forecaster, "overlapping", lambda *_: set())  # all have the same address
+    monkeypatch.setattr(groups, "overlapping", lambda *_: set())  # all have the same address
     net = MODELS[model].build().to("meta").requires_grad_(True)
     inputs, targets = (x.to("meta") for x in MODELS[model].batch(0))
     optimizer = Descent(p for p in net.parameters() if p.requires_grad)

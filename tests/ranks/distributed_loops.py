@@ -30,7 +30,7 @@ from hybrid_predict import (
     UnsupportedSetupError,
     WhitenedUpdate,
 )
-from hybrid_predict.tensors import ShardedBackend, ranks, shards
+from hybrid_predict.torch import ShardedBackend, ranks, shards
 
 STEPS, SPOILED = 24, 12
 WHITENED = {"hidden": WhitenedUpdate(decay=0.8)}
