@@ -87,18 +87,6 @@ def test_the_package_s_own_loop_shows_the_graph_before_the_first_correction():
     assert {name for name in ours if not torch.equal(ours[name], theirs[name])} == INNER
 
 
-def test_the_kinds_are_logged_once(caplog):
-    caplog.set_level(logging.INFO, logger="hybrid_predict")
-    loop = Loop(make_config(total_steps=9))
-    for _ in range(4):
-        loop.step()
-    lines = [r.getMessage() for r in caplog.records if "hidden matrices" in r.getMessage()]
-    assert lines == [
-        "Full step 1: 4 hidden matrices are corrected and predicted; "
-        "head: px_r, px_scale_decoder.0.weight; 5 vectors."
-    ]
-
-
 @pytest.mark.parametrize("tell", [torch.Tensor.item, torch.Tensor.detach, lambda loss: None])
 def test_without_a_graph_names_and_shapes_decide_and_the_run_says_so(tell, caplog):
     caplog.set_level(logging.INFO, logger="hybrid_predict")
@@ -139,12 +127,6 @@ def test_nothing_of_a_loss_is_kept():
     assert [ref() for ref in seen] == [None, None]
 
 
-def test_a_disabled_run_looks_at_no_graph():
-    loop = Loop(make_config(total_steps=9, enabled=False))
-    loop.step(lambda engine, loss: engine.observe_graph(loss))
-    assert heads(loop.engine) == NAMED
-
-
 def test_kinds_are_kept_when_a_run_resumes_and_not_decided_again():
     config = make_config(total_steps=24)
     loop = Loop(config)
@@ -161,14 +143,6 @@ def test_kinds_are_kept_when_a_run_resumes_and_not_decided_again():
     assert same_bits(weights(resumed.model), weights(loop.model))
     assert heads(resumed.engine) == HEADS
     assert not any("graph" in event["reason"] for event in resumed.engine.ledger.events)
-
-
-def test_a_run_saved_before_its_first_full_step_decides_when_it_goes_on():
-    state = Loop(make_config(total_steps=9)).engine.state_dict()
-    resumed = Loop(make_config(total_steps=9))
-    resumed.engine.load_state_dict(state)
-    resumed.step()
-    assert heads(resumed.engine) == HEADS
 
 
 class Adversaries:
@@ -209,9 +183,7 @@ def test_every_optimizer_s_own_loss_shows_its_part(freeze):
     run.step()
     assert heads(run.engine) == {"made.2.weight", "judge.2.weight"}
     assert run.engine.ledger.events == []
-    averages = [
-        a.abs().max() for group in run.engine._state.groups for a in group.memory.average
-    ]
+    averages = [a.abs().max() for group in run.engine._state.groups for a in group.memory.average]
     assert len(averages) == 2  # a hidden matrix each, seen in its own update
     assert min(averages) > 0
 

@@ -1,11 +1,10 @@
 """A run of N steps takes fewer full steps, and weights move between them as forecast."""
 
 import copy
-from itertools import pairwise
 
 import pytest
 import torch
-from cases import EVERY_KIND, OPTIMIZERS, UNGATED
+from cases import OPTIMIZERS, UNGATED
 from loops import Bench, make_config, same_bits, weights
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
@@ -108,42 +107,6 @@ def test_weights_move_by_coefficient_times_rate_times_drift(updates, optimizer):
     assert sum(run.moved) == run.engine.ledger.predicted_steps == 20
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_a_run_without_corrections_is_the_plain_loop_with_its_drift_added(optimizer):
-    predictor = MomentumPredictor(decay=DECAY, coefficient=COEFFICIENT, gated=False)
-    run = Counted(60, optimizer, updates={}, predictors={"hidden": predictor}).finish()
-    plain = Counted(60, optimizer, enabled=False)
-    hidden = [plain.model[0].weight, plain.model[2].weight]
-    drift = [torch.zeros_like(p) for p in hidden]
-    for t, record in enumerate(run.records):
-        if record.predicted:
-            with torch.no_grad():
-                for p, d in zip(hidden, drift, strict=True):
-                    p += COEFFICIENT * run.rates[t] * d
-        plain.step()
-        decay = min(DECAY, 1 - 1 / (t + 1))
-        for k, name in enumerate(("0.weight", "2.weight")):
-            drift[k] = decay * drift[k] + (1 - decay) * plain.updates[t][name] / run.rates[t]
-    for p, q in zip(run.model.parameters(), plain.model.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.parametrize("changes", [{"speedup": 1}, {"predictors": {}}, {"shadow": True}], ids=str)
-def test_nothing_moves_between_steps_without_predicted_steps(changes):
-    run = Counted(60, **changes).finish()
-    assert not any(run.moved)
-    assert len(run.records) == 60
-    assert {record.ticks for record in run.records} == {1}
-
-
-def test_a_pattern_of_full_and_predicted_steps():
-    run = Counted(60, full_steps=2, predict_steps=1, warmup_steps=4, cooldown_steps=2).finish()
-    predicted = [record.predicted for record in run.records]
-    # 4 of warm-up, then 54 in groups of two full steps and a predicted one, then 2.
-    assert predicted == [0] * 6 + [1, 0] * 17 + [1, 0]
-    assert run.engine.ledger.predicted_steps == 18
-
-
 def test_several_predicted_steps_in_a_row_move_so_much_further():
     run = Counted(60, full_steps=1, predict_steps=3, warmup_steps=4, cooldown_steps=2).finish()
     # 54 between: 13 groups of 4, then a full and a predicted step, cut short by the cooldown.
@@ -160,17 +123,6 @@ def test_a_run_takes_total_over_speedup_full_steps(speedup):
         assert max(record.predicted for record in run.records) == 1
     if speedup == 3:
         assert max(record.predicted for record in run.records) in (2, 3)
-
-
-def test_predicted_steps_are_spread_evenly():
-    run = Counted(300, speedup=1.25).finish()
-    steps, at = [], 0
-    for record in run.records:
-        steps += range(at, at + record.predicted)
-        at += 1 + record.predicted
-    gaps = {b - a for a, b in pairwise(steps)}
-    assert len(steps) == 60
-    assert max(gaps) - min(gaps) <= 1
 
 
 def test_phases_follow_each_other():
@@ -192,38 +144,10 @@ def test_predicted_steps_and_their_verifying_step_share_one_rate():
         at += record.ticks
 
 
-@pytest.mark.parametrize("lag", [0, 1, 4])
-def test_ticks_come_when_verdicts_are_read_and_add_up(lag):
-    run = Counted(60, speedup=1.5, lag=lag, predictors=EVERY_KIND).finish()
-    assert sum(record.ticks for record in run.records) == 60
-    assert run.engine.ledger.predicted_steps == 20
-    last = len(run.records)
-    for record in run.records:
-        due = record.step - lag
-        read = run.records[due - 1].predicted if due >= 1 else 0
-        if record.step < last - lag:
-            assert record.ticks == 1 + read
-            assert record.read_step == (due if due >= 1 else None)
-
-
 def test_what_does_not_fit_is_warned_of(caplog):
     Counted(30, speedup=1.9, warmup_steps=10, cooldown_steps=10)
     (message,) = [r.getMessage() for r in caplog.records if "fit" in r.getMessage()]
     assert "only 5 of 14 predicted steps fit" in message
-
-
-def test_a_model_without_kinds_to_predict_takes_all_full_steps_and_says_so(caplog):
-    model = nn.Sequential(nn.Linear(3, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    engine = HybridEngine(model, optimizer, HybridConfig(predictors={"head": "momentum"},
-                                                         total_steps=12))  # fmt: skip
-    while not engine.done:
-        engine.before_step()
-        model(torch.ones(2, 3)).sum().backward()
-        optimizer.step()
-        engine.after_step()
-    assert engine.ledger.full_steps == 12
-    assert "there is nothing to predict" in caplog.text
 
 
 def test_the_last_step_is_a_full_one_and_the_first_as_well():

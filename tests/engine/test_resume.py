@@ -1,14 +1,13 @@
 """A run that is saved at any full step and continued elsewhere is the same run, bit for bit."""
 
-import copy
 import io
 
 import pytest
 import torch
-from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
+from loops import NAN, Bench, make_config, same_bits, spoil_with
 from torch import nn
 
-from hybrid_predict import CheckpointError, HybridEngine, Phase, SpectralUpdate, UsageError
+from hybrid_predict import HybridEngine, Phase, SpectralUpdate, UsageError
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 SHORT = {"total_steps": 24}
@@ -102,16 +101,6 @@ def test_resumed_runs_pass_every_phase_and_carry_unread_verdicts():
     assert bench.engine.ledger.undone_steps == 2
 
 
-def test_a_saved_state_does_not_follow_the_run():
-    bench = Bench(make_config())
-    bench.train(6)
-    state = bench.engine.state_dict()
-    kept = copy.deepcopy(state)
-    bench.train(3)
-    assert same_bits(state, kept)
-    assert state["ledger"]["full_steps"] == 6
-
-
 @pytest.mark.parametrize("order", ["model first", "engine first"])
 def test_the_first_predicted_step_after_a_resume_is_undone_without_a_trace(order):
     config = make_config()
@@ -168,83 +157,6 @@ def test_what_is_known_to_change_beside_the_weights_is_known_after_a_resume():
     assert torch.equal(model.average, before)
 
 
-def wider():
-    """An engine on a model with the same names and other shapes."""
-    layers = nn.Linear(6, 20), nn.Tanh(), nn.Dropout(), nn.Linear(20, 8), nn.Tanh()
-    model = nn.Sequential(*layers, nn.Linear(8, 3))
-    return HybridEngine(model, torch.optim.AdamW(model.parameters()), make_config())
-
-
-def other_names():
-    model = nn.ModuleDict({"a": nn.Linear(3, 3)})
-    return HybridEngine(model, torch.optim.SGD(model.parameters(), lr=0.1), make_config())
-
-
-def with_entry(state, *path, value):
-    """The state with something else at a place deep inside."""
-    state = copy.deepcopy(state)
-    inner = state
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
-    return state
-
-
-def in_group(state, *path, value):
-    return with_entry(state, "tensors", "groups", 0, *path, value=value)
-
-
-DAMAGED = {
-    "no state": lambda state: {"weights": state},
-    "version": lambda state: {**state, "version": 99},
-    "another model": lambda state: other_names().state_dict(),
-    "another model of these names": lambda state: {**wider().state_dict(), "names": state["names"]},
-    "clock": lambda state: with_entry(state, "clock", "steps", value=-4),
-    "no clock": lambda state: {**state, "clock": {}},
-    "ledger": lambda state: with_entry(state, "ledger", "full_steps", value="six"),
-    "shape": lambda state: with_entry(
-        state, "tensors", "groups", 0, "average", 0, value=torch.zeros(2)
-    ),
-    "no drift": lambda state: with_entry(
-        state, "tensors", "groups", 0, "history.drift", value=None
-    ),
-    "number": lambda state: in_group(state, "numbers", value={}),
-    "count": lambda state: in_group(state, "count", value="many"),
-    "queue": lambda state: with_entry(state, "verdicts", "queue", value=[({}, [1.0])]),
-    "monitor": lambda state: with_entry(state, "verdicts", "monitor", "loss", value=[NAN, 0.0, 3]),
-    "another rank's": lambda state: with_entry(state, "tensors", "groups", 0, value=None),
-    "groups": lambda state: {**state, "tensors": {"groups": 3}},
-    "kind": lambda state: with_entry(state, "kinds", "0.weight", value="matrix"),
-    "kinds": lambda state: {**state, "kinds": []},
-    "undecided": lambda state: {**state, "undecided": ["first"]},
-    "calls": lambda state: with_entry(state, "tensors", "calls", value=[["a", 1]]),
-    "bystanders": lambda state: {**state, "bystanders": None},
-}
-
-
-@pytest.mark.parametrize("kind", DAMAGED)
-def test_a_damaged_state_is_rejected_as_a_whole(kind):
-    bench = Bench(make_config(lag=2))
-    bench.train(8)
-    before, base = bench.engine.state_dict(), weights(bench.model)
-    older = Bench(make_config(lag=2))
-    older.train(5)
-    damaged = DAMAGED[kind](older.engine.state_dict())
-    with pytest.raises(CheckpointError, match="state: "):
-        bench.engine.load_state_dict(damaged)
-    assert same_bits(bench.engine.state_dict(), before)
-    assert same_bits(weights(bench.model), base)
-    bench.step()
-
-
-def test_a_state_with_a_missing_entry_is_refused():
-    whole = Bench(make_config()).engine.state_dict()
-    for entry in whole:
-        state = {name: value for name, value in whole.items() if name != entry}
-        with pytest.raises(CheckpointError, match="state: expected"):
-            Bench(make_config()).engine.load_state_dict(state)
-
-
 def test_a_state_is_not_loaded_inside_a_full_step():
     bench = Bench(make_config())
     state = bench.engine.state_dict()
@@ -281,15 +193,6 @@ def test_what_does_not_fit_other_settings_is_dropped_and_logged(change, caplog):
     other.finish()
     assert other.engine.ledger.steps == 30
     assert all(torch.isfinite(p).all() for p in other.model.parameters())
-
-
-def test_what_is_saved_of_kinds_that_are_gone_is_logged_too(caplog):
-    bench = Bench(make_config())
-    bench.train(8)
-    other = load(save(bench), make_config(updates={}, speedup=1))
-    assert other.engine.ledger.steps == bench.engine.ledger.steps
-    other.finish()
-    assert other.engine.ledger.steps == 30
 
 
 def test_a_run_goes_on_with_the_plug_in_off_and_on_again():

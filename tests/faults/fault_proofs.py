@@ -31,8 +31,8 @@ from hybrid_predict import (
     Verdict,
     WeightDelta,
 )
-from hybrid_predict.torch.deltas import Movement
 from hybrid_predict.rules.limits import MOST_PAUSES
+from hybrid_predict.torch.deltas import Movement
 from interrupts import interrupt_lines
 
 

@@ -9,11 +9,11 @@ from loops import Bench, make_config, same_bits
 
 from fault_table import Fault
 from hybrid_predict import CheckpointError, ConfigError
-from hybrid_predict.torch.random_states import random_states, set_random_states
 from hybrid_predict.integrations.lightning_start import check_saved, saved_history
 from hybrid_predict.report.history import RunHistory
 from hybrid_predict.report.stop_request import STOP, is_asked
 from hybrid_predict.runs.objects import made
+from hybrid_predict.torch.random_states import random_states, set_random_states
 
 
 def damaged_callback(tmp_path, monkeypatch):

@@ -24,8 +24,8 @@ from hybrid_predict import (
     MomentumPredictor,
     Verdict,
 )
-from hybrid_predict.rules.verdict import ENDED
 from hybrid_predict.rules.limits import MOST_PAUSES, PAUSE
+from hybrid_predict.rules.verdict import ENDED
 
 VERIFYING = 5
 """Full steps before one that predicted steps come right before."""

@@ -6,10 +6,9 @@ from cases import MODELS, OPTIMIZERS
 from loops import SPOILERS, Bench, make_config, same_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hybrid_predict import HybridEngine, Verdict
-from hybrid_predict import groups
-from hybrid_predict.updates.projection import Examination
+from hybrid_predict import HybridEngine, Verdict, groups
 from hybrid_predict.torch.optimizer import OptimizerWrapper
+from hybrid_predict.updates.projection import Examination
 
 FUSED = {
     "adamw": lambda ps: torch.optim.AdamW(ps, lr=0.01, fused=True),
@@ -74,7 +73,9 @@ def test_no_step_reads_the_device_or_copies_to_it(model, monkeypatch):
     monkeypatch.setattr(OptimizerWrapper, "holds_on_device", lambda *_: True)
     monkeypatch.setattr(OptimizerWrapper, "check_state", lambda *_: None)  # in the first step
     monkeypatch.setattr(
-        Examination, "read", lambda self, names, _: self.projected.update(dict.fromkeys(names, False))
+        Examination,
+        "read",
+        lambda self, names, _: self.projected.update(dict.fromkeys(names, False)),
     )
     monkeypatch.setattr(groups, "overlapping", lambda *_: set())  # all have the same address
     net = MODELS[model].build().to("meta").requires_grad_(True)
