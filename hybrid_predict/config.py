@@ -87,8 +87,8 @@ class HybridConfig:
             steps do not move kinds that are not listed.
         kinds: Overrides of the automatic classification: glob pattern over parameter names to kind.
             The first pattern that matches wins.
-        watch_loss: Whether the training loss decides, beside the gradients, whether predicted steps
-            stand, and ends them if it rises. ``False`` is for losses that need not fall, as in
+        watch_loss: Whether a high training loss undoes predicted steps, as large gradients do, and
+            whether a rising loss ends them. ``False`` is for non-stationary objectives, as in
             reinforcement or adversarial learning: the loss then only has to be finite.
         max_overhead: Largest number of operations that corrected updates may add, as a share of the
             operations of a full step; at least 0. A full step counts as at least 1e8 operations. If

@@ -100,7 +100,6 @@ class HybridEngine(Uncopied):
         attached = (self._open, self._handles, self._operations)
         self._finalizer = weakref.finalize(self, detach, *attached)
         self._finalizer.atexit = False
-        self._attached = bool(self._handles)
 
     @property
     def schedule(self) -> Schedule:
@@ -132,7 +131,7 @@ class HybridEngine(Uncopied):
 
     @property
     def _watching(self) -> bool:
-        return self._attached and self._finalizer.alive and not self._state.over
+        return bool(self._handles) and self._finalizer.alive and not self._state.over
 
     @property
     def _position(self) -> int:
@@ -159,6 +158,7 @@ class HybridEngine(Uncopied):
         step = self._open["step"] = Step(state.next_step, self.optimizer, self._buffers)
         if self._watching:
             with self._contained(step):
+                self.optimizer.forget_calls()
                 if self._groups.refresh():  # parameters were frozen, unfrozen or added
                     self._follow_parameters()
                 self._buffers.watch()
@@ -284,7 +284,7 @@ class HybridEngine(Uncopied):
             return
         step.active = index
         with self._contained(step, index), self._operations.correcting():
-            options = self.optimizer.all_options()
+            options = self.optimizer.options()
             step.measure(index, self.mapper.by_id, options, loss)
             self._state.decide_kinds(step, loss, index)
             good = step.good(index)
@@ -324,7 +324,7 @@ class HybridEngine(Uncopied):
         count = due(self.schedule, self._position)
         if not count or self.config.shadow or self._state.pausing:
             return
-        forecast = self._groups.forecast(self.optimizer.all_options())
+        forecast = self._groups.forecast(self.optimizer.options())
         if forecast.delta.names:
             step.predict(self.mapper, forecast, count, self._groups.carries)
         elif self._groups.gate.closed:
@@ -352,8 +352,9 @@ class HybridEngine(Uncopied):
         """
         self._between_steps("replace_optimizer()")
         new = OptimizerWrapper(optimizer)
-        listening = self._attached and self._finalizer.alive
+        listening = bool(self._handles) and self._finalizer.alive
         if listening:
+            new.rules()  # refuses an optimizer before anything has changed
             claim(self, new.parameters())
         self._state.replace_optimizer(new)
         self.optimizer = new

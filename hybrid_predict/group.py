@@ -202,7 +202,9 @@ class Group:
         """
         with torch.no_grad():
             values = self._values()
-            only = optimizer_only(self.memory.average, update.members, update.usable, good)
+            only = optimizer_only(
+                self.memory.average, update.members, update.usable, update.still, good
+            )
             columns = zip(values, update.before, update.options, strict=True)
             still = [unmoved(*each, update.still.get(k), good) for k, each in enumerate(columns)]
             masks = [either(*pair) for pair in zip(only, still, strict=True)]

@@ -248,12 +248,7 @@ class Groups:
         """Divide the tensors that are corrected or predicted by kind, optimizer and treatment."""
         mapper, owners = self._mapper, self._optimizer.owners()
         shared = self._shared = self._overlapping()
-        rules = {
-            id(p): self._optimizer.rule(index, group)
-            for index, optimizer in enumerate(self._optimizer.optimizers)
-            for group in optimizer.param_groups
-            for p in group["params"]
-        }
+        rules = self._optimizer.rules()
         parts: dict[Any, tuple[Treatment, list[str], list[Tensor]]] = {}
         columns = zip(mapper.names, mapper.parameters, mapper.kinds, strict=True)
         for position, (name, p, kind) in enumerate(columns):

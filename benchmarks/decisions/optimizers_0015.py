@@ -19,7 +19,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from hybrid_predict.torch.scratch import find_rule
+from hybrid_predict.torch.probe import find_rule
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results" / "optimizers-0015.json"
 

@@ -6,10 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from hybrid_predict.rules.schedule import schedule
-from hybrid_predict.audit.config import SHORTENED, AuditConfig
-=======
 import lightning.pytorch as pl
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import (
@@ -23,7 +19,6 @@ from lightning.pytorch.callbacks import (
 from lightning.pytorch.loggers.logger import DummyLogger
 
 from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
->>>>>>> wt-audit
 from hybrid_predict.audit.meter import Meter
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict
@@ -213,56 +208,10 @@ def user_callbacks(given: Any) -> list[Any]:
     return [c for c in callbacks if not isinstance(c, (ProgressBar, ModelSummary, type(None)))]
 
 
-<<<<<<< HEAD
-def planned_steps(
-    name: str, total: int, lengths: Mapping[str, int], config: AuditConfig, until_skill: int
-) -> int:
-    """Full steps of an arm, those of the hybrid one if all its predicted steps are made and stand.
-
-    Args:
-        name: The arm.
-        total: Full steps of the full arm.
-        lengths: Its ``max_steps`` and ``max_epochs``, as far as given.
-        config: The audit's configuration.
-        until_skill: Steps until skill can be known, during which nothing is predicted.
-
-    Raises:
-        ConfigError: As :func:`short_steps` does.
-    """
-    if name in SHORTENED:
-        return short_steps(total, lengths, config.speedup)
-    if name != HYBRID:
-        return total
-    return total - schedule(replace(config.hybrid_config(), total_steps=total), until_skill).planned
-
-
-def refuse_callbacks(callbacks: list[Any]) -> None:
-    """Raise if one of the user's callbacks ends runs early or is the audit's own.
-
-    Raises:
-        ConfigError: If there is such a callback.
-    """
-    from lightning.pytorch.callbacks import EarlyStopping, GradientAccumulationScheduler, Timer
-
-    from hybrid_predict.integrations.lightning import HybridPredict
-
-    remedies: dict[type, str] = {
-        EarlyStopping: "Leave it out: arms that end by themselves cannot be compared.",
-        Timer: "Leave it out, and max_time too: how many steps an arm takes has to be known.",
-        GradientAccumulationScheduler: "Set accumulate_grad_batches in arm.trainer(...) instead: "
-        "how many steps an arm takes has to be known.",
-        HybridPredict: "Leave it out: the audit adds it where it belongs.",
-    }
-    for callback in callbacks:
-        for kind, remedy in remedies.items():
-            if isinstance(callback, kind):
-                raise ConfigError("callbacks", f"no {kind.__name__}", "one", remedy)
-=======
 def check_length(name: str, value: Any, remedy: str = "") -> None:
     """Check that a number of steps or epochs is a positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(name, "a positive integer", value, remedy)
->>>>>>> wt-audit
 
 
 def _data(data: Any) -> dict[str, Any]:

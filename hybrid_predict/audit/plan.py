@@ -11,22 +11,13 @@ from operator import gt
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-from hybrid_predict.rules.schedule import schedule
-from hybrid_predict.audit.arm import MakeRun, planned_steps
-from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.run import conditions
-from hybrid_predict.audit.store import RunStore
-from hybrid_predict.audit.training import try_steps
-=======
-from hybrid_predict.accounts.clock import Clock
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.searching import WAYS, bisect, most_tests
 from hybrid_predict.audit.store import RunKey, RunStore, run_key
 from hybrid_predict.audit.training import Trial, short_steps, try_steps
->>>>>>> wt-audit
 from hybrid_predict.audit.verdict import counted_seeds
+from hybrid_predict.rules.schedule import Schedule, schedule
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import quiet
 
@@ -113,7 +104,7 @@ def plan_audit(
     keys = product(config.arms, [config.speedup], range(config.seeds))
     plan, trial = _plan([{run_key(*key) for key in keys}], make_run, config, folder, source)
     steps = {name: _steps(name, trial, config) for name in config.arms}
-    return replace(plan, full_steps=steps, shortfall=_clock(trial, config).shortfall)
+    return replace(plan, full_steps=steps, shortfall=_schedule(trial, config).shortfall)
 
 
 def plan_search(
@@ -161,33 +152,7 @@ def _plan(
     every = set[RunKey]().union(*paths)
     done = set[RunKey]()
     if folder is not None:
-<<<<<<< HEAD
-        store = RunStore(Path(folder).expanduser(), conditions(config, source or {}))
-        found = store.load(config.controls)
-        done = {(arm, seed) for arm, seed in found if arm in config.arms and seed < config.seeds}
-    tried = trial(make_run, config)
-    total, lengths = tried["total_steps"], tried["lengths"]
-    until_skill = tried["until_skill"]
-    steps = {name: planned_steps(name, total, lengths, config, until_skill) for name in config.arms}
-    left = [
-        name for seed in range(config.seeds) for name in config.arms if (name, seed) not in done
-    ]
-    return AuditPlan(
-        seeds=config.seeds,
-        full_steps=steps,
-        done=len(done),
-        runs=len(config.arms) * config.seeds,
-        seconds_per_step=tried["seconds_per_step"],
-        seconds=tried["seconds_per_step"] * sum(steps[name] for name in left),
-        shortfall=schedule(replace(config.hybrid_config(), total_steps=total), until_skill).shortfall,
-    )
-
-
-def trial(make_run: MakeRun, config: AuditConfig) -> dict[str, Any]:
-    """What :func:`try_steps` gives after ``TRIED_STEPS`` full steps in a temporary folder."""
-=======
         done = every & RunStore(Path(folder).expanduser(), config, source).runs.keys()
->>>>>>> wt-audit
     with quiet(), tempfile.TemporaryDirectory() as place:
         trial = try_steps(make_run, config, TRIED_STEPS, Path(place))
     steps = {
@@ -208,10 +173,10 @@ def trial(make_run: MakeRun, config: AuditConfig) -> dict[str, Any]:
     return plan, trial
 
 
-def _clock(trial: Trial, config: AuditConfig) -> Clock:
+def _schedule(trial: Trial, config: AuditConfig) -> Schedule:
     """Return the clock of the hybrid arm, which knows its predicted steps."""
     chosen = replace(config.hybrid_config(), total_steps=trial.total_steps)
-    return Clock(chosen, trial.until_skill)
+    return schedule(chosen, trial.until_skill)
 
 
 def _steps(arm: str, trial: Trial, config: AuditConfig) -> int:
@@ -222,7 +187,7 @@ def _steps(arm: str, trial: Trial, config: AuditConfig) -> int:
     """
     if arm in SHORTENED:
         return short_steps(trial.total_steps, trial.lengths, config.speedup)
-    return trial.total_steps - (_clock(trial, config).planned if arm == HYBRID else 0)
+    return trial.total_steps - (_schedule(trial, config).planned if arm == HYBRID else 0)
 
 
 def _duration(seconds: float) -> str:

@@ -13,26 +13,16 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-<<<<<<< HEAD
-from hybrid_predict.torch.random_states import random_states, set_random_states
-from hybrid_predict.audit.arm import AuditArm, MakeRun, short_steps
-from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.meter import EnoughError, Meter
-from hybrid_predict.engine import HybridEngine
-from hybrid_predict.overview import steps_until_skill
-from hybrid_predict.errors import UnsupportedSetupError
-=======
-from hybrid_predict.accounts.random_states import random_states, set_random_states
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter, TrialEnd
 from hybrid_predict.audit.store import FinishedRun, run_key
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.engine.overview import steps_until_skill
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
->>>>>>> wt-audit
+from hybrid_predict.overview import steps_until_skill
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer, interruptible
+from hybrid_predict.torch.random_states import random_states, set_random_states
 
 ROUNDING = 1.1
 """Largest factor by which rounding up may lengthen the short arms."""
@@ -129,13 +119,8 @@ def train_arm(
             short_steps(meter.total_steps, arm.lengths, config.speedup)
         check(_known_before(arm, meter))
         engine = arm.hybrid.engine if arm.hybrid else None
-<<<<<<< HEAD
-        planned = total if engine is None else total - engine.schedule.planned
-        observer.run_started(name, seed, planned)
-=======
-        predicted = engine.clock.planned if engine else 0
+        predicted = engine.schedule.planned if engine else 0
         observer.run_started(name, seed, meter.total_steps - predicted)
->>>>>>> wt-audit
 
     meter = Meter(config.metric, seed, started, observer.stepped)
     arm = AuditArm(name, seed, config, folder, meter, logger)

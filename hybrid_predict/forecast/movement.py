@@ -39,12 +39,20 @@ def slopes(
     """
     rows = []
     for vectors, factors in ((movement.directions, movement.factors), (moved, rates)):
-        dots, norms = lists.dots(average, vectors).unbind(), lists.norms(vectors).unbind()
-        columns = list(zip(dots, norms, factors, counts or [1.0] * len(dots), strict=True))
-        rows.append(sum(dot * (f * count**2) for dot, _, f, count in columns))
-        rows.append(sum((norm * (f * count)).square() for _, norm, f, count in columns))
-    numbers = torch.stack([torch.as_tensor(row) for row in rows])
+        pairs = list(zip(factors, counts or [1.0] * len(vectors), strict=True))
+        dots = _scaled(lists.dots(average, vectors), [f * count**2 for f, count in pairs])
+        norms = _scaled(lists.norms(vectors), [f * count for f, count in pairs])
+        rows += [dots.sum(), norms.square().sum()]
+    numbers = torch.stack(rows)
     return torch.where(numbers[1] > 0, numbers, torch.zeros_like(numbers))
+
+
+def _scaled(values: Tensor, factors: Sequence[float | Tensor]) -> Tensor:
+    """Multiply one value per tensor by numbers, or by 0-dim tensors, without copying them."""
+    numbers = [factor for factor in factors if not isinstance(factor, Tensor)]
+    if len(numbers) == len(factors):
+        return torch.stack(torch._foreach_mul(list(values), numbers))
+    return torch.stack([value * factor for value, factor in zip(values, factors, strict=True)])
 
 
 def check_delta(

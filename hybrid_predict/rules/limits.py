@@ -124,7 +124,7 @@ def learned(limits: Limits, loss: Any, norms: tuple[Any, ...], warmup: Any) -> L
 
     Args:
         limits: The limits before.
-        loss: Its loss; nan if it is unknown or need not fall.
+        loss: Its loss; nan if it is unknown or not watched.
         norms: Its gradient norms, one per optimizer; nan if none was measured.
         warmup: Whether it belongs to the warm-up.
     """

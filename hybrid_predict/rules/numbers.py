@@ -30,9 +30,10 @@ class _Plain:
 
 def library(*values: Any) -> Any:
     """Return the functions that fit these values: those of plain numbers, NumPy, or JAX."""
-    if all(isinstance(value, (bool, int, float)) for value in values):
+    arrays = [value for value in values if not isinstance(value, (int, float))]
+    if not arrays:
         return _Plain
-    if all(isinstance(value, (bool, int, float, np.ndarray, np.generic)) for value in values):
+    if all(isinstance(array, (np.ndarray, np.generic)) for array in arrays):
         return np
     import jax.numpy
 

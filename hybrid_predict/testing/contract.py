@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hybrid_predict.accounts.saved import cloned
 from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.forecast.predictors import PREDICTORS, AbstractPredictor
+from hybrid_predict.saved import cloned
 from hybrid_predict.tensors import TorchBackend
 from hybrid_predict.updates import UPDATES, AbstractUpdate
 

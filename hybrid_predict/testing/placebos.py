@@ -14,12 +14,8 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.forecast.predictors import AbstractPredictor, MomentumPredictor, PredictorState
 from hybrid_predict.tensors import AbstractBackend, upcast
-<<<<<<< HEAD
-from hybrid_predict.testing.arguments import expect
-from hybrid_predict.torch.deltas import WeightDelta
-=======
 from hybrid_predict.testing.contract import expect
->>>>>>> wt-audit
+from hybrid_predict.torch.deltas import WeightDelta
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +110,8 @@ class ShuffledForecast(_Wrapped):
     def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
         """Return the forecast of ``inner`` with each tensor's direction taken from the next one."""
         delta = self.inner.forecast(state, rates)
-        own = delta.directions
-        moved = tuple(_read_as(d, own[(k + 1) % len(own)]) for k, d in enumerate(own))
+        others = (*delta.directions[1:], *delta.directions[:1])
+        moved = tuple(map(_read_as, delta.directions, others))
         return WeightDelta(delta.names, moved, delta.factors)
 
 
@@ -149,7 +145,7 @@ PLACEBOS: dict[str, type[_Wrapped]] = {
 
 
 FEWEST = 100
-"""Steps in which skill can be told from none: several windows of 20 full steps."""
+"""Fewest steps that show skill: several windows of 20 full steps."""
 
 
 def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
@@ -182,9 +178,8 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
         promise = "skill of its own, which placebos do not have: a lower bound above 0"
         raise ContractError(name, promise, fresh.lower)
     for placebo, make in PLACEBOS.items():
-        made = _trained(make(inner=predictor), steps).made
-        if made:
-            raise ContractError(name, f"no predicted step by its {placebo} placebo", made)
+        if count := _trained(make(inner=predictor), steps).predicted_steps:
+            raise ContractError(name, f"no predicted step by its {placebo} placebo", count)
         bound = _trained(make(inner=predictor, gated=False), steps).highest
         if bound > 0:
             promise = f"a lower bound of skill of its {placebo} placebo that is never above 0"
@@ -199,7 +194,7 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
 class _Skill(NamedTuple):
     """Predicted steps of a run, its last skill, and the last and highest lower bound of skill."""
 
-    made: int
+    predicted_steps: int
     skill: float
     lower: float
     highest: float

@@ -11,16 +11,9 @@ from numpy.typing import NDArray
 from hybrid_predict.errors import ContractError
 from hybrid_predict.forecast.predictors import AbstractPredictor
 from hybrid_predict.forecast.predictors.contract import check_delta
-<<<<<<< HEAD
-from hybrid_predict.testing.arguments import expect
-from hybrid_predict.testing.backends import TORCH, BackendUnderTest
-from hybrid_predict.testing.saving import saved_and_loaded
-from hybrid_predict.torch.deltas import WeightDelta
-=======
-from hybrid_predict.model.deltas import WeightDelta
 from hybrid_predict.testing.backends import TORCH, BackendUnderTest
 from hybrid_predict.testing.contract import check_frozen, expect, saved_and_loaded
->>>>>>> wt-audit
+from hybrid_predict.torch.deltas import WeightDelta
 
 NDFloat = NDArray[Any]
 SHAPES: dict[str, tuple[int, ...]] = {

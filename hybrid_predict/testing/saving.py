@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from hybrid_predict.saved import cloned
 from hybrid_predict.errors import ContractError
+from hybrid_predict.saved import cloned
 from hybrid_predict.tensors import TorchBackend
 from hybrid_predict.testing.backends import BackendUnderTest
 

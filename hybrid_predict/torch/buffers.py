@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -44,27 +44,24 @@ class BufferTracker:
         self._seen: dict[Slot, tuple[int, int]] = {}
         self._samples: dict[Slot, Tensor] = {}
         self._differs: list[tuple[Slot, HostCopy]] = []
-        self._copies: dict[Slot, tuple[nn.Module, Tensor, Tensor]] | None = None
-        self._slots: set[Slot] = set()
-        self._empty: set[Slot] = set()
+        self._copies: dict[Slot, tuple[Tensor, Tensor]] | None = None
+        self._structure: list[tuple[nn.Module, dict[str, Tensor | None], set[str]]] = []
 
-    def _tensors(self) -> Iterator[tuple[Slot, nn.Module, Tensor, bool]]:
-        """Yield place, module, tensor, and whether the tensor is a buffer."""
+    def _tensors(self) -> Iterator[tuple[Slot, Tensor, bool]]:
+        """Yield place, tensor, and whether it is a small buffer, which is always copied."""
         known: set[int] = set()
         for module in self._model.modules():
-            norm = isinstance(module, nn.modules.batchnorm._NormBase)
-            for name, buffer in module._buffers.items():
-                if buffer is not None and id(buffer) not in known:
-                    known.add(id(buffer))
-                    if norm:
+            # The full parameters of FSDP2 require a gradient, so they are not frozen.
+            frozen = {
+                n: p for n, p in module._parameters.items() if p is None or not p.requires_grad
+            }
+            for name, tensor in {**frozen, **module._buffers}.items():
+                if tensor is not None and id(tensor) not in known:
+                    known.add(id(tensor))
+                    is_buffer = name not in frozen
+                    if is_buffer and isinstance(module, nn.modules.batchnorm._NormBase):
                         self._changing.add((id(module), name))
-                    yield (id(module), name), module, buffer, True
-            for name, p in module._parameters.items():
-                # The full parameters of FSDP2 require a gradient, so they are not frozen.
-                frozen = p is not None and not p.requires_grad
-                if p is not None and frozen and id(p) not in known:
-                    known.add(id(p))
-                    yield (id(module), name), module, p, False
+                    yield (id(module), name), tensor, is_buffer and tensor.numel() <= _SMALL
 
     def watch(self) -> None:
         """Look for changed tensors before a full step, less often the longer the run lasts."""
@@ -75,11 +72,11 @@ class BufferTracker:
         self._changing |= {slot for slot, differs in self._differs if bool(differs.read())}
         self._new -= {slot for slot, _ in self._differs}
         self._differs.clear()
-        for slot, _, tensor, is_buffer in self._tensors():
-            self._compare(slot, tensor, is_buffer)
+        for slot, tensor, small in self._tensors():
+            self._compare(slot, tensor, small)
 
-    def _compare(self, slot: Slot, tensor: Tensor, is_buffer: bool) -> None:
-        if self._replaced(slot, tensor) or (is_buffer and tensor.numel() <= _SMALL):
+    def _compare(self, slot: Slot, tensor: Tensor, small: bool) -> None:
+        if self._replaced(slot, tensor) or small:
             self._samples.pop(slot, None)
             return
         sample, before = _sample(tensor), self._samples.get(slot)
@@ -103,28 +100,27 @@ class BufferTracker:
 
     def copy(self) -> None:
         """Copy the tensors that may change in the next full step."""
-        self._copies, self._slots = {}, set()
-        named = ((m, name, b) for m in self._model.modules() for name, b in m._buffers.items())
-        self._empty = {(id(m), name) for m, name, buffer in named if buffer is None}
-        for slot, module, tensor, is_buffer in self._tensors():
-            if is_buffer:
-                self._slots.add(slot)
-            small = is_buffer and tensor.numel() <= _SMALL
+        self._copies = {}
+        self._structure = [
+            (module, dict(module._buffers), set(_transient(module)))
+            for module in self._model.modules()
+        ]
+        for slot, tensor, small in self._tensors():
             if not small and slot not in self._seen:
                 self._new.add(slot)
             if not small and slot in self._new:
-                self._compare(slot, tensor, is_buffer)
+                self._compare(slot, tensor, small)
             if small or slot in self._new or self._replaced(slot, tensor):
-                self._copies[slot] = module, tensor, tensor.detach().clone()
+                self._copies[slot] = tensor, tensor.detach().clone()
 
     @property
     def copies(self) -> list[tuple[Tensor, Tensor]]:
         """The tensors that were copied, each with its copy."""
-        return [(tensor, copy) for _, tensor, copy in (self._copies or {}).values()]
+        return list((self._copies or {}).values())
 
     def free(self) -> None:
         """Free the copies."""
-        self._copies = None
+        self._copies, self._structure = None, []
 
     def state_dict(self) -> list[str]:
         """Return the names of the tensors that are known to change."""
@@ -138,15 +134,11 @@ class BufferTracker:
         self._changing |= {(id(modules[m]), name) for m, _, name in pairs if m in modules}
 
     @property
-    def restructured(self) -> bool:
+    def _restructured(self) -> bool:
         """Whether a buffer was registered, removed, replaced or resized since ``copy``."""
-        if self._copies is None:
-            return False
-        now = {slot: t for slot, _, t, is_buffer in self._tensors() if is_buffer}
-        if now.keys() != self._slots:
-            return True
-        pairs = ((now.get(slot, t), t, c) for slot, (_, t, c) in self._copies.items())
-        return any(found is not t or _shapes(t) != _shapes(copy) for found, t, copy in pairs)
+        present = ((module._buffers, buffers) for module, buffers, _ in self._structure)
+        replaced = any(_identities(now) != _identities(before) for now, before in present)
+        return replaced or any(_shapes(tensor) != _shapes(copy) for tensor, copy in self.copies)
 
     def undo_changes(self, good: Tensor | bool = False) -> None:
         """Put all copied tensors back if ``good`` is false.
@@ -157,32 +149,38 @@ class BufferTracker:
         """
         if self._copies is None:
             return
-        if isinstance(good, Tensor) and self.restructured:
+        if isinstance(good, Tensor) and self._restructured:
             good = bool(good)
         if good is True:
             return
         with torch.no_grad():
             if good is False:
                 self._undo_structure()
-            for _, tensor, copy in self._copies.values():
+            for tensor, copy in self._copies.values():
                 for target, kept in zip(_parts(tensor), _parts(copy), strict=True):
                     copy_unless(good, target, kept)
 
     def _undo_structure(self) -> None:
         """Put the same buffers, with the same sizes, in the same places."""
-        assert self._copies is not None
-        for slot, module, _, is_buffer in list(self._tensors()):
-            if slot in self._empty:
-                module._buffers[slot[1]] = None
-            elif is_buffer and slot not in self._slots:
-                del module._buffers[slot[1]]
-                module._non_persistent_buffers_set.discard(slot[1])
-        for (_, name), (module, tensor, copy) in self._copies.items():
-            if name in module._parameters:
+        for module, before, transient in self._structure:
+            if _identities(module._buffers) == _identities(before):
                 continue
-            module._buffers[name] = tensor
+            for name in [*module._buffers]:
+                del module._buffers[name]
+            module._buffers.update(before)
+            module._non_persistent_buffers_set = transient
+        for tensor, copy in self.copies:
             if _shapes(tensor) != _shapes(copy):
                 tensor.data = copy.clone()
+
+
+def _transient(module: nn.Module) -> set[str]:
+    """Names of the buffers that a checkpoint does not hold; scripted modules have no such set."""
+    return getattr(module, "_non_persistent_buffers_set", set())
+
+
+def _identities(buffers: Mapping[str, Tensor | None]) -> dict[str, int]:
+    return {name: id(buffer) for name, buffer in buffers.items()}
 
 
 def _parts(tensor: Any) -> list[Tensor]:

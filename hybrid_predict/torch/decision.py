@@ -12,7 +12,7 @@ from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.graph import GraphFindings
-from hybrid_predict.torch.operands import MatrixIndex
+from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 from hybrid_predict.torch.parameters import ParameterMapper
 

@@ -79,16 +79,14 @@ class Movement:
         written: Callable[[], None],
         carries: dict[str, Tensor] | None = None,
     ) -> None:
-        self.delta = delta
-        self._values = list(values)
-        self._written = written
+        self.delta, self._values, self._written = delta, list(values), written
         held = [(carries or {}).get(name) for name in delta.names]
-        self._carries = [
-            c if c is not None and is_half(v) else None for c, v in zip(held, values, strict=True)
+        self._carries = [c if is_half(v) else None for c, v in zip(held, values, strict=True)]
+        self._copies = [
+            [(x, x.clone()) for x in pair if x is not None]
+            for pair in zip(values, self._carries, strict=True)
         ]
-        self._before = [v.clone() for v in values]
-        self._carries_before = [None if c is None else c.clone() for c in self._carries]
-        self._versions: list[int] | None = None
+        self._versions: list[int] = []
         self._undone: dict[int, Tensor] = {}
 
     def apply(self) -> None:
@@ -118,10 +116,8 @@ class Movement:
         """
         with torch.no_grad():
             for k in range(len(self._values)) if members is None else members:
-                copy_unless(good, self._values[k], self._before[k])
-                carry, before = self._carries[k], self._carries_before[k]
-                if carry is not None and before is not None:
-                    copy_unless(good, carry, before)
+                for target, kept in self._copies[k]:
+                    copy_unless(good, target, kept)
         self._written()
 
     def undo_after_writes(self, members: Sequence[int]) -> None:
@@ -136,18 +132,19 @@ class Movement:
         for k in members:
             if k not in self._undone:
                 self._undone[k] = self.value_without(k)
-        exact = [k for k in members if self._undone[k] is self._before[k]]
-        self.undo(False, exact)
         with torch.no_grad():
-            for k in set(members) - set(exact):
-                self._values[k].copy_(self._undone[k])
+            for k in members:
+                (value, before), *carries = self._copies[k]
+                exact = self._undone[k] is before
+                value.copy_(self._undone[k])
+                for carry, kept in carries if exact else ():
+                    carry.copy_(kept)
         self._written()
 
     @contextmanager
     def without_carries(self, members: Sequence[int]) -> Iterator[None]:
         """Put the Kahan compensation of some weights back as long as the block runs."""
-        carries = [(self._carries[k], self._carries_before[k]) for k in members]
-        pairs = [(c, before) for c, before in carries if c is not None and before is not None]
+        pairs = [pair for k in members for pair in self._copies[k][1:]]
         present = [carry.clone() for carry, _ in pairs]
         for carry, before in pairs:
             carry.copy_(before)
@@ -163,9 +160,9 @@ class Movement:
         Args:
             k: Position in the delta.
         """
-        value = self._values[k]
-        if self._versions is None or value._version == self._versions[k]:
-            return self._before[k]
+        value, before = self._copies[k][0]
+        if not self._versions or value._version == self._versions[k]:
+            return before
         step = self.delta.factors[k] * upcast(self.delta.directions[k])
         return value - step.to(value.dtype)
 

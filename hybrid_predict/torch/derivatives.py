@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any, final
 
-from hybrid_predict.torch.nodes import PRODUCTS, inputs_of, is_leaf, operation_of, shape_of
-from hybrid_predict.torch.operands import MatrixIndex, Operand, weights_of
+from hybrid_predict.torch.nodes import MatrixIndex, Node
 
 _ROWS, _COLUMNS, _UNKNOWN = 0, 1, 2
 """Axes of a weight that a product sums over; a function of the user's does not show which."""
 
 _Edge = tuple[Any, int]
-"""A node and the number of its output."""
+"""A node of autograd and the number of its output."""
 
 
 @final
@@ -32,14 +31,12 @@ class Reversed:
         unsure: Nodes of products that may be such a first one, or a layer of constants.
     """
 
-    products: frozenset[Any] = frozenset()
-    first: frozenset[Any] = frozenset()
-    unsure: frozenset[Any] = frozenset()
+    products: frozenset[Node] = frozenset()
+    first: frozenset[Node] = frozenset()
+    unsure: frozenset[Node] = frozenset()
 
 
-def reversed_products(
-    nodes: Sequence[Any], operands: Mapping[Any, Operand | None], index: MatrixIndex
-) -> Reversed:
+def reversed_products(nodes: Sequence[Node], index: MatrixIndex) -> Reversed:
     """Find the reverse products in a graph.
 
     Names of nodes tell it only for convolutions. Otherwise, a product with W is a reverse one if
@@ -51,33 +48,33 @@ def reversed_products(
 
     Args:
         nodes: All nodes of the graph, each one after its inputs.
-        operands: What each node is computed from.
         index: The parameters of the model.
     """
-    weights = {n: found for n in nodes if _multiplies(n) and (found := weights_of(n, operands))}
-    uses = {node: _uses(node, found) for node, found in weights.items()}
+    products = _products(nodes)
+    named = [p for p in products if "BackwardBackward" in p.node.raw.name()]
     sides: dict[_Edge, set[int]] = {}
-    for base, side in (use for found in uses.values() for use in found):
+    for base, side in (use for product in products for use in product.uses):
         sides.setdefault(base, set()).add(side)
-    named = frozenset(node for node in uses if "BackwardBackward" in node.name())
-    if not named and all(len(found) < 2 for found in sides.values()):
+    if not named and all(len(known) < 2 for known in sides.values()):
         return Reversed()
-    linear = {base for base in sides if is_leaf(base[0]) and index.key(base[0]) in index.linear}
-    return _Search(_products(nodes, weights, uses), linear).result(named)
+    leaves = {n.raw: n.key for n in nodes if n.key in index.linear}
+    return _Search(products, {base for base in sides if base[0] in leaves}).result(named)
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Product:
     """A product of a graph.
 
     Args:
+        node: Its node.
         bit: Its place in a set of products, which is an integer.
         reach: Products that its data depend on without another product in between.
         behind: All products that its data depend on.
         uses: Its weights without transposes, and which axis of each it sums over.
     """
 
+    node: Node
     bit: int
     reach: int
     behind: int
@@ -88,11 +85,11 @@ class _Product:
 class _Search:
     """The search for reverse products among the products of a graph, in the order of nodes."""
 
-    def __init__(self, products: Mapping[Any, _Product], linear: Set[_Edge]) -> None:
+    def __init__(self, products: Sequence[_Product], linear: set[_Edge]) -> None:
         self._products, self._linear = products, linear
-        self._by_bit = {product.bit: product for product in products.values()}
+        self._behind = {product.bit: product.behind for product in products}
         self._users: dict[_Edge, dict[int, int]] = {}
-        for product in products.values():
+        for product in products:
             for base, side in product.uses:
                 users = self._users.setdefault(base, {})
                 users[side] = users.get(side, 0) | product.bit
@@ -101,51 +98,48 @@ class _Search:
         usual = alike.pop() if len(alike) == 1 else None
         self._usual = {base: _ROWS if base in linear else usual for base in self._users}
 
-    def result(self, found: frozenset[Any]) -> Reversed:
+    def result(self, named: Sequence[_Product]) -> Reversed:
         """Add to the products that are known by name until none is added."""
-        found, before = found | self._chained(), None
-        while found != before:
-            before = found
-            ones = _union(p.bit for p in self._of(found))
-            touched = _union(p.reach for p in self._of(found))
-            found |= {n for n, p in self._products.items() if self._is_reverse(p, ones, touched)}
-        rest = {n: p for n, p in self._products.items() if n not in found}
-        unsure = {n for n, p in rest.items() if p.bit & touched and self._is_open(p)}
-        ones |= _union(p.bit for p in self._of(unsure))
-        first = frozenset(n for n in found if not self._products[n].reach & ones)
-        return Reversed(found, first, frozenset(unsure))
+        turned, grown = {*named, *self._chained()}, True
+        while grown:
+            ones, touched = _union(p.bit for p in turned), _union(p.reach for p in turned)
+            more = {p for p in self._products if self._is_reverse(p, ones, touched)} - turned
+            turned, grown = turned | more, bool(more)
+        unsure = {p for p in self._products if p.bit & touched and self._is_open(p)} - turned
+        ones |= _union(p.bit for p in unsure)
+        first = [p for p in turned if not p.reach & ones]
+        return Reversed(*(frozenset(p.node for p in part) for part in (turned, first, unsure)))
 
     def _proven(self) -> dict[_Edge, int]:
         """Return the axis over which reverse products sum, for each weight that shows it."""
         sides: dict[_Edge, int] = {}
-        for product in self._products.values():
+        for product in self._products:
             for base, side in product.uses:
                 users = self._users[base]
                 if not product.reach & ~_union(users.values()):
                     continue
                 for twins in (users[other] & product.reach for other in users.keys() - {side}):
                     # A derivative of a derivative has a layer's own product behind its reverse.
-                    earlier = (self._by_bit[bit].behind for bit in _bits(twins))
-                    if any(not behind & users[side] for behind in earlier):
+                    if any(not self._behind[bit] & users[side] for bit in _bits(twins)):
                         sides.setdefault(base, side)
         return sides
 
-    def _chained(self) -> frozenset[Any]:
+    def _chained(self) -> list[_Product]:
         """Return products with linear layers' rows that follow each other from a constant.
 
         Activations of straight pieces have derivatives that do not depend on the layers' products.
         """
-        found: dict[Any, _Product] = {}
+        chain: list[_Product] = []
         bits = 0
-        for node, product in self._products.items():
+        for product in self._products:
             turned = all(
                 base in self._linear and side == _ROWS and len(self._users[base]) > 1
                 for base, side in product.uses
             )
             if product.uses and turned and not product.behind & ~bits:
-                found[node] = product
+                chain.append(product)
                 bits |= product.bit
-        return frozenset(found) if any(p.behind for p in found.values()) else frozenset()
+        return chain if any(p.behind for p in chain) else []
 
     def _is_reverse(self, product: _Product, ones: int, touched: int) -> bool:
         for base, side in product.uses:
@@ -164,9 +158,6 @@ class _Search:
         bases = [base for base, _ in product.uses if base not in self._sides]
         return not product.reach and any(self._usual[base] is None for base in bases)
 
-    def _of(self, nodes: Iterable[Any]) -> list[_Product]:
-        return [self._products[node] for node in nodes]
-
 
 def _bits(number: int) -> Iterator[int]:
     while number:
@@ -178,40 +169,34 @@ def _union(sets: Iterable[int]) -> int:
     return reduce(or_, sets, 0)
 
 
-def _products(
-    nodes: Sequence[Any],
-    weights: Mapping[Any, Mapping[Any, Any]],
-    uses: Mapping[Any, Sequence[tuple[_Edge, int]]],
-) -> dict[Any, _Product]:
-    """Return the products with what their data depend on."""
-    found: dict[Any, _Product] = {}
-    near: dict[Any, int] = {None: 0}
-    far: dict[Any, int] = {None: 0}
+def _products(nodes: Sequence[Node]) -> list[_Product]:
+    """Return the products with weights, and what their data depend on."""
+    products: list[_Product] = []
+    near: dict[Node, int] = {}
+    far: dict[Node, int] = {}
     for node in nodes:
-        data = [n for n in inputs_of(node) if n not in weights.get(node, ())]
+        multiplies = node.weights and node.operation != "compiled"
+        data = node.data if multiplies else [n for n in node.inputs if n is not None]
         near[node], far[node] = _union(near[n] for n in data), _union(far[n] for n in data)
-        if node in weights:
-            bit = 1 << len(found)
-            found[node] = _Product(bit, near[node], far[node], uses[node])
+        if multiplies:
+            bit = 1 << len(products)
+            products.append(_Product(node, bit, near[node], far[node], _uses(node)))
             near[node], far[node] = bit, far[node] | bit
-    return found
+    return products
 
 
-def _multiplies(node: Any) -> bool:
-    return operation_of(node) in (*PRODUCTS, "opaque")
-
-
-def _uses(node: Any, weights: Mapping[Any, Any]) -> list[tuple[_Edge, int]]:
-    operation, edges = operation_of(node), node.next_functions
-    if operation == "opaque":
-        return [(_base(edge)[0], _UNKNOWN) for edge in edges if edge[0] in weights]
-    if operation != "product":
+def _uses(node: Node) -> list[tuple[_Edge, int]]:
+    edges = node.raw.next_functions
+    held = {n.raw for n in node.weights}
+    if node.operation == "opaque":
+        return [(_base(edge)[0], _UNKNOWN) for edge in edges if edge[0] in held]
+    if node.operation != "product":
         return []
     # The second factor is summed over its first axis, the first one over its second; a linear
     # function transposes its weight.
-    linear = node.name().lower().startswith(("linear", "mkldnnlinear"))
+    linear = node.raw.name().lower().startswith(("linear", "mkldnnlinear"))
     factors = [(edges[1], _COLUMNS)] if linear else [(edges[-1], _ROWS), (edges[-2], _COLUMNS)]
-    bases = [(_base(edge), side) for edge, side in factors if edge[0] in weights]
+    bases = [(_base(edge), side) for edge, side in factors if edge[0] in held]
     return [(base, side ^ turned) for (base, turned), side in bases]
 
 
@@ -223,18 +208,17 @@ def _base(edge: _Edge) -> tuple[_Edge, bool]:
     return edge, turned
 
 
-def _transposes(node: Any) -> bool:
-    name, rank = node.name(), len(shape_of(node))
+def _transposes(raw: Any) -> bool:
+    name, outputs = raw.name(), getattr(raw, "_input_metadata", ())
     if name.startswith("TBackward"):
         return True
-    if name.startswith("PermuteBackward"):
-        return rank == 2 and _axis(node._saved_dims[0], 2) == 1
-    if name.startswith("TransposeBackward"):
-        return {_axis(k, rank) for k in (node._saved_dim0, node._saved_dim1)} == {
-            rank - 2,
-            rank - 1,
-        }
-    return False
+    if not outputs or not name.startswith(("PermuteBackward", "TransposeBackward")):
+        return False
+    rank = len(outputs[0].shape)
+    if name.startswith("Permute"):
+        return rank == 2 and _axis(raw._saved_dims[0], 2) == 1
+    axes = {_axis(k, rank) for k in (raw._saved_dim0, raw._saved_dim1)}
+    return axes == {rank - 2, rank - 1}
 
 
 def _axis(number: int, rank: int) -> int:

@@ -1,24 +1,15 @@
-"""Finds in the autograd graph of a loss which matrices are at its end and which are inside."""
+"""Finds in the graph of a loss which matrices are at its end, inside, or no weights at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
 from torch import Tensor
 
 from hybrid_predict.torch.derivatives import Reversed, reversed_products
-from hybrid_predict.torch.elementwise import elementwise_and_weights
-from hybrid_predict.torch.nodes import (
-    PRODUCTS,
-    from_leaves,
-    inputs_of,
-    is_leaf,
-    operation_of,
-    shape_of,
-)
-from hybrid_predict.torch.operands import MatrixIndex, Operand, operands_in, weights_of
+from hybrid_predict.torch.nodes import MULTIPLYING, NONE, UNKNOWN, MatrixIndex, Node, read, union
 
 _FREE, _UNSURE, _BEHIND, _SLOPE = 1, 2, 4, 8
 """Paths from the loss to a node: through no matrix, possibly through one, through one, or through
@@ -47,110 +38,111 @@ class GraphFindings:
     reached: set[int] = field(default_factory=set)
 
     def add(self, loss: Tensor, index: MatrixIndex) -> None:
-        """Walk the graph of a loss, before or after its backward pass, without changing it.
-
-        Tensors that the graph has saved are not read, because checkpointed parts would be
-        recomputed.
-        """
-        nodes = from_leaves(loss.grad_fn)
-        self.reached |= {index.key(n) for n in nodes if is_leaf(n)}
-        operands = operands_in(nodes, index)
-        elementwise, weights = elementwise_and_weights(nodes, operands, index)
-        self.elementwise |= elementwise
-        self.weights |= weights
-        turned = reversed_products(nodes, operands, index)
+        """Walk the graph of a loss, before or after its backward pass, without changing it."""
+        nodes = read(loss, index)
+        self.reached |= {node.key for node in nodes if node.key is not None}
+        self._add_uses(nodes, index)
+        turned = reversed_products(nodes, index)
         for network in index.networks:
-            others = frozenset().union(*index.networks) - network
-            _Walk(self, operands, turned, index, others).run(nodes)
+            self._add_places(nodes, turned, union(index.networks) - network, index)
 
+    def _add_uses(self, nodes: Sequence[Node], index: MatrixIndex) -> None:
+        """Find how matrices are used: element by element, and as weights of a product.
 
-@final
-class _Walk:
-    """One pass from a loss to the leaves, for the matrices of one network."""
+        Attention vectors of graph networks, inducing points of Gaussian processes and learned
+        positions are multiplied with data, subtracted or added, so that the result has the data's
+        shape. A matrix that keeps its own shape is still a weight, such as one that gets noise or
+        an inner update. It may also be one if the product of two data has a factor that it was
+        scaled into, as in a convolution whose weight depends on a style.
+        """
+        near: dict[Node | None, frozenset[int]] = {None: NONE}
+        for node in nodes:
+            near[node] = NONE
+            if node.operation in MULTIPLYING:
+                factors = node.inputs[1:2] if node.operation == "convolution" else node.inputs
+                self.weights.update(*(node.weights.values() or (near[n] for n in factors)))
+            elif node.operation != "lookup":
+                met = _matrices(node.inputs) - _matrices([node])
+                shape = _sizes(node.shape())
+                self.elementwise |= {k for k in met if _sizes(index.matrices[k].shape) != shape}
+                if node.operation not in ("reduction", "joint"):
+                    near[node] = met.union(*(near[n] for n in node.inputs))
 
-    def __init__(
-        self,
-        found: GraphFindings,
-        operands: Mapping[Any, Operand | None],
-        turned: Reversed,
-        index: MatrixIndex,
-        others: frozenset[int],
+    def _add_places(
+        self, nodes: Sequence[Node], turned: Reversed, others: frozenset[int], index: MatrixIndex
     ) -> None:
-        self._found, self._operands, self._turned = found, operands, turned
-        self._index, self._others = index, others
-        self._paths: dict[Any, int] = {}
-
-    def run(self, nodes: Sequence[Any]) -> None:
-        """Visit all nodes; ``nodes`` are ordered from the leaves to the loss."""
-        self._paths[nodes[-1]] = _FREE
+        """Find the places of the matrices of one network, from the loss to the leaves."""
+        paths = dict.fromkeys(nodes, 0)
+        paths[nodes[-1]] = _FREE
         for node in reversed(nodes):
-            if paths := self._paths.get(node, 0):
-                self._visit(node, paths)
+            if not paths[node]:
+                continue
+            if node.operation == "lookup":
+                plain = (n.operand.plain for n in node.inputs if n and n.operand)
+                self.tables.update(*plain)
+                continue
+            passed = paths[node]
+            if node.operation in MULTIPLYING:
+                passed = self._add_product(node, passed, turned, others, index)
+            for n in node.data:
+                paths[n] |= passed
 
-    def _visit(self, node: Any, paths: int) -> None:
-        inputs = [n for n in inputs_of(node) if n is not None]
-        operation = operation_of(node)
-        opaque = operation in ("opaque", "compiled")
-        if operation == "lookup":
-            plain = [o.plain for n in inputs if (o := self._operands[n])]
-            self._found.tables.update(*plain)
-            return
-        if operation not in PRODUCTS and not opaque:
-            self._pass(inputs, paths)
-            return
-        weights = weights_of(node, self._operands)
-        data = [n for n in inputs if n not in weights]
-        own = frozenset().union(*weights.values()) - self._others
-        several = len(own) > 1 and (opaque or operation == "recurrent")
+    def _add_product(
+        self, node: Node, paths: int, turned: Reversed, others: frozenset[int], index: MatrixIndex
+    ) -> int:
+        """Add what a product shows, and return the paths from the loss to its data."""
+        matrices = union(node.weights.values()) - others
+        opaque = node.operation in UNKNOWN
+        several = len(matrices) > 1 and (opaque or node.operation == "recurrent")
         # A product of weights alone, as in a penalty, does not show the place of these weights.
-        known = None in inputs_of(node) or any(self._varies(n) for n in data)
-        if own and known:
-            self._record(node, own, paths | _UNSURE if several else paths)
-        if opaque and (several or not own or operation == "compiled"):
+        varies = any(n.operand is None or n.operand.multiplied for n in node.data)
+        if matrices and (None in node.inputs or varies):
+            self._record(node, matrices, paths | _UNSURE if several else paths, turned)
+        if opaque and (several or not matrices or node.operation == "compiled"):
             ahead = paths & (_FREE | _SLOPE)
-            paths = paths & ~ahead | _UNSURE if ahead else paths
-        elif own and node in self._turned.products:
-            paths = _SLOPE if paths & (_FREE | _SLOPE) else paths
-        elif own or (not weights and self._meets_frozen(node, data)):
-            paths = _BEHIND
-        self._pass(data, paths)
+            return paths & ~ahead | _UNSURE if ahead else paths
+        if matrices and node in turned.products:
+            return _SLOPE if paths & (_FREE | _SLOPE) else paths
+        return _BEHIND if matrices or (not node.weights and _meets_frozen(node, index)) else paths
 
-    def _varies(self, node: Any) -> bool:
-        operand = self._operands[node]
-        return operand is None or bool(operand.multiplied)
-
-    def _record(self, node: Any, matrices: Iterable[int], paths: int) -> None:
-        if node in self._turned.unsure:
+    def _record(self, node: Node, matrices: Iterable[int], paths: int, turned: Reversed) -> None:
+        if node in turned.unsure:
             return
-        if node in self._turned.products:
-            if node not in self._turned.first:
-                self._found.inside.update(matrices)
+        if node in turned.products:
+            if node not in turned.first:
+                self.inside.update(matrices)
             elif paths & (_FREE | _SLOPE):
-                self._found.heads.update(matrices)
+                self.heads.update(matrices)
         elif paths == _FREE:
-            self._found.heads.update(matrices)
+            self.heads.update(matrices)
         elif paths & (_BEHIND | _SLOPE):
-            self._found.inside.update(matrices)
+            self.inside.update(matrices)
 
-    def _pass(self, inputs: Iterable[Any], paths: int) -> None:
-        for node in inputs:
-            self._paths[node] = self._paths.get(node, 0) | paths
 
-    def _meets_frozen(self, node: Any, data: Sequence[Any]) -> bool:
-        """Whether the other factor of the data has the shape of a frozen weight."""
-        if operation_of(node) == "recurrent":
-            return True
-        known = [n for n in data if self._operands[n] is None]
-        if len(known) != 1 or not self._index.frozen:
-            return False
-        number = next(k for n, k in node.next_functions if n is known[0])
-        into, out = shape_of(known[0], number), shape_of(node)
-        if min(len(into), len(out)) < 2:
-            return False
-        axis = 1 if operation_of(node) == "convolution" else -1
-        if axis == -1 and inputs_of(node)[-1] is known[0]:  # the data stand on the right
-            axis = -2
-        return any(_maps(shape, into[axis], out[axis]) for shape in self._index.frozen)
+def _matrices(nodes: Iterable[Node | None]) -> frozenset[int]:
+    operands = (n.operand for n in nodes if n is not None)
+    return union(o.plain | o.multiplied for o in operands if o is not None)
+
+
+def _sizes(shape: Sequence[int]) -> list[int]:
+    return sorted(size for size in shape if size > 1)
+
+
+def _meets_frozen(node: Node, index: MatrixIndex) -> bool:
+    """Whether the other factor of a product's data has the shape of a frozen weight."""
+    if node.operation == "recurrent":
+        return True
+    known = [n for n in node.data if n.operand is None]
+    if len(known) != 1 or not index.frozen:
+        return False
+    number = next(k for n, k in node.raw.next_functions if n is known[0].raw)
+    into, out = known[0].shape(number), node.shape()
+    if min(len(into), len(out)) < 2:
+        return False
+    axis = 1 if node.operation == "convolution" else -1
+    if axis == -1 and node.inputs[-1] is known[0]:  # the data stand on the right
+        axis = -2
+    return any(_maps(shape, into[axis], out[axis]) for shape in index.frozen)
 
 
 def _maps(shape: tuple[int, ...], into: int, out: int) -> bool:

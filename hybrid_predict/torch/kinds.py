@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hybrid_predict.torch.graph import GraphFindings
-from hybrid_predict.torch.operands import MatrixIndex
+from hybrid_predict.torch.nodes import MatrixIndex
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})

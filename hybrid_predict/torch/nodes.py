@@ -1,11 +1,15 @@
-"""Nodes of an autograd graph: their order, operations and shapes."""
+"""The nodes of an autograd graph, what each is computed from, and the weights of its products."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, final
 
+from torch import Tensor
 from torch.autograd.function import BackwardCFunction
 
 _OPERATIONS = {
@@ -22,48 +26,155 @@ _OPERATIONS = {
 }
 """Operations by the node's name without ``Backward0``; all others work element by element."""
 
-PRODUCTS = ("product", "convolution", "recurrent")
+UNKNOWN = ("opaque", "compiled")
+MULTIPLYING = ("product", "convolution", "recurrent", *UNKNOWN)
 _IDENTITY = ("_DDPSink", "RegisterPostBackwardFunction", "_ToTorchTensor", "_FromTorchTensor")
 """Python functions that return their input unchanged."""
 
+NONE: frozenset[int] = frozenset()
 
-def from_leaves(root: Any) -> list[Any]:
-    """Return all nodes of a graph, each one after its inputs."""
-    order, seen, stack = [], {root}, [(root, iter(inputs_of(root)))]
+
+@final
+@dataclass(frozen=True)
+class MatrixIndex:
+    """The parameters of a model, as needed to find its matrices in a graph.
+
+    Args:
+        matrices: Trained parameters of two or more dimensions, by ``id``.
+        vectors: All other trained parameters, by ``id``.
+        networks: ``id`` of the matrices of each network that an optimizer of its own trains. For a
+            network, matrices of other networks do not count, so that a generator followed by its
+            discriminator has a head.
+        frozen: Shapes of frozen weights; a product with a constant of such a shape counts as a
+            product with a matrix.
+        linear: Those of ``matrices`` that are weights of linear layers, by ``id``.
+        aliases: ``id`` of the parameter that a tensor in the graph stands for, by ``id`` of that
+            tensor.
+    """
+
+    matrices: Mapping[int, Tensor]
+    vectors: frozenset[int]
+    networks: Sequence[frozenset[int]]
+    frozen: frozenset[tuple[int, ...]]
+    linear: frozenset[int] = frozenset()
+    aliases: Mapping[int, int] = field(default_factory=dict)
+
+
+@final
+class Operand(NamedTuple):
+    """A tensor in the graph that is computed from parameters alone.
+
+    Attributes:
+        plain: Matrices in it that were not multiplied with each other.
+        multiplied: Matrices in it that were, such as the factors of a low-rank weight.
+    """
+
+    plain: frozenset[int] = NONE
+    multiplied: frozenset[int] = NONE
+
+
+@final
+class Node:
+    """A node of a graph.
+
+    Args:
+        raw: The node of autograd.
+        inputs: Its inputs; None for a constant.
+        index: The parameters of the model.
+
+    Attributes:
+        key: ``id`` of the tensor, if no operation has made it.
+        operation: The operation from the table; ``opaque`` if it is unknown.
+        operand: What it is computed from, if from parameters alone.
+        weights: The matrices that are weights of its product, by the input that holds them.
+    """
+
+    def __init__(self, raw: Any, inputs: Sequence[Node | None], index: MatrixIndex) -> None:
+        self.raw, self.inputs = raw, inputs
+        self.key: int | None = None
+        self.operation = _operation(raw)
+        self.operand: Operand | None = None
+        self.weights: dict[Node, frozenset[int]] = {}
+        if not inputs and hasattr(raw, "variable"):
+            key = self.key = index.aliases.get(id(raw.variable), id(raw.variable))
+            if key in index.matrices or key in index.vectors:
+                self.operand = Operand(frozenset([key]) & index.matrices.keys())
+            return
+        self.operand = self._operand(index)
+        if self.operation in MULTIPLYING:
+            held = {n: n.operand for n in inputs if n is not None and n.operand is not None}
+            plain = {n: operand.plain for n, operand in held.items() if operand.plain}
+            multiplied = {n: o.multiplied for n, o in held.items() if o.multiplied}
+            self.weights = plain or multiplied
+
+    @property
+    def data(self) -> list[Node]:
+        """The inputs that are no weights."""
+        return [n for n in self.inputs if n is not None and n not in self.weights]
+
+    def shape(self, number: int = 0) -> tuple[int, ...]:
+        """Return the shape of an output, or () if it is unknown."""
+        outputs = getattr(self.raw, "_input_metadata", ())
+        known = number < len(outputs) and not getattr(outputs[number], "is_nested_tensor", False)
+        return tuple(outputs[number].shape) if known else ()
+
+    def _operand(self, index: MatrixIndex) -> Operand | None:
+        operation, given = self.operation, [n for n in self.inputs if n is not None]
+        known = [n.operand for n in given if n.operand is not None]
+        plain, multiplied = union(o.plain for o in known), union(o.multiplied for o in known)
+        whole = len(known) == len(given)
+        if operation in UNKNOWN:
+            # An unknown function that rounds or masks a weight keeps its shape.
+            shapes = {tuple(index.matrices[key].shape) for key in plain}
+            kept = len(plain) == 1 and self.shape() in shapes
+            return Operand(plain) if kept and whole else None
+        if operation in ("lookup", "recurrent") or not whole:
+            return None
+        if operation in MULTIPLYING:
+            several = sum(bool(o.plain or o.multiplied) for o in known) > 1
+            return Operand(multiplied=plain | multiplied) if several else None
+        # Data need no gradient in a first layer, where a scale or learned positions meet them.
+        constant = len(given) < len(self.inputs)
+        added = constant and operation in ("sum", "joint")
+        if added or (constant and operation == "scale"):
+            largest = max(math.prod(n.shape()) for n in given)
+            if math.prod(self.shape()) > largest:
+                return None
+        return Operand(NONE if added else plain, multiplied)
+
+
+def read(loss: Tensor, index: MatrixIndex) -> list[Node]:
+    """Return all nodes of the graph of a loss, each one after its inputs.
+
+    Tensors that the graph has saved are not read, because checkpointed parts would be recomputed.
+    """
+    nodes: dict[Any, Node | None] = {None: None}
+    seen, stack = {None, loss.grad_fn}, [(loss.grad_fn, iter(_inputs(loss.grad_fn)))]
     while stack:
-        node, rest = stack[-1]
-        following = next((n for n in rest if n is not None and n not in seen), None)
+        raw, rest = stack[-1]
+        following = next((n for n in rest if n not in seen), None)
         if following is None:
-            order.append(node)
+            nodes[raw] = Node(raw, [nodes[n] for n in _inputs(raw)], index)
             stack.pop()
         else:
             seen.add(following)
-            stack.append((following, iter(inputs_of(following))))
-    return order
+            stack.append((following, iter(_inputs(following))))
+    return [node for node in nodes.values() if node is not None]
 
 
-def is_leaf(node: Any) -> bool:
-    """Whether a node stands for a tensor that no operation has made."""
-    return not node.next_functions and hasattr(node, "variable")
+def union(sets: Iterable[frozenset[int]]) -> frozenset[int]:
+    """Return the union of sets."""
+    return NONE.union(*sets)
 
 
-def inputs_of(node: Any) -> list[Any]:
-    """Return the nodes of a node's inputs; None for a constant."""
-    return [n for n, _ in node.next_functions]
+def _inputs(raw: Any) -> list[Any]:
+    return [n for n, _ in raw.next_functions]
 
 
-def shape_of(node: Any, number: int = 0) -> tuple[int, ...]:
-    """Return the shape of an output of a node, or () if it is unknown."""
-    told = getattr(node, "_input_metadata", ())
-    known = number < len(told) and not getattr(told[number], "is_nested_tensor", False)
-    return tuple(told[number].shape) if known else ()
-
-
-def operation_of(node: Any) -> str:
-    """Return the operation of a node from the table; ``opaque`` if it is unknown."""
-    found, name = _named(node.name())
-    custom = isinstance(node, BackwardCFunction) and found != "compiled" and name not in _IDENTITY
-    return "opaque" if custom else found
+def _operation(raw: Any) -> str:
+    operation, name = _named(raw.name())
+    custom = isinstance(raw, BackwardCFunction) and operation != "compiled"
+    return "opaque" if custom and name not in _IDENTITY else operation
 
 
 @lru_cache(1024)

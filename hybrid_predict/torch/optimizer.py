@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import math
-import sys
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol, final
+from operator import is_
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.hooks import RemovableHandle
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.gradients import dense_gradient
+from hybrid_predict.torch.hooks import StepHooks, UpdateListener
 from hybrid_predict.torch.lists import upcast
+from hybrid_predict.torch.probe import UpdateRule, find_rule, number, second_copy
 from hybrid_predict.torch.refusals import check_supported, inner_optimizer, refusal
-from hybrid_predict.torch.scratch import find_rule
-from hybrid_predict.torch.second_copies import second_copy
-from hybrid_predict.torch.update_rule import UpdateRule, number, settings
 
 _MOST_RULES = 256
 """Number of update rules to keep; an unknown optimizer may need a new one in every step."""
 
 
 @final
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """How a parameter is updated.
 
     Args:
@@ -47,19 +42,6 @@ class Options:
     shrink: float | Tensor
     coupled: float
     sign: float
-
-
-class UpdateListener(Protocol):
-    """Receives a call before and after each update of a wrapped optimizer."""
-
-    def open_update(self, index: int) -> None:
-        """An update begins; a closure has not been called yet."""
-
-    def before_update(self, index: int, loss: object) -> None:
-        """Called when the gradients are final; ``loss`` is the result of a closure, or None."""
-
-    def after_update(self, index: int) -> None:
-        """Called when the parameters have been updated."""
 
 
 @final
@@ -84,8 +66,10 @@ class OptimizerWrapper:
             raise ConfigError("optimizer", expected, optimizers, inner_optimizer(several))
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._rules: dict[tuple[Any, ...], UpdateRule] = {}
+        self._known: dict[tuple[int, int], tuple[tuple[Any, ...], UpdateRule | None]] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._flags: dict[int, Tensor | None] = {}
+        self._hooks: list[StepHooks] = []
         for optimizer in several:
             check_supported(optimizer)
 
@@ -100,23 +84,16 @@ class OptimizerWrapper:
 
         It also changes if a group's updates can be explained from now on, or no longer.
         """
-        rules = (
-            (rule.relative, rule.unknown)
-            for k, o in enumerate(self.optimizers)
-            for rule in (self.rule(k, group) for group in o.param_groups)
-        )
-        parameters = (
-            (id(p), p.requires_grad)
-            for o in self.optimizers
-            for group in o.param_groups
-            for p in group["params"]
-        )
-        return *rules, *parameters
+        content: list[Any] = []
+        for group, rule in self._ruled():
+            content += (rule.relative, rule.unknown)
+            for p in group["params"]:
+                content += (id(p), p.requires_grad)
+        return tuple(content)
 
     def places(self) -> tuple[int, ...]:
         """Return a value that changes if parameters move to other memory."""
-        own = map(shards.local, self.parameters())
-        return tuple(p.untyped_storage().data_ptr() for p in own)
+        return tuple(shards.local(p).data_ptr() for p in self.parameters())
 
     def momentum(self, index: int) -> float:
         """Return the momentum of an optimizer: ``betas[0]`` or ``momentum``, else 0.
@@ -124,46 +101,64 @@ class OptimizerWrapper:
         If a scheduler cycles the momentum, its largest value is returned.
         """
         group = self.optimizers[index].param_groups[0]
-        found = (group.get("betas") or [group.get("momentum", 0.0)])[0]
-        return min(max(float(found), float(group.get("max_momentum", 0.0)), 0.0), 0.999)
+        momentum = (group.get("betas") or [group.get("momentum", 0.0)])[0]
+        return min(max(float(momentum), float(group.get("max_momentum", 0.0)), 0.0), 0.999)
 
     def owners(self) -> dict[int, int]:
         """Return the number of the optimizer of each parameter, by ``id``."""
         return {id(p): k for k in range(len(self.optimizers)) for p in self.parameters(k)}
 
-    def options(self, index: int) -> dict[int, Options]:
-        """Return how an optimizer updates each of its parameters at the moment, by ``id``."""
-        found = {}
-        for group in self.optimizers[index].param_groups:
-            rule, rate = self.rule(index, group), rate_of(group)
+    def options(self, index: int | None = None) -> dict[int, Options]:
+        """Return how one optimizer, or all, update each parameter at the moment, by ``id``."""
+        by_id: dict[int, Options] = {}
+        for group, rule in self._ruled(index):
+            rate = rate_of(group)
             turn = -1.0 if not isinstance(rate, Tensor) and rate < 0 else 1.0
-            own = Options(rate, rule.fraction(rate), turn * rule.coupled, turn * rule.sign)
-            found.update({id(p): own for p in group["params"]})
-        return found
+            shrink = rule.decay * rate if rule.by_rate and rule.decay else rule.decay
+            options = Options(rate, shrink, turn * rule.coupled, turn * rule.sign)
+            by_id.update(dict.fromkeys(map(id, group["params"]), options))
+        return by_id
 
-    def rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
-        """Return how an optimizer updates a parameter group, besides following the gradient.
-
-        The rule is found by updating a scratch parameter, once for each combination of flags. If
-        decay is proportional to an option, a schedule of that option needs no new search.
+    def rules(self) -> dict[int, UpdateRule]:
+        """Return how each parameter is updated besides following the gradient, by ``id``.
 
         Raises:
-            UnsupportedSetupError: If the optimizer keeps a second copy of the weights.
+            UnsupportedSetupError: If an optimizer keeps a second copy of the weights.
         """
-        key: tuple[Any, ...] = (index, settings(group))
+        return {id(p): rule for group, rule in self._ruled() for p in group["params"]}
+
+    def _ruled(self, index: int | None = None) -> Iterator[tuple[dict[str, Any], UpdateRule]]:
+        """Yield every group with its rule, which stays until an option other than lr changes."""
+        for k in range(len(self.optimizers)) if index is None else (index,):
+            for place, group in enumerate(self.optimizers[k].param_groups):
+                values = tuple({**group, "lr": None}.values())
+                before, rule = self._known.get((k, place), ((), None))
+                if rule is None or len(before) != len(values) or not all(map(is_, before, values)):
+                    rule = self._rule(k, group)
+                    changing = any(isinstance(value, Tensor) for value in values)  # in place
+                    self._known[k, place] = values, None if changing else rule
+                yield group, rule
+
+    def _rule(self, index: int, group: Mapping[str, Any]) -> UpdateRule:
+        """Return the rule of a group.
+
+        The rule is found by a probe, once for each combination of flags. If decay is proportional
+        to an option, a schedule of that option needs no new probe.
+        """
+        key: tuple[Any, ...] = (index, *_flags(group))
         first = self._rules.get(key)
-        found = first.at(group) if first else None
-        if first and not found:
+        rule = first.at(group) if first else None
+        if first and not rule:
             key = (*key, *(number(group, name) for name, _, _ in first.basis))
-            found = self._rules.get(key)
-        if found is None:
-            found = self._rules[key] = find_rule(self.optimizers[index], group)
-            if found.returns:
+            rule = self._rules.get(key)
+        if rule is None:
+            rule = self._rules[key] = find_rule(self.optimizers[index], group)
+            if rule.returns:
                 reason = "it moves weights back, as with a second copy of the weights"
                 raise refusal(self.optimizers[index], reason)
             while len(self._rules) > _MOST_RULES:
                 del self._rules[next(iter(self._rules))]
-        return found
+        return rule
 
     def gradient(self, index: int, p: Tensor, options: Options) -> Tensor:
         """Return the gradient that an update follows, dense, with coupled weight decay.
@@ -294,52 +289,26 @@ class OptimizerWrapper:
                 reason = f"its state {found!r} holds a second copy of the weights"
                 raise refusal(optimizer, reason)
 
-    def all_options(self) -> dict[int, Options]:
-        """How each parameter of any optimizer is updated, by ``id``."""
-        indices = range(len(self.optimizers))
-        return {key: own for k in indices for key, own in self.options(k).items()}
-
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
         """Call a listener right before and right after every update, until the handles are removed.
-
-        Other hooks see, and may change, gradients before the listener and weights after it,
-        whenever they were registered.
 
         Args:
             listener: Function that returns the listener, or None if it no longer exists, such as a
                 weak reference.
         """
-        handles = []
-        for index, optimizer in enumerate(self.optimizers):
-            before = optimizer.register_step_pre_hook(_pre_hook(index, listener))
-            after = optimizer.register_step_post_hook(_post_hook(index, listener))
-            # It runs before the optimizer's own hooks, whose order cannot change while they run.
-            first = register_optimizer_step_pre_hook(_keep_innermost(optimizer, before, after))
-            handles += [before, after, first]
-        return handles
+        self._hooks = [StepHooks(o, k, listener) for k, o in enumerate(self.optimizers)]
+        return [handle for hooks in self._hooks for handle in hooks.handles]
+
+    def forget_calls(self) -> None:
+        """Forget calls of ``step`` that an error has ended; called before each full step."""
+        for hooks in self._hooks:
+            hooks.forget_call()
 
 
 def rate_of(group: Mapping[str, Any]) -> float | Tensor:
     """Return a group's learning rate: a number, or a tensor if reading it would wait."""
     rate = group["lr"]
     return rate if isinstance(rate, Tensor) and rate.device.type != "cpu" else float(rate)
-
-
-def _keep_innermost(
-    optimizer: Optimizer, before: RemovableHandle, after: RemovableHandle
-) -> Callable[..., None]:
-    """Return a hook that makes one hook of an optimizer the last before, one the first after."""
-    own = weakref.ref(optimizer)
-
-    def hook(updating: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if own() is not updating:
-            return
-        for handle, last in ((before, True), (after, False)):
-            hooks: Any = handle.hooks_dict_ref() or {}
-            if handle.id in hooks and next((reversed if last else iter)(hooks)) != handle.id:
-                hooks.move_to_end(handle.id, last)
-
-    return hook
 
 
 def _set_rate(group: dict[str, Any], rate: Any) -> None:
@@ -349,53 +318,15 @@ def _set_rate(group: dict[str, Any], rate: Any) -> None:
         group["lr"] = rate
 
 
-def _pre_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., Any]:
-    def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        receiver = None if _is_nested_step(optimizer) else listener()
-        if receiver is None:
-            return None
-        receiver.open_update(index)
-        named = "closure" in kwargs
-        closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
-        if not callable(closure):
-            receiver.before_update(index, None)
-            return None
+def _flags(group: Mapping[str, Any]) -> list[Any]:
+    """Options that determine a rule, but for the numbers in its basis: flags and strings.
 
-        # A closure runs forward and backward inside the step, so gradients are final only after it.
-        def observed() -> Any:
-            loss = closure()
-            receiver.before_update(index, loss)
-            return loss
-
-        if named:
-            return args, {**kwargs, "closure": observed}
-        return (args[0], observed, *args[2:]), kwargs
-
-    return hook
-
-
-def _post_hook(index: int, listener: Callable[[], UpdateListener | None]) -> Callable[..., None]:
-    def hook(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        receiver = None if _is_nested_step(optimizer) else listener()
-        if receiver is not None:
-            receiver.after_update(index)
-
-    return hook
-
-
-_HOOKED: Any = Optimizer.profile_hook_step(Optimizer.step)
-"""The function with which torch wraps every ``step``, so that it calls the hooks."""
-
-
-def _is_nested_step(optimizer: Optimizer) -> bool:
-    """Whether a hook was called from a step inside another step of the same optimizer.
-
-    The step of a subclass calls the step of its base class, which calls all hooks again if the base
-    class was ever instantiated itself.
+    Of a number, only whether it is zero counts.
     """
-    found, frame = 0, sys._getframe(1)
-    while frame is not None and found < 2:
-        own = frame.f_code is _HOOKED.__code__
-        found += own and frame.f_locals.get("self") is optimizer
-        frame = frame.f_back  # type: ignore[assignment]
-    return found > 1
+    flags: list[Any] = []
+    for name, value in group.items():
+        if value is None or isinstance(value, (bool, str)):
+            flags.append((name, value))
+        elif name != "lr" and number(group, name):
+            flags.append(name)
+    return flags

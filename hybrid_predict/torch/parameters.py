@@ -15,7 +15,7 @@ from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import Movement, WeightDelta
 from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.kinds import classify, matrix_index, resolve
-from hybrid_predict.torch.operands import MatrixIndex
+from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.reading import VerifiedReads
 
 
@@ -55,26 +55,24 @@ class ParameterMapper:
         self.written()
         self._kinds: dict[int, str] = {}
         self.parameters: list[Tensor] = []
-        given = model.parameters() if parameters is None else parameters
-        self.follow(given, owners)
+        self.follow(model.parameters() if parameters is None else parameters, owners)
         self._check()
-        _check_overrides(self.names, self._overrides)
 
     def follow(self, parameters: Iterable[Tensor], owners: Mapping[int, int] | None = None) -> None:
         """List the parameters again; known parameters keep their kinds."""
         known = {id(p): name for name, p in self._model.named_parameters()}
         unique = list({id(p): p for p in parameters}.values())
         self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
-        kinds, before = classify(self._model, owners), self._kinds
-        self._kinds = {}
-        for p in unique:
-            found = kinds.get(id(p), "hidden" if p.dim() > 1 else "vector")
-            self._kinds[id(p)] = before.get(id(p)) or found
+        kinds = classify(self._model, owners)
+        self._kinds = {
+            id(p): self._kinds.get(id(p)) or kinds.get(id(p), "hidden" if p.dim() > 1 else "vector")
+            for p in unique
+        }
         # Set together with the kinds: the id of a freed parameter can be used by a new one.
         self.parameters = unique
-        self._override()
         self._index = {name: k for k, name in enumerate(self.names)}
         self.by_id = {id(p): name for name, p in zip(self.names, unique, strict=True)}
+        self._override()
 
     def matrix_index(self, owners: Mapping[int, int]) -> MatrixIndex:
         """List the parameters, as needed to find matrices in a graph."""
@@ -111,19 +109,18 @@ class ParameterMapper:
     @property
     def found(self) -> dict[str, str]:
         """Kinds by name as they were classified, without overrides."""
-        return {
-            name: self._kinds[id(p)] for name, p in zip(self.names, self.parameters, strict=True)
-        }
+        return {name: self._kinds[key] for key, name in self.by_id.items()}
 
     def assign(self, kinds: Mapping[str, str]) -> None:
         """Change the kinds of parameters by name; overrides still win."""
-        for name in self._index.keys() & kinds.keys():
-            self._kinds[id(self.parameters[self._index[name]])] = kinds[name]
+        self._kinds.update((k, kinds[name]) for k, name in self.by_id.items() if name in kinds)
         self._override()
 
     def _override(self) -> None:
-        columns = zip(self.names, self.parameters, strict=True)
-        self.kinds = tuple(_override(n, self._kinds[id(p)], self._overrides) for n, p in columns)
+        self.kinds = tuple(
+            next((k for o, k in self._overrides.items() if fnmatchcase(name, o)), kind)
+            for name, kind in self.found.items()
+        )
 
     def count_trained(self) -> int:
         """Return the number of trained weights outside embeddings."""
@@ -244,6 +241,14 @@ class ParameterMapper:
                 f"{len(self.parameters)} parameters of another",
                 "Make the optimizer from model.parameters().",
             )
+        for pattern in self._overrides:
+            if not any(fnmatchcase(name, pattern) for name in self.names):
+                raise ConfigError(
+                    "kinds",
+                    "patterns that match at least one trained parameter",
+                    pattern,
+                    f"Names look like {self.names[0]!r}.",
+                )
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
@@ -275,21 +280,3 @@ def _check_initialised(model: nn.Module) -> None:
             f"the uninitialised {lazy[0]!r}",
             "Run one batch through the model before training starts.",
         )
-
-
-def _override(name: str, kind: str, overrides: Mapping[str, str]) -> str:
-    for pattern, wanted in overrides.items():
-        if fnmatchcase(name, pattern):
-            return wanted
-    return kind
-
-
-def _check_overrides(names: Sequence[str], overrides: Mapping[str, str]) -> None:
-    for pattern in overrides:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ConfigError(
-                "kinds",
-                "patterns that match at least one trained parameter",
-                pattern,
-                f"Names look like {names[0]!r}.",
-            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -48,9 +49,9 @@ class VerifiedReads:
         positions = {id(tensor): k for k, tensor in enumerate(self._tensors)}
         for module in self._model.modules():
             held = {**module._parameters, **module._buffers}
-            own = {name: positions[id(t)] for name, t in held.items() if id(t) in positions}
-            if own:
-                read, load = OwnHook(_reader(own, self._verified)), OwnHook(self._before_load)
+            places = {name: positions[id(t)] for name, t in held.items() if id(t) in positions}
+            if places:
+                read, load = OwnHook(partial(self._read, places)), OwnHook(self._before_load)
                 self._handles.append(module.register_state_dict_post_hook(read))
                 self._handles.append(module.register_load_state_dict_pre_hook(load))
 
@@ -59,6 +60,18 @@ class VerifiedReads:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+
+    def _read(
+        self, places: dict[str, int], module: nn.Module, state: dict[str, Any], prefix: str, _: Any
+    ) -> None:
+        """Put verified values in the place of copies of present ones."""
+        for name, k in places.items():
+            present, value = state.get(prefix + name), self._verified(k)
+            copied = isinstance(present, Tensor) and present is not getattr(module, name, None)
+            if copied and value is not None:
+                with torch.no_grad():
+                    value = shards.local(value).to(shards.local(present))
+                    state[prefix + name] = shards.as_dtensor(value, present)
 
     def _verified(self, k: int) -> Tensor | None:
         """Verified value of a tensor, or None for the present one."""
@@ -70,24 +83,6 @@ class VerifiedReads:
     def _before_load(self, *_: object) -> None:
         if self._unverified():
             self._withdraw()
-
-
-def _reader(
-    positions: dict[str, int], verified: Callable[[int], Tensor | None]
-) -> Callable[..., None]:
-    def read(module: nn.Module, state: dict[str, Any], prefix: str, _: object) -> None:
-        for name, position in positions.items():
-            present = state.get(prefix + name)
-            if not isinstance(present, Tensor) or present is getattr(module, name, None):
-                continue
-            value = verified(position)
-            if value is None:
-                continue
-            with torch.no_grad():
-                value = shards.local(value).to(shards.local(present))
-                state[prefix + name] = shards.as_dtensor(value, present)
-
-    return read
 
 
 @final

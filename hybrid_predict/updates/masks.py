@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -38,7 +38,11 @@ def usable_gradients(
 
 
 def optimizer_only(
-    averages: Sequence[Tensor], members: Sequence[int], usable: Tensor | None, good: Tensor | bool
+    averages: Sequence[Tensor],
+    members: Sequence[int],
+    usable: Tensor | None,
+    still: Mapping[int, Tensor | None],
+    good: Tensor | bool,
 ) -> list[Tensor | None]:
     """Find the entries of the tensors that only the optimizer may move.
 
@@ -49,6 +53,8 @@ def optimizer_only(
         averages: Averaged gradients.
         members: Positions of the tensors that have a gradient in this step.
         usable: Which of these gradients are usable, or None if all are.
+        still: Mask of the entries whose own gradient is exactly zero, by position. Without any, no
+            entry of the average can be zero either.
         good: Whether the update happens.
 
     Returns:
@@ -59,7 +65,7 @@ def optimizer_only(
     held_back = ~good if isinstance(good, Tensor) else None
     masks = []
     for k, average in enumerate(averages):
-        mask = zeros(average)
+        mask = None if k in still and still[k] is None else zeros(average)
         for reason in (lost.get(k), held_back):
             if reason is not None:
                 mask = (average == 0 if mask is None else mask) | reason
@@ -109,7 +115,8 @@ def unmoved(
     alike = value == before
     if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
         rest = upcast(before) * (1.0 - own.shrink - abs(own.rate) * own.coupled)
-        alike = torch.isclose(value, rest.to(value.dtype), rtol=ROUNDING, atol=0.0)
+        rest = rest.to(value.dtype)
+        alike = (value - rest).abs() <= ROUNDING * rest.abs()
     mask = still & alike & good
     return None if mask.device.type == "cpu" and not bool(mask.any()) else mask
 

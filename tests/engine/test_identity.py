@@ -47,7 +47,7 @@ def test_a_non_finite_loss_goes_through_as_in_the_plain_loop(mode, spoiled):
 def test_shadow_forecasts_without_moving_weights():
     bench, _ = trace_of(make_config(shadow=True, predictors=EVERY_KIND))
     groups = bench.engine._state.groups
-    options = bench.engine.optimizer.all_options()
+    options = bench.engine.optimizer.options()
     lengths = [float(t.norm()) for g in groups for t in g.forecast(options).tensors().values()]
     assert len(lengths) == 6
     assert min(lengths) > 0

@@ -156,7 +156,7 @@ def test_small_tensors_alone_do_not_take_the_place_of_full_steps(able):
     good = Skill(windows=9.0, mean=0.5, square=0.0, chance=0.0, length=0.5)
     assert good.enough
     show(forecaster, **{"hidden": Skill(), "vector": Skill(), able: good})
-    delta = forecaster.forecast(engine.optimizer.all_options()).delta
+    delta = forecaster.forecast(engine.optimizer.options()).delta
     assert bool(delta.names) is (able == "hidden")
     assert not any(name.endswith("bias") for name in delta.names)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from graph_cases import rows
+from graph_cases import Multiplied, rows
 from torch import Tensor, nn
 
 Function = Callable[[Tensor], Tensor]
@@ -26,32 +26,11 @@ class Cubed(torch.autograd.Function):
         return 3 * gradient * ctx.saved_tensors[0].square()
 
 
-class Product(torch.autograd.Function):
-    """A linear layer of one's own."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        return x @ weight.T
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        return gradient @ weight, gradient.T @ x
-
-
 ACTIVATIONS: dict[str, Function] = {
     "tanh": torch.tanh,
-    "softplus": F.softplus,
-    "gelu": F.gelu,
-    "elu": F.elu,
     "relu": F.relu,
     "leaky relu": F.leaky_relu,
     "silu": F.silu,
-    "mish": F.mish,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "exp": torch.exp,
     "square": torch.square,
     "x sigmoid(x)": lambda x: x * torch.sigmoid(x),
     "of one's own": Cubed.apply,
@@ -88,7 +67,7 @@ class Bare(nn.Module):
 
     def product(self, x: Tensor, weight: Tensor) -> Tensor:
         if self.how == "function":
-            return Product.apply(x, weight.T)
+            return Multiplied.apply(x, weight)
         if self.how == "left":
             return (weight.T @ x.T).T
         return torch.einsum("bi,io->bo", x, weight) if self.how == "einsum" else x @ weight
@@ -129,21 +108,6 @@ class Critic(nn.Module):
         return self.head(self.act(self.inner(self.act(self.stem(images)))).flatten(1))
 
 
-class Attended(nn.Module):
-    """Attention of plain operations over the six inputs."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head, self.values = nn.Linear(8, 2), nn.Linear(8, 8)
-        self.keys, self.queries = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.stem = nn.Linear(2, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = self.stem(torch.stack([x, x.square()], -1))
-        weights = (self.queries(tokens) @ self.keys(tokens).mT).softmax(-1)
-        return self.head((tokens + weights @ self.values(tokens)).mean(1))
-
-
 class Atoms(nn.Module):
     """Messages between atoms, weighted by filters of their distances, as in SchNet."""
 
@@ -163,18 +127,6 @@ class Atoms(nn.Module):
         return self.energy(atoms)
 
 
-class Conditioned(Net):
-    """Constants go through a layer of their own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.label = nn.Linear(3, 8)
-
-    def forward(self, x: Tensor) -> Tensor:
-        labels = self.label(F.one_hot(torch.arange(len(x)) % 3, 3).float())
-        return self.head(torch.sin(self.inner(torch.sin(self.stem(x) + labels))))
-
-
 NETS: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "modules": (Net, ["head.weight"]),
     "bare": (Bare, ["head"]),
@@ -185,9 +137,7 @@ NETS: dict[str, tuple[Callable[[], nn.Module], list[str]]] = {
     "gated": (lambda: Linked("gated"), ["head.weight"]),
     "skipped": (lambda: Linked("skipped"), ["head.weight"]),
     "convolutions": (Critic, ["head.weight"]),
-    "attention": (Attended, ["head.weight"]),
     "atoms": (Atoms, ["energy.weight"]),
-    "conditioned": (Conditioned, ["head.weight"]),
 }
 
 
@@ -207,12 +157,6 @@ def alone(net: nn.Module) -> Tensor:
     return (slope(net(x), x) - 1).square().mean()
 
 
-def squared(net: nn.Module) -> Tensor:
-    """The derivative of a function of the outputs."""
-    x = rows().requires_grad_()
-    return (slope(net(x).square(), x) - 1).square().mean()
-
-
 def laplacian(net: nn.Module, value: bool = True) -> Tensor:
     x = rows().requires_grad_()
     y = net(x)
@@ -223,13 +167,6 @@ def laplacian(net: nn.Module, value: bool = True) -> Tensor:
 
 def residual(net: nn.Module) -> Tensor:
     return laplacian(net, value=False)
-
-
-def constrained(net: nn.Module) -> Tensor:
-    """A boundary condition that the form of the solution keeps."""
-    x = rows().requires_grad_()
-    first = slope((1 - x.square()).prod(1, keepdim=True) * net(x), x)
-    return (slope(first[:, 0], x)[:, 0] - 1).square().mean()
 
 
 def of_length(net: nn.Module) -> Tensor:
@@ -246,13 +183,6 @@ def penalty(net: nn.Module) -> Tensor:
     return net(made).mean() - net(real).mean() + 10 * (lengths - 1).square().mean()
 
 
-def twice(net: nn.Module) -> Tensor:
-    """One network at two places, and the derivative of their difference."""
-    x = rows().requires_grad_()
-    y = net(x) - net(x.flip(1) / 2)
-    return y.square().mean() + slope(y, x).square().mean()
-
-
 def functional(net: nn.Module) -> Tensor:
     """As ``torch.func`` takes derivatives, sample by sample."""
     slopes = torch.func.vmap(torch.func.jacrev(lambda one: net(one[None])[0]))(rows())
@@ -267,15 +197,12 @@ def forward_mode(net: nn.Module) -> Tensor:
 LOSSES = {
     "both": both,
     "alone": alone,
-    "squared": squared,
     "laplacian": laplacian,
     "residual": residual,
-    "constrained": constrained,
     "of length": of_length,
     "penalty": penalty,
-    "twice": twice,
     "functional": functional,
     "forward mode": forward_mode,
 }
-SECOND = ("laplacian", "residual", "constrained", "of length")
+SECOND = ("laplacian", "residual", "of length")
 """Losses with second derivatives, which activations of straight pieces do not have."""

@@ -12,6 +12,9 @@ import torch.nn.functional as F
 from cases import TiedLM
 from torch import Tensor, nn
 
+from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.kinds import classify, matrix_index, resolve
+
 Loss = Callable[[Any], Tensor]
 
 
@@ -39,34 +42,6 @@ class CountDecoder(nn.Module):
         return scale.log() * spread.exp()
 
 
-class Block(nn.Module):
-    """A block like NBeats': a basis turns coefficients into a backcast and a forecast."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fc = nn.Linear(6, 8)
-        self.theta_b_fc, self.theta_f_fc = nn.Linear(8, 3), nn.Linear(8, 3)
-        self.basis_b = nn.Parameter(torch.ones(3, 6), requires_grad=False)
-        self.register_buffer("basis_f", torch.ones(3, 4))
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = F.relu(self.fc(x))
-        return self.theta_b_fc(x) @ self.basis_b, self.theta_f_fc(x) @ self.basis_f
-
-
-class Beats(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList([Block() for _ in range(3)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        total = torch.zeros(len(x), 4)
-        for block in self.blocks:
-            back, ahead = block(x)
-            x, total = x - back, total + ahead
-        return total
-
-
 class Attending(nn.Module):
     """Attention whose fused path is taken, positions, and two heads."""
 
@@ -86,9 +61,9 @@ class Attending(nn.Module):
 
 
 class Recurrent(nn.Module):
-    def __init__(self, cls: type[nn.Module] = nn.LSTM, **options: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.rnn, self.out = cls(6, 5, 2, batch_first=True, **options), nn.Linear(5, 3)
+        self.rnn, self.out = nn.LSTM(6, 5, 2, batch_first=True), nn.Linear(5, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.rnn(x.reshape(2, 4, 6))[0])
@@ -185,24 +160,6 @@ def with_penalties(model: nn.Sequential) -> Tensor:
         + (weight.T @ weight - torch.eye(8)).square().sum()
         + sum(p.square().sum() for p in model.parameters())
     )
-
-
-def of_slopes(model: nn.Sequential) -> Tensor:
-    """As in physics-informed networks."""
-    x = rows().requires_grad_()
-    out = model(x)
-    (slope,) = torch.autograd.grad(out.sum(), x, create_graph=True)
-    return (slope.square().sum(1, keepdim=True) - out).square().mean()
-
-
-def of_slopes_alone(model: nn.Sequential) -> Tensor:
-    """The outputs themselves have no part in the loss."""
-    x = rows().requires_grad_()
-    out, loss = model(x), torch.zeros(())
-    for column in out.unbind(1):
-        (slope,) = torch.autograd.grad(column.sum(), x, create_graph=True)
-        loss = loss + (slope[:, 0] - 1).square().mean()
-    return loss
 
 
 class Recomputed(nn.Module):
@@ -316,23 +273,12 @@ class GraphCase:
 
 CASES = {
     "count decoder": GraphCase(CountDecoder, ["px_r", "px_scale_decoder.0.weight"]),
-    "blocks": GraphCase(
-        Beats,
-        [
-            "blocks.0.theta_f_fc.weight",
-            "blocks.1.theta_f_fc.weight",
-            "blocks.2.theta_b_fc.weight",  # no loss depends on it, and it stands beside a head
-            "blocks.2.theta_f_fc.weight",
-        ],
-    ),
     "attention": GraphCase(Attending, ["out.weight", "value.weight"], of_words, ["embed.weight"]),
     "tied": GraphCase(TiedLM, [], of_words, ["embedding.weight"]),
     "transposed convolutions": GraphCase(
         unet, ["5.weight"], lambda net: net(rows(8, 8)[None, None]).square().mean()
     ),
     "lstm": GraphCase(Recurrent, ["out.weight"]),
-    "gru": GraphCase(lambda: Recurrent(nn.GRU), ["out.weight"]),
-    "rnn": GraphCase(lambda: Recurrent(nn.RNN), ["out.weight"]),
     "cell": GraphCase(Cell, ["out.weight"]),
     "autoencoder": GraphCase(Autoencoder, ["out.weight"], lambda net: net.loss(rows())),
     "adapters": GraphCase(lambda: adapted(nn.Linear(8, 3)), ["4.weight"]),
@@ -345,8 +291,6 @@ CASES = {
     "normed weights": GraphCase(normed, ["4.parametrizations.weight.original1"]),
     "half precision": GraphCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], of_half_precision),
     "penalties": GraphCase(lambda: mlp(6, 8, 8, 3), ["4.weight"], with_penalties),
-    "slopes": GraphCase(lambda: mlp(6, 8, 8, 3)[:-1], ["4.weight"], of_slopes),
-    "slopes alone": GraphCase(lambda: mlp(6, 8, 8, 3)[:-1], ["4.weight"], of_slopes_alone),
     "checkpointing": GraphCase(lambda: Recomputed(False), ["out.weight"]),
     "reentrant checkpointing": GraphCase(
         lambda: Recomputed(True), ["out.weight"], unseen=["inner.0.weight", "inner.2.weight"]
@@ -366,13 +310,7 @@ CASES = {
         ["first.weight", "second.weight"],
         of_outputs("first"),
     ),
-    "an unused network": GraphCase(
-        lambda: two_outputs(nn.Linear(8, 4), mlp(8, 8, 3)), ["first.weight"], of_outputs("first")
-    ),
     "frozen head": GraphCase(lambda: chain(net=mlp(6, 8, 8), head=frozen(nn.Linear(8, 3))), []),
-    "frozen head of several layers": GraphCase(
-        lambda: chain(net=mlp(6, 8, 8), head=frozen(mlp(8, 8, 3))), []
-    ),
     "frozen head after a flattening": GraphCase(
         lambda: chain(net=nn.Conv2d(1, 4, 3), flat=nn.Flatten(), head=frozen(nn.Linear(144, 3))),
         [],
@@ -392,3 +330,18 @@ CASES = {
     "functions of outputs": GraphCase(lambda: Custom("outputs"), ["last"], unseen=["last"]),
     "experts": GraphCase(Experts, ["out.weight"], of_words, ["table"]),
 }
+
+
+def resolved(
+    model: nn.Module, loss: Tensor, after: bool = True
+) -> tuple[dict[str, str], list[str]]:
+    """Kinds of the trained matrices by name, and what was not seen."""
+    findings, index = GraphFindings(), matrix_index(model)
+    loss.backward() if after else None
+    findings.add(loss, index)
+    loss.backward() if not after else None
+    with_gradient = {id(p) for p in model.parameters() if p.grad is not None}
+    kinds, unseen = resolve(model, classify(model), findings, index, with_gradient)
+    named = {id(p): name for name, p in model.named_parameters() if p.requires_grad}
+    by_name = {name: kinds[key] for key, name in named.items() if kinds[key] != "vector"}
+    return by_name, sorted(named[key] for key in unseen)

@@ -16,188 +16,156 @@ LARGE = 10_000
 """Entries of a buffer that is not copied unless it is seen to change."""
 
 
-class Base(nn.Module):
-    """A small network with something beside it that steps change."""
+CONFIG = HybridConfig(
+    total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
+)
 
-    def __init__(self):
+
+def nothing(model, value, bad):
+    """Change nothing."""
+
+
+class Net(nn.Module):
+    """A small network with something beside it that steps change.
+
+    Args:
+        setup: Called with the network.
+        change: Called in every forward pass with the network, a number of the batch that is not
+            finite in a bad step, and whether the step is bad.
+    """
+
+    def __init__(self, setup=lambda model: None, change=nothing):
         super().__init__()
         torch.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 2))
-
-    def beside(self, value, bad):
-        """What a step does besides its loss.
-
-        Args:
-            value: Some number of the batch, not finite in a bad step.
-            bad: Whether the step is bad.
-        """
+        self.steps, self.change = 0, change
+        setup(self)
 
     def forward(self, x, bad=False):
+        self.steps += 1
         out = self.net(x)
-        self.beside(out.detach().mean() * (NAN if bad else 1.0), bad)
+        self.change(self, out.detach().mean() * (NAN if bad else 1.0), bad)
         return out
 
 
-class Grows(Base):
-    """A buffer that is replaced by a longer one in every step."""
+def buffers(**tensors):
+    def setup(model):
+        for name, tensor in tensors.items():
+            value = tensor.clone() if tensor is not None else None
+            model.register_buffer(name, value, persistent=name != "cache")
 
+    return setup
+
+
+def grow(model, value, bad):
+    model.seen = torch.cat([model.seen, value[None]])
+
+
+def grow_in_place(model, value, bad):
+    if bad:
+        model.seen.resize_(6).fill_(value)
+
+
+def delete(model, value, bad):
+    if bad:
+        del model.cache
+
+
+def empty(model, value, bad):
+    model.cache = None if bad else torch.ones(3)
+
+
+def fill(model, value, bad):
+    model.cache = value.expand(4).clone() if bad else None
+
+
+def write_sparse(model, value, bad):
+    for name in ("small", "large"):
+        getattr(model, name).mul_(1.0 + value)
+    for name in ("rows", "columns", "blocks"):
+        getattr(model, name).values().add_(value)
+    ones = torch.ones(200, 200) if bad else torch.eye(200)
+    model.denser.add_(ones.to_sparse())
+
+
+def register(model, value, bad):
+    if bad:
+        model.register_buffer("late", value.expand(4).clone(), persistent=False)
+
+
+def register_earlier(model, value, bad):
+    """A large buffer is made long after training has begun, and written to since."""
+    if model.steps == 10:
+        model.register_buffer("late", torch.zeros(LARGE))
+    if model.steps > 10:
+        model.late.add_(value)
+
+
+def write_through_data(model, value, bad):
+    for buffer in (model.small, model.large):
+        buffer.data.add_(value)
+
+
+def add_teacher(model):
+    model.teacher = nn.Linear(4, 8).requires_grad_(False)
+
+
+def follow_network(model, value, bad):
+    factor = NAN if bad else 1.0
+    with torch.no_grad():
+        model.teacher.weight.lerp_(model.net[0].weight * factor, 0.1)
+        model.teacher.bias.data.lerp_(model.net[0].bias * factor, 0.1)
+
+
+class Normed(Net):
     def __init__(self):
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(0))
-
-    def beside(self, value, bad):
-        self.seen = torch.cat([self.seen, value[None]])
-
-
-class GrowsInPlace(Base):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(3))
-
-    def beside(self, value, bad):
-        if bad:
-            self.seen.resize_(6).fill_(value)
-
-
-class Deletes(Base):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("cache", torch.zeros(3))
-
-    def beside(self, value, bad):
-        if bad:
-            del self.cache
-
-
-class Empties(Base):
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("cache", torch.zeros(3))
-
-    def beside(self, value, bad):
-        self.cache = None if bad else torch.ones(3)
-
-
-class Fills(Base):
-    """A buffer that is None between steps, as caches are."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("cache", None, persistent=False)
-
-    def beside(self, value, bad):
-        self.cache = value.expand(4).clone() if bad else None
-
-
-class Sparse(Base):
-    """Sparse buffers that steps write to, one of them with more entries in the bad step."""
-
-    def __init__(self):
-        super().__init__()
-        for name, size in (("small", 8), ("large", 200), ("denser", 200)):
-            self.register_buffer(name, torch.eye(size).to_sparse())
-        self.register_buffer("rows", torch.eye(200).to_sparse_csr())
-        self.register_buffer("columns", torch.eye(8).to_sparse_csc())
-        self.register_buffer("never", torch.eye(200).to_sparse_csr())
-        self.register_buffer("blocks", torch.eye(8).to_sparse_bsr((2, 2)))
-
-    def beside(self, value, bad):
-        for name in ("small", "large"):
-            getattr(self, name).mul_(1.0 + value)
-        for name in ("rows", "columns", "blocks"):
-            getattr(self, name).values().add_(value)
-        ones = torch.ones(200, 200) if bad else torch.eye(200)
-        self.denser.add_(ones.to_sparse())
-
-
-class SparseValues(Base):
-    """A sparse buffer whose entries stay where they are."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("graph", torch.eye(200).to_sparse())
-
-    def beside(self, value, bad):
-        self.graph.mul_(1.0 + value)
-
-
-class Registers(Base):
-    """A buffer that is made in the bad step."""
-
-    def beside(self, value, bad):
-        if bad:
-            self.register_buffer("late", value.expand(4).clone(), persistent=False)
-
-
-class RegistersEarlier(Base):
-    """A large buffer that is made long after training has begun, and written to since."""
-
-    steps = 0
-
-    def beside(self, value, bad):
-        self.steps += 1
-        if self.steps == 10:
-            self.register_buffer("late", torch.zeros(LARGE))
-        if self.steps > 10:
-            self.late.add_(value)
-
-
-class ThroughData(Base):
-    """Written to behind the version counter's back."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("small", torch.zeros(3))
-        self.register_buffer("large", torch.zeros(LARGE))
-
-    def beside(self, value, bad):
-        for buffer in (self.small, self.large):
-            buffer.data.add_(value)
-
-
-class Teacher(Base):
-    """A frozen copy that follows the network in every step."""
-
-    def __init__(self):
-        super().__init__()
-        self.teacher = nn.Linear(4, 8).requires_grad_(False)
-
-    def beside(self, value, bad):
-        with torch.no_grad():
-            self.teacher.weight.lerp_(self.net[0].weight * (NAN if bad else 1.0), 0.1)
-            self.teacher.bias.data.lerp_(self.net[0].bias * (NAN if bad else 1.0), 0.1)
-
-
-class Norms(Base):
-    def __init__(self):
-        super().__init__()
-        self.net.append(nn.BatchNorm1d(2))
+        super().__init__(lambda model: model.net.append(nn.BatchNorm1d(2)))
 
     def forward(self, x, bad=False):
         return super().forward(x * NAN if bad else x)
 
 
-class Shared(Base):
-    """Two modules hold the same buffer."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("count", torch.zeros(2))
-        self.net.register_buffer("count", self.count)
-
-    def beside(self, value, bad):
-        self.count.add_(value)
+def share_buffer(model):
+    model.register_buffer("count", torch.zeros(2))
+    model.net.register_buffer("count", model.count)
 
 
-CASES = (Grows, GrowsInPlace, Deletes, Empties, Registers, RegistersEarlier, ThroughData)
-CASES += (Teacher, Norms, Shared, Fills, Sparse, SparseValues)
+def count(model, value, bad):
+    model.count.add_(value)
 
 
-def train(model, steps, fused, config):
+def add_sparse(model):
+    large, small = torch.eye(200), torch.eye(8)
+    tensors = {"small": small.to_sparse(), "large": large.to_sparse(), "denser": large.to_sparse()}
+    tensors |= {"rows": large.to_sparse_csr(), "columns": small.to_sparse_csc()}
+    tensors |= {"never": large.to_sparse_csr(), "blocks": small.to_sparse_bsr((2, 2))}
+    buffers(**tensors)(model)
+
+
+CASES = {
+    "grows": lambda: Net(buffers(seen=torch.zeros(0)), grow),
+    "grows in place": lambda: Net(buffers(seen=torch.zeros(3)), grow_in_place),
+    "is deleted": lambda: Net(buffers(cache=torch.zeros(3)), delete),
+    "becomes None": lambda: Net(buffers(cache=torch.zeros(3)), empty),
+    "is None between steps": lambda: Net(buffers(cache=None), fill),
+    "is registered": lambda: Net(change=register),
+    "was registered in the run": lambda: Net(change=register_earlier),
+    "is written through data": lambda: Net(
+        buffers(small=torch.zeros(3), large=torch.zeros(LARGE)), write_through_data
+    ),
+    "is a teacher": lambda: Net(add_teacher, follow_network),
+    "is of a norm": lambda: Normed(),
+    "is shared": lambda: Net(share_buffer, count),
+    "is sparse": lambda: Net(add_sparse, write_sparse),
+}
+"""What happens to buffers and frozen parameters in a step, above all in a bad one."""
+
+
+def train(model, steps, fused):
     """Full steps until one that verifies predicted steps is spoiled, and two after it."""
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01, fused=fused)
-    engine = HybridEngine(model, optimizer, config)
+    engine = HybridEngine(model, optimizer, CONFIG)
     before, undone = None, None
     for k in range(steps + 3):
         at_end = snapshot(model)
@@ -240,11 +208,8 @@ def structure(model):
 @pytest.mark.parametrize("fused", [False, True], ids=["plain", "fused"])
 @pytest.mark.parametrize("case", CASES)
 def test_an_undone_step_leaves_no_trace_beside_the_weights(case, fused):
-    model = case()
-    config = HybridConfig(
-        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
-    )
-    engine, before, undone = train(model, 21, fused, config)
+    model = CASES[case]()
+    engine, before, undone = train(model, 21, fused)
     assert undone is not None
     assert engine.ledger.undone_steps == 1
     assert undone.keys() == before.keys()
@@ -255,26 +220,22 @@ def test_an_undone_step_leaves_no_trace_beside_the_weights(case, fused):
     assert not engine._state.plain
 
 
-@pytest.mark.parametrize("case", [Deletes, Empties, Fills, Registers, Grows])
+@pytest.mark.parametrize(
+    "case", ["is deleted", "becomes None", "is None between steps", "is registered", "grows"]
+)
 def test_the_model_has_the_same_buffers_in_the_same_places(case):
-    model = case()
-    config = HybridConfig(
-        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
-    )
+    model = CASES[case]()
     before = structure(model)
-    train(model, 21, False, config)
+    train(model, 21, False)
     assert structure(model) == before
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_good_step_keeps_what_it_did_beside_the_weights(case):
     """Corrected or not, predicted or not: buffers are those of the last step."""
-    model = case()
-    config = HybridConfig(
-        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
-    )
+    model = CASES[case]()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
-    with HybridEngine(model, optimizer, config) as engine:
+    with HybridEngine(model, optimizer, CONFIG) as engine:
         for k in range(20):
             engine.before_step()
             x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
@@ -290,34 +251,29 @@ def test_a_good_step_keeps_what_it_did_beside_the_weights(case):
 
 
 def test_what_never_changes_is_not_copied():
-    model = Base()
+    model = Net()
     model.register_buffer("table", torch.randn(LARGE))
-    frozen = nn.Linear(100, 100).requires_grad_(False)
-    model.frozen = frozen
-    config = HybridConfig(
-        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
-    )
+    model.frozen = nn.Linear(100, 100).requires_grad_(False)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
-    with HybridEngine(model, optimizer, config) as engine:
+    with HybridEngine(model, optimizer, CONFIG) as engine:
         for _ in range(20):
             engine.before_step()
-            kept = engine._buffers._copies or {}
-            assert sum(copy.numel() for _, _, copy in kept.values()) < LARGE
+            assert sum(copy.numel() for _, copy in engine._buffers.copies) < LARGE
             model(torch.randn(4, 4)).sum().backward()
             optimizer.step()
             engine.after_step()
 
 
-class Table(nn.Module):
-    def __init__(self, values):
-        super().__init__()
-        self.register_buffer("values", values)
+def meta_buffer():
+    module = nn.Module()
+    module.register_buffer("values", torch.zeros(LARGE, device="meta"))
+    return module
 
 
 META = {
     "a frozen layer": lambda: nn.Linear(100, 100, device="meta").requires_grad_(False),
     "a frozen vector": lambda: nn.LayerNorm(4, device="meta").requires_grad_(False),
-    "a buffer": lambda: Table(torch.zeros(LARGE, device="meta")),
+    "a buffer": lambda: meta_buffer(),
     "buffers that may change": lambda: nn.BatchNorm1d(LARGE, affine=False, device="meta"),
 }
 
@@ -326,14 +282,11 @@ META = {
 @pytest.mark.parametrize("case", META)
 def test_what_is_on_the_meta_device_is_left_alone(case, listed):
     """As in a model of which only a part is loaded."""
-    model = Base()
+    model = Net()
     model.never_used = META[case]()
     trained = [p for p in model.parameters() if listed or p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01)
-    config = HybridConfig(
-        total_steps=60, full_steps=1, predict_steps=1, warmup_steps=2, predictors=UNGATED
-    )
-    with HybridEngine(model, optimizer, config) as engine:
+    with HybridEngine(model, optimizer, CONFIG) as engine:
         for k in range(20):
             engine.before_step()
             bad = k > 15 and due(engine) and not engine.ledger.undone_steps

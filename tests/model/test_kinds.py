@@ -64,14 +64,6 @@ CLASSIFIED = {
             "head.weight": "head",
         },
     ),
-    "lstm": (
-        lambda: nn.ModuleDict({"rnn": nn.LSTM(4, 6), "out": nn.Linear(6, 2)}),
-        {"rnn.weight_ih_l0": "hidden", "rnn.weight_hh_l0": "hidden", "out.weight": "head"},
-    ),
-    "depthwise": (
-        lambda: nn.Sequential(nn.Conv2d(6, 6, 3, groups=6), nn.Conv2d(6, 4, 1), nn.Linear(4, 2)),
-        {"0.weight": "hidden", "1.weight": "hidden", "2.weight": "head"},
-    ),
 }
 
 
@@ -203,7 +195,6 @@ BODY = {"body.0.weight": "hidden", "body.2.weight": "hidden"}
 
 PARTLY_FROZEN = {
     "adapters, frozen head": (lambda: lora_gpt(frozen(nn.Linear(8, 11))), ADAPTERS),
-    "adapters, frozen head of no vocabulary": (lambda: lora_gpt(frozen(nn.Linear(8, 3))), ADAPTERS),
     "adapters, trained head": (
         lambda: lora_gpt(nn.Linear(8, 3)),
         {**ADAPTERS, "head.weight": "head"},
@@ -217,10 +208,6 @@ PARTLY_FROZEN = {
         {**ADAPTERS, "b.up.weight": "head"},
     ),
     "frozen head": (lambda: parts(body=body(), head=frozen(nn.Linear(8, 3))), BODY),
-    "frozen head after a flattening": (
-        lambda: parts(body=body(), head=frozen(nn.Linear(32, 3))),
-        BODY,
-    ),
     "frozen head of several layers": (
         lambda: parts(body=body(), head=frozen(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)))),
         BODY,
@@ -260,17 +247,7 @@ class Policy(nn.Module):
         return self.policy(x), self.value(x)
 
 
-class Words(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.embed, self.inner, self.out = nn.Embedding(5, 8), nn.Linear(8, 8), nn.Linear(8, 5)
-
-    def forward(self, x):
-        return self.out(self.inner(self.embed(x)).tanh())
-
-
-SCRIPTED = {"conv": MODELS["conv"].build, "mlp": MODELS["mlp"].build, "words": Words}
-SCRIPTED["policy"] = Policy
+SCRIPTED = {"conv": MODELS["conv"].build, "mlp": MODELS["mlp"].build, "policy": Policy}
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from cases import MODELS, OPTIMIZERS
+from cases import MODELS
 from loops import same_bits, weights
 from torch import nn
 
@@ -102,10 +102,9 @@ def at_the_end(name, tensor, value):
     ("fn", "message"),
     [
         (lambda n, t: at_the_end(n, t, 3.0), "a tensor for 1.bias, got 'float'"),
-        (lambda n, t: at_the_end(n, t, None), "a tensor for 1.bias, got 'NoneType'"),
         (lambda n, t: at_the_end(n, t, t[:1]), r"shape \(2,\) for 1.bias, got \(1,\)"),
     ],
-    ids=["number", "nothing", "shape"],
+    ids=["number", "shape"],
 )
 def test_a_map_to_something_else_is_refused_with_the_weights_intact(net, fn, message):
     model, mapper = net
@@ -136,25 +135,14 @@ def delta_for(model, scale=1.0):
     return WeightDelta(names, directions, (scale, *[torch.tensor(scale)] * (len(names) - 1)))
 
 
-def test_a_movement_is_made_and_undone_bit_for_bit(net):
-    model, mapper = net
-    base, delta = weights(model), delta_for(model, 0.5)
-    movement = mapper.apply(delta)
-    for name, moved in delta.tensors().items():
-        torch.testing.assert_close(
-            dict(model.named_parameters())[name].detach(), base[name] + moved
-        )
-    movement.undo()
-    assert same_bits(weights(model), base)
-
-
 @pytest.mark.parametrize("good", [True, False])
 @pytest.mark.parametrize("on_device", [False, True], ids=["host", "device"])
 def test_a_movement_is_undone_in_part_unless_it_is_good(net, good, on_device):
     model, mapper = net
-    base = weights(model)
-    movement = mapper.apply(delta_for(model))
-    moved = weights(model)
+    base, delta = weights(model), delta_for(model)
+    movement, moved = mapper.apply(delta), weights(model)
+    for name, by in delta.tensors().items():
+        torch.testing.assert_close(moved[name], base[name] + by)
     movement.undo(torch.tensor(good) if on_device else good, members=[0, 3])
     for k, (name, p) in enumerate(model.named_parameters()):
         assert torch.equal(p, base[name] if k in (0, 3) and not good else moved[name])
@@ -177,9 +165,8 @@ def test_a_movement_that_is_withdrawn_keeps_what_others_wrote_since(net):
     [
         ("2.weight", (4, 3), "names of trained parameters, got '2.weight'"),
         ("1.weight", (4, 2), r"shape \(2, 4\) for 1.weight, got \(4, 2\)"),
-        ("1.weight", (1, 4), r"shape \(2, 4\) for 1.weight, got \(1, 4\)"),
     ],
-    ids=["unknown", "transposed", "broadcastable"],
+    ids=["unknown", "transposed"],
 )
 def test_a_movement_that_does_not_fit_is_refused_with_the_weights_intact(net, name, shape, message):
     model, mapper = net
@@ -190,28 +177,9 @@ def test_a_movement_that_does_not_fit_is_refused_with_the_weights_intact(net, na
     assert same_bits(weights(model), base)
 
 
-def test_scaling_a_delta_is_free_and_exact():
-    delta = WeightDelta(("w",), (torch.tensor([1.0, -2.0]),), (0.5,))
-    doubled = delta.scaled(4)
-    assert doubled.directions[0] is delta.directions[0]
-    assert doubled.tensors()["w"].tolist() == [2.0, -4.0]
-    assert delta.tensors()["w"].tolist() == [0.5, -1.0]
-
-
 def test_a_delta_of_unequal_parts_is_refused():
     with pytest.raises(ConfigError, match="WeightDelta: expected as many"):
         WeightDelta(("a", "b"), (torch.ones(1),), (1.0, 1.0))
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_after_a_map_is_the_optimizer_s_own(net, name):
-    """A map writes into the parameters that the optimizer holds."""
-    model, mapper = net
-    optimizer = OPTIMIZERS[name](list(model.parameters()))
-    mapper.map(lambda name, tensor: torch.ones_like(tensor))
-    model(torch.ones(1, 3)).sum().backward()
-    optimizer.step()
-    assert all(0 < (p - 1).abs().max().item() < 0.5 for p in model.parameters())
 
 
 def test_a_parameter_that_takes_over_an_id_has_a_kind_of_its_own():

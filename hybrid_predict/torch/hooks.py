@@ -1,0 +1,112 @@
+"""Hooks on the steps of optimizers."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, Protocol, final
+
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+
+class UpdateListener(Protocol):
+    """Receives a call before and after each update of a wrapped optimizer."""
+
+    def open_update(self, index: int) -> None:
+        """An update begins; a closure has not been called yet."""
+
+    def before_update(self, index: int, loss: object) -> None:
+        """Called when the gradients are final; ``loss`` is the result of a closure, or None."""
+
+    def after_update(self, index: int) -> None:
+        """Called when the parameters have been updated."""
+
+
+@final
+class _Call(dict[str, Any]):
+    """Keyword arguments of a call of ``step``; torch holds them until the call ends."""
+
+
+@final
+class StepHooks:
+    """The hooks on the steps of one optimizer.
+
+    Other hooks see, and may change, gradients before the listener and weights after it, whenever
+    they were registered. The step of a subclass calls the step of its base class, which calls all
+    hooks again if the base class was ever instantiated itself; only the outermost call counts.
+
+    Args:
+        optimizer: The optimizer.
+        index: Its number.
+        listener: Function that returns the listener, or None if it no longer exists, such as a weak
+            reference.
+
+    Attributes:
+        handles: Handles that remove the hooks.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, index: int, listener: Callable[[], UpdateListener | None]
+    ) -> None:
+        self._optimizer, self._index, self._listener = weakref.ref(optimizer), index, listener
+        self._outermost: Callable[[], _Call | None] = _no_call
+        self.handles = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+            # It runs before the optimizer's own hooks, whose order cannot change while they run.
+            register_optimizer_step_pre_hook(self._reorder),
+        ]
+
+    def forget_call(self) -> None:
+        """Forget a call of ``step`` that an error has ended."""
+        self._outermost = _no_call
+
+    def _reorder(self, optimizer: Optimizer, *_: Any) -> None:
+        """Make the listener's hooks the last before, and the first after, an update."""
+        if self._optimizer() is not optimizer:
+            return
+        for handle, last in zip(self.handles[:2], (True, False), strict=True):
+            hooks: Any = handle.hooks_dict_ref() or {}
+            if handle.id in hooks and next((reversed if last else iter)(hooks)) != handle.id:
+                hooks.move_to_end(handle.id, last)
+
+    def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the listener, or let the closure call it when the gradients are final."""
+        receiver = None if self._outermost() is not None else self._listener()
+        if receiver is None:
+            return None
+        receiver.open_update(self._index)
+        call = _Call(kwargs)
+        self._outermost = weakref.ref(call)
+        named = "closure" in kwargs
+        closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
+        if not callable(closure):
+            receiver.before_update(self._index, None)
+            return args, call
+
+        # A closure runs forward and backward inside the step, so gradients are final only after it.
+        def observed() -> Any:
+            try:
+                loss = closure()
+            except BaseException:
+                self.forget_call()
+                raise
+            receiver.before_update(self._index, loss)
+            return loss
+
+        if named:
+            call["closure"] = observed
+            return args, call
+        return (args[0], observed, *args[2:]), call
+
+    def _after(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Call the listener."""
+        if kwargs is self._outermost():
+            self.forget_call()
+            if (receiver := self._listener()) is not None:
+                receiver.after_update(self._index)
+
+
+def _no_call() -> None:
+    """No call of ``step`` is under way."""

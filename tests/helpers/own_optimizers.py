@@ -1,0 +1,84 @@
+"""Optimizers of one's own, and a small network that they train with the engine or without."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hybrid_predict import HybridConfig, HybridEngine
+
+RATE = 1e-2
+
+
+class Own(torch.optim.Optimizer):
+    """Gradient descent with whatever its options add to the gradient, or take off the weights."""
+
+    def __init__(
+        self, params: Iterable[Any], lr: float = RATE, adam: bool = False, **options: Any
+    ) -> None:
+        super().__init__(params, {"lr": lr, "adam": adam, **options})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    state = self.state[p]
+                    state["count"] = state.get("count", 0) + 1
+                    gradient = self.descended(p, state, group)
+                    if group["adam"]:
+                        gradient = self.scaled(gradient, state)
+                    p.sub_(gradient, alpha=group["lr"])
+                    self.finish(p, state, group)
+
+    def scaled(self, gradient: Tensor, state: dict[str, Any]) -> Tensor:
+        first, second = (state.setdefault(k, torch.zeros_like(gradient)) for k in ("m", "v"))
+        first.lerp_(gradient, 0.1)
+        second.lerp_(gradient.square(), 0.001)
+        unbiased = first / (1 - 0.9 ** state["count"])
+        return unbiased / ((second / (1 - 0.999 ** state["count"])).sqrt() + 1e-8)
+
+    def descended(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+        assert p.grad is not None
+        return p.grad.clone()
+
+    def finish(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        pass
+
+
+def net() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh()
+    return nn.Sequential(*layers, nn.Linear(24, 1))
+
+
+def train_step(
+    model: nn.Module, optimizer: Any, k: int, engine: HybridEngine | None, sign: float = 1.0
+) -> None:
+    if engine:
+        engine.before_step()
+    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(k))
+    loss = sign * (model(x) - x.prod(1, keepdim=True).tanh()).square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if engine:
+        engine.after_step(loss)
+
+
+def run(
+    model: nn.Module, optimizer: Any, steps: int, plugged: bool, sign: float = 1.0, **changes: Any
+) -> HybridEngine | None:
+    """Train for some steps, and return the engine."""
+    engine = None
+    if plugged:
+        config = HybridConfig(total_steps=steps, max_overhead=1e9, **changes)
+        engine = HybridEngine(model, optimizer, config)
+    for k in range(steps):
+        if engine and engine.done:
+            break
+        train_step(model, optimizer, k, engine, sign)
+    return engine

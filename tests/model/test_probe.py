@@ -1,0 +1,320 @@
+"""What the probe of an optimizer finds: decay, growing updates, direction, and what it cannot."""
+
+import pytest
+import torch
+from loops import same_bits
+from own_optimizers import RATE, Own, net, run, train_step
+from torch import nn
+
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, OptimizerWrapper
+from hybrid_predict.torch.probe import find_rule
+
+DECAY = 0.1
+
+
+class Lion(Own):
+    """Goes by the sign of an interpolated momentum; decay is decoupled."""
+
+    def descended(self, p, state, group):
+        average = state.setdefault("exp_avg", torch.zeros_like(p))
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        sign = average.lerp(p.grad, 0.1).sign()
+        average.lerp_(p.grad, 0.01)
+        return sign
+
+
+class Decoupled(Own):
+    """Decoupled decay by an option of another name."""
+
+    def descended(self, p, state, group):
+        p.mul_(1 - group["lr"] * group["reg"])
+        return p.grad
+
+
+class ByFraction(Own):
+    """Takes a fixed fraction off the weights, whatever the learning rate is."""
+
+    def finish(self, p, state, group):
+        p.mul_(1 - 0.01 * group["weight_decay"])
+
+
+class Coupled(Own):
+    """Adds a multiple of the weights to the gradient, by options of its own."""
+
+    def descended(self, p, state, group):
+        return p.grad + self.multiple(group) * p
+
+    def multiple(self, group):
+        return group["l2"]
+
+
+class Product(Coupled):
+    def multiple(self, group):
+        return 2.0 * group["l2"] * group["strength"]
+
+
+class Constant(Coupled):
+    def multiple(self, group):
+        return 0.05
+
+
+def made(name, **options):
+    cls = getattr(torch.optim, name)
+    return lambda ps: cls(ps, **{"lr": RATE, "weight_decay": DECAY, **options})
+
+
+DECOUPLED = {
+    "lion": (lambda ps: Lion(ps, weight_decay=DECAY), RATE * DECAY),
+    "adamw": (made("AdamW"), RATE * DECAY),
+    "adamw, fused": (made("AdamW", fused=True), RATE * DECAY),
+    "adamw, foreach": (made("AdamW", foreach=True), RATE * DECAY),
+    "adamw, rate in a tensor": (made("AdamW", lr=torch.tensor(RATE)), RATE * DECAY),
+    "adamw, tiny rate": (made("AdamW", lr=1e-6), 1e-6 * DECAY),
+    "adam, decoupled": (made("Adam", decoupled_weight_decay=True), RATE * DECAY),
+    "muon": (made("Muon"), RATE * DECAY),
+    "sgd": (made("SGD"), RATE * DECAY),
+    "by fraction": (lambda ps: ByFraction(ps, weight_decay=DECAY), 0.01 * DECAY),
+}
+"""Optimizers that shrink the weights, and by what fraction in one update."""
+
+COUPLED = {
+    "sgd, momentum": made("SGD", momentum=0.9),
+    "adam": made("Adam"),
+    "rmsprop, centred": made("RMSprop", momentum=0.5, centered=True),
+    "adagrad": made("Adagrad"),
+    "nadam": made("NAdam"),
+    "radam": made("RAdam"),  # whose first updates look like decoupled decay
+    "adamax": made("Adamax"),
+}
+"""Optimizers that add the decay to the gradient."""
+
+NONE = {"adamw": made("AdamW", weight_decay=0.0), "rprop": lambda ps: torch.optim.Rprop(ps, RATE)}
+WANTED = {
+    **{name: (make, shrink, 0.0) for name, (make, shrink) in DECOUPLED.items()},
+    **{name: (make, 0.0, DECAY) for name, make in COUPLED.items()},
+    **{f"{name}, no decay": (make, 0.0, 0.0) for name, make in NONE.items()},
+}
+
+
+def weight():
+    return nn.Parameter(torch.ones(4, 4))
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_decay_is_found_whatever_the_class_is_called(name):
+    make, shrink, coupled = WANTED[name]
+    options = OptimizerWrapper(make([p := weight()])).options(0)[id(p)]
+    assert options.shrink == pytest.approx(shrink, rel=1e-3)
+    assert options.coupled == coupled
+
+
+@pytest.mark.parametrize("name", ["adamw", "adamw, rate in a tensor", "lion"])
+def test_the_fraction_follows_the_rate(name):
+    optimizer = DECOUPLED[name][0]([p := weight()])
+    wrapper = OptimizerWrapper(optimizer)
+    for rate in (RATE, RATE / 7, 0.0, torch.tensor(RATE)):
+        optimizer.param_groups[0]["lr"] = rate
+        assert wrapper.options(0)[id(p)].shrink == pytest.approx(float(rate) * DECAY, rel=1e-3)
+    rate.mul_(2.0)  # in place, as a scheduler does
+    assert wrapper.options(0)[id(p)].shrink == pytest.approx(2 * RATE * DECAY, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["lion", "by fraction", "adamw", "sgd, momentum", "radam"])
+def test_a_schedule_of_the_decay_needs_no_more_than_two_probes(name, monkeypatch):
+    make, full, is_coupled = WANTED[name]
+    optimizer, probes = make([p := weight()]), []
+    monkeypatch.setattr(
+        "hybrid_predict.torch.optimizer.find_rule",
+        lambda *given: probes.append(find_rule(*given)) or probes[-1],
+    )
+    wrapper = OptimizerWrapper(optimizer)
+    for decay in (0.03, 0.04, 0.0, 2e-5, 0.5):
+        optimizer.param_groups[0]["weight_decay"] = decay
+        options = wrapper.options(0)[id(p)]
+        assert options.shrink == pytest.approx(full * decay / DECAY, rel=1e-3)
+        assert options.coupled == pytest.approx(decay if is_coupled else 0.0)
+    assert len(probes) == 2  # with decay and without
+
+
+class Squared(Own):
+    """Goes by the square of its decay option."""
+
+    def descended(self, p, state, group):
+        p.mul_(1 - group["lr"] * group["weight_decay"] ** 2)
+        return p.grad
+
+
+def test_a_decay_that_is_not_in_proportion_is_probed_anew_and_little_is_kept(monkeypatch):
+    monkeypatch.setattr("hybrid_predict.torch.optimizer._MOST_RULES", 3)
+    optimizer = Squared([p := weight()], weight_decay=0.0)
+    wrapper = OptimizerWrapper(optimizer)
+    for decay in (0.1, 0.2, 0.3, 0.4, 0.5, 0.1):
+        optimizer.param_groups[0]["weight_decay"] = decay
+        shrink = wrapper.options(0)[id(p)].shrink
+        assert shrink == pytest.approx(RATE * decay**2, rel=1e-3)
+    assert len(wrapper._rules) == 3
+
+
+DECAYS = {
+    "coupled": (lambda ps: Coupled(ps, l2=0.05), {"l2": 0.02}, 0.0),
+    "coupled, Adam": (lambda ps: Coupled(ps, l2=0.05, adam=True), {"l2": 0.02}, 0.02),
+    "coupled, Adam, two options": (
+        lambda ps: Product(ps, l2=0.1, strength=0.25, adam=True),
+        {"l2": 0.2, "strength": 0.05},
+        0.02,
+    ),
+    "coupled, Adam, no option": (lambda ps: Constant(ps, adam=True), {}, 0.05),
+    "decoupled": (lambda ps: Decoupled(ps, reg=0.05), {"reg": 0.02}, 0.0),
+}
+
+
+@pytest.mark.parametrize("name", DECAYS)
+def test_decay_is_found_and_followed_whatever_its_option_is_called(name):
+    make, changes, coupled = DECAYS[name]
+    optimizer = make([p := weight()])
+    wrapper = OptimizerWrapper(optimizer)
+    for options, value, multiple in (({}, 0.05, 0.05), (changes, 0.02, coupled)):
+        optimizer.param_groups[0].update(options)
+        found = wrapper.options(0)[id(p)]
+        wanted = (multiple, 0.0) if coupled else (0.0, RATE * value)
+        assert (found.coupled, found.shrink) == pytest.approx(wanted, rel=1e-3)
+    assert wrapper.rules()[id(p)].known
+
+
+class Adapting(Own):
+    """Updates as long as a share of the weights, in groups that ask for it."""
+
+    def descended(self, p, state, group):
+        relative = group["adapt"] or group["mode"] == "relative"
+        return p.grad / p.grad.norm() * (p.norm() if relative else 1.0)
+
+
+class DecayingLars(Own):
+    """Follows the size of weights only in groups with weight decay, as LARS and LAMB may."""
+
+    def descended(self, p, state, group):
+        decayed = p.grad + group["weight_decay"] * p
+        scale = p.norm() / decayed.norm().clamp(min=1e-9) if group["weight_decay"] else 1.0
+        return scale * decayed
+
+
+def test_groups_with_other_options_flags_or_words_have_their_own_rules():
+    several = [{}, {"adapt": True}, {"mode": "relative"}, {"adapt": False}]
+    groups = [{"params": [weight()], **options} for options in several]
+    wrapper = OptimizerWrapper(Adapting(groups, adapt=False, mode="plain"))
+    assert [rule.relative for rule in wrapper.rules().values()] == [False, True, True, False]
+
+
+def adafactor(ps):
+    return torch.optim.Adafactor(ps, lr=RATE)
+
+
+@pytest.mark.parametrize(
+    ("make", "relative"),
+    [
+        (adafactor, True),
+        (lambda ps: DecayingLars(ps, weight_decay=0.05), True),
+        (lambda ps: DecayingLars(ps, weight_decay=0.0), False),
+        (made("SGD", weight_decay=5.0), False),
+        (made("AdamW", weight_decay=5.0), False),
+    ],
+)
+def test_updates_that_grow_with_the_weights_are_found(make, relative):
+    assert rule_of(make).relative is relative
+
+
+def rule_of(make):
+    optimizer = make([weight()])
+    return find_rule(optimizer, optimizer.param_groups[0])
+
+
+class Ascent(torch.optim.SGD):
+    """Goes along the gradient, and does not say so."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is not None:
+                    p.grad.neg_()
+        return super().step(closure)
+
+
+def negative(ps, **options):
+    optimizer = torch.optim.SGD(ps, **options)
+    optimizer.param_groups[0]["lr"] *= -1
+    return optimizer
+
+
+UPHILL = {
+    "maximize": lambda ps, **options: torch.optim.SGD(ps, **options, maximize=True),
+    "negative rate": negative,
+    "its own way": Ascent,
+}
+
+
+@pytest.mark.parametrize("predicts", [False, True], ids=["corrected", "corrected and predicted"])
+@pytest.mark.parametrize("name", UPHILL)
+def test_going_up_the_negative_loss_is_going_down_the_loss(name, predicts):
+    ends = []
+    for sign, make in ((1.0, torch.optim.SGD), (-1.0, UPHILL[name])):
+        model = net()
+        optimizer = make(model.parameters(), lr=3e-2, momentum=0.9)
+        predictors = {"hidden": MomentumPredictor(gated=False)}
+        changes = {"speedup": 1.5 if predicts else 1, "predictors": predictors}
+        engine = run(model, optimizer, 60, True, sign=sign, watch_loss=False, **changes)
+        assert engine.ledger.corrected_steps > 0
+        assert (engine.ledger.predicted_steps > 0) == predicts
+        ends.append([p.detach() for p in model.parameters()])
+    assert same_bits(*ends)
+
+
+def test_a_negative_rate_turns_weight_decay_too():
+    for make, shrink, coupled in (("AdamW", -RATE * DECAY, 0.0), ("Adam", 0.0, -DECAY)):
+        optimizer = made(make)([p := weight()])
+        optimizer.param_groups[0]["lr"] = -RATE
+        found = OptimizerWrapper(optimizer).options(0)[id(p)]
+        assert (found.sign, found.shrink, found.coupled) == pytest.approx((-1.0, shrink, coupled))
+
+
+class Renamed(torch.optim.SGD):
+    """SGD whose decay has another name."""
+
+    def __init__(self, params, l2, **options):
+        super().__init__(params, **options)
+        for group in self.param_groups:
+            group["l2"] = l2
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["weight_decay"] = group["l2"]
+        try:
+            return super().step(closure)
+        finally:
+            for group in self.param_groups:
+                group["weight_decay"] = 0
+
+
+def test_coupled_decay_of_any_name_has_the_numbers_of_torch_s_own():
+    ends = []
+    for make in (made("SGD", momentum=0.9), lambda ps: Renamed(ps, DECAY, lr=RATE, momentum=0.9)):
+        model = net()
+        run(model, make(model.parameters()), 40, True, speedup=1)
+        ends.append([p.detach() for p in model.parameters()])
+    assert same_bits(*ends)
+
+
+@pytest.mark.parametrize("name", ["lion", "sgd"])
+def test_weights_shrink_as_in_plain_training(name):
+    """A gradient that is all but zero leaves the decay alone."""
+    norms = []
+    for plugged in (False, True):
+        model = net()
+        optimizer = DECOUPLED[name][0](list(model.parameters()))
+        optimizer.param_groups[0].update(lr=5e-3 if name == "sgd" else 1e-3, weight_decay=2.0)
+        engine = HybridEngine(model, optimizer, HybridConfig(total_steps=400)) if plugged else None
+        for k in range(60):
+            train_step(model, optimizer, k, engine, sign=1e-6)
+        norms.append([model[k].weight.norm().item() for k in (2, 4)])
+    for plain, hybrid in zip(*norms, strict=True):
+        assert 0.75 * plain < hybrid < 1.15 * plain

@@ -1,0 +1,225 @@
+"""Updates that the probe cannot explain stay the optimizer's own; second copies are refused."""
+
+from functools import partial
+
+import pytest
+import torch
+from loops import same_bits
+from own_optimizers import RATE, Own, net, run, train_step
+from torch import nn
+
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, UnsupportedSetupError
+
+
+class Anchored(Own):
+    """L2-SP: decays towards where the weights were at first."""
+
+    def descended(self, p, state, group):
+        anchor = state.setdefault("anchor", p.clone())
+        return p.grad + group["mu"] * (p - anchor)
+
+
+class Elastic(Own):
+    """EASGD: now and then, weights and a centre pull each other."""
+
+    def finish(self, p, state, group):
+        centre = state.setdefault("centre", p.clone())
+        if state["count"] % 8 == 0:
+            off = 0.05 * (p - centre)
+            p.sub_(off)
+            centre.add_(off)
+
+
+class Proximal(Own):
+    """A proximal step towards where the weights were at first, beside decoupled decay."""
+
+    def descended(self, p, state, group):
+        state.setdefault("anchor", p.clone())
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        return p.grad
+
+    def finish(self, p, state, group):
+        p.lerp_(state["anchor"], group["lr"] * group["mu"])
+
+
+class Following(Own):
+    """Adds a multiple of where the weights were one update ago."""
+
+    def descended(self, p, state, group):
+        last, state["last"] = state.get("last", p.clone()), p.clone()
+        return p.grad + 0.1 * (p - last)
+
+
+class Still(Own):
+    """Begins to move later than a probe lasts."""
+
+    def descended(self, p, state, group):
+        return p.grad * (state["count"] > 100)
+
+
+class Lasso(Own):
+    """Decays every weight by as much."""
+
+    def descended(self, p, state, group):
+        return p.grad + 0.1 * p.sign()
+
+
+class ByRate(Own):
+    """Couples decay in proportion to the rate."""
+
+    def descended(self, p, state, group):
+        return p.grad + group["lr"] * p
+
+
+class Wandering(Own):
+    """Adds noise."""
+
+    def finish(self, p, state, group):
+        p.add_(torch.randn_like(p), alpha=1e-3)
+
+
+class Odd(Own):
+    """Cannot update a parameter that it was not made for."""
+
+    def __init__(self, params):
+        super().__init__(params)
+        self.known = {id(p) for group in self.param_groups for p in group["params"]}
+
+    def descended(self, p, state, group):
+        if id(p) not in self.known:
+            raise KeyError("not mine")
+        return p.grad
+
+
+PULL, DECAY = "stored point", "decay could not be found out"
+UNEXPLAINED = {
+    "a pull to the start": (lambda ps: Anchored(ps, mu=0.1), PULL),
+    "a weak pull to the start": (lambda ps: Anchored(ps, mu=1e-4), PULL),
+    "a pull to the start, Adam": (lambda ps: Anchored(ps, mu=0.1, adam=True), PULL),
+    "a pull to a centre, now and then": (Elastic, PULL),
+    "proximal": (lambda ps: Proximal(ps, mu=1.0, weight_decay=0.0), PULL),
+    "proximal, with decay": (lambda ps: Proximal(ps, mu=0.1, weight_decay=0.1), PULL),
+    "a push from the last weights": (Following, PULL),
+    "never seen to move": (Still, "along or against the gradient"),
+    "lasso": (Lasso, DECAY),
+    "decay by the square of the rate": (lambda ps: ByRate(ps, adam=True), DECAY),
+    "noise": (Wandering, DECAY),
+    "another parameter": (Odd, DECAY),
+    "growing": (lambda ps: torch.optim.Adafactor(ps, lr=RATE), "updates grow with the weights"),
+}
+
+
+@pytest.mark.parametrize("name", UNEXPLAINED)
+def test_matrices_of_such_an_optimizer_are_not_corrected_and_it_is_said(name):
+    make, reason = UNEXPLAINED[name]
+    ends = []
+    for plugged in (False, True):
+        model = net()
+        torch.manual_seed(1)
+        engine = run(model, make(list(model.parameters())), 20, plugged, speedup=1)
+        ends.append([p.detach() for p in model.parameters()])
+    assert same_bits(*ends)
+    assert engine.ledger.corrected_steps == 0
+    assert [reason in event["reason"] for event in engine.ledger.events] == [True]
+
+
+def test_a_pull_keeps_the_weights_where_it_keeps_them_in_plain_training():
+    distances = []
+    for plugged in (False, True):
+        model = net()
+        before = model[2].weight.detach().clone()
+        optimizer = Anchored(model.parameters(), lr=3e-2, mu=5.0)
+        predictors = {"hidden": MomentumPredictor(gated=False)}
+        run(model, optimizer, 120, plugged, speedup=1.5, predictors=predictors)
+        distances.append((model[2].weight.detach() - before).norm().item())
+    plain, ours = distances
+    assert ours < 4 * plain
+
+
+def test_an_option_that_makes_updates_unexplained_in_mid_run_ends_corrections():
+    model = net()
+    optimizer = Anchored(model.parameters(), mu=0.0)
+    engine = HybridEngine(model, optimizer, HybridConfig(total_steps=40, speedup=1))
+    for k in range(40):
+        optimizer.param_groups[0]["mu"] = 5.0 * (k >= 20)
+        train_step(model, optimizer, k, engine)
+    assert engine.ledger.corrected_steps == 20
+    assert any(PULL in event["reason"] for event in engine.ledger.events)
+
+
+def average(state, p, before):
+    """An average of the weights that nothing but validation uses."""
+    state.setdefault("shadow", p.clone()).lerp_(p, 0.01)
+
+
+def previous(state, p, before):
+    """The weights before the update, from which some optimizers compute a step size."""
+    state["slow_previous"] = before
+
+
+def zero(state, p, before):
+    """A state that is zero, as the weights were at the start."""
+    state["slow_mean"] = torch.zeros_like(p)
+
+
+def returning(updates, state, p, before):
+    """Slow weights, to which the weights come back every few updates."""
+    slow = state.setdefault("slow", p.clone())
+    state["updates"] = state.get("updates", 0) + 1
+    if state["updates"] % updates == 0:
+        p.copy_(slow.lerp_(p, 0.5))
+
+
+def master(state, p, before):
+    """A 32-bit copy of 16-bit weights, which alone is updated."""
+    if p.dtype == torch.bfloat16:
+        p.copy_(state.setdefault("master", before.float()).add_(p.float() - before))
+
+
+class Keeps(Own):
+    """Keeps something in its state that looks like a copy of the weights."""
+
+    def __init__(self, params, keep):
+        super().__init__(params)
+        self.keep = keep
+
+    def descended(self, p, state, group):
+        self.before = p.clone()
+        return p.grad
+
+    def finish(self, p, state, group):
+        self.keep(state, p, self.before)
+
+
+def one_update(keep, dtype=torch.float32):
+    model = net().to(dtype)
+    if keep is zero:
+        nn.init.zeros_(model[4].weight)
+    optimizer = Keeps(model.parameters(), keep)
+    engine = HybridEngine(model, optimizer, HybridConfig(total_steps=9))
+    engine.before_step()
+    model(torch.ones(4, 6, dtype=dtype)).square().mean().backward()
+    optimizer.step()
+    return engine.after_step()
+
+
+@pytest.mark.parametrize("keep", [average, previous, zero], ids=lambda f: f.__name__)
+def test_a_state_that_looks_like_the_weights_is_no_second_copy_if_they_do_not_return_to_it(keep):
+    assert one_update(keep).ticks == 1
+
+
+@pytest.mark.parametrize(
+    ("keep", "dtype", "message"),
+    [
+        (
+            partial(returning, 5),
+            torch.float32,
+            "moves weights back, as with a second copy .*use SGD",
+        ),
+        (partial(returning, 60), torch.float32, "its state 'slow' holds a second copy"),
+        (master, torch.bfloat16, "its state 'master' holds a second copy"),
+    ],
+)
+def test_an_optimizer_with_a_second_copy_of_the_weights_is_refused(keep, dtype, message):
+    with pytest.raises(UnsupportedSetupError, match=message):
+        one_update(keep, dtype)
