@@ -268,9 +268,12 @@ class State:
             if judgement.verdict is Verdict.UNDONE:
                 ledger.undone_steps += measured.predicted
             elif judgement.verdict is Verdict.STANDS:
-                # A length that was not measured counts as the mean one.
-                length = measured.length if measured.length is not None else ledger.mean_length
-                ledger.predicted_length += measured.predicted * (length or 0.0)
+                length = measured.length
+                if length is None:  # it was not measured, and counts as the mean one
+                    length = ledger.mean_length or 0.0
+                elif not ledger.predicted_length:  # nor were those before
+                    ledger.predicted_length = length * ledger.predicted_steps
+                ledger.predicted_length += measured.predicted * length
                 ledger.predicted_steps += measured.predicted
                 standing += measured.predicted
         if not step.reported:

@@ -50,15 +50,14 @@ class Loop:
 
 
 @pytest.mark.parametrize("update", UPDATES)
-@pytest.mark.parametrize("limit", [0.0, 0.05, 0.1, 0.3, 1.0, 3.0, 1e9])
+@pytest.mark.parametrize("limit", [0.0, 0.1, 1.0, 1e9])
 def test_what_correcting_takes_is_the_most_that_the_budget_allows(limit, update):
     loop = Loop(max_overhead=limit, updates={"hidden": update}).train(0, 3)
     ledger = loop.engine.ledger
     assert ledger.flops_per_step > 0
     assert ledger.correction_share <= limit
     (block,) = loop.blocks
-    forecaster = loop.engine._state.groups
-    share = [sum(g.operations(b) for g in forecaster.groups) / ledger.flops_per_step
+    share = [sum(g.operations(b) for g in loop.engine._state.groups) / ledger.flops_per_step
              for b in (block, 2 * block if block else None)]  # fmt: skip
     assert share[0] == ledger.correction_share
     assert block is None or share[1] > limit
@@ -125,7 +124,7 @@ def test_where_nothing_can_be_counted_matrices_are_corrected_in_full():
 class Dear(SpectralUpdate):
     """An update that costs the same however few rows are treated together."""
 
-    def operations(self, like, backend, block):
+    def operations(self, like, block):
         return 10**9
 
 
@@ -214,7 +213,7 @@ def test_a_run_with_weak_corrections_alone_is_plain_after_its_first_step(speedup
     engine = loop.engine
     assert engine.ledger.corrected_steps == corrected
     assert engine._state.plain is (speedup > 1)
-    assert bool(engine._state.groups) is (speedup == 1)
+    assert bool(list(engine._state.groups)) is (speedup == 1)
 
 
 def test_a_run_that_fell_back_for_its_budget_is_the_plain_one():

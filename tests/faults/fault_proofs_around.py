@@ -4,12 +4,12 @@ import copy
 import errno
 import io
 import json
+import math
 import os
 import pickle
 import signal
 import threading
 import warnings
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -216,37 +216,42 @@ def another_version(saved):
 def truncated(saved):
     for name in saved:
         yield {k: v for k, v in saved.items() if k != name}
-    for name in ("clock", "ledger", "tensors", "verdicts"):
-        for entry in saved[name]:
-            if name == "ledger" and entry not in ("full_steps", "events", "undone_steps"):
-                continue
-            yield {**saved, name: {k: v for k, v in saved[name].items() if k != entry}}
+    for entry in saved["tensors"]:
+        left = {k: v for k, v in saved["tensors"].items() if k != entry}
+        yield {**saved, "tensors": left}
+    for entry in ("full_steps", "steps", "events", "undone_steps"):
+        left = {k: v for k, v in saved["ledger"].items() if k != entry}
+        yield {**saved, "ledger": left}
     first, *others = saved["tensors"]["groups"]
     for entry in first:
         left = {k: v for k, v in first.items() if k != entry}
         yield {**saved, "tensors": {**saved["tensors"], "groups": [left, *others]}}
 
 
+TAMPERED = [
+    (["ledger", "full_steps"], -5),
+    (["ledger", "steps"], 2.5),
+    (["ledger", "undone_steps"], math.nan),
+    (["ledger", "events"], ["free text"]),
+    (["tensors", "groups", 0, "average"], [torch.zeros(1)]),
+    (["tensors", "groups", 0, "history.drift", 0], torch.zeros(1)),
+    (["tensors", "groups", 0, "count"], "many"),
+    (["tensors", "groups"], "none"),
+    (["tensors", "calls"], None),
+    (["limits", 0], [math.nan, 1.0, 3]),
+    (["limits", 2], math.inf),
+    (["limits", 4], 1.5),
+    (["queue", 0, 1], [0.0]),
+    (["queue", 0, 0, "norms"], [99]),
+    (["queue", 0, 0, "predicted"], -1),
+    (["queue", 0, 0], {"norms": []}),
+]
+"""Entries of a saved state, and what they become."""
+
+
 def tampered(saved):
-    changed = partial(replaced, saved)
-    nan = float("nan")
-    yield changed(["clock", "full_steps"], -5)
-    yield changed(["clock", "steps"], 2)
-    yield changed(["clock", "unread"], 0.5)
-    yield changed(["ledger", "undone_steps"], nan)
-    yield changed(["ledger", "events"], ["free text"])
-    yield changed(["tensors", "groups", 0, "average"], [torch.zeros(1)])
-    yield changed(["tensors", "groups", 0, "history.drift", 0], torch.zeros(1))
-    yield changed(["tensors", "groups", 0, "count"], "many")
-    yield changed(["tensors", "groups"], "none")
-    yield changed(["tensors", "calls"], None)
-    yield changed(["verdicts", "monitor", "loss"], [nan, 1.0, 3])
-    yield changed(["verdicts", "monitor", "mean"], nan)
-    yield changed(["verdicts", "monitor", "counts", "until"], 1.5)
-    yield changed(["verdicts", "queue", 0, 1], [0.0])
-    yield changed(["verdicts", "queue", 0, 0, "norms"], [99])
-    yield changed(["verdicts", "queue", 0, 0, "predicted"], -1)
-    yield changed(["verdicts", "queue", 0, 0], {"norms": []})
+    for path, value in TAMPERED:
+        yield replaced(saved, path, value)
 
 
 class Malicious:

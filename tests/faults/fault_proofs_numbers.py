@@ -25,6 +25,7 @@ from hybrid_predict import (
     Verdict,
 )
 from hybrid_predict.rules.limits import MOST_PAUSES, PAUSE
+from hybrid_predict.rules.schedule import due
 from hybrid_predict.rules.verdict import ENDED
 
 VERIFYING = 5
@@ -171,10 +172,9 @@ def alarms_come_back(tmp_path, monkeypatch):
     bench, pauses = Bench(make_config(**LONG)), []
     with Log() as log:
         while not bench.engine.done:
-            due = bench.engine.clock.due and not bench.engine._run.verifier.monitor.pausing(
-                bench.taken + 1
-            )
-            record = bench.step(SPOILERS["nan-loss"] if due else None)
+            engine = bench.engine
+            comes = due(engine.schedule, engine._position) and not engine._state.pausing
+            record = bench.step(SPOILERS["nan-loss"] if comes else None)
             if record.verdict is Verdict.UNDONE:
                 pauses.append(record.step)
     gaps = [later - earlier - 1 for earlier, later in pairwise(pauses)]
