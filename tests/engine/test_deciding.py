@@ -94,23 +94,18 @@ def test_without_a_graph_names_and_shapes_decide_and_the_run_says_so(tell, caplo
     for _ in range(3):
         loop.step()
     assert heads(loop.engine) == NAMED
-    reason = (
-        "the loss's graph does not tell heads from hidden matrices in px_r, px_decoder.0.weight, "
-        "px_decoder.2.weight and 1 more: decided by names and shapes"
-    )
-    assert {e["reason"]: e["count"] for e in loop.engine.ledger.events} == {reason: 1}
-    assert sum(reason in record.getMessage() for record in caplog.records) == 1
+    (event,) = loop.engine.ledger.events
+    assert "px_decoder.2.weight and 1 more: decided by names and shapes" in event["reason"]
+    assert event["count"] == 1
+    assert sum(event["reason"] in record.getMessage() for record in caplog.records) == 1
 
 
 def test_parts_that_the_graph_does_not_show_keep_their_kinds_and_are_named():
     loop = Loop(make_config(total_steps=9), model=lambda: Recomputed(True))
     loop.step()
     assert heads(loop.engine) == {"out.weight"}
-    reasons = [event["reason"] for event in loop.engine.ledger.events]
-    assert reasons == [
-        "the loss's graph does not tell heads from hidden matrices in inner.0.weight, "
-        "inner.2.weight: decided by names and shapes"
-    ]
+    (event,) = loop.engine.ledger.events
+    assert "in inner.0.weight, inner.2.weight: decided by names and shapes" in event["reason"]
 
 
 def test_overrides_win():

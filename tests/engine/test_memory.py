@@ -150,22 +150,6 @@ def test_a_large_buffer_is_copied_while_a_verdict_is_open_if_it_changes(changes)
     check(Moving(extra=extra).found, {"between": 2, "open": 5 if changes else 3})
 
 
-@pytest.mark.parametrize("entries", [16, 1000])
-def test_samples_of_an_open_window_are_three_arrays_and_their_positions(entries, monkeypatch):
-    found = []
-    for sample in (1, entries):
-        monkeypatch.setattr(window, "SAMPLE", sample)
-        found.append(Moments(steps=12).found["between"])  # the first window opens after ten
-    assert found[1] - found[0] == (3 * 4 + 8) * (entries - 1) * (LAYERS - 1)
-
-
-def test_nothing_is_held_after_falling_back():
-    moments = Moments()
-    moments.engine._fall_back("because")
-    moments.note("fallen back")
-    check(moments.found, {"fallen back": 0})
-
-
 class Peak(TorchDispatchMode):
     """The most bytes of new tensors that were alive at once."""
 

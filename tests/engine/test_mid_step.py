@@ -135,25 +135,6 @@ def test_what_an_undone_step_leaves_is_what_was_read_in_it():
     assert same_bits(dict(bench.trace()["model"]), read)
 
 
-def hooks(model):
-    return [
-        hook
-        for module in model.modules()
-        for each in (module._state_dict_hooks, module._load_state_dict_pre_hooks)
-        for hook in each.values()
-    ]
-
-
-@pytest.mark.parametrize("end", ["finish", "abandon", "detach"])
-def test_the_model_has_hooks_only_while_predicted_steps_are_open(end):
-    bench = verifying()
-    assert not hooks(bench.model)
-    finish = at(bench, PLACES[2])
-    assert hooks(bench.model)
-    finish() if end == "finish" else getattr(bench.engine, end)()
-    assert not hooks(bench.model)
-
-
 def test_a_copy_of_the_model_is_its_own():
     bench = verifying()
     finish = at(bench, PLACES[2])

@@ -131,21 +131,6 @@ def test_backward_tells_loss_and_norms_as_tensors_by_name():
     assert info.alignments == {}
 
 
-def test_several_optimizers_update_and_forget_their_gradients():
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
-    before = weights(model)
-    trainer = HybridTrainer(
-        TorchModel(model, lambda net, x: net(x).square().mean()),
-        OptimizerWrapper(optimizers),
-        make_config(),
-    )
-    verdicts = [trainer.step(torch.ones(2, 3)).record.verdict for _ in range(8)]
-    assert all(p.grad is None for p in model.parameters())
-    assert not any(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    assert set(verdicts) == {None, Verdict.STANDS}
-
-
 @pytest.mark.parametrize(
     ("build", "argument"),
     [
