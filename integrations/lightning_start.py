@@ -34,7 +34,7 @@ def check_saved(saved: Any) -> None:
     if len(saved["random"]) != saved["engine"]["ranks"]:
         raise damaged("random states of every rank", len(saved["random"]))
     with reading("clock"):  # the engine counts first
-        steps, most = saved["clock"]["steps"], saved["engine"]["clock"]["steps"]
+        steps, most = saved["clock"]["steps"], saved["engine"]["ledger"]["steps"]
         if steps > most:
             raise damaged(f"steps of the Trainer to be at most {most}", steps)
 
