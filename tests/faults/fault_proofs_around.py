@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from damage import REMOVED, changed, entries
 from event_logs import ROWS, written
 from loops import Bench, make_config, same_bits, weights
 
 from benchmarks.plan import Cell
 from benchmarks.run import stored
 from fault_table import Fault
-from faulty import Log, check_consistent, check_goes_on, replaced, state
+from faulty import Log, check_consistent, check_goes_on, state
 from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.integrations.outbox import Outbox
 from hybrid_predict.report.run_log import read_log
@@ -214,44 +215,21 @@ def another_version(saved):
 
 
 def truncated(saved):
-    for name in saved:
-        yield {k: v for k, v in saved.items() if k != name}
-    for entry in saved["tensors"]:
-        left = {k: v for k, v in saved["tensors"].items() if k != entry}
-        yield {**saved, "tensors": left}
-    for entry in ("full_steps", "steps", "events", "undone_steps"):
-        left = {k: v for k, v in saved["ledger"].items() if k != entry}
-        yield {**saved, "ledger": left}
-    first, *others = saved["tensors"]["groups"]
-    for entry in first:
-        left = {k: v for k, v in first.items() if k != entry}
-        yield {**saved, "tensors": {**saved["tensors"], "groups": [left, *others]}}
-
-
-TAMPERED = [
-    (["ledger", "full_steps"], -5),
-    (["ledger", "steps"], 2.5),
-    (["ledger", "undone_steps"], math.nan),
-    (["ledger", "events"], ["free text"]),
-    (["tensors", "groups", 0, "average"], [torch.zeros(1)]),
-    (["tensors", "groups", 0, "history.drift", 0], torch.zeros(1)),
-    (["tensors", "groups", 0, "count"], "many"),
-    (["tensors", "groups"], "none"),
-    (["tensors", "calls"], None),
-    (["limits", 0], [math.nan, 1.0, 3]),
-    (["limits", 2], math.inf),
-    (["limits", 4], 1.5),
-    (["queue", 0, 1], [0.0]),
-    (["queue", 0, 0, "norms"], [99]),
-    (["queue", 0, 0, "predicted"], -1),
-    (["queue", 0, 0], {"norms": []}),
-]
-"""Entries of a saved state, and what they become."""
+    for path in entries(saved):  # the others are in test_damaged_states
+        if len(path) == 1 or (path[:3] == ("tensors", "groups", 0) and len(path) == 4):
+            yield changed(saved, path, REMOVED)
 
 
 def tampered(saved):
-    for path, value in TAMPERED:
-        yield replaced(saved, path, value)
+    first = ("tensors", "groups", 0)
+    for count in (-5, 2, 2.5):
+        yield changed(saved, ("ledger", "full_steps"), count)
+    yield changed(saved, ("ledger", "undone_steps"), 0.5)
+    yield changed(saved, (*first, "average"), [torch.zeros(1)])
+    yield changed(saved, (*first, "count"), "many")
+    yield changed(saved, ("limits", 0), [math.nan, 1.0, 3])
+    yield changed(saved, ("queue", 0, 1), [0.0])
+    yield changed(saved, ("queue", 0, 0, "predicted"), -1)
 
 
 class Malicious:

@@ -30,16 +30,6 @@ def reasons(bench):
     return [event["reason"] for event in bench.engine.ledger.events]
 
 
-def replaced(value, path, new):
-    """A copy with another leaf."""
-    copied = copy.deepcopy(value)
-    place = copied
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = new
-    return copied
-
-
 def check_consistent(bench):
     """What holds between any two full steps, whatever went wrong before."""
     engine = bench.engine
