@@ -1,4 +1,8 @@
-"""Package list: ``integrations/`` is installed as ``hybrid_predict.integrations``."""
+"""Package list: ``integrations/`` is installed as ``hybrid_predict.integrations``.
+
+In the source tree a symbolic link leads there, for tools that read it. The mapping does not need
+the link, which some checkouts replace by a text file.
+"""
 
 from setuptools import find_packages, setup
 
@@ -7,9 +11,8 @@ INTEGRATIONS = f"{CORE}.integrations"
 
 setup(
     packages=[
-        *find_packages(include=[CORE, f"{CORE}.*"]),
+        *find_packages(include=[CORE, f"{CORE}.*"], exclude=[INTEGRATIONS]),
         INTEGRATIONS,
-        *(f"{INTEGRATIONS}.{name}" for name in find_packages("integrations")),
     ],
     package_dir={INTEGRATIONS: "integrations"},
 )

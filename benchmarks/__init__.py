@@ -1,1 +1,6 @@
-"""The benchmark: arms over tasks and settings, with tuned rates and paired seeds."""
+"""Measures what the plug-in gains and what it costs."""
+
+from pathlib import Path
+
+RESULTS = Path(__file__).parents[1] / "docs" / "results"
+"""Folder of the committed results files."""

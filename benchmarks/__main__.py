@@ -12,8 +12,10 @@ from typing import Any
 
 from benchmarks import table
 from benchmarks.arms import ARMS
+from benchmarks.blocks import fill, names
 from benchmarks.merge import merged
 from benchmarks.plan import SETTINGS, SUITES, TUNING_SEED, Plan, Row, Suite, select
+from benchmarks.plot import save_figure
 from benchmarks.run import (
     FIELDS,
     RESULTS,
@@ -24,12 +26,10 @@ from benchmarks.run import (
     run_plan,
     stored,
 )
+from hybrid_predict import ConfigError
 from hybrid_predict.cli.options import integer, need, output_folder
 from hybrid_predict.cli.program import INTERRUPTED, Command, run_program
 from hybrid_predict.cli.screen import Screen
-from hybrid_predict.errors import ConfigError
-from hybrid_predict.report.blocks import fill, names
-from hybrid_predict.report.figure import save_figure
 from hybrid_predict.runs.runtime import environment, finite, locked, write_json
 
 PROGRAM = "python -m benchmarks"
@@ -115,9 +115,9 @@ def _table(options: Any) -> int:
     blocks: dict[str, Callable[[], str]] = {}
     for file in options.files:
         with _reading(file):
-            made = table.blocks(_load(file))
-        # Bound here: a block is made only when it is asked for.
-        blocks.update({name: partial(_made, file, make) for name, make in made.items()})
+            texts = table.blocks(_load(file))
+        # Bound here: a block is texts only when it is asked for.
+        blocks.update({name: partial(_made, file, make) for name, make in texts.items()})
     for page in options.write:
         _fill(page, blocks)
     for name, make in {} if options.write else blocks.items():
@@ -171,8 +171,8 @@ def _merge_options(add: Any) -> None:
 
 def _merge(options: Any) -> int:
     with _reading(options.file):
-        found = merged(_load(options.file), [_load(name) for name in options.others])
-    print(f"{write_json(found, Path(options.file))}: {len(found['runs'])} runs")
+        results = merged(_load(options.file), [_load(name) for name in options.others])
+    print(f"{write_json(results, Path(options.file))}: {len(results['runs'])} runs")
     return 0
 
 

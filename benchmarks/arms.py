@@ -22,14 +22,16 @@ from benchmarks.optimizers import (
     soap,
     soap_muon,
 )
-from benchmarks.peers.around import AroundOptimizers
-from benchmarks.peers.averaging import ema_readout
-from benchmarks.peers.nesterov import EMANesterov
-from benchmarks.peers.outer import lookahead, snoo
-from hybrid_predict.config import KINDS, HybridConfig
-from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
+from benchmarks.peers.around import AroundOptimizers, EMANesterov, ema_readout, lookahead, snoo
+from hybrid_predict import (
+    FittedPredictor,
+    HybridConfig,
+    MomentumPredictor,
+    SpectralUpdate,
+    WhitenedUpdate,
+)
+from hybrid_predict.config import KINDS
 from hybrid_predict.testing.placebos import PLACEBOS
-from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
 
 SPEEDUP = 1.5
 """Every arm except the plain ones takes T / 1.5 full steps."""

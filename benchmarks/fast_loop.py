@@ -1,8 +1,7 @@
 """Time of a full step with the usual means to make it fast, with and without the plug-in.
 
-Each is measured alone, then all together. The loops take turns in one process, block by block, so
-that other work on the machine slows all of them alike. Pinned memory and unread losses matter on a
-CUDA device only.
+Each is measured alone, then all together. Pinned memory and unread losses matter on a CUDA device
+only.
 
 Run with: python -m benchmarks.fast_loop [--device cuda]
 """
@@ -21,11 +20,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from benchmarks.timing import quartiles, seconds, waits
-from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
+from benchmarks import RESULTS
+from benchmarks.measure import Loop, milliseconds, ratio, take_turns, waits
+from hybrid_predict import MomentumPredictor
 from hybrid_predict.runs.runtime import environment, write_json
-
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "fast_loop.json"
 
 PLUGIN: dict[str, Any] = {"predictors": {"hidden": MomentumPredictor(gated=False)}}
 """Arguments that make predicted steps without waiting for skill, at the default speedup."""
@@ -104,7 +102,7 @@ def network(size: Size) -> nn.Module:
     return nn.Sequential(stem, *blocks, end)
 
 
-class Loop:
+class ImageLoop(Loop):
     """A training loop on random images.
 
     Args:
@@ -115,8 +113,7 @@ class Loop:
     """
 
     def __init__(self, way: Way, plugin: bool, device: str, size: Size) -> None:
-        self.way, self.device = way, torch.device(device)
-        net = network(size).to(self.device)
+        net = network(size).to(device)
         layout = torch.channels_last if way.channels_last else torch.contiguous_format
         net = net.to(memory_format=layout)  # type: ignore[call-overload]
         images = torch.randn(8, size.batch, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -126,18 +123,13 @@ class Loop:
             self.images = [x.pin_memory() for x in self.images]
             self.labels = self.labels.pin_memory()
         self.optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=way.fused or None)
-        self.engine: HybridEngine | None = None
-        if plugin:
-            config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **PLUGIN)
-            self.engine = HybridEngine(net, self.optimizer, config)
+        super().__init__(net, self.optimizer, PLUGIN if plugin else None, torch.device(device))
         compiled = way.compiled and torch.compile(net, backend=size.compiler)
         self.model: Callable[[Tensor], Tensor] = compiled or net
-        self.taken = 0
+        self.way, self.taken = way, 0
 
-    def step(self) -> None:
-        """Take the predicted steps that are due, and one full step."""
-        if self.engine is not None:
-            self.engine.before_step()
+    def full_step(self) -> Tensor:
+        """Take one full step; return its loss."""
         x, y = self.images[self.taken % len(self.images)], self.labels
         x, y = (t.to(self.device, non_blocking=self.way.pinned) for t in (x, y))
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.way.bf16):
@@ -145,15 +137,10 @@ class Loop:
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        if self.engine is not None:
-            self.engine.after_step(loss)
         if not self.way.unread:
             loss.item()
         self.taken += 1
-
-    def run(self, steps: int) -> float:
-        """Return the seconds of ``steps`` full steps; see `timing.seconds`."""
-        return seconds(self.step, steps, self.device)
+        return loss
 
 
 def measure(
@@ -178,32 +165,27 @@ def measure(
     if device == "cuda":
         blocks, length = 3 * blocks, 4 * length
     loops = {
-        name: [Loop(way, plugin, device, size) for plugin in (False, True)]
+        f"{name}{plugin * ' with the plug-in'}": ImageLoop(way, plugin, device, size)
         for name, way in ways(device).items()
+        for plugin in (False, True)
     }
-    for pair in loops.values():
-        for loop in pair:
-            loop.run(length)
-    rounds = [
-        {n: [loop.run(length) for loop in p] for n, p in loops.items()} for _ in range(blocks)
-    ]
+    rounds = take_turns(loops, blocks, length)
     rows = []
-    for name, (_, hybrid) in loops.items():
-        low, middle, high = quartiles([r[name][1] / r[name][0] for r in rounds])
+    for name, way in ways(device).items():
+        hybrid = loops[f"{name} with the plug-in"]
         assert hybrid.engine is not None
         ledger = hybrid.engine.ledger
         row: dict[str, Any] = {
             "way": name,
-            "plain_ms": 1e3 * statistics.median(r[name][0] for r in rounds) / length,
-            "speed": statistics.median(r[name][0] / r["none"][0] for r in rounds),
-            "ratio": middle,
-            "quartiles": [low, high],
+            "plain_ms": milliseconds(rounds, name, length),
+            "speed": statistics.median(r[name] / r["none"] for r in rounds),
+            **ratio(rounds, f"{name} with the plug-in", name),
             "held": [ledger.full_steps, ledger.predicted_steps],
         }
-        if device == "cuda" and ways(device)[name].unread:
+        if device == "cuda" and way.unread:
             row["waits"] = waits(hybrid.step, length)
         rows.append(row)
-        hybrid.engine.detach()
+        hybrid.close()
     return {"size": vars(size), "blocks": blocks, "length": length, "rows": rows}
 
 
@@ -211,14 +193,16 @@ def main() -> None:
     """Measure on one device; the results file keeps those of the other."""
     parser = argparse.ArgumentParser("python -m benchmarks.fast_loop", description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="the results file")
+    parser.add_argument(
+        "--output", type=Path, default=RESULTS / "fast_loop.json", help="results file"
+    )
     asked = parser.parse_args()
-    found = json.loads(asked.output.read_text()) if asked.output.exists() else {}
+    results = json.loads(asked.output.read_text()) if asked.output.exists() else {}
     torch.set_num_threads(1)
     size = Size(width=256, batch=1024) if asked.device == "cuda" else Size()
     measured = measure(asked.device, size)
-    found[asked.device] = {"environment": environment(), **measured}
-    write_json(found, asked.output)
+    results[asked.device] = {"environment": environment(), **measured}
+    write_json(results, asked.output)
 
 
 if __name__ == "__main__":

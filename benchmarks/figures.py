@@ -137,9 +137,9 @@ class Summary:
 
     def overall(self, setting: str, arm: str) -> Overall | None:
         """Return the mean speedup of an arm over all tasks; None if it lacks one."""
-        found = {task: self._speedup(task, setting, arm) for task in self.tasks}
-        known = {task: value for task, value in found.items() if value is not None}
-        if not known or len(known) < len(found):
+        speedups = {task: self._speedup(task, setting, arm) for task in self.tasks}
+        known = {task: value for task, value in speedups.items() if value is not None}
+        if not known or len(known) < len(speedups):
             return None
         mean = math.exp(statistics.fmean(math.log(s.value) for s in known.values()))
         bounds = {s.bound for s in known.values()} - {EXACT}
@@ -166,7 +166,7 @@ class Summary:
 
 
 def _mean_length(rows: Sequence[Mapping[str, Any]]) -> float | None:
-    found = [(row["predicted_steps"], row.get("mean_length")) for row in rows]
-    made = [(count, length) for count, length in found if length is not None]
-    total = sum(count for count, _ in made)
-    return sum(count * length for count, length in made) / total if total else None
+    pairs = [(row["predicted_steps"], row.get("mean_length")) for row in rows]
+    known = [(count, length) for count, length in pairs if length is not None]
+    total = sum(count for count, _ in known)
+    return sum(count * length for count, length in known) / total if total else None

@@ -15,7 +15,6 @@ import os
 import statistics
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from time import process_time
 from typing import Any
 
@@ -23,12 +22,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from benchmarks.timing import quartiles
+from benchmarks import RESULTS
+from benchmarks.measure import middle
 from hybrid_predict import HybridConfig, MomentumPredictor
 from hybrid_predict.integrations.optax import corrected, train_step
 from hybrid_predict.runs.runtime import environment, write_json
-
-RESULTS = Path(__file__).parents[1] / "docs" / "results" / "functional_step.json"
 
 RATE, LAYERS = 1e-3, 4
 
@@ -98,14 +96,10 @@ def measure(width: int, batch: int, blocks: int, length: int) -> dict[str, Any]:
     """Processor time of a step, over that of AdamW, in alternating blocks."""
     x = jax.random.normal(jax.random.key(1), (batch, width))
     y = jnp.arange(batch) % 10
-    found = loops(width, 10 * length * (blocks + 2))
-    rounds = [{name: _block(run, x, y, length) for name, run in found.items()}
+    by_name = loops(width, 10 * length * (blocks + 2))
+    rounds = [{name: _block(run, x, y, length) for name, run in by_name.items()}
               for _ in range(blocks + 1)][1:]  # fmt: skip
-    rows: dict[str, Any] = {}
-    for name in found:
-        ratios = [each[name] / each["adamw"] for each in rounds]
-        low, middle, high = quartiles(ratios)
-        rows[name] = {"ratio": middle, "quartiles": [low, high]}
+    rows = {name: middle([each[name] / each["adamw"] for each in rounds]) for name in by_name}
     milliseconds = 1e3 * statistics.median(each["adamw"] for each in rounds)
     return {"width": width, "batch": batch, "adamw_ms": milliseconds, "loops": rows}
 
@@ -141,7 +135,7 @@ def main() -> None:
             "blocks": given.blocks, "length": given.length, "note": given.note,
             "layers": LAYERS, "rows": rows,
         }  # fmt: skip
-        write_json(result, RESULTS)
+        write_json(result, RESULTS / "functional_step.json")
 
 
 if __name__ == "__main__":

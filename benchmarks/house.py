@@ -1,4 +1,4 @@
-"""Size of the package: files, lines, classes, functions, imports and installation, by part.
+"""Size of the code: files, lines, classes, functions and imports by part; one step, traced.
 
 Run with: python -m benchmarks.house --against COMMIT --output docs/results/house.json
 In an environment with the packages that both states depend on.
@@ -9,9 +9,13 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import os
+import shutil
 import subprocess
+import sys
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib.util import resolve_name
 from io import BytesIO
 from math import ceil
@@ -20,7 +24,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import hybrid_predict
-from benchmarks.footprint import closures, installed
 
 PACKAGE = "hybrid_predict"
 
@@ -84,24 +87,25 @@ def folders(names: Iterable[str]) -> set[str]:
 
     A public name belongs to the folder that defines it; the bare package counts as ``PACKAGE``.
     """
-    found = set()
+    names_of_folders = set()
     for name in names:
         first, _, rest = name.partition(".")
         if first == PACKAGE:
-            place = hybrid_predict._HOMES.get(rest, name).split(".")
-            found.add(place[1] if len(place) > 1 else PACKAGE)
-    return found
+            public = getattr(hybrid_predict, rest) if rest in hybrid_predict.__all__ else None
+            place = getattr(public, "__module__", name).split(".")
+            names_of_folders.add(place[1] if len(place) > 1 else PACKAGE)
+    return names_of_folders
 
 
 def sources(root: Path) -> dict[str, list[Path]]:
     """Return the source files of the package by folder; files outside folders are ``(root)``."""
-    found: dict[str, list[Path]] = {}
+    by_folder: dict[str, list[Path]] = {}
     for top in (PACKAGE, "integrations"):
         for path in sorted((root / top).rglob("*.py")):
             inside = path.relative_to(root / top).parts
             folder = top if top != PACKAGE else inside[0] if len(inside) > 1 else "(root)"
-            found.setdefault(folder, []).append(path)
-    return found
+            by_folder.setdefault(folder, []).append(path)
+    return by_folder
 
 
 def count(paths: Iterable[Path]) -> dict[str, int]:
@@ -125,21 +129,82 @@ def count(paths: Iterable[Path]) -> dict[str, int]:
 
 
 def parts(root: Path) -> dict[str, list[Path]]:
-    """Return the source files of the product, of the audit, and of the benchmarks."""
-    package = [path for paths in sources(root).values() for path in paths]
-    audit = [path for path in package if "audit" in str(path.relative_to(root))]
+    """Return the source files of the product, of its audit, of the benchmarks and of the tests."""
+    product = [path for paths in sources(root).values() for path in paths]
     return {
-        "product": [path for path in package if path not in audit],
-        "audit": audit,
+        "product": product,
+        "audit": [path for path in product if "audit" in str(path.relative_to(root))],
         "benchmarks": sorted((root / "benchmarks").rglob("*.py")),
+        "tests": sorted((root / "tests").rglob("*.py")),
     }
 
 
+ENTRIES = ("hybrid_predict", "hybrid_predict.engine", "hybrid_predict.integrations.lightning",
+           "hybrid_predict.cli", "hybrid_predict.audit")  # fmt: skip
+"""Modules whose import is measured; the third is what ``HybridPredict`` loads."""
+
+_CLOSURE = """
+import json, sys, {0}
+modules = [m for n, m in sys.modules.items() if n.split('.')[0] == 'hybrid_predict' and m.__file__]
+lines = sum(len(open(m.__file__, encoding='utf-8').read().splitlines()) for m in modules)
+print(json.dumps({{'modules': len(modules), 'lines': lines, 'file': {0}.__file__}}))
+"""
+
+
+@contextmanager
+def package(root: Path) -> Iterator[Path]:
+    """Yield a temporary folder with the package of a checkout, laid out as it is installed."""
+    with TemporaryDirectory() as folder:
+        place = Path(folder, "hybrid_predict")
+        shutil.copytree(root / "hybrid_predict", place)
+        shutil.copytree(root / "integrations", place / "integrations", dirs_exist_ok=True)
+        yield Path(folder)
+
+
+def closures(folder: Path) -> dict[str, dict[str, int]]:
+    """Return the number and the lines of the package's modules that each of ENTRIES loads."""
+    return {name: _closure(name, folder) for name in ENTRIES}
+
+
+def _closure(name: str, folder: Path) -> dict[str, int]:
+    loaded = _run(folder, "-c", _CLOSURE.format(name))
+    if not (file := loaded.pop("file")).startswith(str(folder)):
+        raise RuntimeError(f"{name} was imported from {file}, not from the checkout")
+    return loaded
+
+
+def steps(folders: Sequence[Path], rounds: int = 3) -> list[dict[str, Any]]:
+    """Return what :mod:`benchmarks.traced_step` finds about the package in each folder.
+
+    The folders take turns, and the least of each time is returned, since other work on the machine
+    makes times longer, not shorter.
+    """
+    runs = [[_run(f, "-m", "benchmarks.traced_step") for f in folders] for _ in range(rounds)]
+    results = []
+    for column in zip(*runs, strict=True):
+        times = [run["microseconds"] for run in column]
+        least = {name: min(each[name] for each in times) for name in times[0]}
+        results.append({**column[0], "microseconds": least})
+    return results
+
+
+def _run(folder: Path, *arguments: str) -> dict[str, Any]:
+    """Run Python with the package in a folder, and return what it prints as JSON."""
+    places = os.pathsep.join((str(folder), str(Path(__file__).parents[1])))
+    environment = {**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"}
+    printed = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, check=True,
+    ).stdout  # fmt: skip
+    results: dict[str, Any] = json.loads(printed)
+    return results
+
+
 def measure(root: Path) -> dict[str, Any]:
-    """Measure a checkout: sizes by folder and by part, imports between folders, footprint."""
-    found = sources(root)
+    """Measure a checkout: sizes by folder and by part, and imports between folders."""
+    by_folder = sources(root)
     arrows = {}
-    for folder, paths in found.items():
+    for folder, paths in by_folder.items():
         names = [
             name
             for path in paths
@@ -149,57 +214,66 @@ def measure(root: Path) -> dict[str, Any]:
         ]
         arrows[folder] = sorted(folders(names) - {folder})
     return {
-        "folders": {folder: count(paths) for folder, paths in found.items()},
+        "folders": {folder: count(paths) for folder, paths in by_folder.items()},
         "parts": {part: count(paths) for part, paths in parts(root).items()},
-        "total": count(path for paths in found.values() for path in paths),
-        "closures": closures(root),
-        "installed": installed(root),
+        "total": count(path for paths in by_folder.values() for path in paths),
         "imports": arrows,
         "arrows": sum(map(len, arrows.values())),
     }
 
 
-def measure_commit(root: Path, commit: str) -> dict[str, Any]:
-    """Measure a commit of the repository at ``root``."""
+@contextmanager
+def checkout(root: Path, commit: str) -> Iterator[Path]:
+    """Yield a temporary folder with a commit of the repository at ``root``."""
     command = ["git", "archive", commit]
     archive = subprocess.run(command, cwd=root, capture_output=True, check=True).stdout
     with TemporaryDirectory() as folder, tarfile.open(fileobj=BytesIO(archive)) as tar:
         tar.extractall(folder, filter="data")
-        return measure(Path(folder))
+        yield Path(folder)
+
+
+def compare(before: Path, after: Path) -> dict[str, Any]:
+    """Measure two checkouts, with what runs when a step is taken."""
+    with package(before) as old, package(after) as new:
+        ran = steps([old, new])
+        return {
+            name: {**measure(root), "closures": closures(folder), **step}
+            for name, root, folder, step in zip(
+                ("before", "after"), (before, after), (old, new), ran, strict=True
+            )
+        }
 
 
 def table(results: dict[str, Any]) -> str:
-    """Return the sizes before and after as a Markdown table."""
-    before, after = results["before"], results["after"]
-    rows = [
-        (f"{what}, {part}", before["parts"][part][what], after["parts"][part][what])
-        for part in ("product", "audit", "benchmarks")
-        for what in ("files", "lines", "classes")
-    ]
-    rows += [
-        (f"{which} in the package", before["total"][key], after["total"][key])
-        for which, key in (
-            ("longest file, lines", "longest_file"),
-            ("longest function, lines", "longest_function"),
-            ("longest line, characters", "longest_line"),
-        )
-    ]
-    rows += [
-        ("folders", len(before["folders"]), len(after["folders"])),
-        ("imports between folders", before["arrows"], after["arrows"]),
-    ]
-    rows += [
-        (f"modules of the package that `import {name}` loads", before["closures"][name], number)
-        for name, number in after["closures"].items()
-    ]
-    old, new = before["installed"], after["installed"]
-    rows += [
-        ("packages that `pip install .` adds", len(old["packages"]), len(new["packages"])),
-        ("MiB of their files", old["mib"], new["mib"]),
-        ("MiB of their files without torch's", old["mib_without_torch"], new["mib_without_torch"]),
-    ]
+    """Return the numbers before and after as a Markdown table."""
+    columns = [dict(_figures(results[state])) for state in ("before", "after")]
     lines = ["| | before | after |", "| --- | ---: | ---: |"]
+    rows = [(name, *(column[name] for column in columns)) for name in columns[1]]
     return "\n".join([*lines, *(f"| {name} | {a:,} | {b:,} |" for name, a, b in rows)])
+
+
+def _figures(state: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the figures of the table, by name."""
+    for part, counted in state["parts"].items():
+        yield from ((f"{what}, {part}", counted[what]) for what in ("files", "lines", "classes"))
+    total, traced = state["total"], state["step"]
+    yield "longest file, lines in the package", total["longest_file"]
+    yield "longest function, lines in the package", total["longest_function"]
+    yield "longest line, characters in the package", total["longest_line"]
+    yield "folders", len(state["folders"])
+    yield "imports between folders", state["arrows"]
+    for name, loaded in state["closures"].items():
+        yield f"modules of the package that `import {name}` loads", loaded["modules"]
+        yield f"their lines (`{name}`)", loaded["lines"]
+    for what in ("files", "classes", "functions"):
+        yield f"{what} in a traced step", len(traced[what])
+    yield "changes of file in it", traced["changes_of_file"]
+    yield "holders of state that it changes", len(traced["holders"])
+    for way, what in (("corrected", "corrected"), ("predicted", "corrected and predicted")):
+        yield (
+            f"microseconds that the plug-in adds to a full step, {what}",
+            (state["microseconds"][way]),
+        )
 
 
 def main() -> None:
@@ -211,8 +285,8 @@ def main() -> None:
     root = Path(__file__).parents[1]
     full = ["git", "rev-parse", options.against]
     commit = subprocess.run(full, cwd=root, capture_output=True, text=True, check=True).stdout
-    before, after = measure_commit(root, options.against), measure(root)
-    results = {"commit_before": commit.strip(), "before": before, "after": after}
+    with checkout(root, options.against) as before:
+        results = {"commit_before": commit.strip(), **compare(before, root)}
     if options.output is not None:
         options.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     print(table(results))

@@ -22,7 +22,7 @@ import torch
 
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.overview import overview
-from hybrid_predict.report.event_log import EventLog
+from hybrid_predict.report.log_writer import LogWriter
 from hybrid_predict.report.run_log import NAME
 
 CLOCK = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
@@ -35,7 +35,7 @@ RESULT = ROOT / "docs" / "results" / "import_time.json"
 
 COMMANDS = (
     "", "--help", "--version", "demo --help", "audit --help", "audit {audit} --plan", "report RUN",
-    "watch RUN", "stop RUN", "doctor", "schema", "wacth RUN",
+    "watch RUN", "doctor", "schema", "wacth RUN",
 )  # fmt: skip
 """Arguments of ``hybrid-predict``; RUN is a finished run, {audit} a configuration file."""
 
@@ -59,10 +59,10 @@ def on_a_terminal(arguments: list[str], folder: str) -> tuple[float, float]:
     first = 0.0
     while True:
         try:
-            found = os.read(reader, 65_536)
+            output = os.read(reader, 65_536)
         except OSError:  # Linux: the other end is closed
-            found = b""
-        if not found:
+            output = b""
+        if not output:
             break
         first = first or perf_counter() - started
     process.wait()
@@ -85,12 +85,13 @@ def commands(rounds: int) -> list[dict[str, object]]:
 
 
 def _write_run(path: Path) -> None:
-    """Write the event log of a short run."""
+    """Write the log of a short run."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters())
     config = HybridConfig(total_steps=300)
     with HybridEngine(model, optimizer, config) as engine:
-        log = EventLog(path, overview(engine), config.to_dict())
+        log = LogWriter(path)
+        log.start(overview(engine), config.to_dict())
         while not engine.done:
             engine.before_step()
             loss = model(torch.ones(4, 8)).square().mean()

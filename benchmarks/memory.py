@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import is_fake
 from torch.optim import Optimizer
 
-from hybrid_predict.engine import HybridEngine
+from hybrid_predict import HybridEngine
 
 
 def set_imports_aside() -> None:
@@ -64,7 +64,7 @@ def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
     borders = (type, ModuleType, nn.Module, Optimizer)
     state = [v for entry in optimizer.state.values() for v in entry.values()]
     everything = (*model.parameters(), *model.buffers(), *state)
-    own = {_address(x) for x in everything if isinstance(x, Tensor)}
+    users = {_address(x) for x in everything if isinstance(x, Tensor)}
     seen: set[int] = set()
     sizes: dict[int, int] = {}
     queue: list[Any] = [engine]
@@ -79,7 +79,7 @@ def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
             queue += x.__closure__ or ()  # globals are shared, so they do not count
         else:
             queue += gc.get_referents(x)
-    return sum(size for address, size in sizes.items() if address not in own)
+    return sum(size for address, size in sizes.items() if address not in users)
 
 
 def _address(x: Tensor) -> int:

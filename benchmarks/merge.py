@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.arms import ARMS
 from benchmarks.plan import Cell, Row, as_cell
 from benchmarks.run import codes
-from hybrid_predict.errors import ConfigError
+from hybrid_predict import ConfigError
 
 Results = Mapping[str, Any]
 Place = tuple[str, str, str]
@@ -35,11 +35,11 @@ def merged(results: Results, others: Sequence[Results]) -> dict[str, Any]:
             arms.setdefault(setting, set()).update(names)
     rows = _with(results["runs"], [other["runs"] for other in others])
     done = {as_cell(row): row for row in rows}
-    made = sum(not ARMS[row["arm"]].kept for row in rows)
+    count = sum(not ARMS[row["arm"]].kept for row in rows)
     return {
         **results,
         "arms": {setting: [n for n in ARMS if n in names] for setting, names in arms.items()},
-        "cells": {"planned": made, "done": made},
+        "cells": {"planned": count, "done": count},
         "code": codes(done),
         "runs": rows,
     }
@@ -49,20 +49,20 @@ def _with(rows: Sequence[Row], others: Iterable[Sequence[Row]]) -> list[Row]:
     known = {as_cell(row) for row in rows}
     new: dict[Place, dict[Cell, Row]] = {}
     for other in others:
-        for place, found in _by_place(other).items():
+        for place, group in _by_place(other).items():
             before = new.get(place, {})
-            same = {cell.recipe for cell in before} == {cell.recipe for cell in found}
-            new[place] = {**before, **found} if same else found
-    taken = {place: found for place, found in new.items() if found.keys() - known}
+            same = {cell.recipe for cell in before} == {cell.recipe for cell in group}
+            new[place] = {**before, **group} if same else group
+    taken = {place: group for place, group in new.items() if group.keys() - known}
     kept = [row for row in rows if _place(row) not in taken]
-    return [*kept, *(row for found in taken.values() for row in found.values())]
+    return [*kept, *(row for group in taken.values() for row in group.values())]
 
 
 def _by_place(rows: Iterable[Row]) -> dict[Place, dict[Cell, Row]]:
-    found: dict[Place, dict[Cell, Row]] = {}
+    groups: dict[Place, dict[Cell, Row]] = {}
     for row in rows:
-        found.setdefault(_place(row), {})[as_cell(row)] = row
-    return found
+        groups.setdefault(_place(row), {})[as_cell(row)] = row
+    return groups
 
 
 def _place(row: Row) -> Place:

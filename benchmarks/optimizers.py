@@ -11,9 +11,7 @@ from torch.optim import AdamW, Optimizer
 
 from benchmarks.peers import libraries
 from benchmarks.peers.gpa import GPAAdamW
-from benchmarks.peers.muon import Muon
-from benchmarks.peers.schedule_free import schedule_free
-from benchmarks.peers.soap_muon import SOAPMuon
+from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import Recipe
 from hybrid_predict.torch.kinds import hidden_and_rest
 
@@ -85,13 +83,13 @@ def _split(
 ) -> list[Optimizer]:
     """Return one optimizer for the hidden matrices, and AdamW for the rest if there is any."""
     hidden, rest = hidden_and_rest(model)
-    own = make(hidden, lr=rates.base * rates.hidden, weight_decay=recipe.weight_decay)
+    peer = make(hidden, lr=rates.base * rates.hidden, weight_decay=recipe.weight_decay)
     if not rest:
-        return [own]
+        return [peer]
     other = AdamW(
         rest, lr=rates.base, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
     )
-    return [own, other]
+    return [peer, other]
 
 
 def ademamix(
@@ -105,34 +103,34 @@ def ademamix(
 ) -> list[Optimizer]:
     """Return AdEMAMix for all parameters; its slow average gains weight over the whole run."""
     betas = (*recipe.betas, beta3)
-    own = libraries.ademamix(
+    peer = libraries.ademamix(
         trainable(model), rates.base, recipe.weight_decay, betas, alpha, updates
     )
-    return [own]
+    return [peer]
 
 
 def gpa(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """Return GPA-AdamW for all parameters."""
-    own = GPAAdamW(
+    peer = GPAAdamW(
         trainable(model),
         lr=rates.base,
         betas=recipe.betas,
         weight_decay=recipe.weight_decay,
         fused=True,
     )
-    return [own]
+    return [peer]
 
 
 def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """Return Schedule-Free AdamW for all parameters, with its own warm-up."""
-    own = schedule_free(
+    peer = libraries.schedule_free(
         trainable(model),
         lr=rates.base,
         betas=recipe.betas,
         weight_decay=recipe.weight_decay,
         warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
     )
-    return [own]
+    return [peer]
 
 
 def trainable(model: nn.Module) -> list[Tensor]:

@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks.arms import ARMS, PLAIN, RUNNABLE, Arm
 from benchmarks.optimizers import Rates
 from benchmarks.tasks import FRESH, TASKS, Task
-from hybrid_predict.errors import ConfigError
+from hybrid_predict import ConfigError
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.runs.evidence import speedup
 from hybrid_predict.updates import make_update
@@ -331,9 +331,9 @@ def recipe_digest(task: Task, arm: Arm) -> str:
         described["recipe"].pop(name)
     plain: dict[str, Any] = {"task": described, "arm": arm.describe()}
     if (config := arm.config(task.steps)) is not None:
-        made = {kind: make_update(u) for kind, u in config.updates.items()}
-        learnt = {kind: make_predictor(p) for kind, p in config.predictors.items()}
-        plain["plugin"] = [config.to_dict(), repr(made), repr(learnt)]
+        updates = {kind: make_update(u) for kind, u in config.updates.items()}
+        predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
+        plain["plugin"] = [config.to_dict(), repr(updates), repr(predictors)]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.arms import ARMS, PLAIN
@@ -21,6 +23,20 @@ _OURS = {
     "hybrid": ("+ predicted (default)", _HYBRID),
 }
 """Name in the legend and color of the arms that have a color of their own."""
+
+
+def save_figure(figure: Figure, path: str | Path, source: str | Path) -> None:
+    """Write a figure; a PNG file keeps which data it was drawn from.
+
+    Args:
+        figure: The figure.
+        path: File to write.
+        source: File with the data. Its digest is kept under ``Source``, so that a figure that is
+            older than its data can be found.
+    """
+    png = Path(path).suffix == ".png"
+    digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    figure.savefig(path, dpi=120, metadata={"Source": digest} if png else None)
 
 
 def plot(results: Mapping[str, Any]) -> Figure:
@@ -60,8 +76,8 @@ def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
     """Draw the curve of plain training, and the arms with and without predicted steps."""
     ours = [((arm,), label, color, "none") for arm, (label, color) in _OURS.items()]
     for arms, label, color, style in ((PLAIN, "plain", _PLAIN, "-"), *ours):
-        found = [summary.figures(task, setting, arm) for arm in arms]
-        known = [f for f in found if f is not None and f.loss["mean"] is not None]
+        figures = [summary.figures(task, setting, arm) for arm in arms]
+        known = [f for f in figures if f is not None and f.loss["mean"] is not None]
         if not known:
             continue
         axes.errorbar(
@@ -86,15 +102,15 @@ def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[
     """Draw the speedup of each arm with its interval over seeds, one line per arm."""
     axes.axvline(1.0, color=_PLAIN, linewidth=1)
     for row, arm in enumerate(arms):
-        found = summary.figures(task, setting, arm)
-        if found is None or found.speedup is None:
+        figures = summary.figures(task, setting, arm)
+        if figures is None or figures.speedup is None:
             continue
-        value, low, high = found.speedup.value, found.speedup.low, found.speedup.high
+        value, low, high = figures.speedup.value, figures.speedup.low, figures.speedup.high
         color = _OURS[arm][1] if arm in _OURS else _OTHER
         axes.plot([low or value, high or value], [row, row], color=color, linewidth=2)
         axes.plot([value], [row], color=color, marker="o")
-        if found.speedup.bound:
-            axes.annotate(found.speedup.bound, (value, row), xytext=(7, 0),
+        if figures.speedup.bound:
+            axes.annotate(figures.speedup.bound, (value, row), xytext=(7, 0),
                           textcoords="offset points", va="center")  # fmt: skip
     axes.set(xlabel="speedup at equal quality", ylim=(len(arms) - 0.5, -0.5))
     _tidy(axes)

@@ -1,36 +1,30 @@
 """Fills the blocks of README.md and of the pages in docs/.
 
-Numbers come from the files in docs/results/, the compatibility page from the rows in
-tests/compatibility/. The tables of decisions 1 to 14 are from the first edition and do not change.
+Numbers come from the files in docs/results/. The tables of closed decisions do not change.
 
 Run with: python -m benchmarks.render
 """
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks import house
+from benchmarks import RESULTS, house
 from benchmarks import table as bench
-from benchmarks.clients import early_stopping
+from benchmarks.blocks import fill, names
 from benchmarks.clients import table as clients
-from benchmarks.decisions import windows_0029, worth_0029
 from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
-from hybrid_predict.report.blocks import fill, names
 from hybrid_predict.runs.rows import Rows
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results"
 PAGES = tuple(
     page
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -40,25 +34,25 @@ PAGES = tuple(
 
 def load(name: str) -> dict[str, Any]:
     """Read a committed results file."""
-    found: dict[str, Any] = json.loads((RESULTS / name).read_text())
-    return found
+    results: dict[str, Any] = json.loads((RESULTS / name).read_text())
+    return results
 
 
 def step_cost() -> str:
     """Return the table of `update_cost`."""
     rows = []
-    for found in load("step_cost.json")["rows"]:
-        low, high = found["quartiles"]
-        passes = found["passes"]
-        reached = sum(passes.values()) * found["copy_ms_per_million_parameters"]
+    for cost in load("step_cost.json")["rows"]:
+        low, high = cost["quartiles"]
+        passes = cost["passes"]
+        reached = sum(passes.values()) * cost["copy_ms_per_million_parameters"]
         rows.append([
-            found["mechanism"], found["history"], f"{found['parameters'] / 1e6:.1f} M",
-            f"{found['ms_per_million_parameters']:.1f}",
-            f"{found['adamw_ms_per_million_parameters']:.1f}",
-            f"{found['ratio']:.1f} ({low:.1f} to {high:.1f})",
-            f"{found['bytes_per_parameter']:.0f}",
+            cost["mechanism"], cost["history"], f"{cost['parameters'] / 1e6:.1f} M",
+            f"{cost['ms_per_million_parameters']:.1f}",
+            f"{cost['adamw_ms_per_million_parameters']:.1f}",
+            f"{cost['ratio']:.1f} ({low:.1f} to {high:.1f})",
+            f"{cost['bytes_per_parameter']:.0f}",
             f"{passes['products']:.0f}", f"{passes['others']:.0f}",
-            f"{reached / found['ms_per_million_parameters']:.0%}",
+            f"{reached / cost['ms_per_million_parameters']:.0%}",
         ])  # fmt: skip
     titles = ["mechanism", "history", "parameters", "added, ms per million parameters",
               "fused AdamW update", "added / update (quartiles)", "bytes held per parameter",
@@ -79,10 +73,10 @@ FAST = {
 def fast_loop() -> str:
     """Return the tables of `fast_loop`, one per device."""
     tables = []
-    for device, found in load("fast_loop.json").items():
-        env, waited = found["environment"], device == "cuda"
+    for device, results in load("fast_loop.json").items():
+        env, waited = results["environment"], device == "cuda"
         rows = []
-        for row in found["rows"]:
+        for row in results["rows"]:
             low, high = row["quartiles"]
             rows.append([
                 FAST[row["way"]], f"{row['plain_ms']:.1f}", f"{row['speed']:.2f}",
@@ -133,16 +127,6 @@ def size() -> str:
     return house.table(load("house.json"))
 
 
-def compatibility(group: str) -> str:
-    """Return a table of the compatibility page, or its ``summary``."""
-    # The tests check each row of the page, so the rows are part of the tests.
-    folders = [str(ROOT / "tests"), str(ROOT / "tests" / "helpers")]
-    sys.path += [folder for folder in folders if folder not in sys.path]
-    page = importlib.import_module("compatibility.page")
-    found: str = page.summary() if group == "summary" else page.table(group)
-    return found
-
-
 def client(block: str) -> str:
     """Return a block on the clients."""
     return clients.blocks(load("clients.json"))[f"clients {block}"]
@@ -150,28 +134,21 @@ def client(block: str) -> str:
 
 def functional_step() -> str:
     """What a jitted step of the functional form costs beside optax's own."""
-    found, rows = load("functional_step.json"), []
-    for row in found["rows"]:
+    results, rows = load("functional_step.json"), []
+    for row in results["rows"]:
         cells = (row["loops"][arm] for arm in ("muon", "corrected", "corrected and predicted"))
         ratios = ["{:.2f} ({:.2f} to {:.2f})".format(c["ratio"], *c["quartiles"]) for c in cells]
         rows.append([f"{row['width']}", f"{row['adamw_ms']:.1f}", *ratios])
     titles = ["matrices of width", "`optax.adamw`, ms", "Muon", "corrected", "and predicted"]
-    batch, versions = found["rows"][0]["batch"], found["environment"]
-    source = f"{batch} examples a step, {found['blocks']} alternating blocks; "
-    source += f"jax {versions['jax']}, optax {versions['optax']}. {found['note']}"
+    batch, versions = results["rows"][0]["batch"], results["environment"]
+    source = f"{batch} examples a step, {results['blocks']} alternating blocks; "
+    source += f"jax {versions['jax']}, optax {versions['optax']}. {results['note']}"
     return f"{bench.markdown(titles, rows)}\n\n{source}"
-
-
-def stopping() -> str:
-    """Return the table of `early_stopping`."""
-    found = load("early_stopping.json")
-    titles = ["run", f"stopped at epoch, of {found['epochs']}", "held-out negated ELBO, mean"]
-    return bench.markdown(titles, early_stopping.table(found))
 
 
 def below_corrected() -> str:
     """Name the tasks on which predicted steps cost more than they earn."""
-    found, tasks = [], 0
+    below, tasks = [], 0
     for suite in ("core", "wide", "fresh"):
         summary = Summary(load(f"bench-{suite}.json"))
         for task in summary.tasks:
@@ -179,23 +156,17 @@ def below_corrected() -> str:
             hybrid, alone = (arm and arm.speedup and arm.speedup.value for arm in arms)
             tasks += 1
             if hybrid and alone and hybrid < alone:
-                found.append(f"`{task}` ({hybrid:.2f} for {alone:.2f})")
-    named = ", ".join(found) or "none"
+                below.append(f"`{task}` ({hybrid:.2f} for {alone:.2f})")
+    named = ", ".join(below) or "none"
     return (
         f"Tasks of the benchmark, of {tasks}, on which the default's speedup is below that of "
         f"corrected updates alone (`speedup=1`): {named}."
     )
 
 
-COMPATIBILITY = ("summary", "precision", "optimizer", "loop", "model", "scheduler")
-
 BLOCKS: dict[str, Callable[[], str]] = {
-    **{f"compatibility {group}": partial(compatibility, group) for group in COMPATIBILITY},
     **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
     **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
-    **windows_0029.blocks(),
-    **worth_0029.blocks(),
-    "early stopping": stopping,
     "below corrected": below_corrected,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,

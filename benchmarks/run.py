@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import multiprocessing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import lru_cache
 from pathlib import Path
@@ -15,12 +15,12 @@ import torch
 
 import hybrid_predict
 from benchmarks.arms import ARMS
+from benchmarks.measure import without_advice
 from benchmarks.memory import set_imports_aside
 from benchmarks.plan import Cell, Plan, Row, as_cell, to_row
-from benchmarks.quiet import without_advice
 from benchmarks.step_cost import measure
 from benchmarks.train import train
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
+from hybrid_predict import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import threads
 
@@ -91,10 +91,8 @@ def run_plan(
 _TRAINING = ("tasks", "peers", "optimizers.py", "train.py")
 """Code of the benchmark that a result depends on."""
 
-_CORE = (
-    "config.py", "engine", "forecast", "updates", "verify", "torch", "accounts", "tensors",
-)  # fmt: skip
-"""Code of the package that a result depends on."""
+_ASIDE = {"audit", "cli", "demo", "functional", "integrations", "report", "runs", "testing"}
+"""Folders of the package that no result depends on."""
 
 
 def start_worker() -> None:
@@ -108,16 +106,14 @@ def start_worker() -> None:
 def code_digest(arm: str) -> str:
     """Return 12 hexadecimal digits over the code that an arm runs, and the version of torch."""
     digest = hashlib.sha256(torch.__version__.encode())
-    package = Path(hybrid_predict.__file__).parent
-    core = _CORE if ARMS[arm].plugin is not None else ("torch/kinds.py",)
-    for root, names in ((Path(__file__).parent, _TRAINING), (package, core)):
-        for path in sorted(path for name in names for path in _sources(root / name)):
+    here, package = Path(__file__).parent, Path(hybrid_predict.__file__).parent
+    sources = [(here, here / name) for name in _TRAINING]
+    if ARMS[arm].plugin is not None:
+        sources += [(package, part) for part in package.iterdir() if part.name not in _ASIDE]
+    for root, part in sorted(sources):
+        for path in sorted(part.rglob("*.py")) if part.is_dir() else [part]:
             digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:12]
-
-
-def _sources(path: Path) -> Iterable[Path]:
-    return path.rglob("*.py") if path.is_dir() else [path]
 
 
 def check_device(plan: Plan) -> None:

@@ -2,101 +2,35 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from benchmarks.measure import Loop, milliseconds, ratio, take_turns, waits
 from benchmarks.memory import Memory
 from benchmarks.optimizers import Build, Rates
 from benchmarks.peers.around import AroundOptimizers
 from benchmarks.tasks import Recipe, Task
-from benchmarks.timing import quartiles, seconds, waits
+from benchmarks.traffic import traffic
 from benchmarks.train import warm
-from hybrid_predict.torch.cost import traffic
-from hybrid_predict.config import HybridConfig
-from hybrid_predict.engine import HybridEngine
-from hybrid_predict.forecast.predictors import MomentumPredictor
+from hybrid_predict import MomentumPredictor
 
 _DRIFT = {"hidden": MomentumPredictor(gated=False)}
-WAYS: dict[str, dict[str, Any]] = {
+WAYS: dict[str, dict[str, Any] | None] = {
+    "plain": None,
     "corrected": {"speedup": 1},
     "predicted": {"predictors": _DRIFT, "updates": {}},
     "both": {"predictors": _DRIFT},
 }
 """Arguments of `HybridConfig` by the name of what is measured, at the default speedup."""
 
-
-def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
-    """Compare full steps with and without the plug-in, in alternating blocks of one process.
-
-    Args:
-        task: Task to train, with AdamW at its default rate.
-        blocks: Number of blocks of each way.
-        length: Full steps in a block.
-
-    Returns:
-        ``plain_ms`` (median milliseconds of a plain full step), ``parameters``, and for ``plain``
-        and each of :data:`WAYS` by name: ``ratio`` (median over blocks of a full step, with its
-        share of predicted ones, over a plain one), its ``quartiles``, ``memory`` (bytes, see
-        `Memory`), ``traffic`` (bytes that the plug-in reads and writes, per parameter that is
-        corrected or predicted; see `operations.traffic`) and, on a CUDA device, ``waits``: torch's
-        message on the first synchronisation, None if there is none.
-    """
-    loops = {name: Loop(task, options) for name, options in WAYS.items()}
-    plain = Loop(task, None)
-    for loop in (plain, *loops.values()):
-        loop.run(length)
-    found: dict[str, Any] = {
-        "parameters": sum(p.numel() for p in plain.model.parameters()),
-        **take_turns(plain, loops, blocks, length),
-        "blocks": blocks,
-        "length": length,
-        "threads": torch.get_num_threads(),
-    }
-    least = plain.traffic()
-    for name, loop in loops.items():
-        found[name]["traffic"] = {
-            k: (v - least[k]) / loop.followed for k, v in loop.traffic().items()
-        }
-        if loop.device.type == "cuda":
-            found[name]["waits"] = waits(loop.step, length)
-        loop.close()
-    for name, options in {"plain": None, **WAYS}.items():
-        found.setdefault(name, {})["memory"] = memory(task, options)
-    return found
+ADDED = tuple(way for way, options in WAYS.items() if options is not None)
+"""The ways with the plug-in."""
 
 
-def take_turns(plain: Loop, loops: Mapping[str, Loop], blocks: int, length: int) -> dict[str, Any]:
-    """Time loops in alternating blocks.
-
-    Args:
-        plain: What the others are compared with.
-        loops: The others by name.
-        blocks: Blocks of each loop.
-        length: Full steps of a block.
-
-    Returns:
-        ``plain_ms`` (median milliseconds of a plain full step) and, by name, ``ratio`` (median over
-        blocks of a full step over a plain one) with its ``quartiles``.
-    """
-    rounds = [
-        (plain.run(length), {name: loop.run(length) for name, loop in loops.items()})
-        for _ in range(blocks)
-    ]
-    found: dict[str, Any] = {
-        "plain_ms": 1e3 * statistics.median(least for least, _ in rounds) / length
-    }
-    for name in loops:
-        low, middle, high = quartiles([others[name] / least for least, others in rounds])
-        found[name] = {"ratio": middle, "quartiles": [low, high]}
-    return found
-
-
-class Loop:
-    """A training loop, plain or with the plug-in.
+class TaskLoop(Loop):
+    """A loop over a task's batches.
 
     Args:
         task: Task to train.
@@ -109,47 +43,24 @@ class Loop:
     ) -> None:
         self._task, recipe = task, task.recipe
         self.model: nn.Module = task.model(0)
-        self.device = next(self.model.parameters()).device
         self._batches = task.batches(0)
         optimizers = (build or _one_group)(self.model, recipe, Rates(recipe.learning_rate), 10**9)
         self._optimizer = AroundOptimizers(optimizers)
-        self._engine: HybridEngine | None = None
-        if options is not None:
-            config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **options)
-            self._engine = HybridEngine(self.model, optimizers, config)
+        super().__init__(self.model, optimizers, options, next(self.model.parameters()).device)
 
-    def run(self, steps: int) -> float:
-        """Return the seconds of ``steps`` full steps; see `timing.seconds`."""
-        return seconds(self.step, steps, self.device)
-
-    def step(self) -> None:
-        """Take one full step, after the predicted steps that are due."""
-        if self._engine is not None:
-            self._engine.before_step()
-        loss = self._task.full_step(self.model, next(self._batches), self._optimizer)
-        if self._engine is not None:
-            self._engine.after_step(loss)
+    def full_step(self) -> Tensor:
+        """Take one full step of the task; return its loss."""
+        return self._task.full_step(self.model, next(self._batches), self._optimizer)
 
     def traffic(self) -> dict[str, float]:
         """Return the bytes that a full step reads and writes, by kind of operation; mean of two."""
-        return {kind: found / 2 for kind, found in traffic(lambda: self.run(2)).items()}
+        return {kind: bytes_ / 2 for kind, bytes_ in traffic(lambda: self.run(2)).items()}
 
-    @property
-    def counted(self) -> float | None:
-        """Operations that correcting adds per operation of a full step; None if not counted."""
-        return self._engine.ledger.correction_share if self._engine else None
-
-    @property
     def followed(self) -> int:
-        """Number of parameters that are corrected or predicted."""
-        assert self._engine is not None
-        kinds = zip(self._engine.mapper.parameters, self._engine.mapper.kinds, strict=True)
+        """Return the number of parameters that are corrected or predicted."""
+        assert self.engine is not None
+        kinds = zip(self.engine.mapper.parameters, self.engine.mapper.kinds, strict=True)
         return sum(p.numel() for p, kind in kinds if kind == "hidden")
-
-    def close(self) -> None:
-        """Detach the engine from the model."""
-        if self._engine is not None:
-            self._engine.detach()
 
 
 def _one_group(
@@ -163,16 +74,65 @@ def _one_group(
     ]  # fmt: skip
 
 
-def memory(task: Task, options: dict[str, Any] | None) -> int:
-    """Bytes that twelve full steps take, see `Memory`.
+def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
+    """Measure full steps of each of :data:`WAYS`.
 
     Args:
-        task: What is trained.
-        options: Further arguments of `HybridConfig`; None trains without the plug-in.
+        task: Task to train, with AdamW at its default rate.
+        blocks: Number of blocks of each way.
+        length: Full steps in a block.
+
+    Returns:
+        The result of :func:`times`, ``parameters``, and by way also ``memory`` (bytes, see
+        `Memory`), ``traffic`` (bytes that the plug-in reads and writes, per parameter that is
+        corrected or predicted) and, on a CUDA device, ``waits``: torch's message on the first
+        synchronisation, None if there is none.
     """
+    loops = {way: TaskLoop(task, options) for way, options in WAYS.items()}
+    results = {
+        "parameters": sum(p.numel() for p in loops["plain"].model.parameters()),
+        **times(loops, blocks, length),
+        "blocks": blocks,
+        "length": length,
+        "threads": torch.get_num_threads(),
+        "plain": {},
+    }
+    least = loops["plain"].traffic()
+    for way in ADDED:
+        loop = loops[way]
+        added = {kind: bytes_ - least[kind] for kind, bytes_ in loop.traffic().items()}
+        results[way]["traffic"] = {kind: n / loop.followed() for kind, n in added.items()}
+        if loop.device.type == "cuda":
+            results[way]["waits"] = waits(loop.step, length)
+        loop.close()
+    for way in WAYS:
+        results[way]["memory"] = memory(task, way)
+    return results
+
+
+def times(loops: dict[str, TaskLoop], blocks: int, length: int) -> dict[str, Any]:
+    """Time loops in alternating blocks.
+
+    Args:
+        loops: The loops by name; one is ``plain``, which the others are compared with.
+        blocks: Blocks of each loop.
+        length: Full steps of a block.
+
+    Returns:
+        ``plain_ms`` (median milliseconds of a plain full step) and, by name of the others,
+        ``ratio`` (median over blocks of a full step, with its share of predicted ones, over a plain
+        one) with its ``quartiles``.
+    """
+    rounds = take_turns(loops, blocks, length)
+    ratios = {name: ratio(rounds, name, "plain") for name in loops if name != "plain"}
+    return {"plain_ms": milliseconds(rounds, "plain", length), **ratios}
+
+
+def memory(task: Task, way: str) -> int:
+    """Return the bytes that twelve full steps of one of :data:`WAYS` take; see `Memory`."""
     warm(task)
     counter = Memory()
-    loop = Loop(task, options)
+    loop = TaskLoop(task, WAYS[way])
     loop.run(12)
     used = counter.used()
     loop.close()

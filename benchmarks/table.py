@@ -9,7 +9,7 @@ from typing import Any
 from benchmarks.arms import ARMS, MECHANISMS, PLAIN
 from benchmarks.figures import Figures, Overall, Summary
 from benchmarks.plan import SETTINGS
-from benchmarks.step_cost import WAYS
+from benchmarks.step_cost import ADDED, WAYS
 from hybrid_predict.report.shared import mean_and_sd
 from hybrid_predict.runs.evidence import FEW_SEEDS, Speedup
 
@@ -40,7 +40,7 @@ def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
 def source(results: Mapping[str, Any]) -> str:
     """Describe the source of the numbers: suite, seeds, cells and machine."""
     env, cells, seeds = results["environment"], results["cells"], results["seeds"]
-    codes = {which: len(found) for which, found in results["code"].items() if len(found) > 1}
+    codes = {which: len(digests) for which, digests in results["code"].items() if len(digests) > 1}
     states = " and ".join(f"those {which} from {n}" for which, n in codes.items())
     mixed = f" The runs come from several states of the code: {states}." if codes else ""
     if results["suite"] == "smoke":
@@ -60,11 +60,11 @@ def headline(summary: Summary) -> str:
     """Tell in one paragraph what the arms reach on the first task of a suite."""
     task, setting = summary.tasks[0], main_setting(summary)
     names = ("plain", "hybrid", "corrected")
-    found = {name: summary.figures(task, setting, name) for name in names}
-    if (hybrid := found["hybrid"]) is None or (plain := found["plain"]) is None:
+    figures = {name: summary.figures(task, setting, name) for name in names}
+    if (hybrid := figures["hybrid"]) is None or (plain := figures["plain"]) is None:
         return NONE
     saved = 1 - hybrid.full_steps / plain.full_steps
-    corrected = found["corrected"]
+    corrected = figures["corrected"]
     alone = "" if corrected is None else (
         f" Corrected updates alone reach {_loss(summary, corrected)} in {corrected.full_steps:,.0f}"
         f" full steps ({_cell(summary, task, setting, 'corrected')} times)."
@@ -94,15 +94,15 @@ def mechanisms_table(
     for task in summary.tasks:
         for arm in arms:
             way = MECHANISMS[arm]
-            if (found := summary.figures(task, setting, arm)) is None:
+            if (figures := summary.figures(task, setting, arm)) is None:
                 continue
             seconds = NONE
             if way is not None and task in steps:
                 ratio = 1.0 if way == "plain" else steps[task][way]["ratio"]
-                seconds = f"{found.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
+                seconds = f"{figures.full_steps * ratio * steps[task]['plain_ms'] / 1e3:.1f}"
             rows.append([
-                f"`{task}`", ARMS[arm].title, f"{found.full_steps:,.0f}",
-                _predicted(found), seconds, _loss(summary, found),
+                f"`{task}`", ARMS[arm].title, f"{figures.full_steps:,.0f}",
+                _predicted(figures), seconds, _loss(summary, figures),
                 _cell(summary, task, setting, arm),
             ])  # fmt: skip
     titles = ["task", "arm", "full steps", "predicted steps (length)", "seconds",
@@ -110,10 +110,10 @@ def mechanisms_table(
     return markdown(titles, rows)
 
 
-def _predicted(found: Figures) -> str:
+def _predicted(figures: Figures) -> str:
     """Format mean predicted steps, and their mean length in lengths of the drift where known."""
-    length = "" if found.length is None else f" ({found.length:.2f})"
-    return f"{found.predicted_steps:,.0f}{length}"
+    length = "" if figures.length is None else f" ({figures.length:.2f})"
+    return f"{figures.predicted_steps:,.0f}{length}"
 
 
 def settings_table(summary: Summary) -> str:
@@ -150,13 +150,15 @@ def losses_table(summary: Summary) -> str:
     for task in summary.tasks:
         for setting, arms in summary.settings.items():
             for arm in arms:
-                if (found := summary.figures(task, setting, arm)) is None:
+                if (figures := summary.figures(task, setting, arm)) is None:
                     continue
-                rate = f"{found.rate:g}" + (f" x {found.hidden:g}" if found.hidden != 1 else "")
+                rate = f"{figures.rate:g}" + (
+                    f" x {figures.hidden:g}" if figures.hidden != 1 else ""
+                )
                 rows.append([
-                    f"`{task}`", setting, ARMS[arm].title, rate, f"{found.full_steps:,.0f}",
-                    f"{found.predicted_steps:,.0f}", _loss(summary, found), f"{found.seconds:.1f}",
-                    f"{found.memory / 2**20:,.1f}",
+                    f"`{task}`", setting, ARMS[arm].title, rate, f"{figures.full_steps:,.0f}",
+                    f"{figures.predicted_steps:,.0f}", _loss(summary, figures),
+                    f"{figures.seconds:.1f}", f"{figures.memory / 2**20:,.1f}",
                 ])  # fmt: skip
     titles = ["task", "setting", "arm", "rate (x hidden)", "full steps", "predicted steps",
               "final loss, mean ± sd", "seconds", "memory, MiB"]  # fmt: skip
@@ -165,25 +167,25 @@ def losses_table(summary: Summary) -> str:
 
 def steps_table(steps: Mapping[str, Any]) -> str:
     """List the cost of the plug-in in a full step, a row per task."""
-    rows, waits = [], any("waits" in found[way] for found in steps.values() for way in WAYS)
-    for task, found in steps.items():
-        ratios = [(found[way]["ratio"], *found[way]["quartiles"]) for way in WAYS]
+    rows, waits = [], any("waits" in cost[way] for cost in steps.values() for way in ADDED)
+    for task, cost in steps.items():
+        ratios = [(cost[way]["ratio"], *cost[way]["quartiles"]) for way in ADDED]
         rows.append([
-            f"`{task}`", f"{found['parameters']:,}", f"{found['plain_ms']:.1f}",
+            f"`{task}`", f"{cost['parameters']:,}", f"{cost['plain_ms']:.1f}",
             *(f"{middle:.3f} [{low:.3f}, {high:.3f}]" for middle, low, high in ratios),
-            *(f"{found[way]['memory'] / 2**20:,.1f}" for way in ("plain", *WAYS)),
-            *([found[way]["waits"] or "none" for way in WAYS] if waits else []),
+            *(f"{cost[way]['memory'] / 2**20:,.1f}" for way in WAYS),
+            *([cost[way]["waits"] or "none" for way in ADDED] if waits else []),
         ])  # fmt: skip
-    titles = ["task", "parameters", "plain full step, ms", *(f"{way} / plain" for way in WAYS),
-              *(f"MiB, {way}" for way in ("plain", *WAYS)),
-              *(f"waits of the host, {way}" for way in WAYS if waits)]  # fmt: skip
+    titles = ["task", "parameters", "plain full step, ms", *(f"{way} / plain" for way in ADDED),
+              *(f"MiB, {way}" for way in WAYS),
+              *(f"waits of the host, {way}" for way in ADDED if waits)]  # fmt: skip
     return markdown(titles, rows)
 
 
-def _loss(summary: Summary, found: Figures) -> str:
-    loss = NONE if found.loss["mean"] is None else mean_and_sd(found.loss, 4)
-    lost = f" ({found.diverged} diverged)" if found.diverged else ""
-    return f"{loss}{lost}{_fewer(summary, found.loss['n'] + found.diverged)}"
+def _loss(summary: Summary, figures: Figures) -> str:
+    loss = NONE if figures.loss["mean"] is None else mean_and_sd(figures.loss, 4)
+    lost = f" ({figures.diverged} diverged)" if figures.diverged else ""
+    return f"{loss}{lost}{_fewer(summary, figures.loss['n'] + figures.diverged)}"
 
 
 def _fewer(summary: Summary, seeds: int) -> str:
@@ -192,16 +194,16 @@ def _fewer(summary: Summary, seeds: int) -> str:
 
 
 def _cell(summary: Summary, task: str, setting: str, arm: str) -> str:
-    found = summary.figures(task, setting, arm)
-    if found is None or found.speedup is None:
+    figures = summary.figures(task, setting, arm)
+    if figures is None or figures.speedup is None:
         return NONE
-    return speedup_text(found.speedup) + _fewer(summary, found.speedup.seeds)
+    return speedup_text(figures.speedup) + _fewer(summary, figures.speedup.seeds)
 
 
-def speedup_text(found: Speedup) -> str:
+def speedup_text(speedup: Speedup) -> str:
     """Format a speedup with its interval."""
-    interval = "" if found.low is None else f" [{found.low:.2f}, {found.high:.2f}]"
-    return f"{found.bound}{found.value:.2f}{interval}"
+    interval = "" if speedup.low is None else f" [{speedup.low:.2f}, {speedup.high:.2f}]"
+    return f"{speedup.bound}{speedup.value:.2f}{interval}"
 
 
 def _mean(total: Overall | None) -> str:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter, process_time
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.arms import ARMS
 from benchmarks.memory import Memory
 from benchmarks.plan import Cell
 from benchmarks.tasks import Task
-from hybrid_predict.engine import HybridEngine
+from hybrid_predict import HybridConfig, HybridEngine
 
 _CHECK_EVERY = 50
 
@@ -50,66 +51,104 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
     used = memory.used()
     run.show_final_weights()
     loss = task.final_loss(run.model)
-    ledger = run.engine.ledger if run.engine else None
     return {
         "loss": loss if run.finite and math.isfinite(loss) else None,
-        "full_steps": run.full_steps,
-        "predicted_steps": ledger.predicted_steps if ledger else 0,
-        "undone_steps": ledger.undone_steps if ledger else 0,
-        "mean_length": ledger.mean_length if ledger else None,
+        **run.counts(),
+        "mean_length": run.engine.ledger.mean_length if run.engine else None,
         "seconds": seconds,
         "memory": used,
     }
 
 
-class Run:
-    """The parts of one training run."""
+class Training:
+    """Full steps with schedules to the end of a run, plain or with the plug-in.
 
-    def __init__(self, cell: Cell, task: Task) -> None:
-        arm = ARMS[cell.arm]
-        self.model = task.model(cell.seed)
-        self.full_steps, self.finite = 0, True
-        self._task, self._batches = task, task.batches(cell.seed)
-        updates = arm.schedule(cell.steps)
-        self._optimizers = optimizers = arm.build(self.model, task.recipe, cell.rates, updates)
-        decay = task.recipe.factor(updates) if cell.decay and arm.scheduled else _constant
-        self._schedulers = [LambdaLR(optimizer, decay) for optimizer in optimizers]
-        self._stepper = arm.around(optimizers)
-        self._stepper.plan(updates)
-        self._budget = updates
-        self.engine: HybridEngine | None = None
-        if (config := arm.config(cell.steps)) is not None:
-            self.engine = HybridEngine(self.model, optimizers, config)
+    Args:
+        model: What is trained.
+        optimizers: Its optimizers.
+        factors: Factor on the learning rate by step, one function per optimizer.
+        config: Configuration of the plug-in; None trains without it.
+        budget: Full steps without the plug-in.
 
-    def train(
+    Attributes:
+        engine: The engine; None without the plug-in.
+        full_steps: Full steps so far.
+    """
+
+    def __init__(
         self,
-        before: Callable[[], object] = lambda: None,
-        after: Callable[[float], object] = lambda rate: None,
+        model: nn.Module,
+        optimizers: Sequence[Optimizer],
+        factors: Iterable[Callable[[int], float]],
+        config: HybridConfig | None,
+        budget: int,
     ) -> None:
-        """Train to the end of the schedule, or until a weight is not finite.
+        self.model, self.full_steps, self._budget = model, 0, budget
+        pairs = zip(optimizers, factors, strict=True)
+        self._schedulers = [LambdaLR(optimizer, factor) for optimizer, factor in pairs]
+        self.engine = None if config is None else HybridEngine(model, optimizers, config)
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps are made."""
+        return self.engine.done if self.engine is not None else self.full_steps >= self._budget
+
+    def step(self, full_step: Callable[[], Tensor]) -> None:
+        """Take one full step, after the predicted steps that are due.
 
         Args:
-            before: Called before every full step.
-            after: Called after it with the learning rate of the last group.
+            full_step: Runs forward, backward and update; returns the loss.
         """
-        while self.finite and not self._done:
-            if self.engine is not None:
-                self.engine.before_step()
-            before()
-            loss = self._task.full_step(self.model, next(self._batches), self._stepper)
-            after(self._optimizers[-1].param_groups[-1]["lr"])
-            ticks = 1 if self.engine is None else self.engine.after_step(loss).ticks
-            self.full_steps += 1
-            for _ in range(ticks):
-                for scheduler in self._schedulers:
-                    scheduler.step()
-            if self.full_steps % _CHECK_EVERY == 0:
-                self.finite = self._weights_are_finite()
+        if self.engine is not None:
+            self.engine.before_step()
+        loss = full_step()
+        ticks = 1 if self.engine is None else self.engine.after_step(loss).ticks
+        self.full_steps += 1
+        for _ in range(ticks):
+            for scheduler in self._schedulers:
+                scheduler.step()
+
+    def counts(self) -> dict[str, int]:
+        """Return full steps, and predicted ones that stand and that were undone."""
+        ledger = self.engine.ledger if self.engine else None
+        return {
+            "full_steps": self.full_steps,
+            "predicted_steps": ledger.predicted_steps if ledger else 0,
+            "undone_steps": ledger.undone_steps if ledger else 0,
+        }
+
+    def close(self) -> None:
+        """Detach the engine from the model."""
         if self.engine is not None:
             self.engine.detach()
 
-    def _weights_are_finite(self) -> bool:
-        return all(bool(p.isfinite().all()) for p in self.model.parameters())
+
+class Run(Training):
+    """The training of one cell."""
+
+    def __init__(self, cell: Cell, task: Task) -> None:
+        arm, model = ARMS[cell.arm], task.model(cell.seed)
+        self.finite = True
+        self._task, self._batches = task, task.batches(cell.seed)
+        updates = arm.schedule(cell.steps)
+        self._optimizers = arm.build(model, task.recipe, cell.rates, updates)
+        decays = cell.decay and arm.scheduled
+        factor = task.recipe.factor(updates) if decays else (lambda step: 1.0)
+        self._stepper = arm.around(self._optimizers)
+        self._stepper.plan(updates)
+        factors = [factor] * len(self._optimizers)
+        super().__init__(model, self._optimizers, factors, arm.config(cell.steps), updates)
+
+    def train(self) -> None:
+        """Train to the end of the schedule, or until a weight is not finite."""
+        while self.finite and not self.done:
+            self.step(self._full_step)
+            if self.full_steps % _CHECK_EVERY == 0:
+                self.finite = all(bool(p.isfinite().all()) for p in self.model.parameters())
+        self.close()
+
+    def _full_step(self) -> Tensor:
+        return self._task.full_step(self.model, next(self._batches), self._stepper)
 
     def show_final_weights(self) -> None:
         """Load the final weights into the model if the optimizer trained others."""
@@ -118,10 +157,6 @@ class Run:
             part.eval()
         if parts:
             refresh_batch_norm(self._task, self.model, self._batches)
-
-    @property
-    def _done(self) -> bool:
-        return self.engine.done if self.engine is not None else self.full_steps >= self._budget
 
 
 @torch.no_grad()
@@ -145,7 +180,3 @@ def refresh_batch_norm(
         task.loss(model, next(batches))
     for norm, momentum in zip(norms, momenta, strict=True):
         norm.momentum = momentum
-
-
-def _constant(update: int) -> float:
-    return 1.0

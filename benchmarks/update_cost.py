@@ -9,20 +9,18 @@ import itertools
 import json
 import platform
 import statistics
-from collections.abc import Sequence
 from importlib.metadata import version
 from time import process_time
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from benchmarks.measure import Loop, middle, take_turns
 from benchmarks.memory import held
-from benchmarks.timing import quartiles, seconds
-from hybrid_predict.torch.cost import traffic
-from hybrid_predict.config import HISTORY_DTYPES, HybridConfig
-from hybrid_predict.engine import HybridEngine
-from hybrid_predict.forecast.predictors import MomentumPredictor
+from benchmarks.traffic import traffic
+from hybrid_predict import MomentumPredictor
+from hybrid_predict.config import HISTORY_DTYPES
 
 SIZES = {"1M": (4, 144), "10M": (6, 384)}
 """Blocks and width of a stack of matrices, by its approximate number of parameters."""
@@ -47,7 +45,7 @@ def stack(blocks: int, width: int) -> nn.Module:
     return nn.ModuleList(nn.Linear(i, o, bias=False) for _ in range(blocks) for i, o in shapes)
 
 
-class Steps:
+class Updates(Loop):
     """Full steps with constant gradients: the fused AdamW update, alone or with an engine.
 
     Args:
@@ -61,60 +59,38 @@ class Steps:
         self, mechanism: str | None, size: str, history: str = "float32", device: str = "cpu"
     ) -> None:
         torch.manual_seed(0)
-        self._device = torch.device(device)
-        model = stack(*SIZES[size]).to(self._device)
-        for p in model.parameters():
+        self.model = stack(*SIZES[size]).to(device)
+        for p in self.model.parameters():
             p.grad = torch.randn_like(p)
-        self._shapes = list(model.parameters())
-        self.parameters = sum(p.numel() for p in self._shapes)
-        self._loss = torch.ones((), device=self._device)
-        self._optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-        self._engine: HybridEngine | None = None
-        if mechanism is not None:
-            config = HybridConfig(
-                total_steps=10**9, warmup_steps=1, cooldown_steps=1, history_dtype=history,
-                kinds={"*": "hidden"}, max_overhead=1e9, **MECHANISMS[mechanism],
-            )  # fmt: skip
-            self._engine = HybridEngine(model, self._optimizer, config)
-        self.seconds()
-        self.bytes = held(self._engine, model, self._optimizer) if self._engine else 0
+        self.parameters = sum(p.numel() for p in self.model.parameters())
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3, fused=True)
+        self._loss = torch.ones((), device=device)
+        options = mechanism and {
+            "history_dtype": history, "kinds": {"*": "hidden"}, "max_overhead": 1e9,
+            **MECHANISMS[mechanism],
+        }  # fmt: skip
+        super().__init__(self.model, self.optimizer, options or None, torch.device(device))
 
-    def seconds(self) -> float:
-        """Return the seconds of a block of full steps; see `timing.seconds`."""
-        return seconds(self.step, LENGTH, self._device)
-
-    def step(self) -> None:
-        """Take one full step, after the predicted step that is due."""
-        if self._engine is not None:
-            self._engine.before_step()
-        self._optimizer.step()
-        if self._engine is not None:
-            self._engine.after_step(self._loss)
+    def full_step(self) -> Tensor:
+        """Update by the same gradients as always; return a loss that says nothing."""
+        self.optimizer.step()
+        return self._loss
 
     def passes(self) -> dict[str, float]:
         """Return memory traffic of a full step, by operation, in 32-bit buffers of parameters."""
-        moved = traffic(self._block)
+        moved = traffic(lambda: self.run(LENGTH))
         return {key: bytes_ / 4 / self.parameters / LENGTH for key, bytes_ in moved.items()}
-
-    def _block(self) -> None:
-        for _ in range(LENGTH):
-            self.step()
 
     def copy_seconds(self) -> float:
         """Return the seconds to read or write such a buffer: half of a copy."""
-        source = [torch.randn_like(p) for p in self._shapes]
-        target = [torch.empty_like(p) for p in self._shapes]
+        source = [torch.randn_like(p) for p in self.model.parameters()]
+        target = [torch.empty_like(p) for p in self.model.parameters()]
         times = []
         for _ in range(12):
             started = process_time()
             torch._foreach_copy_(target, source)
             times.append(process_time() - started)
         return statistics.median(times) / 2
-
-    def close(self) -> None:
-        """Detach the engine from the parameters."""
-        if self._engine is not None:
-            self._engine.detach()
 
 
 def measure(mechanism: str, size: str, history: str) -> dict[str, Any]:
@@ -128,36 +104,28 @@ def measure(mechanism: str, size: str, history: str) -> dict[str, Any]:
     Returns:
         ``ms_per_million_parameters``, the time added to a full step; ``ratio`` of it to the update
         alone, with ``quartiles`` over pairs of blocks; ``adamw_ms_per_million_parameters``;
-        ``bytes_per_parameter`` held by the engine; ``passes`` added, see :meth:`Steps.passes`; and
-        ``copy_ms_per_million_parameters`` of one such pass.
+        ``bytes_per_parameter`` held by the engine; ``passes`` added (see
+        :meth:`Updates.passes`); and ``copy_ms_per_million_parameters`` of one such pass.
     """
-    alone, steps = Steps(None, size), Steps(mechanism, size, history)
-    pairs = [(alone.seconds(), steps.seconds()) for _ in range(ROUNDS[size])]
-    least = alone.passes()
-    found = {
+    loops = {"alone": Updates(None, size), mechanism: Updates(mechanism, size, history)}
+    alone, more = loops.values()
+    rounds = take_turns(loops, ROUNDS[size], LENGTH)
+    added = [results[mechanism] - results["alone"] for results in rounds]
+    per_step, least = 1e9 / LENGTH / alone.parameters, alone.passes()
+    assert more.engine is not None
+    results = {
         "mechanism": mechanism,
         "history": history,
-        **_summary(pairs, steps.parameters),
-        "bytes_per_parameter": steps.bytes / steps.parameters,
-        "passes": {key: n - least[key] for key, n in steps.passes().items()},
-        "copy_ms_per_million_parameters": 1e9 * steps.copy_seconds() / steps.parameters,
-    }
-    steps.close()
-    return found
-
-
-def _summary(pairs: Sequence[tuple[float, float]], parameters: int) -> dict[str, Any]:
-    added = [more - plain for plain, more in pairs]
-    ratios = [a / plain for (plain, _), a in zip(pairs, added, strict=True)]
-    low, middle, high = quartiles(ratios)
-    per_step = 1e9 / LENGTH / parameters
-    return {
-        "parameters": parameters,
+        "parameters": alone.parameters,
         "ms_per_million_parameters": per_step * statistics.median(added),
-        "adamw_ms_per_million_parameters": per_step * statistics.median(p for p, _ in pairs),
-        "ratio": middle,
-        "quartiles": [low, high],
+        "adamw_ms_per_million_parameters": per_step * statistics.median(r["alone"] for r in rounds),
+        **middle([a / r["alone"] for a, r in zip(added, rounds, strict=True)]),
+        "bytes_per_parameter": held(more.engine, more.model, more.optimizer) / more.parameters,
+        "passes": {key: n - least[key] for key, n in more.passes().items()},
+        "copy_ms_per_million_parameters": 1e9 * more.copy_seconds() / more.parameters,
     }
+    more.close()
+    return results
 
 
 def main() -> dict[str, Any]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 from functools import partial
-from inspect import Signature, signature
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
-from sphinx.util.inspect import stringify_signature
 
 import hybrid_predict
 
@@ -128,16 +126,6 @@ def resolve(
     return None
 
 
-def told(
-    app: Sphinx, what: str, name: str, obj: Any, options: Any, said: str | None, returns: str | None
-) -> tuple[str | None, str | None]:
-    """The arguments of a class's constructor where a base class hides them."""
-    if what == "class" and said == "(*args, **kwargs)":
-        parameters = list(signature(obj.__init__).parameters.values())[1:]
-        said = stringify_signature(Signature(parameters), show_annotation=False)
-    return said, returns
-
-
 def public_bases(app: Sphinx, name: str, obj: type, options: Any, bases: list[type]) -> None:
     """Name the bases of a private base in its place."""
     for base in [b for b in bases if b.__name__.startswith("_")]:
@@ -180,7 +168,6 @@ def setup(app: Sphinx) -> None:
         "mathml", (partial(mathml, block=False), None), (partial(mathml, block=True), None)
     )
     app.connect("autodoc-process-docstring", list_references, priority=100)  # before napoleon
-    app.connect("autodoc-process-signature", told)
     app.connect("autodoc-process-bases", public_bases)
     app.connect("source-read", read)
     app.connect("include-read", include)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,28 +36,6 @@ if TYPE_CHECKING:
     from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
 
 __version__ = "0.2.0.dev0"
-
-
-def _map_integrations() -> None:
-    """Make the folder ``integrations`` beside the package importable as its subpackage.
-
-    This is needed in a checkout, where the source tree comes first on ``sys.path`` and hides the
-    installed package, which has the folder inside.
-    """
-    name, inside = f"{__name__}.integrations", Path(__file__).with_name("integrations")
-    beside = Path(__file__).parents[1] / "integrations"
-    if name in sys.modules or inside.exists() or not (beside / "__init__.py").exists():
-        return
-    spec = spec_from_file_location(
-        name, beside / "__init__.py", submodule_search_locations=[str(beside)]
-    )
-    assert spec is not None and spec.loader is not None
-    sys.modules[name] = module = module_from_spec(spec)
-    globals()["integrations"] = module
-    spec.loader.exec_module(module)
-
-
-_map_integrations()
 
 __all__ = [
     "AuditConfig",

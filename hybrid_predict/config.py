@@ -150,11 +150,21 @@ class HybridConfig:
     @property
     def compression(self) -> float:
         """Steps per full step that the configuration asks for, a number of at least 1."""
-        if self.shadow or not self.predictors:
+        if self.shadow or not (self.enabled and self.predictors):
             return 1.0
         if self.full_steps is not None and self.predict_steps is not None:
             return 1.0 + self.predict_steps / self.full_steps
         return 1.5 if self.speedup == "auto" else float(self.speedup)
+
+    @property
+    def active_updates(self) -> Mapping[str, Any]:
+        """Corrected update per parameter kind; none if the run is disabled or a shadow."""
+        return self.updates if self.enabled and not self.shadow else {}
+
+    @property
+    def active_predictors(self) -> Mapping[str, Any]:
+        """Predictor per parameter kind, if forecasts move weights or are scored in a shadow."""
+        return self.predictors if self.enabled and (self.shadow or self.compression > 1) else {}
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data, for logs and results files."""

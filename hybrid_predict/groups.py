@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.forecast.predictors import AbstractPredictor, make_predictor
+from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.group import Group
 from hybrid_predict.memory import Treatment
@@ -23,7 +23,7 @@ from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
 from hybrid_predict.torch.parameters import ParameterMapper, overlapping
-from hybrid_predict.updates import AbstractUpdate, make_update
+from hybrid_predict.updates import make_update
 from hybrid_predict.updates.projection import PROJECTED
 
 LEFT = "matrices are left to an optimizer"
@@ -96,13 +96,10 @@ class Groups:
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
         self._history = config.history_dtype
-        self._updates: dict[str, AbstractUpdate] = {}
-        self._predictors: dict[str, AbstractPredictor] = {}
-        if config.enabled and not config.shadow:
-            made = {kind: make_update(u) for kind, u in config.updates.items()}
-            self._updates = {kind: u for kind, u in made.items() if u.share > 0}
-        if config.enabled and (config.shadow or config.compression > 1):
-            self._predictors = {k: make_predictor(p) for k, p in config.predictors.items()}
+        updates = {kind: make_update(u) for kind, u in config.active_updates.items()}
+        self._updates = {kind: update for kind, update in updates.items() if update.share > 0}
+        predictors = config.active_predictors.items()
+        self._predictors = {kind: make_predictor(p) for kind, p in predictors}
         self._groups: list[Group] = []
         self.left_out: set[str] = set()
         self.skills: dict[str, Skill] = {}

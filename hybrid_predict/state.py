@@ -18,11 +18,9 @@ from hybrid_predict.measurement import Judgement, Measurement, check, judge, unp
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import limits as rules
 from hybrid_predict.rules.budget import (
-    Shortage,
     budget,
     describe_block,
     describe_excess,
-    shortage,
 )
 from hybrid_predict.rules.limits import Baseline, Limits
 from hybrid_predict.rules.schedule import schedule
@@ -69,7 +67,6 @@ class State:
         limits: Baselines of losses and gradient norms.
         evidence: Evidence against predicted steps.
         plain: Whether the rest of the run is plain training.
-        shortage: What corrections lack if the budget leaves them weak; None if they lack nothing.
     """
 
     def __init__(
@@ -87,7 +84,6 @@ class State:
         self.limits = rules.first_limits(len(optimizer.optimizers))
         self.evidence = Evidence()
         self.plain = not config.enabled
-        self.shortage: Shortage | None = None
         self._lag = config.lag or 0
         self._queue: deque[tuple[dict[str, Any], HostCopy]] = deque()
         self._read: list[tuple[Measurement, Judgement]] = []
@@ -162,14 +158,10 @@ class State:
         ledger, groups, limit = self.ledger, self.groups, self._config.max_overhead
         if not ledger.flops_per_step:
             return
-        share = ledger.flops_per_step / ranks.size()
-        allowed = budget(share, limit)
+        allowed = budget(ledger.flops_per_step / ranks.size(), limit)
         operations, block = groups.apply_budget(allowed), groups.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
-        self.shortage = None
-        if groups.gate.weak:
-            self.shortage = shortage(groups.operations, groups.corrected_shapes, share, limit)
         if step is None:
             return
         if block is not None:

@@ -29,7 +29,7 @@ from hybrid_predict.saved import check_count, check_entries, damaged, reading
 from hybrid_predict.torch.reading import OwnHook
 
 try:
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import TrainerCallback, TrainerState, TrainingArguments
     from transformers.trainer_callback import DefaultFlowCallback
     from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
     from transformers.training_args import ParallelMode
@@ -78,15 +78,14 @@ class HybridPredictCallback(TrainerCallback):
         config: HybridConfig | Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> None:
-        given = {"speedup": speedup, **fields}
-        self.config = configuration(config, {k: v for k, v in given.items() if v is not None})
+        self.config = configuration(config, speedup=speedup, **fields)
         if self.config.total_steps is not None:
             remedy = "Set TrainingArguments(max_steps=...) or num_train_epochs."
             expected = "None, because the Trainer determines it"
             raise ConfigError("total_steps", expected, self.config.total_steps, remedy)
         self.engine: HybridEngine | None = None
         self._start = 0
-        self._losses: list[Tensor] = []
+        self._loss: Tensor | None = None
         self._record: StepRecord | None = None
         self._hook: Any = None
 
@@ -97,9 +96,9 @@ class HybridPredictCallback(TrainerCallback):
 
     def on_train_begin(
         self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
+        args: Any,
+        state: Any,
+        control: Any,
         model: nn.Module | None = None,
         optimizer: Any = None,
         lr_scheduler: Any = None,
@@ -116,48 +115,33 @@ class HybridPredictCallback(TrainerCallback):
             _check_plain(state, lr_scheduler)
         self._start = saved["start"] if saved else state.global_step
         config = replace(self.config, total_steps=max(1, state.max_steps - self._start))
-        self.engine = HybridEngine(model, _inner(optimizer), config)
+        # The Trainer's optimizer is accelerate's, around the torch optimizer.
+        inner = getattr(optimizer, "optimizer", optimizer)
+        self.engine = HybridEngine(model, inner, config)
         if saved is not None:
             try:
                 self.engine.load_state_dict(saved["engine"])
             except CheckpointError:
-                self.engine.detach()
+                self._detach()
                 self.engine = None
                 raise
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
         control.should_training_stop |= self.engine.done
 
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open a full step before the first batch of its accumulation window."""
         if self.engine is not None and not self.engine.done:
-            self._losses = []
+            self._loss = None
             self.engine.before_step()
 
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Pass the loss to the engine, so that the verdict can depend on it."""
-        if self.engine is not None and self._losses:
-            self.engine.observe_loss(sum(self._losses[1:], self._losses[0]))
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close a full step right after the optimizer has updated."""
         if self.engine is not None and self.engine.in_step:
-            loss = sum(self._losses[1:], self._losses[0]) if self._losses else None
-            self._record = self.engine.after_step(loss)
+            self._record = self.engine.after_step()
 
     def on_step_end(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        lr_scheduler: Any = None,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, lr_scheduler: Any = None, **kwargs: Any
     ) -> None:
         """Step the scheduler for predicted steps, and stop the Trainer if the run is done."""
         record, self._record = self._record, None
@@ -171,29 +155,20 @@ class HybridPredictCallback(TrainerCallback):
             last = replace(state, max_steps=state.global_step)
             DefaultFlowCallback().on_step_end(args, last, control)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any] | None = None,
-        **kwargs: Any,
-    ) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
         """Add the savings to the logged metrics and to ``state.log_history``."""
         if self.engine is None or logs is None or "loss" not in logs:
             return
-        found = {f"hybrid_predict/{name}": getattr(self.ledger, name) for name in _NUMBERS}
-        known = {name: value for name, value in found.items() if value is not None}
+        numbers = {f"hybrid_predict/{name}": getattr(self.ledger, name) for name in _NUMBERS}
+        known = {name: value for name, value in numbers.items() if value is not None}
         logs.update(known)
         state.log_history[-1].update(known)
 
-    def on_save(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Save the state to resume from in the checkpoint folder."""
         if self.engine is None or args.save_only_model:
             return
-        saved = {"run": _name(state), "start": self._start, "engine": self.engine.state_dict()}
+        saved = {"run": _course(state), "start": self._start, "engine": self.engine.state_dict()}
         folder = _folder(args, state)
         if not args.should_save:
             return
@@ -203,18 +178,20 @@ class HybridPredictCallback(TrainerCallback):
             text = "HybridPredict cannot save its state: the folder %s does not exist."
             logger.warning(text, folder)
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Detach from the model."""
         self._detach()
 
     def _keep_loss(self, module: nn.Module, args: Any, output: Any) -> None:
-        watched = self.engine is not None and self.engine.in_step and torch.is_grad_enabled()
-        loss = output.get("loss") if watched and isinstance(output, Mapping) else None
-        if isinstance(loss, Tensor) and self.engine is not None:
-            self.engine.observe_graph(loss)
-            self._losses.append(loss.detach())
+        """Pass the sum of the losses in an accumulation window to the engine, and their graphs."""
+        engine = self.engine
+        if engine is None or not engine.in_step or not torch.is_grad_enabled():
+            return
+        loss = output.get("loss") if isinstance(output, Mapping) else None
+        if isinstance(loss, Tensor):
+            engine.observe_graph(loss)
+            self._loss = loss.detach() if self._loss is None else self._loss + loss.detach()
+            engine.observe_loss(self._loss)
 
     def _detach(self) -> None:
         if self.engine is not None:
@@ -225,13 +202,10 @@ class HybridPredictCallback(TrainerCallback):
 
 
 def refuse(args: TrainingArguments) -> None:
-    """Raise an error for ways of training on several devices that are not supported.
-
-    Args:
-        args: The Trainer's arguments.
+    """Raise an error if the arguments ask for devices in a way that is not supported.
 
     Raises:
-        UnsupportedSetupError: If the arguments ask for one.
+        UnsupportedSetupError: If they do.
     """
     if args.deepspeed or args.fsdp:
         got, remedy = "deepspeed" if args.deepspeed else "fsdp", "Leave this argument out."
@@ -247,13 +221,6 @@ def refuse(args: TrainingArguments) -> None:
     )
 
 
-def _inner(optimizer: Any) -> Any:
-    """Return the torch optimizer inside accelerate's wrapper."""
-    while type(optimizer).__name__ == "AcceleratedOptimizer":
-        optimizer = optimizer.optimizer
-    return optimizer
-
-
 def _counts_steps(scheduler: Any) -> bool:
     """Whether the Trainer steps a scheduler in every step, and not by a metric."""
     return not (isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR")
@@ -263,7 +230,7 @@ def _folder(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
 
 
-def _name(state: TrainerState) -> str:
+def _course(state: TrainerState) -> str:
     """Identify a run by its course, to tell its checkpoint from another run's at the same step."""
     course = [state.global_step, state.total_flos, state.log_history]
     return sha256(json.dumps(course, sort_keys=True).encode()).hexdigest()
@@ -277,16 +244,15 @@ def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None
     Raises:
         CheckpointError: If a file there is damaged.
     """
-    asked = args.resume_from_checkpoint
-    folders = [Path(asked)] if isinstance(asked, str) else []
-    for folder in (*folders, _folder(args, state)):
-        path = folder / FILE
+    named = args.resume_from_checkpoint
+    folders = [Path(named)] if isinstance(named, str) else []
+    for path in (folder / FILE for folder in (*folders, _folder(args, state))):
         if path.is_file():
             with reading(str(path)):
                 saved: Any = torch.load(path, map_location="cpu", weights_only=True)
             check_entries(saved, _ENTRIES)
             check_count("start", saved["start"])
-            if saved["run"] == _name(state):
+            if saved["run"] == _course(state):
                 if saved["start"] > state.global_step:
                     raise damaged(f"start to be at most {state.global_step}", saved["start"])
                 return saved

@@ -13,43 +13,30 @@ from hybrid_predict.config import Described, HybridConfig, tells_unknown_names
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, RankError
 from hybrid_predict.html import table
-from hybrid_predict.integrations.dashboard import Dashboard, dashboard
 from hybrid_predict.integrations.last_run import LastRun
 from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
 from hybrid_predict.integrations.lightning_manual import ManualClock
 from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
 from hybrid_predict.integrations.lightning_start import (
     KEY,
-    check_saved,
     continue_random_states,
     refuse,
-    saved_history,
     saved_ledger,
     unknown_length,
     warn_of_patience,
 )
-from hybrid_predict.integrations.lightning_stop import StopRequests
-from hybrid_predict.integrations.options import FIELDS, configuration
+from hybrid_predict.integrations.options import configuration
 from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.record import StepRecord
-from hybrid_predict.report.history import RunHistory
+from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.random_states import random_states
 
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 
-_RUN_ATTRIBUTES = (
-    "engine",
-    "_clock",
-    "_missed",
-    "_stops",
-    "_saved",
-    "_history",
-    "_reporter",
-    "_view",
-)
+_OF_A_RUN = ("engine", "_clock", "_missed", "_saved", "_log", "_losses", "_reporter")
+"""Attributes that copies and pickles leave out."""
 
 logger = logging.getLogger(__name__)
 
@@ -74,16 +61,22 @@ class HybridPredict(TrainerCallback):
             ``tail`` skips as many at the end of each epoch (for shuffled data), ``none`` uses all
             batches for full steps. ``auto`` means ``draw`` if the run's length or a scheduler
             counts epochs, else ``none``.
-        log_dir: Folder of the run's event log, which ``hybrid-predict report`` and ``watch`` read.
+        log_dir: Folder of the run's log, which ``hybrid-predict report`` and ``watch`` read.
             ``auto`` uses the folder of the run's logger (TensorBoard, CSV), if it has one; None
             writes no log.
-        dashboard: Whether to show the view of ``hybrid-predict watch`` instead of the progress bar,
-            if standard output is a terminal.
 
     Raises:
         ConfigError: If an argument is invalid.
         UnsupportedSetupError: At the start of training, if the set-up is not supported.
     """
+
+    engine: HybridEngine | None = None
+    _clock: TrainerClock | None = None
+    _missed: MissedCheckpoints | None = None
+    _saved: dict[str, Any] | None = None
+    _log: RunLog | None = None
+    _losses: tuple[torch.Tensor, ...] = ()
+    _reporter: Reporter | None = None
 
     def __init__(
         self,
@@ -106,26 +99,19 @@ class HybridPredict(TrainerCallback):
         config: HybridConfig | Described | None = None,
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",
-        dashboard: bool = False,
     ) -> None:
-        given = {k: v for k, v in locals().items() if k in FIELDS and v is not None}
-        self.config = configuration(config, given)
+        self.config = configuration(
+            config, speedup=speedup, full_steps=full_steps, predict_steps=predict_steps,
+            warmup_steps=warmup_steps, cooldown_steps=cooldown_steps, total_steps=total_steps,
+            enabled=enabled, shadow=shadow, updates=updates, predictors=predictors, kinds=kinds,
+            watch_loss=watch_loss, max_overhead=max_overhead, history_dtype=history_dtype, lag=lag,
+        )  # fmt: skip
         if skip_data not in ("auto", "draw", "tail", "none"):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
         self.skip_data = skip_data
         self.log_dir = None if log_dir is None else str(log_dir)
-        self.dashboard = dashboard
-        self.engine: HybridEngine | None = None
         self._last = LastRun()
-        self._history = self._last.history
-        self._clock: TrainerClock | None = None
-        self._missed: MissedCheckpoints | None = None
-        self._stops: StopRequests | None = None
-        self._view: Dashboard | None = None
-        self._saved: dict[str, Any] | None = None
         self._epochs: int | None = None
-        self._losses: list[Any] = []
-        self._reporter: Reporter | None = None
 
     def __repr__(self) -> str:
         said = [f"{name}={value!r}" for name, value in self._chosen().items()]
@@ -153,63 +139,49 @@ class HybridPredict(TrainerCallback):
     @property
     def ledger(self) -> SavingsLedger:
         """Ledger of the current, last or loaded run, or of the copy that ran last."""
-        if self.engine is not None:
-            return self.engine.ledger
-        if self._saved is not None:
-            return saved_ledger(self._saved)
-        return self._last.ledger
+        return self._last.ledger if self.engine is None else self.engine.ledger
 
     @property
-    def history(self) -> RunHistory:
-        """History of the current, last or loaded run."""
-        if self.engine is not None:
-            return self._history
-        return self._last.history if self._saved is None else saved_history(self._saved)
+    def history(self) -> RunLog:
+        """Log of the current or last run, since it was started or resumed."""
+        return self._log or self._last.log
 
     def __getstate__(self) -> dict[str, Any]:
         """Return settings and results for copies and pickles, without the run itself."""
-        return {**vars(self), **dict.fromkeys(_RUN_ATTRIBUTES), "_losses": []}
+        return {name: value for name, value in vars(self).items() if name not in _OF_A_RUN}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Reset the callback, and read the run's length before other callbacks change it."""
         if stage == "fit":
             self.engine, self._clock = None, None
             self._epochs = trainer.max_epochs
-            if self.dashboard and self.config.enabled:
-                self._view = dashboard(trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Attach to model, optimizers and Trainer, and load the state of a resumed run."""
         if not self.config.enabled:
             return
-        refuse(trainer, pl_module)
+        refuse(trainer)
         saved, self._saved = self._saved, None
         kind = TrainerClock if pl_module.automatic_optimization else ManualClock
         clock = self._clock = kind(trainer, self.skip_data, self._epochs)
+        stayed = False
         if saved is not None:
-            check_saved(saved)
             stayed = clock.load_state_dict(saved["clock"])
         config = self._run_config(trainer, clock)
-        self.engine = HybridEngine(pl_module, trainer.optimizers, config)
-        self._history = RunHistory() if saved is None else saved_history(saved)
-        self._last.start(self.engine.ledger, self._history)
+        engine = self.engine = HybridEngine(pl_module, trainer.optimizers, config)
         if saved is not None:
-            self.engine.load_state_dict(saved["engine"], steps=clock.steps)
+            engine.load_state_dict(saved["engine"], steps=clock.steps)
             if stayed:
                 continue_random_states(trainer, saved["random"])
-        reporter = self._reporter = Reporter(trainer, self.engine, self.log_dir, self._view)
+        self._reporter = Reporter(trainer, engine, self.log_dir)
+        self._log = self._reporter.log
+        self._last.ledger, self._last.log = engine.ledger, self._log
         if not clock.unavailable:
             clock.set_global_step(clock.global_step)
             self._missed = MissedCheckpoints(clock)
             trainer.callbacks.append(self._missed)  # type: ignore[attr-defined]
-            trainer.should_stop |= self.engine.done and clock.outlasts
-        if ranks.gather(reporter.folder is not None)[0]:
-            stops = StopRequests(
-                self.engine, reporter.asked_to_stop, reporter.stopped, reporter.folder
-            )
-            trainer.callbacks.append(stops)  # type: ignore[attr-defined]
-            self._stops = stops
-        if self.engine.schedule.planned and clock.skip_data == "none":
+            trainer.should_stop |= engine.done and clock.outlasts
+        if engine.schedule.planned and clock.skip_data == "none":
             warn_of_patience(trainer, config.compression)
 
     def on_train_batch_start(
@@ -223,7 +195,7 @@ class HybridPredict(TrainerCallback):
             engine.replace_optimizer(trainer.optimizers)
         assert self._clock is not None
         self._clock.open()
-        self._losses = []
+        self._losses = ()
         engine.before_step()
 
     def on_before_backward(
@@ -248,46 +220,44 @@ class HybridPredict(TrainerCallback):
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         # With several optimizers, as in a GAN, no single loss has to fall.
         if loss is not None and len(trainer.optimizers) == 1:
-            self._losses.append(loss)
+            self._losses = (*self._losses, loss)
         if trainer.fit_loop._should_accumulate():
             return
         # Lightning divides each loss by the number of batches in the window.
         record = engine.after_step(sum(self._losses) if self._losses else None)
-        clock.check(engine.ledger.full_steps)
-        if self._missed is not None:
-            self._missed.jumped_from = clock.global_step if record.ticks > 1 else None
-            clock.advance(record.ticks, engine.ledger.steps, batch_idx)
-            trainer.should_stop |= engine.done and clock.outlasts
-        else:
+        if clock.unavailable:
             clock.steps, clock.global_step = engine.ledger.steps, trainer.global_step
-        self._history.add(record, engine.ledger.steps)
-        self._report(trainer, pl_module, record)
+        else:
+            clock.advance(record.ticks, engine.ledger.steps, engine.ledger.full_steps)
+            trainer.should_stop |= engine.done and clock.outlasts
+        self._tell(lambda reporter: reporter.step(trainer, record))
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Abandon a full step that the module ended early, and step epoch schedulers."""
-        if self.engine is not None:
-            self.engine.abandon()
-        if self._missed is not None and self._clock is not None:
+        if self.engine is None or self._clock is None:
+            return
+        self.engine.abandon()
+        if not self._clock.unavailable:
             self._clock.end_epoch()
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Detach from the model, and record the run in the loggers."""
         self._detach(trainer)
-        if self.engine is None or self._reporter is None:
+        if self.engine is None or self._clock is None or self._reporter is None:
             return
-        engine = self.engine
+        engine, missing, text = self.engine, self._clock.missing_epochs, ""
         if not engine.done and not trainer.should_stop:
-            package_of(trainer).utilities.rank_zero_warn(
-                f"HybridPredict: the Trainer ended the run at {engine.ledger.steps} of "
-                f"{engine.schedule.total} steps."
+            steps, total = engine.ledger.steps, engine.schedule.total
+            text = f"the Trainer ended the run at {steps} of {total} steps."
+        elif engine.done and missing > 0:
+            text = (
+                f"the run is complete, with {missing} epochs and validations fewer than "
+                "max_epochs. This happens if epochs have few batches, because every epoch has at "
+                "least one full step."
             )
-        elif engine.done and self._clock is not None and self._clock.missing_epochs > 0:
-            package_of(trainer).utilities.rank_zero_warn(
-                f"HybridPredict: the run is complete, with {self._clock.missing_epochs} epochs and "
-                "validations fewer than max_epochs. This happens if epochs have few batches, "
-                "because every epoch has at least one full step."
-            )
-        self._tell(lambda reporter: reporter.finish(self._history))
+        if text:
+            package_of(trainer).utilities.rank_zero_warn(f"HybridPredict: {text}")
+        self._tell(Reporter.finish)
 
     def on_exception(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
@@ -316,7 +286,6 @@ class HybridPredict(TrainerCallback):
             checkpoint[KEY] = {
                 "engine": self.engine.state_dict(),
                 "clock": self._clock.state_dict(),
-                "history": self._history.state_dict(),
                 "random": ranks.gather(random_states()),
             }
         elif self._saved is not None:
@@ -327,8 +296,14 @@ class HybridPredict(TrainerCallback):
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Store the loaded state until training starts."""
+        """Keep the loaded state until training starts, and its ledger.
+
+        Raises:
+            CheckpointError: If the state is damaged.
+        """
         self._saved = checkpoint.get(KEY) if trainer.state.fn == "fit" else None
+        if self._saved is not None:
+            self._last.ledger = saved_ledger(self._saved)
 
     def _run_config(self, trainer: pl.Trainer, clock: TrainerClock) -> HybridConfig:
         """Return the configuration with the run's length; without predictions if unsupported."""
@@ -342,11 +317,6 @@ class HybridPredict(TrainerCallback):
             f"HybridPredict makes no predicted steps: {clock.unavailable}."
         )
         return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
-
-    def _report(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, record: StepRecord
-    ) -> None:
-        self._tell(lambda reporter: reporter.step(trainer, record))
 
     def _tell(self, act: Callable[[Reporter], object]) -> None:
         """Call the reporter; if reporting fails, training continues without it."""
@@ -364,9 +334,6 @@ class HybridPredict(TrainerCallback):
         """Report how the run ended, and close the reporter."""
         self._tell(lambda reporter: reporter.close(trainer, status, timeout))
         self._reporter = None
-        view, self._view = self._view, None
-        if view is not None:
-            view.close()
 
     def _detach(self, trainer: pl.Trainer) -> None:
         if self.engine is not None:
@@ -374,7 +341,3 @@ class HybridPredict(TrainerCallback):
         if self._missed is not None:
             trainer.callbacks.remove(self._missed)  # type: ignore[attr-defined]
             self._missed = None
-        if self._stops is not None:
-            trainer.callbacks.remove(self._stops)  # type: ignore[attr-defined]
-            self._stops.close()
-            self._stops = None

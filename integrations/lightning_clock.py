@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -20,6 +21,7 @@ class TrainerClock:
     """Advances the counters of a Lightning Trainer by predicted steps.
 
     It advances the global step, the schedulers, and in runs bounded by epochs also the batches.
+    The *plain run* is the same run without the plug-in.
 
     Args:
         trainer: The Trainer, at the start of training.
@@ -30,6 +32,8 @@ class TrainerClock:
     Attributes:
         steps: Number of steps of the run, as counted by the Trainer.
         global_step: The Trainer's global step after the last full step.
+        length: The run's length in steps, including steps before a resume; infinite if unknown.
+        jumped_from: The global step before the last full step, if this had several ticks.
     """
 
     _counter = "automatic_optimization.optim_progress.optimizer.step"
@@ -38,71 +42,90 @@ class TrainerClock:
 
     def __init__(self, trainer: pl.Trainer, skip_data: SkipData, epochs: int | None) -> None:
         self._trainer = trainer
-        self._epochs = -1 if epochs is None else epochs
-        self.skip_data = self._choose(skip_data)
+        self._epochs = math.inf if epochs in (None, -1) else epochs
+        # Lightning's types leave out what these count.
+        self._progress: Any = trainer.fit_loop.epoch_loop.batch_progress
+        self._epochs_done: Any = trainer.fit_loop.epoch_progress
         self.steps = 0
-        self.global_step = self._start = trainer.global_step
-        self._batches = trainer.fit_loop.epoch_loop.batch_progress
-        # A batch in which a checkpoint was saved is taken again, and counted twice.
-        self._repeated = self._under_way
-        self._first_batch = self._used
-        self._scheduler_steps: dict[int, int] = {}
-        self._more_epochs: dict[int, int] = {}
-        self._by_steps, self._by_epochs = self._ends()
-        self.length = self._length()
+        self.global_step = trainer.global_step
+        self.jumped_from: int | None = None
+        self._ahead: dict[int, int] = {}
+        self._batches = self._batches_before()
+        self._offset = self._plain_steps()
+        self._ended = self._plain_epochs()
+        self._set_length()
+        self.skip_data = self._choose() if skip_data == "auto" else skip_data
+        self._refuse_changing_windows()
 
-    def _ends(self) -> tuple[int | float, int | float]:
-        """Return the steps at which ``max_steps`` and ``max_epochs`` end the run."""
-        trainer, loop = self._trainer, self._trainer.fit_loop
-        by_steps = by_epochs = math.inf
-        if trainer.max_steps != -1:
-            left = trainer.max_steps - self.global_step
-            by_steps = self.steps + math.ceil(left / self._updates)
-        batches, window = trainer.num_training_batches, trainer.accumulate_grad_batches
-        if self._epochs != -1 and math.isfinite(batches):
-            begun = self._batches.current.ready - self._repeated if loop.restarting else 0
-            epochs_done: Any = loop.epoch_progress.current
-            done = epochs_done.processed * int(batches) + begun % int(batches)
-            epochs, rest = divmod(done + max(0, self._owed), int(batches))
-            left = (max(self._epochs, 1) - epochs) * math.ceil(batches / window)
-            by_epochs = self.steps + left - rest // window
-        return by_steps, by_epochs
+    def _batches_before(self) -> int:
+        """Return how many batches of whole epochs and of this one the Trainer has left behind."""
+        batches = self._trainer.num_training_batches
+        if math.isinf(batches):
+            return 0
+        # A batch in which a checkpoint was saved is not processed, and is taken again.
+        begun = self._progress.current.processed if self._trainer.fit_loop.restarting else 0
+        return int(self._epochs_done.current.processed * batches + begun % batches)
 
-    def _length(self) -> int | float:
-        """Return the run's length in steps, including steps before a resume; infinite if unknown.
+    def _plain_steps(self) -> int:
+        """Return the steps in which the plain run, from its start, takes as many batches."""
+        if math.isinf(self._per_epoch):
+            return 0
+        trainer = self._trainer
+        epochs, rest = divmod(self._batches, int(trainer.num_training_batches))
+        return epochs * int(self._per_epoch) + rest // trainer.accumulate_grad_batches
+
+    def _plain_epochs(self) -> int:
+        """Return how many epochs the plain run has ended after as many steps."""
+        return int((self._offset + self.steps) // self._per_epoch)
+
+    @property
+    def _per_epoch(self) -> float:
+        """Steps in an epoch of the plain run."""
+        steps = self._trainer.num_training_batches / self._trainer.accumulate_grad_batches
+        return math.ceil(steps) if math.isfinite(steps) else steps
+
+    def _set_length(self) -> None:
+        limit, self._by_steps = self._trainer.max_steps, math.inf
+        if limit != -1:
+            self._by_steps = self.steps + math.ceil((limit - self.global_step) / self._updates)
+        self._by_epochs = self._epochs * self._per_epoch - self._offset
+        self.length = min(self._by_epochs, self._by_steps)
+
+    def _choose(self) -> SkipData:
+        limit, in_epochs = self._trainer.max_steps, self._epochs * self._per_epoch
+        by_steps = limit != -1 and limit <= in_epochs * self._updates
+        unknown, counts_epochs = math.isinf(self._per_epoch), any(self._schedulers("epoch"))
+        return "none" if unknown or (by_steps and not counts_epochs) else "draw"
+
+    def _refuse_changing_windows(self) -> None:
+        """Refuse epochs with different numbers of updates where epochs matter.
 
         Raises:
-            UnsupportedSetupError: If epochs matter and have different numbers of updates.
+            UnsupportedSetupError: If a callback changes the number of batches per update.
         """
         scheduler = package_of(self._trainer).callbacks.GradientAccumulationScheduler
         now = {self._trainer.accumulate_grad_batches}
+        callbacks: list[Any] = self._trainer.callbacks  # type: ignore[attr-defined]
         changing = any(
-            isinstance(c, scheduler) and set(c.scheduling.values()) != now
-            for c in self._trainer.callbacks  # type: ignore[attr-defined]
+            isinstance(c, scheduler) and set(c.scheduling.values()) != now for c in callbacks
         )
         if changing and (math.isfinite(self._by_epochs) or self.skip_data != "none"):
             raise UnsupportedSetupError(
                 "GradientAccumulationScheduler",
                 "a run bounded by max_steps alone, with skip_data='none'",
-                f"max_epochs={self._epochs}, skip_data={self.skip_data!r}",
+                f"max_epochs={self._trainer.max_epochs}, skip_data={self.skip_data!r}",
                 "Set Trainer(max_steps=..., max_epochs=-1) and HybridPredict(skip_data='none').",
             )
-        return min(self._by_epochs, self._by_steps)
 
     @property
     def unavailable(self) -> str:
         """Reason why predicted steps cannot be counted in this Trainer; empty if they can."""
-        paths = (
-            f"epoch_loop.{self._counter}.total.completed",
-            "epoch_loop.batch_progress.current.ready",
-            "_data_fetcher.fetched",
-        )
-        for path in paths:
+        for path in (f"epoch_loop.{self._counter}.total.completed", "_data_fetcher.fetched"):
             try:
                 attrgetter(path)(self._trainer.fit_loop)
             except AttributeError:
                 return f"this version of Lightning has no fit_loop.{path}"
-        if self.skip_data != "none" and math.isinf(self._trainer.num_training_batches):
+        if self.skip_data != "none" and math.isinf(self._per_epoch):
             return "the length of an epoch is unknown, so its batches cannot be skipped"
         return ""
 
@@ -114,36 +137,37 @@ class TrainerClock:
         # The epochs may have batches left that were neither used nor skipped.
         return self._by_epochs < self._by_steps if self.skip_data == "none" else self._owed > 0
 
+    @property
+    def missing_epochs(self) -> int:
+        """Number of epochs of the plain run that this run does not have."""
+        if math.isinf(self._by_epochs) or self._by_epochs > self._by_steps:
+            return 0
+        return 0 if self.skip_data == "none" else int(self._epochs) - self._trainer.current_epoch
+
     def set_global_step(self, step: int) -> None:
         """Set the Trainer's global step."""
         progress = attrgetter(self._counter)(self._trainer.fit_loop.epoch_loop)
-        before = int(progress.total.completed)
+        more = step - int(progress.total.completed)
         for counts in (progress.total, progress.current):
-            counts.ready += step - before
-            counts.completed += step - before
+            counts.ready += more
+            counts.completed += more
 
     def open(self) -> None:
         """Record the counters before a full step."""
 
-    def check(self, full_steps: int) -> None:
-        """Check that the last full step made the updates that the run's length assumes.
-
-        Args:
-            full_steps: Number of full steps so far.
-        """
-
-    def advance(self, ticks: int, steps: int, batch_idx: int) -> None:
+    def advance(self, ticks: int, steps: int, full_steps: int) -> None:
         """Advance the Trainer's counters after a full step.
 
         Args:
             ticks: Ticks of the full step; everything that the Trainer counted in it counts this
                 often.
             steps: Steps of the run so far, including these ticks.
-            batch_idx: Index in the epoch of the full step's last batch.
+            full_steps: Full steps of the run so far.
         """
+        self.jumped_from = self.global_step if ticks > 1 else None
         self.global_step += ticks * (self._trainer.global_step - self.global_step)
         self.set_global_step(self.global_step)
-        self._step_schedulers(steps, batch_idx)
+        self._step_schedulers(steps)
         self.steps = steps
         if self.skip_data != "none":
             self._skip_batches()
@@ -154,104 +178,64 @@ class TrainerClock:
         The Trainer steps them once per epoch. If epochs have few batches, this run has fewer
         epochs, because each has at least one full step.
         """
-        batches, window = self._trainer.num_training_batches, self._trainer.accumulate_grad_batches
-        if self.skip_data == "none" or math.isinf(batches):
-            return
-        epochs = self.steps // math.ceil(batches / window)
+        number, before = self._trainer.current_epoch + 1, self._ended
+        self._ended = number if self.skip_data == "none" else self._plain_epochs()
+        for k, config in self._schedulers("epoch"):
+            if self.skip_data != "none":
+                plain = self._ended // config.frequency - before // config.frequency
+                self._catch_up(k, plain - (number % config.frequency == 0))
+
+    def _schedulers(self, interval: str) -> Iterator[tuple[int, Any]]:
+        """Yield number and settings of the schedulers that count steps, or epochs."""
         for k, config in enumerate(self._trainer.lr_scheduler_configs):
-            if config.interval != "epoch" or config.reduce_on_plateau:
-                continue
-            by_trainer = (self._trainer.current_epoch + 1) // config.frequency
-            done = by_trainer + self._more_epochs.get(k, 0)
-            due = self._step_scheduler(config, done, epochs // config.frequency)
-            self._more_epochs[k] = due - by_trainer
+            if config.interval == interval and not config.reduce_on_plateau:
+                yield k, config
 
-    @property
-    def missing_epochs(self) -> int:
-        """Number of epochs of the plain run that this run does not have."""
-        if self._epochs == -1 or self._by_epochs > self._by_steps or self.skip_data == "none":
-            return 0
-        return self._epochs - self._trainer.current_epoch
+    def _step_schedulers(self, steps: int) -> None:
+        """Step schedulers that count steps as often as the plain run does up to ``steps``."""
+        for k, config in self._schedulers("step"):
+            new = range(self.steps + 1, steps + 1)
+            plain = sum(self._plain_batch(step) % config.frequency == 0 for step in new)
+            self._catch_up(k, plain - (self._progress.current.ready % config.frequency == 0))
 
-    def _choose(self, skip_data: SkipData) -> SkipData:
-        if skip_data != "auto":
-            return skip_data
-        trainer, batches = self._trainer, self._trainer.num_training_batches
-        per_epoch = batches / trainer.accumulate_grad_batches
-        per_epoch = math.ceil(per_epoch) if math.isfinite(batches) else math.inf
-        epochs = math.inf if self._epochs == -1 else self._epochs
-        by_steps = trainer.max_steps != -1 and trainer.max_steps <= per_epoch * epochs
-        counts_epochs = any(
-            c.interval == "epoch" and not c.reduce_on_plateau for c in trainer.lr_scheduler_configs
-        )
-        return "none" if math.isinf(batches) or (by_steps and not counts_epochs) else "draw"
-
-    def _step_schedulers(self, steps: int, batch_idx: int) -> None:
-        trainer = self._trainer
-        for k, config in enumerate(trainer.lr_scheduler_configs):
-            if config.interval != "step" or config.reduce_on_plateau:
-                continue
-            by_trainer = int((batch_idx + 1) % config.frequency == 0)
-            before = self._plain_scheduler_steps(self.steps, config.frequency)
-            done = self._scheduler_steps.get(k, before) + by_trainer
-            plain = self._plain_scheduler_steps(steps, config.frequency)
-            self._scheduler_steps[k] = self._step_scheduler(config, done, plain)
-
-    def _step_scheduler(self, config: Any, done: int, plain: int) -> int:
-        """Step a scheduler until it has as many steps as in the plain run; return their number."""
-        for _ in range(plain - done):
+    def _catch_up(self, k: int, more: int) -> None:
+        """Step a scheduler so often more than the Trainer does, or wait if it is ahead."""
+        ahead = self._ahead.get(k, 0) - more
+        for _ in range(-ahead):
+            config = self._trainer.lr_scheduler_configs[k]
             self._trainer.lightning_module.lr_scheduler_step(config.scheduler, None)
-        return max(done, plain)
+        self._ahead[k] = max(0, ahead)
 
-    def _plain_scheduler_steps(self, steps: int, frequency: int) -> int:
-        """Number of scheduler steps in the plain run after ``steps`` steps."""
+    def _plain_batch(self, step: int) -> int:
+        """Return the number in its epoch of the last batch in a step of the plain run."""
         window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
-        stride = frequency // math.gcd(frequency, window)
         if math.isinf(batches):
-            return steps // stride
-        whole, partial = divmod(int(batches), window)
-        epochs, rest = divmod(steps, whole + bool(partial))
-        per_epoch = whole // stride + (partial > 0 and batches % frequency == 0)
-        return epochs * per_epoch + rest // stride
+            return step * window
+        return min(((self._offset + step - 1) % int(self._per_epoch) + 1) * window, int(batches))
 
     @property
     def _owed(self) -> int:
         """Number of batches that the plain run has used more than this run.
 
-        Within an epoch only differences matter; batches that do not fit in an epoch are skipped in
-        the next.
+        Those that do not fit in an epoch are skipped in the next.
         """
-        return self._first_batch + self._plain_batches() - self._used
-
-    @property
-    def _under_way(self) -> int:
-        """1 while a batch is being processed, else 0."""
-        current: Any = self._batches.current  # Lightning's type leaves out what it counts
-        return int(current.ready - current.processed)
-
-    @property
-    def _used(self) -> int:
-        """Number of batches that the Trainer has taken, including the one under way."""
-        return int(self._batches.total.ready - self._repeated)
-
-    def _plain_batches(self) -> int:
-        """Number of batches that the plain run has used after as many steps."""
-        window, batches = self._trainer.accumulate_grad_batches, self._trainer.num_training_batches
-        epochs, rest = divmod(self.steps, math.ceil(batches / window))
-        return epochs * int(batches) + min(rest * window, int(batches))
+        epochs, rest = divmod(self._offset + self.steps, int(self._per_epoch))
+        plain = epochs * int(self._trainer.num_training_batches)
+        return plain + rest * self._trainer.accumulate_grad_batches - self._batches
 
     def _skip_batches(self) -> None:
         """Skip the batches of predicted steps, but no validation and no end of an epoch."""
-        trainer, fit_loop = self._trainer, self._trainer.fit_loop
-        window, progress = trainer.accumulate_grad_batches, fit_loop.epoch_loop.batch_progress
-        at = progress.current.ready
-        count = min(self._owed, int(trainer.num_training_batches) - 1 - at)
+        trainer, progress = self._trainer, self._progress
+        at, batches = progress.current.ready, int(trainer.num_training_batches)
+        self._batches = self._epochs_done.current.processed * batches + at
+        count = min(self._owed, batches - 1 - at)
         every = trainer.val_check_batch
         if trainer.enable_validation and isinstance(every, int):
             over_epochs = trainer.check_val_every_n_epoch is None
             count = min(count, -(progress.total.ready if over_epochs else at) % every)
+        window = trainer.accumulate_grad_batches
         count = max(0, count) // window * window
-        fetcher = fit_loop._data_fetcher
+        fetcher = trainer.fit_loop._data_fetcher
         assert fetcher is not None
         if self.skip_data == "draw":
             # If training_step takes an iterator, the fetcher returns the iterator, not batches.
@@ -265,25 +249,21 @@ class TrainerClock:
             for name in ("ready", "started", "processed", "completed"):
                 setattr(counts, name, getattr(counts, name) + count)
         progress.is_last_batch = fetcher.done
+        self._batches += count
 
-    def _settings(self) -> list[int | float]:
-        """Settings that determine the length of a run."""
-        trainer = self._trainer
-        data = [trainer.num_training_batches, trainer.accumulate_grad_batches]
-        return [*data, trainer.max_steps, self._epochs]
+    def _data(self) -> list[int | float]:
+        return [self._trainer.num_training_batches, self._trainer.accumulate_grad_batches]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the start of the run and all counts, as primitives."""
+        """Return all counts as primitives."""
         return {
             "steps": self.steps,
-            "length": self.length,
-            "settings": self._settings(),
-            "start": self._start,
             "global_step": self.global_step,
-            "first_batch": self._first_batch,
-            "batches": self._used - self._under_way,
-            "scheduler_steps": {str(k): v for k, v in self._scheduler_steps.items()},
-            "more_epochs": {str(k): v for k, v in self._more_epochs.items()},
+            "offset": self._offset,
+            "data": self._data(),
+            "batches": self._progress.total.processed,
+            "ended": self._ended,
+            "ahead": {str(k): count for k, count in self._ahead.items()},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
@@ -296,47 +276,38 @@ class TrainerClock:
             CheckpointError: If an entry is missing or damaged.
         """
         with reading("clock"):
-            _check(state)
-            return self._load(state)
+            for name in ("steps", "global_step", "batches", "ended"):
+                check_count(name, state[name])
+            ahead = counts_by_number(state, "ahead")
+            if not isinstance(state["offset"], int) or len(state["data"]) != 2:
+                raise damaged("the clock of a Trainer", [state["offset"], state["data"]])
+            # A checkpoint saved by MissedCheckpoints has an earlier global step.
+            same_batches = state["batches"] == self._progress.total.processed
+            stayed = bool(same_batches and self.global_step <= state["global_step"])
+            self.steps = state["steps"]
+            if stayed:
+                self.global_step, self._ahead = state["global_step"], ahead
+            else:
+                self.steps += self._steps_since(state)
+            # The saved offset belongs to epochs of the saved length.
+            same_data = state["data"] == self._data()
+            self._offset = state["offset"] if same_data else self._plain_steps() - self.steps
+            self._ended = state["ended"] if stayed and same_data else self._plain_epochs()
+            self._set_length()
+            return stayed
 
-    def _load(self, state: dict[str, Any]) -> bool:
-        before, self._start = state["global_step"], state["start"]
-        # A checkpoint saved by MissedCheckpoints has an earlier global step.
-        stayed = state["batches"] == self._used and self.global_step <= before
-        self.steps = state["steps"]
-        if stayed:
-            self.global_step = before
-            self._scheduler_steps = {int(k): n for k, n in state["scheduler_steps"].items()}
-            self._more_epochs = {int(k): n for k, n in state["more_epochs"].items()}
-        else:
-            self.steps += self._steps_of(self.global_step - before, state)
-        settings = self._settings()
-        if state["settings"][:2] == settings[:2]:
-            self._first_batch = state["first_batch"]
-        elif math.isfinite(settings[0]):  # the saved count belongs to epochs of another length
-            self._first_batch -= self._plain_batches()
-        self._by_steps, self._by_epochs = self._ends()
-        self.length = state["length"] if state["settings"] == settings else self._length()
-        return stayed
-
-    def _steps_of(self, updates: int, state: dict[str, Any]) -> int:
-        """Convert a number of the Trainer's updates to steps of a run with this state."""
-        return updates
+    def _steps_since(self, state: dict[str, Any]) -> int:
+        """Return how many steps the Trainer has taken since a state was saved."""
+        return self.global_step - int(state["global_step"])
 
 
-def _check(state: dict[str, Any]) -> None:
-    """Check the counts of a saved clock."""
-    for name in ("steps", "start", "global_step", "batches"):
-        check_count(name, state[name])
-    for name in ("scheduler_steps", "more_epochs"):
-        for count in state[name].values():
-            check_count(name, count)
-    first, settings = state["first_batch"], state["settings"]
-    numbers = all(isinstance(x, (int, float)) for x in settings)
-    if not isinstance(first, int) or len(settings) != 4 or not numbers:
-        raise damaged("the clock of a Trainer", [first, settings])
-    if state["length"] != math.inf:
-        check_count("length", state["length"], 1)
+def counts_by_number(state: dict[str, Any], name: str) -> dict[int, int]:
+    """Return saved counts by the number of a scheduler.
+
+    Raises:
+        CheckpointError: If a count is damaged.
+    """
+    return {int(k): check_count(name, count) for k, count in state[name].items()}
 
 
 @final
@@ -353,11 +324,10 @@ class MissedCheckpoints(TrainerCallback):
 
     def __init__(self, clock: TrainerClock) -> None:
         self._clock = clock
-        self.jumped_from: int | None = None
 
     def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
         """Call every callback with the last global step that it waits for and that was skipped."""
-        before, self.jumped_from = self.jumped_from, None
+        before, self._clock.jumped_from = self._clock.jumped_from, None
         if before is None:
             return
         after = trainer.global_step

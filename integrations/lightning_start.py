@@ -1,4 +1,4 @@
-"""Checks and warnings before a Trainer starts, and the random states of a resumed run."""
+"""Checks and warnings before a Trainer starts, and what a resumed run goes on from."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 from hybrid_predict.errors import UnsupportedSetupError
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.report.history import RunHistory
 from hybrid_predict.saved import check_entries, check_state, damaged, reading
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.random_states import set_random_states
@@ -18,15 +17,14 @@ if TYPE_CHECKING:
 KEY = "hybrid_predict"
 """Key of the callback's state in a checkpoint."""
 
+_ENTRIES = {"clock": dict, "random": list}
 
-_ENTRIES = {"clock": dict, "history": dict, "random": list}
 
-
-def check_saved(saved: Any) -> None:
-    """Check that a value has the form of the callback's state in a checkpoint.
+def saved_ledger(saved: Any) -> SavingsLedger:
+    """Return the ledger of the callback's state in a checkpoint, after checking its form.
 
     Raises:
-        CheckpointError: If it has not.
+        CheckpointError: If the state is damaged.
     """
     check_entries(saved, {"engine": dict})
     check_state(saved["engine"])
@@ -37,29 +35,8 @@ def check_saved(saved: Any) -> None:
         steps, most = saved["clock"]["steps"], saved["engine"]["ledger"]["steps"]
         if steps > most:
             raise damaged(f"steps of the Trainer to be at most {most}", steps)
-
-
-def saved_ledger(saved: Any) -> SavingsLedger:
-    """Return the ledger of a state.
-
-    Raises:
-        CheckpointError: If the state is damaged.
-    """
-    check_saved(saved)
     with reading("ledger"):
         return SavingsLedger.from_dict(saved["engine"]["ledger"])
-
-
-def saved_history(saved: Any) -> RunHistory:
-    """Return the history of a state.
-
-    Raises:
-        CheckpointError: If the state is damaged.
-    """
-    check_saved(saved)
-    history = RunHistory()
-    history.load_state_dict(saved["history"])
-    return history
 
 
 def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) -> None:
@@ -74,12 +51,8 @@ def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) ->
         iter(loop._data_fetcher)
 
 
-def refuse(trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+def refuse(trainer: pl.Trainer) -> None:
     """Raise an error for set-ups that are not supported.
-
-    Args:
-        trainer: The Trainer.
-        pl_module: The module to train.
 
     Raises:
         UnsupportedSetupError: If the set-up is not supported.

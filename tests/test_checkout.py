@@ -1,7 +1,8 @@
-"""The package works where its source tree hides the installed one."""
+"""The source tree shows the whole package, also to tools that only read it."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 
 
-def test_callback_can_be_imported_in_the_root_of_a_checkout() -> None:
+def test_the_source_tree_has_the_integrations_inside_the_package() -> None:
+    link = ROOT / "hybrid_predict" / "integrations"
+    assert link.is_symlink() and os.readlink(link) == os.path.join("..", "integrations")
     code = "import hybrid_predict as h; print(h.HybridPredict.__module__, h.__file__)"
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

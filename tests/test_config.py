@@ -46,7 +46,7 @@ def test_bad_value_is_refused_by_name(argument, value):
     [
         lambda **fields: HybridConfig(**fields),
         lambda **fields: AuditConfig(hybrid=fields),
-        lambda **fields: configuration(fields, {}),
+        lambda **fields: configuration(fields),
     ],
 )
 @pytest.mark.parametrize(

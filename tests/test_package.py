@@ -114,10 +114,8 @@ MAY_BE_EXTENDED = {
     "HybridPredict",
     "HybridPredictCallback",
     "SpectralUpdate",
-    "TrainerCallback",
-    "_Anchor",
 }
-"""Classes that users or benchmarks subclass, and the bases that adapt callbacks to Lightning."""
+"""Classes that users or benchmarks subclass."""
 
 OTHERS = ("audit", "cli", "demo", "report", "runs")
 """Folders whose classes are not checked."""
@@ -182,7 +180,6 @@ IMPORTS_BY_NAME = {
     "hybrid_predict.audit.__init__",
     "hybrid_predict.audit.doctor",
     "hybrid_predict.cli.options",
-    "hybrid_predict.integrations.lightning_packages",
     "hybrid_predict.runs.objects",
 }
 """Files that import other packages, or public names, by a name that is computed."""

@@ -5,9 +5,11 @@ Add a client: one file with a final subclass of `Client` and an instance of it, 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from importlib import import_module
-
-from benchmarks.clients.base import Client
+from importlib.metadata import version
+from typing import Any, ClassVar, final
 
 CLIENTS = {
     "scvi": "scvi_tools",
@@ -19,8 +21,69 @@ CLIENTS = {
 }
 """Module of each client by name."""
 
+QUIET: dict[str, Any] = {
+    "accelerator": "cpu",
+    "enable_progress_bar": False,
+    "enable_model_summary": False,
+    "logger": False,
+}
+"""Arguments of every Trainer."""
+
+
+class Client(ABC):
+    """A model of a package, trained by the package's own code on small data.
+
+    Settings are the package's defaults, unless ``trains`` names them.
+
+    Attributes:
+        package: Name of the distribution.
+        trains: Model, data, and every setting that is not a default, in words.
+        metric: Name of the package's own validation metric.
+        lower: Whether a lower value is better.
+        length: Length of the full run, in ``unit``.
+        unit: Unit in which the package counts the length of a run: ``epochs`` or ``steps``.
+    """
+
+    package: ClassVar[str]
+    trains: ClassVar[str]
+    metric: ClassVar[str]
+    lower: ClassVar[bool] = True
+    length: ClassVar[int]
+    unit: ClassVar[str] = "epochs"
+
+    @abstractmethod
+    def data(self, seed: int) -> Any:
+        """Return data for training and validation.
+
+        Args:
+            seed: Seed of the split and of generated data.
+        """
+
+    @abstractmethod
+    def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
+        """Train as the package's documentation does; the random generators are seeded before.
+
+        Args:
+            data: Result of :meth:`data`.
+            length: Length of the run, in ``unit``.
+            callbacks: Callbacks for the Trainer, with or without the plug-in.
+
+        Returns:
+            An object for :meth:`quality`.
+        """
+
+    @abstractmethod
+    def quality(self, trained: Any, data: Any) -> float:
+        """Return the metric of a trained model on data held out from training."""
+
+    @final
+    def to_dict(self) -> dict[str, Any]:
+        """Return the description of the client as plain data."""
+        names = ("package", "trains", "metric", "lower", "length", "unit")
+        return {**{n: getattr(self, n) for n in names}, "version": version(self.package)}
+
 
 def client(name: str) -> Client:
     """Return a client by name."""
-    found: Client = import_module(f"benchmarks.clients.{CLIENTS[name]}").CLIENT
-    return found
+    chosen: Client = import_module(f"benchmarks.clients.{CLIENTS[name]}").CLIENT
+    return chosen

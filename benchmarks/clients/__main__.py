@@ -1,28 +1,145 @@
-"""Trains the clients: python -m benchmarks.clients NAME... --seeds 3."""
+"""Trains the clients: python -m benchmarks.clients NAME... --seeds 3; finished seeds are kept."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import logging
+import multiprocessing
+import warnings
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
+from time import process_time
+from typing import Any
 
-from benchmarks.clients import CLIENTS
-from benchmarks.clients.run import run
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
-RESULTS = Path(__file__).parents[2] / "docs" / "results" / "clients.json"
+from benchmarks import RESULTS
+from benchmarks.arguments import one_of, positive
+from benchmarks.clients import CLIENTS, Client, client
+from benchmarks.run import code_digest
+from hybrid_predict.runs.runtime import environment, write_json
+
+ARMS: dict[str, Any] = {"full": None, "hybrid": {}, "auto": {"speedup": "auto"}, "short": None}
+"""Arguments of the callback by arm, in the order of training; None trains without it."""
+
+SHORT = 2 / 3
+"""Length of the short arm as a share of the full one: 1 / 1.5, the default speedup."""
+
+SCHEMA = 1
+"""Version of the results file's fields."""
+
+Row = dict[str, Any]
+
+
+def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> dict[str, Any]:
+    """Train the seeds that are not finished yet; write the file after each of them.
+
+    Each seed of a client has its own process: packages change global settings.
+
+    Args:
+        names: Names of clients.
+        seeds: Number of seeds of each client.
+        path: Results file; finished seeds in it are kept.
+        anew: Whether to train finished seeds of these clients again.
+    """
+    results: dict[str, Any] = {"schema": SCHEMA, "environment": {}, "clients": {}, "rows": []}
+    if path.exists():
+        results = json.loads(path.read_text("utf-8"))
+    if anew:
+        results["rows"] = [row for row in results["rows"] if row["client"] not in names]
+    for seed in range(seeds):
+        for name in names:
+            if any((row["client"], row["seed"]) == (name, seed) for row in results["rows"]):
+                continue
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                description, rows = pool.submit(train_seed, name, seed).result()
+            results["environment"] = environment()
+            results["clients"][name] = description
+            results["rows"] += rows
+            write_json(results, path)
+            for row in rows:
+                print(json.dumps(row), flush=True)
+    return results
+
+
+def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
+    """Train every arm with one seed, one after the other, after a short run to warm up.
+
+    Odd seeds train the arms in reverse order. So no arm is always the last one.
+
+    Args:
+        name: Name of the client.
+        seed: Seed of data and model.
+        share: Share of the client's length to train for.
+
+    Returns:
+        The description of the client, and a row for each arm.
+    """
+    torch.set_num_threads(1)
+    quiet()
+    chosen = client(name)
+    length = max(1, round(share * chosen.length))
+    _trained(chosen, "hybrid", seed, max(1, length // 20))
+    order = list(ARMS)[:: -1 if seed % 2 else 1]
+    by_arm = {}
+    for arm in order:
+        whole = length if arm != "short" else max(1, round(SHORT * length))
+        by_arm[arm] = _trained(chosen, arm, seed, whole)
+    shared = {"client": name, "seed": seed, "torch": torch.__version__}
+    for arm, row in by_arm.items():
+        row["ratio"] = row["seconds"] / by_arm["full"]["seconds"]
+        row["code"] = code_digest("hybrid" if ARMS[arm] is not None else "plain")
+    return chosen.to_dict(), [{**shared, "arm": arm, **by_arm[arm]} for arm in ARMS]
+
+
+def quiet() -> None:
+    """Silence warnings and log lines of the packages."""
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+
+
+def _trained(chosen: Client, arm: str, seed: int, length: int) -> Row:
+    """Train one run; return its quality, steps, and seconds of processor time."""
+    from lightning.fabric import seed_everything
+
+    from hybrid_predict import HybridPredict
+
+    options = ARMS[arm]
+    data = chosen.data(seed)
+    callback = None if options is None else HybridPredict(log_dir=None, **options)
+    updates: list[object] = []
+    hook = register_optimizer_step_post_hook(lambda optimizer, *_: updates.append(optimizer))
+    seed_everything(seed, verbose=False)
+    started = process_time()
+    try:
+        trained = chosen.train(data, length, [] if callback is None else [callback])
+    finally:
+        hook.remove()
+    seconds = process_time() - started
+    seed_everything(seed, verbose=False)
+    ledger = None if callback is None else callback.ledger
+    return {
+        "quality": chosen.quality(trained, data),
+        "full_steps": len(updates) if ledger is None else ledger.full_steps,
+        "predicted_steps": 0 if ledger is None else ledger.predicted_steps,
+        "skill": None if ledger is None else ledger.skill,
+        "seconds": seconds,
+    }
 
 
 def main() -> None:
     """Read the arguments, and run."""
     parser = argparse.ArgumentParser("python -m benchmarks.clients", description=__doc__)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(CLIENTS)}; or all")
-    parser.add_argument("--seeds", type=int, default=3, help="of each client (default: 3)")
-    parser.add_argument("--output", type=Path, default=RESULTS, help="the results file")
+    parser.add_argument("names", nargs="*", metavar="NAME", type=one_of(CLIENTS),
+                        help=f"of {', '.join(CLIENTS)}; or all")  # fmt: skip
+    parser.add_argument("--seeds", type=positive, default=3, help="of each client (default: 3)")
+    parser.add_argument("--output", type=Path, default=RESULTS / "clients.json",
+                        help="the results file")  # fmt: skip
     parser.add_argument("--anew", action="store_true", help="make finished seeds again")
     asked = parser.parse_args()
-    if unknown := [name for name in asked.names if name not in CLIENTS]:
-        parser.error(f"no client is named {unknown[0]!r}; there are {', '.join(CLIENTS)}")
-    if asked.seeds < 1:
-        parser.error("--seeds: expected at least 1")
     run(asked.names or list(CLIENTS), asked.seeds, asked.output, anew=asked.anew)
 
 

@@ -8,7 +8,7 @@ from typing import Any, final
 
 import numpy as np
 
-from benchmarks.clients.base import QUIET, Client
+from benchmarks.clients import QUIET, Client
 
 MOLECULES = 250
 

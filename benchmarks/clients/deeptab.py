@@ -9,7 +9,7 @@ from typing import Any, final
 import numpy as np
 import torch
 
-from benchmarks.clients.base import QUIET, Client
+from benchmarks.clients import QUIET, Client
 
 
 @final

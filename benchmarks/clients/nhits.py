@@ -7,7 +7,7 @@ from typing import Any, final
 
 import torch
 
-from benchmarks.clients.base import QUIET, Client
+from benchmarks.clients import QUIET, Client
 
 HORIZON, TESTED = 12, 24
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, final
 
-from benchmarks.clients.base import QUIET, Client
+from benchmarks.clients import QUIET, Client
 
 HISTORY, HORIZON = 24, 6
 

@@ -7,7 +7,7 @@ from typing import Any, final
 
 import numpy as np
 
-from benchmarks.clients.base import QUIET, Client
+from benchmarks.clients import QUIET, Client
 
 CELLS, GENES, PROGRAMS, BATCHES = 420, 120, 6, 2
 
@@ -45,8 +45,10 @@ class Scvi(Client):
         scvi.settings.seed = torch.initial_seed() % 2**31  # seed of the split
         scvi.model.SCVI.setup_anndata(data, batch_key="batch")
         model = scvi.model.SCVI(data)
-        own = {k: v for k, v in QUIET.items() if k != "enable_model_summary"}  # set by the package
-        model.train(max_epochs=length, callbacks=list(callbacks), **own)
+        trainer = {
+            k: v for k, v in QUIET.items() if k != "enable_model_summary"
+        }  # set by the package
+        model.train(max_epochs=length, callbacks=list(callbacks), **trainer)
         return model
 
     def quality(self, trained: Any, data: Any) -> float:

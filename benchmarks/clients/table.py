@@ -19,12 +19,12 @@ SHOWN = ("full", "short", "hybrid", "auto")
 def qualities(results: Mapping[str, Any]) -> str:
     """List quality by arm, and the paired difference from the full run, a row per client."""
     rows = []
-    for name, told in results["clients"].items():
+    for name, about in results["clients"].items():
         by_arm = arms(results, name)
-        sign = 1 if told["lower"] else -1
+        sign = 1 if about["lower"] else -1
         worse = [sign * (h - f) for h, f in _paired(by_arm, "hybrid", "full", "quality")]
         rows.append([
-            f"`{name}`", f"{told['metric']}{'' if told['lower'] else ', higher is better'}",
+            f"`{name}`", f"{about['metric']}{'' if about['lower'] else ', higher is better'}",
             *(_spread(by_arm[arm], "quality") for arm in SHOWN),
             difference(worse),
         ])  # fmt: skip
@@ -54,9 +54,9 @@ def costs(results: Mapping[str, Any]) -> str:
 def subjects(results: Mapping[str, Any]) -> str:
     """List the package, model, data and length of each client."""
     return "\n".join(
-        f"- `{name}`: {told['package']} {told['version']}, {told['trains']}; "
-        f"{told['length']} {told['unit']}."
-        for name, told in results["clients"].items()
+        f"- `{name}`: {about['package']} {about['version']}, {about['trains']}; "
+        f"{about['length']} {about['unit']}."
+        for name, about in results["clients"].items()
     )
 
 
@@ -99,9 +99,9 @@ def difference(values: list[float]) -> str:
         return NONE
     if len(values) < 2:
         return f"{values[0]:+.4g}"
-    found = bounds(values, (1 - LEVEL) / 2)
-    text = f"{found.mean:+.4g} [{found.lower:+.4g}, {found.upper:+.4g}]"
-    return f"**{text}, worse**" if found.lower > 0 else text
+    interval = bounds(values, (1 - LEVEL) / 2)
+    text = f"{interval.mean:+.4g} [{interval.lower:+.4g}, {interval.upper:+.4g}]"
+    return f"**{text}, worse**" if interval.lower > 0 else text
 
 
 def _all(results: Mapping[str, Any]) -> list[dict[str, list[dict[str, Any]]]]:
@@ -121,11 +121,11 @@ def _mean(rows: list[dict[str, Any]], field: str) -> float:
 
 
 def _spread(rows: list[dict[str, Any]], field: str) -> str:
-    found = spread([row[field] for row in rows if row[field] is not None])
-    if found["mean"] is None:
+    values = spread([row[field] for row in rows if row[field] is not None])
+    if values["mean"] is None:
         return NONE
-    sd = "" if found["sd"] is None else f" ± {found['sd']:.2g}"
-    return f"{found['mean']:.4g}{sd}"
+    sd = "" if values["sd"] is None else f" ± {values['sd']:.2g}"
+    return f"{values['mean']:.4g}{sd}"
 
 
 def _ratios(rows: list[dict[str, Any]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,17 +11,26 @@ from typing import Any
 
 import torch
 
-from benchmarks.gpu import quality, record, steps
+from benchmarks.arms import ARMS
+from benchmarks.gpu import record
 from benchmarks.gpu.shards import Shards
 from benchmarks.gpu.table import TABLES, done, path
+from benchmarks.measure import waits
+from benchmarks.plan import Cell, recipe_digest, to_row
+from benchmarks.run import code_digest
+from benchmarks.step_cost import WAYS, TaskLoop, memory, times
 from benchmarks.tasks import Task
 from benchmarks.tasks.gpt import GPT_124M
+from benchmarks.train import train
+from hybrid_predict import ConfigError, UnsupportedSetupError
 from hybrid_predict.cli.options import integer
 from hybrid_predict.cli.program import Command, run_program
-from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.runtime import environment, write_json
 
 PROGRAM = "python -m benchmarks.gpu"
+
+QUALITY = ("short", "plain", "plain-double", "corrected", "hybrid", "muon")
+"""Arms of ``quality``. All have the task's rate; Muon's hidden matrices have four times that."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,8 +45,105 @@ def main(argv: list[str] | None = None) -> int:
     return run_program(PROGRAM, "Measure what needs a GPU, at 124 M parameters.", _COMMANDS, argv)
 
 
+def step_time(task: Task, options: Any) -> dict[str, Any]:
+    """Time full steps with and without the plug-in; see `step_cost.times`."""
+    loops = {way: TaskLoop(task, arguments) for way, arguments in WAYS.items()}
+    results = times(loops, *((2, 2) if options.toy else (12, 16)))
+    for loop in loops.values():
+        loop.close()
+    return results
+
+
+def memories(task: Task, options: Any) -> dict[str, Any]:
+    """Return the bytes of twelve full steps by way; see `step_cost.memory`."""
+    return {way: memory(task, way) for way in WAYS}
+
+
+def syncs(task: Task, options: Any, steps: int = 64) -> dict[str, Any]:
+    """Return what first made the host wait for the device, by way; None if nothing did.
+
+    Args:
+        task: What is trained.
+        options: Arguments of the command.
+        steps: Full steps to look at, after as many others.
+
+    Raises:
+        UnsupportedSetupError: If there is no CUDA device.
+    """
+    if not torch.cuda.is_available():
+        raise UnsupportedSetupError(PROGRAM, "a CUDA device", "none", "A CPU never waits for one.")
+    messages: dict[str, Any] = {}
+    for way, arguments in WAYS.items():
+        loop = TaskLoop(task, arguments)
+        loop.run(steps)
+        messages[way] = waits(loop.step, steps)
+        loop.close()
+    return messages
+
+
+def _measure(
+    name: str, measure: Callable[[Task, Any], dict[str, Any]], options: Any
+) -> int:  # fmt: skip
+    _device(options)
+    return _report(name, {**measure(_task(options), options), **_origin(options)}, options)
+
+
+def _run_quality(options: Any) -> int:
+    """Train every arm once; an interrupted run goes on where it was."""
+    _device(options)
+    file, origin = _file("quality", options), _origin(options)
+    known = [r for r in (done(file) if file else []) if all(r[k] == origin[k] for k in origin)]
+    rows: list[dict[str, Any]] = []
+    for row in quality(_task(options), known):
+        print(row)
+        rows.append({**row, **origin})
+        if file:
+            write_json({"rows": rows}, file)
+    return _report("quality", {"rows": rows}, options)
+
+
+def quality(task: Task, known: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Train every arm of :data:`QUALITY` that is not done yet.
+
+    Args:
+        task: What is trained.
+        known: Rows of an earlier call; those of the same recipe count as done.
+
+    Yields:
+        Rows as in the benchmark's own results.
+    """
+    for name in QUALITY:
+        cell = Cell(
+            task.name, "default-decay", name, 0, task.recipe.learning_rate,
+            4.0 if name == "muon" else 1.0, True, task.steps, recipe_digest(task, ARMS[name]),
+        )  # fmt: skip
+        earlier = next((r for r in known if (r["arm"], r["recipe"]) == (name, cell.recipe)), None)
+        yield dict(earlier or to_row(cell, {**train(cell, task), "code": code_digest(name)}))
+
+
+def _run_record(options: Any) -> int:
+    device = _device(options)
+    if options.arm not in record.ARMS:
+        raise ConfigError("--arm", f"one of {', '.join(record.ARMS)}", options.arm)
+    for name in ("steps", "rows"):
+        if (value := getattr(options, name)) is not None and value < 1:
+            raise ConfigError(f"--{name}", "an integer, at least 1", value)
+    setup = record.TOY if options.toy else record.Setup()
+    setup = replace(setup, rows=options.rows or setup.rows)
+    shards = Shards.find(options.train, "--train"), Shards.find(options.val, "--val")
+    row = record.train(
+        options.arm, options.steps, options.seed, shards, setup, device,
+        compiled=options.compile, say=partial(print, flush=True),
+    )  # fmt: skip
+    row.update(_origin(options))
+    file = _file("record", options)
+    key = ("arm", "steps", "seed", "rows", "compiled", "toy", "environment")
+    others = [r for r in (done(file) if file else []) if any(r[k] != row[k] for k in key)]
+    return _report("record", {"rows": [*others, row]}, options)
+
+
 def _device(options: Any) -> torch.device:
-    """The device to run on: the CPU is for toys.
+    """Return the device to run on: the CPU is for toys.
 
     Raises:
         UnsupportedSetupError: If there is no CUDA device.
@@ -51,32 +157,20 @@ def _device(options: Any) -> torch.device:
     )
 
 
-def _options(name: str, add: Any) -> None:
-    add("--toy", action="store_true", help="A few steps of a small model, on a CPU too; nothing "
-        "is written without --output.")  # fmt: skip
-    add("--output", type=Path, metavar="FILE", help=f"The results file (docs/results/gpu-{name}"
-        ".json, which the pages are made of).")  # fmt: skip
-
-
-def _measured(name: str, make: Callable[[Task], dict[str, Any]], options: Any) -> int:
-    _device(options)
-    return _tell(name, {**make(_task(options)), **_made_on(options)}, options)
-
-
-def _made_on(options: Any) -> dict[str, Any]:
-    """What results, or each of their rows, say of where they come from."""
-    return {"toy": options.toy, "environment": environment()}
-
-
 def _task(options: Any) -> Task:
     return GPT_124M.tiny() if options.toy else GPT_124M
 
 
-def _tell(name: str, found: dict[str, Any], options: Any) -> int:
+def _origin(options: Any) -> dict[str, Any]:
+    """Return what results, or each of their rows, say of where they come from."""
+    return {"toy": options.toy, "environment": environment()}
+
+
+def _report(name: str, results: dict[str, Any], options: Any) -> int:
     """Print the table, and write the results file; toys only where it is named."""
-    print(TABLES[name](found))
+    print(TABLES[name](results))
     if file := _file(name, options):
-        print(f"\nResults: {write_json(found, file)}")
+        print(f"\nResults: {write_json(results, file)}")
     return 0
 
 
@@ -85,34 +179,11 @@ def _file(name: str, options: Any) -> Path | None:
     return chosen or (None if options.toy else path(name))
 
 
-def _step_time(task: Task, toy: bool) -> dict[str, Any]:
-    return steps.step_time(task, 2, 2) if toy else steps.step_time(task)
-
-
-def _run_step_time(options: Any) -> int:
-    return _measured("step-time", partial(_step_time, toy=options.toy), options)
-
-
-def _run_memory(options: Any) -> int:
-    return _measured("memory", steps.memories, options)
-
-
-def _run_sync(options: Any) -> int:
-    if not torch.cuda.is_available():
-        raise UnsupportedSetupError(PROGRAM, "a CUDA device", "none", "A CPU never waits for one.")
-    return _measured("sync", steps.syncs, options)
-
-
-def _run_quality(options: Any) -> int:
-    _device(options)
-    file, made_on = _file("quality", options), _made_on(options)
-    known = [r for r in (done(file) if file else []) if all(r[k] == made_on[k] for k in made_on)]
-    rows: list[dict[str, Any]] = []
-    for row in quality.runs(_task(options), known, print):
-        rows.append({**row, **made_on})
-        if file:  # an interrupted run goes on from here
-            write_json({"rows": rows}, file)
-    return _tell("quality", {"rows": rows}, options)
+def _options(name: str, add: Any) -> None:
+    add("--toy", action="store_true", help="A few steps of a small model, on a CPU too; nothing "
+        "is written without --output.")  # fmt: skip
+    add("--output", type=Path, metavar="FILE", help=f"The results file (docs/results/gpu-{name}"
+        ".json, which the pages are made of).")  # fmt: skip
 
 
 def _record_options(add: Any) -> None:
@@ -130,41 +201,18 @@ def _record_options(add: Any) -> None:
     add("--compile", action="store_true", help="Compile the model with torch.compile.")
 
 
-def _run_record(options: Any) -> int:
-    device = _device(options)
-    if options.arm not in record.ARMS:
-        raise ConfigError("--arm", f"one of {', '.join(record.ARMS)}", options.arm)
-    for name in ("steps", "rows"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise ConfigError(f"--{name}", "an integer, at least 1", value)
-    setup = record.TOY if options.toy else record.Setup()
-    setup = replace(setup, rows=options.rows or setup.rows)
-    shards = Shards.find(options.train, "--train"), Shards.find(options.val, "--val")
-    row = record.train(
-        options.arm, options.steps, options.seed, shards, setup, device,
-        compiled=options.compile, say=partial(print, flush=True),
-    )  # fmt: skip
-    row.update(_made_on(options))
-    file = _file("record", options)
-    key = ("arm", "steps", "seed", "rows", "compiled", "toy", "environment")
-    others = [r for r in (done(file) if file else []) if any(r[k] != row[k] for k in key)]
-    return _tell("record", {"rows": [*others, row]}, options)
-
-
-def _command(name: str, text: str, run: Callable[[Any], int]) -> Command:
-    return Command(text, text, partial(_options, name), run)
-
-
 _RECORD = "Train in the set-up of the modded-nanogpt speedrun's optimization track, on your shards."
+_MEASURED = {
+    "step-time": ("Time full steps with and without the plug-in.", step_time),
+    "memory": ("Measure the memory of training with and without the plug-in.", memories),
+    "sync": ("Look for waits of the host in steady state.", syncs),
+}
+_QUALITY = "Train every arm once on bytes of installed source text."
 
 _COMMANDS = {
-    "step-time": _command("step-time", "Time full steps with and without the plug-in.",
-                          _run_step_time),
-    "memory": _command("memory", "Measure the memory of training with and without the plug-in.",
-                       _run_memory),
-    "sync": _command("sync", "Look for waits of the host in steady state.", _run_sync),
-    "quality": _command("quality", "Train every arm once on bytes of installed source text.",
-                        _run_quality),
+    **{name: Command(text, text, partial(_options, name), partial(_measure, name, measure))
+       for name, (text, measure) in _MEASURED.items()},
+    "quality": Command(_QUALITY, _QUALITY, partial(_options, "quality"), _run_quality),
     "record": Command(_RECORD, _RECORD, _record_options, _run_record),
 }  # fmt: skip
 

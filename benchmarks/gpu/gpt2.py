@@ -96,8 +96,8 @@ class _Block(nn.Module):
             _turned(F.rms_norm(part, (self._head,)), self.rotations).to(value.dtype)
             for part in (query, key)
         )
-        found = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.12)
-        return torch.as_tensor(self.attention_out(found.transpose(1, 2).flatten(2)))
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=0.12)
+        return torch.as_tensor(self.attention_out(mixed.transpose(1, 2).flatten(2)))
 
 
 class _Norm(nn.RMSNorm):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from time import perf_counter
 from typing import Any
 
@@ -16,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
-from torch.optim.lr_scheduler import LambdaLR
 
 from benchmarks.gpu.gpt2 import GPT2, Size
 from benchmarks.gpu.shards import Batch, Shards
 from benchmarks.peers.muon import Muon
 from benchmarks.tasks.base import seeded
-from hybrid_predict import HybridConfig, HybridEngine
+from benchmarks.train import Training
+from hybrid_predict import HybridConfig
 
 TARGET = 3.28
 """Validation loss in nats per token that counts as reached."""
@@ -105,10 +106,11 @@ def train(
     run = _Run(arm, steps, model, setup, device)
     batches = training.read(setup.tokens, setup.size.context)
     curve, seconds = _validated(run, batches, held, say)
+    run.close()
     loss = curve[-1][1]
     return {
         "arm": arm, "steps": steps, "seed": seed, "rows": setup.rows, "compiled": compiled,
-        **run.close(), "curve": curve, "seconds": seconds,
+        **run.counts(), "curve": curve, "seconds": seconds,
         "loss": loss if math.isfinite(loss) else None, "reached": loss <= TARGET,
         "memory": torch.cuda.max_memory_allocated() if device.type == "cuda" else None,
     }  # fmt: skip
@@ -142,48 +144,35 @@ def evaluate(model: nn.Module, batch: Batch, rows: int, device: torch.device) ->
         device: Where the model is.
     """
     total = torch.zeros((), dtype=torch.float64, device=device)
-    for part in zip(batch[0].split(rows), batch[1].split(rows), strict=True):
+    for part in _parts(batch, rows):
         total += _loss(model, part, device)
     return float(total) / batch[0].numel()
 
 
-class _Run:
-    """A model, its optimizers and schedules, with or without the plug-in."""
+class _Run(Training):
+    """A run in the record's set-up, whose batches go through the model in parts."""
 
     def __init__(
         self, arm: str, steps: int, model: nn.Module, setup: Setup, device: torch.device
     ) -> None:
         hidden, options = ARMS[arm]
-        self.full_steps = 0
-        self.model, self.setup, self.device, self._steps = model, setup, device, steps
+        self.setup, self.device = setup, device
         self._optimizers = optimizers(model, hidden)
         warmup = _WARMUP if hidden == "adamw" else 0
         factors = [schedule(steps, 0), schedule(steps, min(warmup, steps // 10))]
-        pairs = zip(self._optimizers, factors, strict=True)
-        self._schedulers = [LambdaLR(optimizer, factor) for optimizer, factor in pairs]
-        self._engine: HybridEngine | None = None
-        if options is not None:
-            config = HybridConfig(total_steps=steps, **options)
-            self._engine = HybridEngine(model, self._optimizers, config)
-
-    @property
-    def done(self) -> bool:
-        """Whether all steps are made."""
-        return self._engine.done if self._engine else self.full_steps >= self._steps
+        config = None if options is None else HybridConfig(total_steps=steps, **options)
+        super().__init__(model, self._optimizers, factors, config, steps)
 
     def train(self, batches: Iterator[Batch], most: int) -> None:
         """Take full steps, so many or to the end of the run."""
         for _ in range(most):
             if self.done:
                 return
-            self._step(next(batches))
+            self.step(partial(self._full_step, next(batches)))
 
-    def _step(self, batch: Batch) -> None:
-        if self._engine is not None:
-            self._engine.before_step()
+    def _full_step(self, batch: Batch) -> Tensor:
         total = torch.zeros((), device=self.device)
-        rows = self.setup.rows
-        for part in zip(batch[0].split(rows), batch[1].split(rows), strict=True):
+        for part in _parts(batch, self.setup.rows):
             loss = _loss(self.model, part, self.device)
             loss.backward()
             total += loss.detach()
@@ -191,22 +180,11 @@ class _Run:
             optimizer.step()
         for optimizer in self._optimizers:
             optimizer.zero_grad()
-        self.full_steps += 1
-        ticks = 1 if self._engine is None else self._engine.after_step(total).ticks
-        for _ in range(ticks):
-            for scheduler in self._schedulers:
-                scheduler.step()
+        return total
 
-    def close(self) -> dict[str, int]:
-        """Let go of the model, and count."""
-        ledger = self._engine.ledger if self._engine else None
-        if self._engine is not None:
-            self._engine.detach()
-        return {
-            "full_steps": self.full_steps,
-            "predicted_steps": ledger.predicted_steps if ledger else 0,
-            "undone_steps": ledger.undone_steps if ledger else 0,
-        }
+
+def _parts(batch: Batch, rows: int) -> Iterator[Batch]:
+    return zip(batch[0].split(rows), batch[1].split(rows), strict=True)
 
 
 def optimizers(model: nn.Module, hidden: str) -> list[Optimizer]:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hybrid_predict.errors import ConfigError
+from hybrid_predict import ConfigError
 
 MAGIC, VERSION, HEADER = 20240520, 1, 256
 """First two numbers of the header, and how many it has."""
@@ -65,9 +65,9 @@ class Shards:
         Raises:
             ConfigError: If there are fewer.
         """
-        if (found := self.batches(tokens)) < batches:
+        if (held := self.batches(tokens)) < batches:
             expected = f"shards of at least {batches:,} batches of {tokens:,} tokens"
-            raise ConfigError(self.argument, expected, found, _GET)
+            raise ConfigError(self.argument, expected, held, _GET)
 
     def read(self, tokens: int, context: int) -> Iterator[Batch]:
         """Batches one after the other: inputs, and the tokens that follow.

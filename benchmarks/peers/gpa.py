@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
-from benchmarks.peers.closures import evaluated
-from hybrid_predict.errors import ConfigError, UsageError
+from benchmarks.peers.muon import evaluated
+from hybrid_predict import ConfigError, UsageError
 
 _INNER = ("lr", "betas", "eps", "weight_decay", "fused")
 """Hyperparameters that AdamW gets."""

@@ -9,30 +9,25 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
+from benchmarks import RESULTS
+from benchmarks.arguments import one_of, positive
+from benchmarks.measure import without_advice
 from benchmarks.plan import TUNING, as_cell
-from benchmarks.quiet import without_advice
-from benchmarks.scale.cost import measure
-from benchmarks.scale.sizes import CASES
-from benchmarks.scale.study import Study
-from hybrid_predict.report.figure import save_figure
+from benchmarks.plot import save_figure
+from benchmarks.scale.study import CASES, Study, measure
 from hybrid_predict.runs.rows import Row, Rows
 from hybrid_predict.runs.runtime import environment, threads, write_json
-
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 def main(argv: list[str] | None = None) -> None:
     """Read the arguments, and run."""
+    parts = {"runs": _runs, "cost": _cost, "plot": _plot}
     parser = argparse.ArgumentParser("python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("parts", nargs="*", metavar="PART", help="of runs, cost, plot; or all")
-    parser.add_argument("--seeds", type=int, help="paired seeds of every case (default: 1 or 2)")
+    parser.add_argument("parts", nargs="*", metavar="PART", type=one_of(parts),
+                        help="of runs, cost, plot; or all")  # fmt: skip
+    parser.add_argument("--seeds", type=positive, help="paired seeds of a case (default: 1 or 2)")
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results files")
     asked = parser.parse_args(argv)
-    parts = {"runs": _runs, "cost": _cost, "plot": _plot}
-    if unknown := [name for name in asked.parts if name not in parts]:
-        parser.error(f"no part is named {unknown[0]!r}; there are {', '.join(parts)}")
-    if asked.seeds is not None and asked.seeds < 1:
-        parser.error("--seeds: expected at least 1")
     with threads(1), without_advice():
         for name in asked.parts or parts:
             parts[name](asked)

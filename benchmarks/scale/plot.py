@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row
-from benchmarks.scale.figures import Point, points
+from benchmarks.scale.table import Point, points
 from hybrid_predict.report.figure import new_figure
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
 
@@ -41,11 +41,11 @@ def plot(rows: Iterable[Row]) -> Figure:
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    found = [p for p in points(rows) if p.speedup is not None]
+    compared = [p for p in points(rows) if p.speedup is not None]
     figure = new_figure(figsize=(9.6, 4.6))
     left, right = figure.subplots(1, 2, sharey=True)
-    _lines(left, [p for p in found if p.steps == STEPS], "parameters")
-    _lines(right, [p for p in found if p.width == WIDTH], "steps")
+    _lines(left, [p for p in compared if p.steps == STEPS], "parameters")
+    _lines(right, [p for p in compared if p.width == WIDTH], "steps")
     left.set(title=f"T = {STEPS:,} steps", xlabel="parameters",
              ylabel="speedup at equal quality")  # fmt: skip
     right.set(title=f"width {WIDTH}", xlabel="T, steps")
@@ -56,10 +56,10 @@ def plot(rows: Iterable[Row]) -> Figure:
     return figure
 
 
-def _lines(axes: Axes, found: Sequence[Point], along: str) -> None:
+def _lines(axes: Axes, compared: Sequence[Point], along: str) -> None:
     """One line per arm, which ends before bounds; bars are intervals, hollow marks one seed."""
     for k, (arm, color) in enumerate(COLORS.items()):
-        mine = sorted((p for p in found if p.arm == arm), key=lambda p: getattr(p, along))
+        mine = sorted((p for p in compared if p.arm == arm), key=lambda p: getattr(p, along))
         if not mine:
             continue
         # Side by side, so that bars do not hide one another.
@@ -68,7 +68,7 @@ def _lines(axes: Axes, found: Sequence[Point], along: str) -> None:
         axes.plot(at, values, color=color, linewidth=1.2, label=ARMS[arm].title)
         for x, point in zip(at, mine, strict=True):
             _mark(axes, x, point, color)
-    ticks = sorted({getattr(p, along) for p in found})
+    ticks = sorted({getattr(p, along) for p in compared})
     axes.set_xscale("log")
     axes.minorticks_off()
     if ticks:  # a single one is to stand in the middle
@@ -81,12 +81,12 @@ def _lines(axes: Axes, found: Sequence[Point], along: str) -> None:
 
 
 def _mark(axes: Axes, x: float, point: Point, color: str) -> None:
-    found = point.speedup
-    assert found is not None
-    if found.low is not None and found.high is not None:
-        axes.plot([x, x], [found.low, found.high], color=color, linewidth=2.5, alpha=0.5)
-    shape, face = _SHAPES[found.bound], "white" if found.low is None else color
-    axes.plot([x], [found.value], color=color, marker=shape, mfc=face)
+    speedup = point.speedup
+    assert speedup is not None
+    if speedup.low is not None and speedup.high is not None:
+        axes.plot([x, x], [speedup.low, speedup.high], color=color, linewidth=2.5, alpha=0.5)
+    shape, face = _SHAPES[speedup.bound], "white" if speedup.low is None else color
+    axes.plot([x], [speedup.value], color=color, marker=shape, mfc=face)
 
 
 def _value(point: Point) -> float:

@@ -1,20 +1,100 @@
-"""Tunes rates and trains the cases, one run after the other; finished ones are kept."""
+"""Tunes rates, trains models of several widths and lengths, and times their full steps.
+
+One run follows the other; finished ones are kept.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from benchmarks.arms import ARMS
-from benchmarks.optimizers import Rates
+from benchmarks.optimizers import Build, Rates, muon, normuon
 from benchmarks.plan import TUNING, TUNING_SEED, Cell, number, recipe_digest, to_row
 from benchmarks.run import code_digest
-from benchmarks.scale.sizes import HIDDEN, MIDDLE, PLAIN, TUNED_AS, Case, sized
-from benchmarks.tasks.gpt import ByteGPTTask
+from benchmarks.step_cost import WAYS, TaskLoop, times
+from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
 from benchmarks.train import train
 from hybrid_predict.runs.rows import Row, Rows
+
+PLAIN = "plain"
+"""The arm whose runs of several lengths make the curve that others are read off."""
+
+COMPARED = ("corrected", "hybrid", "muon", "normuon")
+"""The arms beside plain training."""
+
+UNBOUNDED = "corrected-any-cost"
+"""Corrected updates without the limit on their cost, which binds on small batches."""
+
+WHITENED = "whitened-any-cost"
+"""The same for whitened updates."""
+
+TUNED_AS = {"hybrid": "corrected", UNBOUNDED: "corrected", WHITENED: "corrected"}
+"""Arms that get the rate of another one."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model and one length.
+
+    Args:
+        width: Width of the residual stream.
+        steps: T; arms beside plain training have T / 1.5 full steps, if all predicted steps stand.
+        seeds: Number of paired seeds, from 0.
+        arms: Names of the arms beside plain training.
+        tuned: Full steps of the runs that decide the rates, ascending.
+    """
+
+    width: int
+    steps: int
+    seeds: int
+    arms: tuple[str, ...] = COMPARED
+    tuned: tuple[int, ...] = (400, 1200, 4800)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Full steps of the plain runs: T / 1.5, T and 2 T."""
+        return (ARMS["short"].full_steps(self.steps), self.steps, 2 * self.steps)
+
+
+CASES = (
+    Case(64, 600, 2, (*COMPARED, UNBOUNDED, WHITENED)),
+    Case(32, 600, 2, (*COMPARED, UNBOUNDED, WHITENED)),
+    Case(64, 2400, 1, (*COMPARED, UNBOUNDED, WHITENED)),
+    Case(128, 600, 1, (*COMPARED, UNBOUNDED)),
+    Case(64, 2400, 2),
+    Case(64, 9600, 1, (*COMPARED, UNBOUNDED, WHITENED)),
+    Case(256, 600, 1, ("corrected", UNBOUNDED), (400,)),
+    Case(128, 600, 2, (*COMPARED, UNBOUNDED)),
+    Case(32, 1200, 2),
+    Case(128, 1200, 2),
+)
+"""The most telling ones first; a case that stands twice gets its second seed later.
+
+One seed at width 256, whose rates are tuned at one length: a single trial takes a minute there.
+"""
+
+MIDDLE = 0.256
+"""Over the width: the middle one of the first rates that plain training tries."""
+
+HIDDEN = 4.0
+"""The middle one of the first multiples of the hidden matrices' rate that peers try."""
+
+
+def sized(width: int, rows: int = 8) -> ByteGPTTask:
+    """A byte GPT of three layers whose heads are 32 wide.
+
+    Args:
+        width: Width of the residual stream, a multiple of 32.
+        rows: Windows of 64 bytes in a batch.
+    """
+    return replace(
+        GPT_SMALL, name=f"gpt-width-{width}", title=f"byte GPT, width {width}", width=width,
+        heads=max(1, width // 32), batch_size=rows,
+    )  # fmt: skip
+
 
 TRIALS = 5
 """Most rates that are tried: three, and up to two beyond an end that is the best so far."""
@@ -25,7 +105,7 @@ class Study:
 
     Args:
         store: Finished runs; new ones are added.
-        on_row: Is told of every run that was made.
+        on_row: Called with every run that was made.
         task: Makes the task of a width.
     """
 
@@ -84,13 +164,15 @@ class Study:
         """A cell's row, after training if there is none."""
         if cell not in self._store.done:
             task = replace(self._task(int(cell.task.rpartition("-")[2])), steps=cell.steps)
-            row = to_row(cell, {**train(cell, task), **told(task), "code": code_digest(cell.arm)})
+            row = to_row(
+                cell, {**train(cell, task), **dimensions(task), "code": code_digest(cell.arm)}
+            )
             self._store.add(row)
             self._on_row(row)
         return self._store.done[cell]
 
 
-def told(task: ByteGPTTask) -> dict[str, Any]:
+def dimensions(task: ByteGPTTask) -> dict[str, Any]:
     """The size of a task's model and of its batches."""
     return {
         "width": task.width,
@@ -108,3 +190,56 @@ def _least(loss: Callable[[float], float]) -> float:
         if 0 < best < len(factors) - 1 or len(factors) == TRIALS:
             return factors[best]
         factors = [factors[0] / 2, *factors] if best == 0 else [*factors, factors[-1] * 2]
+
+
+LOOPS: dict[str, tuple[dict[str, Any] | None, Build | None]] = {
+    "plain": (None, None),
+    "corrected": (WAYS["corrected"], None),
+    "hybrid": (WAYS["both"], None),
+    "corrected-any-cost": ({"speedup": 1, "max_overhead": 1e9}, None),
+    "muon": (None, muon),
+    "normuon": (None, normuon),
+}
+"""What is timed: arguments of `HybridConfig`, and the optimizer."""
+
+WIDTHS = sorted({case.width for case in CASES})
+ROWS = (4, 8, 16, 32)
+
+
+def measure(
+    report: Callable[[Any], object],
+    widths: Sequence[int] = tuple(WIDTHS),
+    rows: Sequence[int] = ROWS,
+    blocks: int = 4,
+) -> Iterator[dict[str, Any]]:
+    """One row per width and rows of a batch.
+
+    Args:
+        report: Called with each of them.
+        widths: Widths of the model.
+        rows: Windows of 64 bytes in a batch.
+        blocks: Blocks of each loop.
+
+    Yields:
+        ``width``, ``parameters``, ``rows``, ``tokens`` of a batch, ``plain_ms`` (median
+        milliseconds of a plain full step) and, by arm, ``ratio`` (median over blocks of a full
+        step, its share of predicted ones included, over a plain one), its ``quartiles`` and
+        ``counted`` (operations that correcting adds per operation of a full step; None without the
+        plug-in).
+    """
+    for width in widths:
+        for count in rows:
+            row = _timed(width, count, blocks, max(2, 512 // width))
+            report(row)
+            yield row
+
+
+def _timed(width: int, rows: int, blocks: int, length: int) -> dict[str, Any]:
+    task = sized(width, rows)
+    loops = {name: TaskLoop(task, options, build) for name, (options, build) in LOOPS.items()}
+    row = {"rows": rows, **dimensions(task), **times(loops, blocks, length)}
+    for name, loop in loops.items():
+        if name != "plain":
+            row[name]["counted"] = loop.engine and loop.engine.ledger.correction_share
+        loop.close()
+    return row

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,16 +14,107 @@ import torch
 from benchmarks.arms import ARMS
 from benchmarks.gpu.gpt2 import GPT2, Size
 from benchmarks.gpu.record import Setup
-from benchmarks.plan import TUNING, TUNING_SEED, Row
-from benchmarks.scale.cost import LOOPS
-from benchmarks.scale.figures import Point, points
-from benchmarks.scale.sizes import CASES, PLAIN
+from benchmarks.plan import TUNING, TUNING_SEED, Row, number
+from benchmarks.scale.study import CASES, LOOPS, PLAIN
 from benchmarks.table import NONE, markdown, speedup_text
 from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.gpt import GPT_124M
-from hybrid_predict.config import HybridConfig
-from hybrid_predict.tensors import TorchBackend
-from hybrid_predict.updates import SpectralUpdate
+from hybrid_predict import HybridConfig, SpectralUpdate
+from hybrid_predict.runs.evidence import Speedup, speedup
+
+Runs = dict[int, Row]
+"""Rows of one width, arm and T, by seed."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """What one arm did at one width and length.
+
+    Args:
+        width: Width of the model.
+        steps: T.
+        arm: Name of the arm.
+        parameters: Of the model.
+        full_steps: Mean full steps.
+        predicted_steps: Mean predicted steps that stand.
+        tokens: Bytes that its full steps read, per parameter.
+        loss: Mean loss over the seeds; not finite if one diverged.
+        rate: Learning rate.
+        hidden: What it was multiplied by for the hidden matrices.
+        seeds: Number of its runs.
+        speedup: Speedup at equal quality; None for plain runs and where the plain runs of T / 1.5,
+            T and 2 T are not done.
+    """
+
+    width: int
+    steps: int
+    arm: str
+    parameters: int
+    full_steps: float
+    predicted_steps: float
+    tokens: float
+    loss: float
+    rate: float
+    hidden: float
+    seeds: int
+    speedup: Speedup | None
+
+
+def points(rows: Iterable[Row]) -> list[Point]:
+    """Every arm at every width and length, ascending; trials of rates left out.
+
+    Args:
+        rows: Rows of the results file.
+    """
+    runs: dict[tuple[int, int, str], Runs] = {}
+    for row in rows:
+        if row["setting"] != TUNING:
+            key = row["width"], row["steps"], row["arm"]
+            runs.setdefault(key, {})[row["seed"]] = row
+    order = [PLAIN, *(name for name in ARMS if name != PLAIN)]
+    keys = sorted(runs, key=lambda key: (key[0], key[1], order.index(key[2])))
+    return [_point(runs, *key) for key in keys]
+
+
+def _point(runs: Mapping[tuple[int, int, str], Runs], width: int, steps: int, arm: str) -> Point:
+    group = list(runs[width, steps, arm].values())
+    full_steps = statistics.fmean(row["full_steps"] for row in group)
+    first: Mapping[str, Any] = group[0]
+    return Point(
+        width=width,
+        steps=steps,
+        arm=arm,
+        parameters=first["parameters"],
+        full_steps=full_steps,
+        predicted_steps=statistics.fmean(row["predicted_steps"] for row in group),
+        tokens=full_steps * first["tokens"] / first["parameters"],
+        loss=statistics.fmean(number(row["loss"]) for row in group),
+        rate=first["rate"],
+        hidden=first["hidden"],
+        seeds=len(group),
+        speedup=None if arm == PLAIN else _speedup(runs, width, steps, arm),
+    )
+
+
+def _speedup(
+    runs: Mapping[tuple[int, int, str], Runs], width: int, steps: int, arm: str
+) -> Speedup | None:
+    """Read off all plain runs of the width that have the arm's seeds."""
+    plain = {t: by_seed for (w, t, name), by_seed in sorted(runs.items())
+             if (w, name) == (width, PLAIN)}  # fmt: skip
+    budget = ARMS[arm].full_steps(steps)
+    needed = [plain.get(length, {}) for length in (budget, steps, 2 * steps)]
+    group = runs[width, steps, arm]
+    seeds = sorted(set(group).intersection(*needed))
+    if not seeds:
+        return None
+    curve = {t: by_seed for t, by_seed in plain.items() if by_seed.keys() >= set(seeds)}
+    losses = [number(group[seed]["loss"]) for seed in seeds]
+    # A run that diverged early has not saved the rest of its steps.
+    least = [0 if math.isfinite(loss) else budget for loss in losses]
+    costs = [max(group[seed]["full_steps"], n) for seed, n in zip(seeds, least, strict=True)]
+    known = [[number(by_seed[seed]["loss"]) for seed in seeds] for by_seed in curve.values()]
+    return speedup(list(curve), known, losses, costs)
 
 
 def blocks(rows: Iterable[Row], cost: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
@@ -43,13 +136,13 @@ def blocks(rows: Iterable[Row], cost: Mapping[str, Any]) -> dict[str, Callable[[
 
 def source(rows: list[Row]) -> str:
     """How many runs there are, and which cases are not done."""
-    found = {(p.width, p.steps, p.arm) for p in points(rows) if p.speedup is not None}
+    compared = {(p.width, p.steps, p.arm) for p in points(rows) if p.speedup is not None}
     cases = {(case.width, case.steps): case.arms for case in CASES}
     missing = [
         f"width {width} at T = {steps:,}"
         + (f" ({', '.join(left)})" if len(left) < len(arms) else "")
         for (width, steps), arms in cases.items()
-        if (left := [arm for arm in arms if (width, steps, arm) not in found])
+        if (left := [arm for arm in arms if (width, steps, arm) not in compared])
     ]
     trials = sum(row["setting"] == TUNING for row in rows)
     codes = len({row["code"] for row in rows if ARMS[row["arm"]].plugin is not None})
@@ -90,15 +183,15 @@ def speedups_table(rows: list[Row]) -> str:
 
 def cost_table(cost: Mapping[str, Any]) -> str:
     """A full step of every arm beside a plain one, a row per width and rows of a batch."""
-    lines = []
+    lines, arms = [], [arm for arm in LOOPS if arm != PLAIN]
     for row in cost["rows"]:
         shares = (row[arm]["counted"] for arm in ("corrected", "corrected-any-cost"))
         lines.append([
             str(row["width"]), str(row["rows"]), f"{row['tokens']:,}", f"{row['plain_ms']:.1f}",
-            *(_ratio(row[arm]) for arm in LOOPS), *(f"{share:.0%}" for share in shares),
+            *(_ratio(row[arm]) for arm in arms), *(f"{share:.0%}" for share in shares),
         ])  # fmt: skip
     titles = ["width", "rows", "bytes in a batch", "plain full step, ms",
-              *(f"{ARMS[arm].title} / plain" for arm in LOOPS), "counted, corrected",
+              *(f"{ARMS[arm].title} / plain" for arm in arms), "counted, corrected",
               "counted, whatever it costs"]  # fmt: skip
     return markdown(titles, lines)
 
@@ -133,12 +226,12 @@ def share(model: ByteGPT | GPT2, tokens: int) -> float:
     """
     matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
     weights = sum(p.numel() for p in matrices) + model.head.weight.numel()
-    return SpectralUpdate().operations(matrices, TorchBackend(), None) / (6 * weights * tokens)
+    return SpectralUpdate().operations(matrices, None) / (6 * weights * tokens)
 
 
-def _ratio(found: Mapping[str, Any]) -> str:
-    low, high = found["quartiles"]
-    return f"{found['ratio']:.2f} [{low:.2f}, {high:.2f}]"
+def _ratio(cost: Mapping[str, Any]) -> str:
+    low, high = cost["quartiles"]
+    return f"{cost['ratio']:.2f} [{low:.2f}, {high:.2f}]"
 
 
 def _loss(point: Point) -> str:

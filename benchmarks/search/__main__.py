@@ -1,30 +1,158 @@
-"""Compares the audit's search with a sweep: python -m benchmarks.search NAME... --seeds 5."""
+"""Compares the audit's search with a sweep: python -m benchmarks.search NAME... --seeds 5.
+
+The sweep trains every candidate with every seed; the search then chooses among these runs.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 
-from benchmarks.search.subjects import RESULTS, SUBJECTS, subject
-from benchmarks.search.sweep import compare
-from hybrid_predict.audit import AuditConfig
-from hybrid_predict.runs.runtime import environment, write_json
+from benchmarks import RESULTS
+from benchmarks.arguments import one_of, positive
+from benchmarks.measure import without_advice
+from benchmarks.run import code_digest
+from benchmarks.search.subjects import SUBJECTS, Subject, subject
+from hybrid_predict import ConfigError
+from hybrid_predict.audit import AuditConfig, judge_audit, search
+from hybrid_predict.audit.bisection import level
+from hybrid_predict.audit.results import paired
+from hybrid_predict.audit.searching import WAYS
+from hybrid_predict.audit.shared_runs import SharedRuns
+from hybrid_predict.runs.evidence import FULL, SHORT
+from hybrid_predict.runs.runtime import (
+    Observer,
+    environment,
+    finite,
+    locked,
+    quiet,
+    writable_folder,
+    write_json,
+)
+
+KEPT = (
+    "arm",
+    "seed",
+    "metric",
+    "full_steps",
+    "predicted_steps",
+    "undone_steps",
+    "seconds",
+    "failure",
+)
+"""What the results file holds of a run, beside its speedup."""
 
 SCHEMA = 1
-"""Of the results file: what its fields mean."""
+"""Version of the results file's fields."""
+
+Row = Mapping[str, Any]
+
+
+def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any]:
+    """The sweep of a subject, and the search over the sweep's runs.
+
+    Args:
+        chosen: What is trained.
+        config: From the subject.
+        folder: Where finished runs are kept; those that are there are not trained again.
+
+    Returns:
+        The subject's part of the results file.
+    """
+    place, source = writable_folder(folder), chosen.to_dict()
+    with locked(place), quiet(), without_advice():
+        trained = _Told(config)
+        runs = SharedRuns(chosen.make_run, config, place, observer=trained, source=source)
+        rows = [
+            {"speedup": speedup, **{name: run[name] for name in KEPT}}
+            for seed in range(config.seeds)
+            for speedup in config.speedups
+            for name in (FULL, SHORT, *WAYS)
+            if name != FULL or speedup == config.speedups[0]
+            for run in [runs.run(name, speedup, seed)]
+        ]
+    used = _Told(config)
+    with without_advice():
+        searched = search(chosen.make_run, config, place, observer=used, source=source)
+    if used.trained:
+        raise ConfigError("folder", "a search that finds all of its runs", used.trained)
+    each = level(config.alpha, len(config.speedups), len(WAYS))
+    answer = {name: searched.results[name] for name in ("tried", "best", "line")}
+    plain: dict[str, Any] = finite(
+        {
+            "subject": source,
+            "config": config.to_dict(),
+            "level": each,
+            "code": code_digest("hybrid"),
+            "runs": rows,
+            "sweep": judged(rows, config, each),
+            "search": {**answer, "runs": used.found},
+        }
+    )
+    return plain
+
+
+def judged(rows: Iterable[Row], config: AuditConfig, each: float) -> list[dict[str, Any]]:
+    """The verdict on every candidate, over all seeds.
+
+    Args:
+        rows: The runs.
+        config: The search's.
+        each: The level of every test.
+    """
+    by_run = {(row["arm"], row["speedup"], row["seed"]): row for row in rows}
+    first, verdicts = config.speedups[0], []
+    for arm in WAYS:
+        for speedup in config.speedups:
+            seeds = [
+                paired(
+                    by_run[FULL, first, seed],
+                    by_run[SHORT, speedup, seed],
+                    by_run[arm, speedup, seed],
+                )
+                for seed in range(config.seeds)
+            ]
+            chosen = replace(config, speedup=speedup, alpha=each)
+            verdict = judge_audit(seeds, chosen, arm).to_dict()
+            verdicts.append({"arm": arm, "speedup": speedup, **verdict})
+    return verdicts
+
+
+@final
+class _Told(Observer):
+    """Counts runs, and tells of those that are trained."""
+
+    def __init__(self, config: AuditConfig) -> None:
+        each = 1 + (1 + len(WAYS)) * len(config.speedups)
+        self._planned = config.seeds * each
+        self.found = self.trained = 0
+
+    def run_found(self, run: Mapping[str, Any]) -> None:
+        """Count it."""
+        self.found += 1
+
+    def run_finished(self, run: Mapping[str, Any]) -> None:
+        """Count it, and leave one line behind."""
+        self.trained += 1
+        print(
+            f"{self.found + self.trained}/{self._planned}  {run['arm']}, seed {run['seed']}: "
+            f"{run['full_steps']} full steps in {run['seconds']:.1f} s, {run['metric']}",
+            flush=True,
+        )
 
 
 def main() -> None:
     """Read the arguments, and run."""
     parser = argparse.ArgumentParser("python -m benchmarks.search", description=__doc__)
-    parser.add_argument(
-        "names", nargs="*", metavar="NAME", help=f"of {', '.join(SUBJECTS)}; or all"
-    )
-    parser.add_argument("--seeds", type=int, default=5, help="of each (default: 5)")
+    parser.add_argument("names", nargs="*", metavar="NAME", type=one_of(SUBJECTS),
+                        help=f"of {', '.join(SUBJECTS)}; or all")  # fmt: skip
+    parser.add_argument("--seeds", type=positive, default=5, help="of each (default: 5)")
     parser.add_argument(
         "--speedups", type=float, nargs="+", default=AuditConfig().speedups, metavar="X",
         help="the candidates, ascending (those of an audit)",
@@ -37,23 +165,19 @@ def main() -> None:
         "--output", type=Path, default=RESULTS / "search.json", help="the results file"
     )
     asked = parser.parse_args()
-    if unknown := [name for name in asked.names if name not in SUBJECTS]:
-        parser.error(f"nothing is named {unknown[0]!r}; there are {', '.join(SUBJECTS)}")
-    if asked.seeds < 1:
-        parser.error("--seeds: expected at least 1")
     torch.set_num_threads(1)
     for name in asked.names or SUBJECTS:
         chosen = subject(name)
         config = chosen.config(asked.seeds, asked.speedups)
-        found = compare(chosen, config, asked.output_dir / name)
-        write_json(_with(asked.output, name, found), asked.output)
-        print(f"{name}: {found['search']['line']}", flush=True)
+        results = compare(chosen, config, asked.output_dir / name)
+        write_json(_with(asked.output, name, results), asked.output)
+        print(f"{name}: {results['search']['line']}", flush=True)
 
 
-def _with(path: Path, name: str, found: dict[str, Any]) -> dict[str, Any]:
+def _with(path: Path, name: str, results: dict[str, Any]) -> dict[str, Any]:
     """What the file holds, with one subject more or anew."""
     before = json.loads(path.read_text("utf-8"))["subjects"] if path.exists() else {}
-    order = {**before, name: {**found, "environment": environment()}}
+    order = {**before, name: {**results, "environment": environment()}}
     subjects = {key: order[key] for key in SUBJECTS if key in order}
     return {"schema": SCHEMA, "subjects": subjects}
 

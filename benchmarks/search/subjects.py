@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, final
 
 import lightning.pytorch as pl  # noqa: TID253
@@ -15,12 +14,11 @@ from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
+from benchmarks import RESULTS
 from benchmarks.clients import client
 from benchmarks.optimizers import Rates, adamw
 from benchmarks.tasks import TASKS, Task
 from hybrid_predict.audit import AuditArm, AuditConfig
-
-RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 METRIC = "val_loss"
 
@@ -59,13 +57,13 @@ class TaskSubject(Subject):
     @cached_property
     def rate(self) -> float:
         """The rate that the benchmark's grid chose for plain training of the whole length."""
-        found = {
+        rates = {
             float(row["rate"])
             for path in sorted(RESULTS.glob("bench-*.json"))
             for row in json.loads(path.read_text())["runs"]
             if (row["task"], row["setting"], row["arm"]) == (self._task.name, "tuned", "plain")
         }
-        (rate,) = found
+        (rate,) = rates
         return rate
 
     def make_run(self, arm: AuditArm) -> Any:
@@ -109,9 +107,9 @@ class ChempropSubject(Subject):
 
     def to_dict(self) -> dict[str, Any]:
         """What the client says of itself."""
-        told = self._client.to_dict()
-        title = f"{told['package']} {told['version']}: {told['trains']}, {EPOCHS} epochs"
-        return {"title": title, "metric": told["metric"], "client": {**told, "length": EPOCHS}}
+        about = self._client.to_dict()
+        title = f"{about['package']} {about['version']}: {about['trains']}, {EPOCHS} epochs"
+        return {"title": title, "metric": about["metric"], "client": {**about, "length": EPOCHS}}
 
 
 @final

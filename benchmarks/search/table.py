@@ -8,10 +8,10 @@ from functools import partial
 from typing import Any
 
 from benchmarks.table import NONE, markdown
+from hybrid_predict import HybridConfig
 from hybrid_predict.audit import AuditOutcome
 from hybrid_predict.audit.searching import FINDINGS, WAYS
 from hybrid_predict.audit.verdict import percent
-from hybrid_predict.config import HybridConfig
 from hybrid_predict.report.shared import mean_and_sd
 from hybrid_predict.runs.evidence import FULL, HYBRID, spread
 
@@ -32,9 +32,9 @@ def blocks(results: Found) -> dict[str, Callable[[], str]]:
 def source(subjects: Found) -> str:
     """Where the numbers come from; trainings with the same settings are told together."""
     alike: dict[str, list[str]] = {}
-    for name, found in subjects.items():
-        alike.setdefault(_settings(found), []).append(f"`{name}`: {_subject(found)}")
-    return " ".join(f"With {told}: {'; '.join(names)}." for told, names in alike.items())
+    for name, subject in subjects.items():
+        alike.setdefault(_settings(subject), []).append(f"`{name}`: {_subject(subject)}")
+    return " ".join(f"With {settings}: {'; '.join(names)}." for settings, names in alike.items())
 
 
 def answers(subjects: Found) -> str:
@@ -42,10 +42,10 @@ def answers(subjects: Found) -> str:
     rows = [
         [
             f"`{name}`",
-            *(_both(found["search"]["best"][arm], largest(found, arm)) for arm in WAYS),
-            f"{found['search']['runs']} / {len(found['runs'])}",
+            *(_both(subject["search"]["best"][arm], largest(subject, arm)) for arm in WAYS),
+            f"{subject['search']['runs']} / {len(subject['runs'])}",
         ]
-        for name, found in subjects.items()
+        for name, subject in subjects.items()
     ]
     return markdown(["training", *(f"{arm}, search / sweep" for arm in WAYS), "runs"], rows)
 
@@ -53,12 +53,12 @@ def answers(subjects: Found) -> str:
 def auto(subjects: Found) -> str:
     """How the search's answer compares with auto."""
     rows = []
-    for name, found in subjects.items():
-        answer = _answer(found)
+    for name, subject in subjects.items():
+        answer = _answer(subject)
         rows.append([
-            f"`{name}`", _quality(found, FULL, None),
-            f"{_called(*answer)}: {_steps(found, *answer)}", _quality(found, *answer),
-            _steps(found, *AUTO), _quality(found, *AUTO),
+            f"`{name}`", _quality(subject, FULL, None),
+            f"{_called(*answer)}: {_steps(subject, *answer)}", _quality(subject, *answer),
+            _steps(subject, *AUTO), _quality(subject, *AUTO),
         ])  # fmt: skip
     titles = [
         "training", "quality of full", "answer: full steps", "its quality",
@@ -70,13 +70,13 @@ def auto(subjects: Found) -> str:
 def candidates(subjects: Found) -> str:
     """Every candidate, what the sweep says of it, and what the search found."""
     rows = []
-    for name, found in subjects.items():
-        asked = {(t["arm"], t["speedup"]): t["finding"] for t in found["search"]["tried"]}
-        for verdict in found["sweep"]:
+    for name, subject in subjects.items():
+        asked = {(t["arm"], t["speedup"]): t["finding"] for t in subject["search"]["tried"]}
+        for verdict in subject["sweep"]:
             key = (verdict["arm"], verdict["speedup"])
             rows.append([
                 f"`{name}`", key[0], f"{key[1]:g}", percent(verdict["saving"]),
-                _quality(found, "short", key[1]), _quality(found, *key),
+                _quality(subject, "short", key[1]), _quality(subject, *key),
                 FINDINGS[AuditOutcome(verdict["outcome"])], asked.get(key, "not asked for"),
             ])  # fmt: skip
     titles = ["training", "arm", "speedup", "fewer full steps", "quality of short", "its quality",
@@ -84,32 +84,32 @@ def candidates(subjects: Found) -> str:
     return markdown(titles, rows)
 
 
-def largest(found: Found, arm: str) -> float | None:
+def largest(subject: Found, arm: str) -> float | None:
     """The largest speedup of an arm that keeps quality over all seeds; None if none does."""
-    kept = [v["speedup"] for v in found["sweep"] if v["arm"] == arm and v["outcome"] == PASSED]
+    kept = [v["speedup"] for v in subject["sweep"] if v["arm"] == arm and v["outcome"] == PASSED]
     return max(kept, default=None)
 
 
-def _answer(found: Found) -> tuple[str, float | None]:
+def _answer(subject: Found) -> tuple[str, float | None]:
     """The candidate that saves most, of those that the search found to keep quality."""
-    passed = [t for t in found["search"]["tried"] if t["passed"]]
+    passed = [t for t in subject["search"]["tried"] if t["passed"]]
     if not passed:
         return FULL, None
     best = max(passed, key=lambda t: t["saving"])
     return best["arm"], best["speedup"]
 
 
-def _subject(found: Found) -> str:
-    told = found["subject"]
-    length = f", {told['task']['steps']} steps" if "task" in told else ""
-    return f"{told['title']}{length}, {told['metric']}"
+def _subject(subject: Found) -> str:
+    about = subject["subject"]
+    length = f", {about['task']['steps']} steps" if "task" in about else ""
+    return f"{about['title']}{length}, {about['metric']}"
 
 
-def _settings(found: Found) -> str:
-    seeds, torch = found["config"]["seeds"], found["environment"]["torch"]
+def _settings(subject: Found) -> str:
+    seeds, torch = subject["config"]["seeds"], subject["environment"]["torch"]
     return (
         f"one thread, {seeds} paired seed{'s' * (seeds != 1)}, every test at level "
-        f"{found['level']:.2g} and torch {torch}"
+        f"{subject['level']:.2g} and torch {torch}"
     )
 
 
@@ -121,15 +121,15 @@ def _both(search: float | None, sweep: float | None) -> str:
     return " / ".join("none" if x is None else f"{x:g}" for x in (search, sweep))
 
 
-def _runs(found: Found, arm: str, speedup: float | None) -> list[Found]:
-    return [r for r in found["runs"] if r["arm"] == arm and speedup in (None, r["speedup"])]
+def _runs(subject: Found, arm: str, speedup: float | None) -> list[Found]:
+    return [r for r in subject["runs"] if r["arm"] == arm and speedup in (None, r["speedup"])]
 
 
-def _steps(found: Found, arm: str, speedup: float | None) -> str:
-    runs = _runs(found, arm, speedup)
+def _steps(subject: Found, arm: str, speedup: float | None) -> str:
+    runs = _runs(subject, arm, speedup)
     return f"{statistics.fmean(r['full_steps'] for r in runs):,.0f}" if runs else NONE
 
 
-def _quality(found: Found, arm: str, speedup: float | None) -> str:
-    values = [r["metric"] for r in _runs(found, arm, speedup) if not r["failure"]]
+def _quality(subject: Found, arm: str, speedup: float | None) -> str:
+    values = [r["metric"] for r in _runs(subject, arm, speedup) if not r["failure"]]
     return mean_and_sd(spread(values), 4) if values else NONE

@@ -4,15 +4,13 @@ from benchmarks.tasks.autoencoder import AUTOENCODER
 from benchmarks.tasks.base import Recipe, Task
 from benchmarks.tasks.burgers import PINN
 from benchmarks.tasks.control import PPO
-from benchmarks.tasks.coordinates import COORDINATES
-from benchmarks.tasks.digits import CNN, MLP
+from benchmarks.tasks.digits import CNN, MLP, RESNET
 from benchmarks.tasks.encoder import ENCODER
 from benchmarks.tasks.gpt import GPT_30M, GPT_124M, GPT_LARGE, GPT_SMALL
 from benchmarks.tasks.lora import LORA
-from benchmarks.tasks.photograph import INR
-from benchmarks.tasks.recurrent import GRU
-from benchmarks.tasks.residual import RESNET
+from benchmarks.tasks.photograph import COORDINATES, INR
 from benchmarks.tasks.tabular import TABULAR
+from benchmarks.tasks.text import GRU
 
 FRESH = (RESNET, GRU, ENCODER, PPO, COORDINATES, TABULAR)
 """Tasks whose recipes were fixed before the plug-in was run on them; nothing is tuned on them."""

@@ -8,13 +8,10 @@ from functools import lru_cache
 from itertools import pairwise
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, seeded
+from benchmarks.tasks.base import Batch, Recipe, RegressionTask
 from benchmarks.tasks.photograph import load_photograph
-
-Batch = tuple[Tensor, Tensor]
 
 _PHOTOGRAPHS = ("china.jpg", "flower.jpg")
 _HELD_OUT = 0.25
@@ -34,7 +31,7 @@ def load_grey() -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoencoderTask(Task):
+class AutoencoderTask(RegressionTask):
     """Remove white noise from patches of two photographs through a narrow code.
 
     The right quarter of both photographs is held out.
@@ -53,11 +50,8 @@ class AutoencoderTask(Task):
     noise: float = 0.05
     batch_size: int = 32
 
-    def model(self, seed: int) -> nn.Module:
+    def net(self) -> nn.Module:
         """Strided convolutions down to the code and transposed ones back, each normalised."""
-        return seeded(self._net, seed)
-
-    def _net(self) -> nn.Module:
         layers: list[nn.Module] = []
         for before, after in pairwise((1, *self.channels)):
             down = nn.Conv2d(before, after, 4, stride=2, padding=1, bias=False)
@@ -82,17 +76,10 @@ class AutoencoderTask(Task):
         noise = self.noise * torch.randn(clean.shape, generator=generator)
         return (clean + noise)[:, None], clean[:, None]
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean squared error against the clean patches."""
-        noisy, clean = batch
-        return F.mse_loss(model(noisy), clean)
-
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> float:
-        """log10 of the mean squared error on all held-out patches, with fixed noise."""
+    def judged(self) -> Batch:
+        """All held-out patches, with fixed noise."""
         patches = load_grey()[1].unfold(1, self.patch, self.patch).unfold(2, self.patch, self.patch)
-        batch = self._noisy(patches.flatten(0, 2), torch.Generator().manual_seed(0))
-        return float(self.loss(model, batch).log10())
+        return self._noisy(patches.flatten(0, 2), torch.Generator().manual_seed(0))
 
 
 AUTOENCODER = AutoencoderTask(

@@ -5,16 +5,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.schedules import SCHEDULES, Schedule
-from benchmarks.tasks.schedules import linear_schedule as linear_schedule
-from hybrid_predict.errors import ConfigError
+from hybrid_predict import ConfigError
 
 _LINEAR = "linear"
+
+Batch = tuple[Tensor, Tensor]
+"""Inputs and targets, one row each per example."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +87,13 @@ class Task(ABC):
         if self.steps < 6:
             raise ConfigError("steps", "an integer, at least 6", self.steps)
 
-    @abstractmethod
     def model(self, seed: int) -> nn.Module:
-        """The model, freshly initialised, in training mode."""
+        """Return the model, freshly initialised, in training mode."""
+        return seeded(self.net, seed)
+
+    @abstractmethod
+    def net(self) -> nn.Module:
+        """Return the model, initialised by the global random numbers."""
 
     @abstractmethod
     def batches(self, seed: int) -> Iterator[Any]:
@@ -134,6 +143,63 @@ class Task(ABC):
             # Committed runs have a digest of this from before recipes named a schedule.
             del plain["recipe"]["schedule"]
         return plain
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionTask(Task):
+    """A task on pairs of inputs and targets, both tensors."""
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean squared error."""
+        inputs, targets = batch
+        return F.mse_loss(model(inputs), targets)
+
+    @abstractmethod
+    def judged(self) -> Batch:
+        """Return the pairs that the metric is computed on."""
+
+    @torch.no_grad()
+    def evaluate(self, model: nn.Module) -> float:
+        """Return log10 of the mean squared error."""
+        return float(self.loss(model, self.judged()).log10())
+
+
+def drawn(batch: Batch, count: int, seed: int) -> Iterator[Batch]:
+    """Yield ``count`` random rows of both tensors, without end."""
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        chosen = torch.randint(len(batch[0]), (count,), generator=generator)
+        yield batch[0][chosen], batch[1][chosen]
+
+
+def perceptron(*widths: int) -> list[nn.Module]:
+    """Return linear layers of these widths, each followed by ReLU."""
+    return [part for i, o in pairwise(widths) for part in (nn.Linear(i, o), nn.ReLU())]
+
+
+@lru_cache(maxsize=4)
+def trained_state(task: Task) -> dict[str, Tensor]:
+    """Return the weights after a task's plain training with seed 0.
+
+    Args:
+        task: The task; its default rate and the linear schedule are used.
+
+    Returns:
+        The state dict; the same tensors on every call in this process.
+    """
+    recipe, model = task.recipe, task.model(0)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=recipe.learning_rate,
+        betas=recipe.betas,
+        weight_decay=recipe.weight_decay,
+    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, recipe.factor(task.steps))
+    batches = task.batches(0)
+    for _ in range(task.steps):
+        task.full_step(model, next(batches), optimizer)
+        schedule.step()
+    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 def seeded(build: Callable[[], nn.Module], seed: int) -> nn.Module:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, seeded
+from benchmarks.tasks.base import Recipe, Task
 
 Batch = tuple[Tensor, Tensor, Tensor]
 
@@ -77,11 +77,8 @@ class BurgersTask(Task):
     edges: int = 128
     grid: int = 65
 
-    def model(self, seed: int) -> nn.Module:
+    def net(self) -> nn.Module:
         """Linear layers with tanh, from (x, t) to u."""
-        return seeded(self._net, seed)
-
-    def _net(self) -> nn.Module:
         layers: list[nn.Module] = []
         for before, after in pairwise((2, *self.widths)):
             linear = nn.Linear(before, after)

@@ -1,4 +1,4 @@
-"""Handwritten digits, 8x8 pixels: a convolutional net and a multilayer perceptron."""
+"""Handwritten digits, 8x8 pixels: convolutional, residual and fully connected nets."""
 
 from __future__ import annotations
 
@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, seeded
-
-Batch = tuple[Tensor, Tensor]
+from benchmarks.tasks.base import Batch, Recipe, Task, perceptron
 
 _SIDE = 8
 _CLASSES = 10
@@ -128,11 +126,8 @@ class ConvolutionTask(DigitsTask):
 
     channels: tuple[int, ...] = (16, 32, 32)
 
-    def model(self, seed: int) -> nn.Module:
+    def net(self) -> nn.Module:
         """Convolutions with ReLU, global average pooling, and a linear layer."""
-        return seeded(self._net, seed)
-
-    def _net(self) -> nn.Module:
         layers: list[nn.Module] = []
         for before, after in pairwise((1, *self.channels)):
             stride = 1 if before == 1 else 2
@@ -151,15 +146,56 @@ class PerceptronTask(DigitsTask):
 
     widths: tuple[int, ...] = (256, 256, 256)
 
-    def model(self, seed: int) -> nn.Module:
+    def net(self) -> nn.Module:
         """Linear layers with ReLU."""
-        return seeded(self._net, seed)
+        hidden = perceptron(_SIDE**2, *self.widths)
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(self.widths[-1], _CLASSES))
 
-    def _net(self) -> nn.Module:
-        layers: list[nn.Module] = [nn.Flatten()]
-        for before, after in pairwise((_SIDE**2, *self.widths)):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(self.widths[-1], _CLASSES))
+
+class ResidualBlock(nn.Module):
+    """Two normalised 3x3 convolutions beside a shortcut (He et al., 2016).
+
+    Args:
+        before: Channels of the input.
+        after: Channels of the output. Where there are more of them the image is halved, and the
+            shortcut is a normalised 1x1 convolution.
+    """
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        stride = 1 if before == after else 2
+        self.first = nn.Conv2d(before, after, 3, stride=stride, padding=1, bias=False)
+        self.first_norm = nn.BatchNorm2d(after)
+        self.second = nn.Conv2d(after, after, 3, padding=1, bias=False)
+        self.second_norm = nn.BatchNorm2d(after)
+        self.shortcut: nn.Module = nn.Identity()
+        if before != after:
+            across = nn.Conv2d(before, after, 1, stride=stride, bias=False)
+            self.shortcut = nn.Sequential(across, nn.BatchNorm2d(after))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images of shape [N, after, side, side] or half the side for [N, before, side, side]."""
+        inside = F.relu(self.first_norm(self.first(x)))
+        return F.relu(self.second_norm(self.second(inside)) + self.shortcut(x))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResidualTask(DigitsTask):
+    """Digits with a small residual net.
+
+    Args:
+        channels: Channels of the stem and of each residual block.
+    """
+
+    channels: tuple[int, ...] = (16, 16, 32, 64)
+
+    def net(self) -> nn.Module:
+        """A normalised convolution, residual blocks, average pooling, and a linear layer."""
+        stem = self.channels[0]
+        layers = [nn.Conv2d(1, stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem), nn.ReLU()]
+        blocks = [ResidualBlock(before, after) for before, after in pairwise(self.channels)]
+        pool = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        return nn.Sequential(*layers, *blocks, *pool, nn.Linear(self.channels[-1], _CLASSES))
 
 
 CNN = ConvolutionTask(
@@ -176,4 +212,18 @@ MLP = PerceptronTask(
     steps=800,
     batch_size=384,
     recipe=Recipe(learning_rate=1e-3, rates=(0.002, 0.004, 0.008, 0.016)),
+)
+
+RESNET = ResidualTask(
+    name="resnet",
+    title="residual net with batch normalisation on digits",
+    steps=500,
+    batch_size=128,
+    recipe=Recipe(
+        learning_rate=1e-3,
+        rates=(0.002, 0.004, 0.008, 0.016, 0.032),
+        betas=(0.9, 0.999),
+        schedule="one-cycle",
+        warmup_fraction=0.3,
+    ),
 )

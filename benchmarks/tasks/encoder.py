@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from typing import final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, linear_schedule, seeded
+from benchmarks.tasks.base import Batch, Recipe, Task, trained_state
 from benchmarks.tasks.digits import DigitsTask, augment, load_digits
 
 _CLASSES, _TURNS = 10, 4
-_PRETRAINING_RATE, _PRETRAINING_BATCH = 2e-3, 64
 
 
 class PatchEncoder(nn.Module):
@@ -66,53 +65,56 @@ class EncoderTask(DigitsTask):
     patch: int = 2
     base_steps: int = 600
 
-    def model(self, seed: int) -> nn.Module:
+    def net(self) -> nn.Module:
         """The pre-trained encoder, all of it trainable, with a new linear layer."""
-        return seeded(self._net, seed)
-
-    def _net(self) -> nn.Module:
-        model = self.untrained(_CLASSES)
-        model.load_state_dict(pretrained(self), strict=False)
+        model = self.encoder(_CLASSES)
+        model.load_state_dict(self.base_state(), strict=False)
         return model
 
-    def untrained(self, outputs: int) -> PatchEncoder:
-        """An encoder with so many outputs, from the global source of randomness."""
+    def encoder(self, outputs: int) -> PatchEncoder:
+        """Return an untrained encoder with so many outputs."""
         return PatchEncoder(self.layers, self.heads, self.width, self.patch, outputs)
+
+    def base_state(self) -> dict[str, Tensor]:
+        """Return the weights of an encoder that predicts rotations, without its linear layer."""
+        inherited = {n: getattr(self, n) for n in ("layers", "heads", "width", "patch", "shift",
+                                                   "noise")}  # fmt: skip
+        state = trained_state(replace(ROTATIONS, steps=self.base_steps, **inherited))
+        return {name: value for name, value in state.items() if not name.startswith("head.")}
 
     def tiny(self) -> Task:
         """The same task for a few steps, its pre-training included."""
         return replace(self, steps=12, base_steps=12)
 
 
-@lru_cache(maxsize=2)
-def pretrained(task: EncoderTask) -> dict[str, Tensor]:
-    """Weights of an encoder that predicts rotations by 0, 90, 180 or 270 degrees (Gidaris, 2018).
+@final
+@dataclass(frozen=True, kw_only=True)
+class RotationTask(EncoderTask):
+    """Predict rotations by 0, 90, 180 or 270 degrees (Gidaris, 2018), without labels of digits."""
 
-    Args:
-        task: Whose encoder it is, how long it is trained, and how images are augmented; always from
-            the same seed, without any label of a digit.
+    def net(self) -> nn.Module:
+        """An untrained encoder."""
+        return self.encoder(_TURNS)
 
-    Returns:
-        Its state dict without the linear layer; the same tensors on every call in this process.
-    """
-    model = seeded(lambda: task.untrained(_TURNS), 0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_PRETRAINING_RATE, weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, linear_schedule(task.base_steps, 0.05))
-    generator, images = torch.Generator().manual_seed(0), load_digits().train
-    turns = torch.arange(_PRETRAINING_BATCH) % _TURNS
-    for _ in range(task.base_steps):
-        chosen = torch.randint(len(images), (_PRETRAINING_BATCH,), generator=generator)
-        upright = augment(images[chosen], task.shift, task.noise, generator)
-        turned = torch.stack([x.rot90(k, (1, 2)) for x, k in zip(upright, turns, strict=True)])
-        loss = F.cross_entropy(model(turned), turns)
-        optimizer.zero_grad()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-    state = model.state_dict()
-    return {name: value.clone() for name, value in state.items() if not name.startswith("head.")}
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """Turned images of shape [batch_size, 1, 8, 8], and by how many quarters."""
+        generator, images = torch.Generator().manual_seed(seed), load_digits().train
+        turns = torch.arange(self.batch_size) % _TURNS
+        while True:
+            chosen = torch.randint(len(images), (self.batch_size,), generator=generator)
+            upright = augment(images[chosen], self.shift, self.noise, generator)
+            turned = [x.rot90(int(k), (1, 2)) for x, k in zip(upright, turns, strict=True)]
+            yield torch.stack(turned), turns
 
+
+ROTATIONS = RotationTask(
+    name="rotations",
+    title="encoder that predicts rotations",
+    steps=600,
+    batch_size=64,
+    recipe=Recipe(learning_rate=2e-3, rates=(), betas=(0.9, 0.999)),
+)
+"""The pre-training of :data:`ENCODER`, which is done once per process."""
 
 ENCODER = EncoderTask(
     name="encoder",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sysconfig
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -10,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, seeded
+from benchmarks.tasks.base import Batch, Recipe, Task
 from benchmarks.tasks.byte_gpt import ByteGPT, ByteGPTConfig
 from benchmarks.tasks.stdlib_text import StdlibText, read_source
-from benchmarks.tasks.text import Batch, TextTask
+from benchmarks.tasks.text import TextTask
 
 
 @lru_cache(maxsize=1)
@@ -24,9 +23,9 @@ def package_text(max_bytes: int, device: torch.device) -> StdlibText:
         max_bytes: Upper limit on training and validation bytes together.
         device: Where the bytes are put.
     """
-    root = Path(sysconfig.get_path("purelib"))
-    found = read_source(root, root.rglob("*.py"), max_bytes)
-    return replace(found, train=found.train.to(device), val=found.val.to(device))
+    root = Path(torch.__file__).parents[1]
+    text = read_source(root, root.rglob("*.py"), max_bytes)
+    return replace(text, train=text.train.to(device), val=text.val.to(device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +48,9 @@ class ByteGPTTask(TextTask):
         """Bytes in a window."""
         return self.context
 
-    def model(self, seed: int) -> nn.Module:
+    def net(self) -> nn.Module:
         """A freshly initialised GPT."""
-        return seeded(lambda: ByteGPT(self.shape()), seed)
+        return ByteGPT(self.shape())
 
     def shape(self) -> ByteGPTConfig:
         """The model's shape."""

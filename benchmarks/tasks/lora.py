@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, linear_schedule, seeded
+from benchmarks.tasks.base import Recipe, Task, trained_state
 from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
 from benchmarks.tasks.stdlib_text import StdlibText
 from benchmarks.tasks.text import TextTask
-from hybrid_predict.errors import ConfigError
+from hybrid_predict import ConfigError
 
 _VALIDATION_EVERY = 4
 _BASE_RATE = 0.004  # the best of the grid of the GPT's own task
@@ -46,33 +46,6 @@ def load_reference_text() -> StdlibText:
         parts[held_out].extend(topics[name].encode())
     train, val = (torch.frombuffer(part, dtype=torch.uint8) for part in parts)
     return StdlibText(train, val, hashlib.sha256(b"".join(parts)).hexdigest(), len(topics))
-
-
-@lru_cache(maxsize=2)
-def base_state(task: ByteGPTTask) -> dict[str, Tensor]:
-    """Weights of the GPT after its own training on source text, always from the same seed.
-
-    Args:
-        task: Task to train on.
-
-    Returns:
-        Its state dict; the same tensors on every call in this process.
-    """
-    recipe = task.recipe
-    model = task.model(0)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=recipe.learning_rate,
-        betas=recipe.betas,
-        weight_decay=recipe.weight_decay,
-    )
-    factor = linear_schedule(task.steps, recipe.warmup_fraction)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    batches = task.batches(0)
-    for _ in range(task.steps):
-        task.full_step(model, next(batches), optimizer)
-        schedule.step()
-    return {name: value.clone() for name, value in model.state_dict().items()}
 
 
 class LowRankLinear(nn.Module):
@@ -121,13 +94,10 @@ class LowRankTask(TextTask):
         recipe = replace(GPT_SMALL.recipe, learning_rate=_BASE_RATE)
         return replace(GPT_SMALL, steps=self.base_steps, recipe=recipe)
 
-    def model(self, seed: int) -> nn.Module:
+    def net(self) -> nn.Module:
         """The trained GPT, frozen, with new adapters."""
-        return seeded(self._net, seed)
-
-    def _net(self) -> nn.Module:
         model = ByteGPT(self.base().shape())
-        model.load_state_dict(base_state(self.base()))
+        model.load_state_dict(trained_state(self.base()))
         model.requires_grad_(False)
         for block in model.blocks:
             for name, layer in list(block.named_children()):

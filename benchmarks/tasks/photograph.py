@@ -1,4 +1,4 @@
-"""An implicit neural representation: a net that maps positions to the colours of a photograph."""
+"""Nets that map positions to the colours of a photograph: random pixels, and full batches."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, seeded
-from hybrid_predict.errors import MissingExtraError
-
-Batch = tuple[Tensor, Tensor]
+from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn, perceptron
+from hybrid_predict import MissingExtraError
 
 
 @lru_cache(maxsize=2)
@@ -40,11 +37,12 @@ def load_photograph(name: str) -> Tensor:
     return torch.tensor(pixels).permute(2, 0, 1).float() / 255
 
 
-@lru_cache(maxsize=1)
-def pixel_table(height: int, width: int) -> Batch:
-    """Every pixel of the photograph after area averaging to a smaller size.
+@lru_cache(maxsize=2)
+def pixels(name: str, height: int, width: int) -> Batch:
+    """Every pixel of a photograph after area averaging to a smaller size.
 
     Args:
+        name: As in :func:`load_photograph`.
         height: Rows.
         width: Columns.
 
@@ -52,8 +50,7 @@ def pixel_table(height: int, width: int) -> Batch:
         Positions of the pixel centres in [0, 1], (down, right), float32 of shape
         [height * width, 2], and colours, float32 of shape [height * width, 3], row by row.
     """
-    image = load_photograph("china.jpg")
-    small = F.interpolate(image[None], (height, width), mode="area")[0]
+    small = F.interpolate(load_photograph(name)[None], (height, width), mode="area")[0]
     centres = [(torch.arange(size) + 0.5) / size for size in (height, width)]
     return torch.cartesian_prod(*centres), small.flatten(1).T.contiguous()
 
@@ -80,9 +77,29 @@ class FourierFeatures(nn.Module):
         return torch.cat((phases.cos(), phases.sin()), dim=1)
 
 
+class Octaves(nn.Module):
+    r"""Positions as waves whose frequencies double (Mildenhall et al., 2020).
+
+    .. math:: \gamma(x) = [\cos 2^k \pi x, \sin 2^k \pi x], \quad k = 0, \dots, L - 1
+
+    Args:
+        count: L.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+    def forward(self, positions: Tensor) -> Tensor:
+        """Features of shape [N, 4 L] for positions of shape [N, 2]."""
+        octaves = math.pi * 2.0 ** torch.arange(self.count)
+        phases = (positions[:, :, None] * octaves).flatten(1)
+        return torch.cat((phases.cos(), phases.sin()), dim=1)
+
+
 @dataclass(frozen=True, kw_only=True)
-class PhotographTask(Task):
-    """Fit one photograph with a Fourier-feature MLP.
+class ImageTask(RegressionTask):
+    """Fit one photograph with a net from positions to colours.
 
     The metric is on the pixels that the net is trained on: they carry no noise, and fitting them is
     all that is asked of such a net.
@@ -90,13 +107,25 @@ class PhotographTask(Task):
     Args:
         height: Rows of the photograph.
         width: Its columns.
-        waves: Random frequencies.
-        scale: Their standard deviation, in periods per image side.
         widths: Units of the hidden layers.
-        batch_size: Random pixels in a batch.
     """
 
     metric = "log10 of the mean squared error over all pixels"
+
+    height: int
+    width: int
+    widths: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhotographTask(ImageTask):
+    """Fit a photograph with a Fourier-feature MLP on random pixels.
+
+    Args:
+        waves: Random frequencies.
+        scale: Their standard deviation, in periods per image side.
+        batch_size: Random pixels in a batch.
+    """
 
     height: int = 96
     width: int = 144
@@ -105,33 +134,51 @@ class PhotographTask(Task):
     widths: tuple[int, ...] = (128, 128, 128)
     batch_size: int = 1536
 
-    def model(self, seed: int) -> nn.Module:
+    def net(self) -> nn.Module:
         """Fourier features, linear layers with ReLU, and three colours."""
-        return seeded(self._net, seed)
+        features = FourierFeatures(self.waves, self.scale)
+        hidden = perceptron(2 * self.waves, *self.widths)
+        return nn.Sequential(features, *hidden, nn.Linear(self.widths[-1], 3))
 
-    def _net(self) -> nn.Module:
-        layers: list[nn.Module] = [FourierFeatures(self.waves, self.scale)]
-        for before, after in pairwise((2 * self.waves, *self.widths)):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(self.widths[-1], 3))
+    def judged(self) -> Batch:
+        """Positions of all pixels and their colours."""
+        return pixels("china.jpg", self.height, self.width)
 
     def batches(self, seed: int) -> Iterator[Batch]:
         """Positions of shape [batch_size, 2] and their colours, [batch_size, 3]."""
+        return drawn(self.judged(), self.batch_size, seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CoordinateTask(ImageTask):
+    """Fit a photograph with a coordinate net at high rates; every step sees every pixel.
+
+    Args:
+        octaves: Frequencies of each coordinate.
+    """
+
+    height: int = 48
+    width: int = 72
+    octaves: int = 6
+    widths: tuple[int, ...] = (64, 64, 64)
+
+    def net(self) -> nn.Module:
+        """Octaves, linear layers with ReLU, and three colours."""
+        hidden = perceptron(4 * self.octaves, *self.widths)
+        return nn.Sequential(Octaves(self.octaves), *hidden, nn.Linear(self.widths[-1], 3))
+
+    def judged(self) -> Batch:
+        """Positions of all pixels, in [-1, 1], and their colours."""
+        positions, colours = pixels("flower.jpg", self.height, self.width)
+        return 2 * positions - 1, colours
+
+    def batches(self, seed: int) -> Iterator[Batch]:
+        """All positions and their colours, in an order of the seed's."""
+        positions, colours = self.judged()
         generator = torch.Generator().manual_seed(seed)
-        positions, colours = pixel_table(self.height, self.width)
         while True:
-            chosen = torch.randint(len(positions), (self.batch_size,), generator=generator)
-            yield positions[chosen], colours[chosen]
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean squared error of the colours."""
-        positions, colours = batch
-        return F.mse_loss(model(positions), colours)
-
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> float:
-        """log10 of the mean squared error over all pixels."""
-        return float(self.loss(model, pixel_table(self.height, self.width)).log10())
+            order = torch.randperm(len(positions), generator=generator)
+            yield positions[order], colours[order]
 
 
 INR = PhotographTask(
@@ -139,4 +186,17 @@ INR = PhotographTask(
     title="implicit representation of a photograph",
     steps=800,
     recipe=Recipe(learning_rate=1e-3, rates=(0.004, 0.008, 0.016, 0.032), weight_decay=0.0),
+)
+
+COORDINATES = CoordinateTask(
+    name="coordinates",
+    title="coordinate net, full batch",
+    steps=1000,
+    recipe=Recipe(
+        learning_rate=1e-2,
+        rates=(0.005, 0.01, 0.02, 0.04, 0.08),
+        betas=(0.9, 0.99),
+        weight_decay=0.0,
+        gradient_clip=None,
+    ),
 )

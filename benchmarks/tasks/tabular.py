@@ -11,9 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, seeded
-
-Batch = tuple[Tensor, Tensor]
+from benchmarks.tasks.base import Batch, Recipe, RegressionTask, drawn
 
 _NOISE = 1.0
 # Mean and standard deviation of Friedman's function over the unit cube.
@@ -81,7 +79,7 @@ class ResidualLayer(nn.Module):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TabularTask(Task):
+class TabularTask(RegressionTask):
     """Regression on a table, with matrices that are much wider than a batch has rows.
 
     Args:
@@ -100,32 +98,19 @@ class TabularTask(Task):
     layers: int = 2
     batch_size: int = 64
 
-    def model(self, seed: int) -> nn.Module:
+    def net(self) -> nn.Module:
         """A linear layer, residual layers, and a normalised linear layer with ReLU before it."""
-        return seeded(self._net, seed)
-
-    def _net(self) -> nn.Module:
         blocks = [ResidualLayer(self.width) for _ in range(self.layers)]
         end = (nn.BatchNorm1d(self.width), nn.ReLU(), nn.Linear(self.width, 1))
         return nn.Sequential(nn.Linear(self.columns, self.width), *blocks, *end)
 
     def batches(self, seed: int) -> Iterator[Batch]:
         """Random rows of shape [batch_size, columns] and their targets, [batch_size, 1]."""
-        values, targets = load_table(self.rows, self.columns)[0]
-        generator = torch.Generator().manual_seed(seed)
-        while True:
-            chosen = torch.randint(self.rows, (self.batch_size,), generator=generator)
-            yield values[chosen], targets[chosen]
+        return drawn(load_table(self.rows, self.columns)[0], self.batch_size, seed)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean squared error."""
-        values, targets = batch
-        return F.mse_loss(model(values), targets)
-
-    @torch.no_grad()
-    def evaluate(self, model: nn.Module) -> float:
-        """log10 of the mean squared error on held-out rows, whose targets carry no noise."""
-        return float(self.loss(model, load_table(self.rows, self.columns)[1]).log10())
+    def judged(self) -> Batch:
+        """Held-out rows, whose targets carry no noise."""
+        return load_table(self.rows, self.columns)[1]
 
 
 TABULAR = TabularTask(

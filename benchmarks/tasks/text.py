@@ -1,4 +1,4 @@
-"""Base class of tasks on bytes of text: random windows, their loss, fixed validation windows."""
+"""Tasks on bytes of text: random windows, their loss, fixed validation windows; a recurrent net."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Task
+from benchmarks.tasks.base import Batch, Recipe, Task
 from benchmarks.tasks.stdlib_text import (
     StdlibText,
     load_stdlib_text,
@@ -20,7 +20,7 @@ from benchmarks.tasks.stdlib_text import (
     validation_batches,
 )
 
-Batch = tuple[Tensor, Tensor]
+_BYTES = 256
 
 source_text = lru_cache(maxsize=1)(load_stdlib_text)
 
@@ -72,3 +72,63 @@ class TextTask(Task):
     def to_dict(self) -> dict[str, Any]:
         """Everything the results depend on, the text included."""
         return {**super().to_dict(), "text_sha256": self.data().sha256}
+
+
+class ByteGRU(nn.Module):
+    """An embedding, gated recurrent layers, and a linear layer.
+
+    Args:
+        embedding: Width of the embedding.
+        width: Width of the hidden state.
+        layers: Recurrent layers.
+    """
+
+    def __init__(self, embedding: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(_BYTES, embedding)
+        self.recurrent = nn.GRU(embedding, width, layers, batch_first=True)
+        self.head = nn.Linear(width, _BYTES)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of the next byte, shape [B, T, 256], for bytes of shape [B, T]."""
+        states, _ = self.recurrent(self.embedding(tokens))
+        logits: Tensor = self.head(states)
+        return logits
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecurrentTask(TextTask):
+    """Predict the next byte of the standard library's source text with a GRU.
+
+    Args:
+        embedding: Width of the embedding.
+        width: Width of the hidden state.
+        layers: Recurrent layers.
+        context: Bytes in a window; the state starts at zero in each.
+    """
+
+    embedding: int = 64
+    width: int = 128
+    layers: int = 1
+    context: int = 48
+
+    def window(self) -> int:
+        """Bytes in a window."""
+        return self.context
+
+    def net(self) -> nn.Module:
+        """A freshly initialised GRU."""
+        return ByteGRU(self.embedding, self.width, self.layers)
+
+
+GRU = RecurrentTask(
+    name="gru",
+    title="recurrent net on source text",
+    steps=600,
+    recipe=Recipe(
+        learning_rate=1e-3,
+        rates=(0.002, 0.004, 0.008, 0.016, 0.032),
+        betas=(0.9, 0.999),
+        schedule="warmup-stable-decay",
+    ),
+)

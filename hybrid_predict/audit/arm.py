@@ -48,7 +48,7 @@ class AuditArm:
         name: ``full``, ``short``, ``corrected``, ``hybrid``, or the name of a control.
         seed: The seed of all random states.
         config: The audit's configuration.
-        folder: Where the Trainer may write, and the callback its event log.
+        folder: Where the Trainer may write, and the callback its run log.
         meter: Measures the run.
         logger: The Trainer's logger; None logs nothing.
     """
@@ -152,7 +152,7 @@ class AuditArm:
             )
         if not isinstance(model, pl.LightningModule):
             raise ConfigError("make_run", "a LightningModule", type(model).__name__, _RETURN)
-        refuse(trainer, model)
+        refuse(trainer)
         if (number := trainer.num_devices * trainer.num_nodes) > 1:
             remedy = "Set Trainer(devices=1) for the audit."
             raise UnsupportedSetupError("Trainer", "a single device", f"{number}", remedy)

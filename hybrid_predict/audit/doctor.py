@@ -54,7 +54,7 @@ class Examination:
         remedies: What to change, if the reason is the budget.
         left_out: Classes of the Trainer's callbacks that were left out.
         overhead: Operations that correcting adds, as a share of a full step's; None if not counted.
-        event_log: Where the run would write its event log.
+        run_log: Where the run's log would be written.
         paste: Python source that gives the Trainer the callback.
         warnings: Warnings, as the run would give them.
     """
@@ -65,7 +65,7 @@ class Examination:
     remedies: str = ""
     left_out: list[str] = field(default_factory=list)
     overhead: float | None = None
-    event_log: str = "in the folder of a TensorBoard or CSV logger"
+    run_log: str = "in the folder of a TensorBoard or CSV logger"
     paste: str = ""
     warnings: list[str] = field(default_factory=list)
 
@@ -173,7 +173,7 @@ def _built(
         raise ConfigError("CONFIG", expected, type(built).__name__)
     trainer, model, data = (*built, None)[:3]
     log_dir = event_folder(trainer, "auto")
-    found.event_log = str(log_dir or "none: set HybridPredict(log_dir=...) for one")
+    found.run_log = str(log_dir or "none: set HybridPredict(log_dir=...) for one")
     configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
     # Lightning accepts a LightningDataModule in this place too.
     arguments = {} if data is None else {"train_dataloaders": data}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hybrid_predict import __version__
-from hybrid_predict.cli import audit, demo, doctor, report, schema, stop, watch
+from hybrid_predict.cli import audit, demo, doctor, report, schema, watch
 from hybrid_predict.cli.options import PROGRAM
 from hybrid_predict.cli.program import run_program
 
@@ -11,7 +11,6 @@ COMMANDS = {
     "demo": demo.COMMAND,
     "doctor": doctor.COMMAND,
     "watch": watch.COMMAND,
-    "stop": stop.COMMAND,
     "report": report.COMMAND,
     "audit": audit.COMMAND,
     "schema": schema.COMMAND,

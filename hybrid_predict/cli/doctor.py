@@ -7,10 +7,10 @@ from importlib.util import find_spec
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.ledger import percent
 from hybrid_predict.cli.options import EXTRAS, need, number, under_way
 from hybrid_predict.cli.program import Command
 from hybrid_predict.errors import install_line
+from hybrid_predict.ledger import percent
 from hybrid_predict.report.plain_text import printable
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def _findings(found: Examination) -> list[tuple[str, str]]:
         ("plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"),
         ("memory", plan.memory),
         ("overhead", f"{counted} of a full step's operations, for correcting"),
-        ("event log", found.event_log),
+        ("run log", found.run_log),
     ]
     rows += _further(found)
     if corrected or predicted:

@@ -21,19 +21,20 @@ def _add_options(add: Any) -> None:
         "runs",
         nargs="+",
         metavar="RUN",
-        help="Folder of a run's logger, or one above it; its newest event log is read.",
+        help="Folder of a run's logger, or one above it; its newest run log is read.",
     )
     add(
         "--output",
         metavar="FILE",
-        help=f"File to write ({PAGE}, beside the event log; in this folder for several runs).",
+        help=f"File to write ({PAGE}, beside the run log; in this folder for several runs).",
     )
 
 
 def _run(options: Namespace) -> int:
     under_way("reading")
     need("The report", ["cli"])
-    from hybrid_predict.report.run_page import NEXT, ONE_RUN, finding, write_run_page
+    from hybrid_predict.report.run_facts import ONE_RUN, finding
+    from hybrid_predict.report.run_page import NEXT, write_run_page
 
     logs = [read_log(find_log(name)) for name in options.runs]
     beside = logs[0].path.with_suffix(".html") if len(logs) == 1 else Path(PAGE)
@@ -53,7 +54,7 @@ COMMAND = Command(
     "Write a page about runs: their cost, and what to do next.",
     "Writes one HTML page about runs that were trained with the callback, finished or not: where "
     "steps and seconds went, skill, events, configuration. Several runs are shown side by side. "
-    "Reads the event log that the callback writes into the folder of a TensorBoard or CSV logger. "
+    "Reads the run log that the callback writes into the folder of a TensorBoard or CSV logger. "
     f"See also: {PROGRAM} watch.",
     _add_options,
     _run,

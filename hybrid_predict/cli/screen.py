@@ -14,7 +14,6 @@ from hybrid_predict.runs.tracking import tracking_uri
 Run = Mapping[str, Any]
 """Entry of a run in a results file."""
 
-
 _GOES_ON = "What was finished is kept; the same command, without --overwrite, goes on."
 
 
@@ -39,32 +38,30 @@ class Screen(Observer):
         done: int = 0,
     ) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         self._console = Console(highlight=False, markup=False)
-        self._lengths = lengths
-        self._outcome, self._name = outcome, name
+        self._lengths, self._outcome, self._name = lengths, outcome, name or self._arm_and_seed
         self._progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TextColumn("{task.fields[note]}"),
-            Remaining(),
+            TimeRemainingColumn(),
             console=self._console,
             transient=True,
             refresh_per_second=4,
             disable=not self._console.is_terminal,
         )
         self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
-        self._one: Any = None
-        self._done, self._planned, self.found = done, 0, 0
+        self._one = self._progress.add_task("", note="", visible=False)
+        self._done, self._planned, self._found = done, 0, 0
         self._speedup: float | None = None
         self._show_done()
 
     @property
     def trained(self) -> int:
         """Number of runs that were not finished before."""
-        return self._done - self.found
+        return self._done - self._found
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -76,25 +73,20 @@ class Screen(Observer):
     def run_started(self, arm: str, seed: int, full_steps: int) -> None:
         """Show the run on the second bar."""
         self._planned = full_steps
-        if self._one is None:
-            self._one = self._progress.add_task("", note="")
-        name = self._title({"arm": arm, "seed": seed})
-        self._progress.reset(self._one, description=name, total=full_steps, note="")
+        name = self._name({"arm": arm, "seed": seed})
+        self._progress.reset(self._one, description=name, total=full_steps, note="", visible=True)
 
     def stepped(self, full_steps: int, loss: float) -> None:
         """Move both bars."""
         note = f"{full_steps:,}/{self._planned:,} full steps, loss {loss:.3f}"
         self._progress.update(self._one, completed=full_steps, note=note)
-        share = min(1.0, full_steps / self._planned)
-        now = (
-            sum(self._lengths[: self._done])
-            + share * self._lengths[min(self._done, len(self._lengths) - 1)]
-        )
-        self._progress.update(self._all, completed=now)
+        length = self._lengths[min(self._done, len(self._lengths) - 1)]
+        part = length * min(1.0, full_steps / self._planned)
+        self._progress.update(self._all, completed=sum(self._lengths[: self._done]) + part)
 
     def run_found(self, run: Run) -> None:
         """Print a line for a run that was finished before."""
-        self.found += 1
+        self._found += 1
         self._print(run, ", done before")
 
     def run_finished(self, run: Run) -> None:
@@ -108,30 +100,6 @@ class Screen(Observer):
     def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
         """Print a line for a candidate that was tested."""
         self._say(f"{arm} at speedup {speedup:g}: {finding}", style="bold")
-        self._console.file.flush()
-
-    def _title(self, run: Run) -> str:
-        """Return the first words of a run's line; the full arm is the same at every speedup."""
-        if self._name is not None:
-            return self._name(run)
-        speedup = self._speedup if run["arm"] != FULL else None
-        arm = run["arm"] if speedup is None else f"{run['arm']} at speedup {speedup:g}"
-        return f"{arm}, seed {run['seed']}"
-
-    def _print(self, run: Run, note: str = "") -> None:
-        self._done += 1
-        self._show_done()
-        self._say(
-            f"{self._done}/{len(self._lengths)}  {self._title(run)}: {run['full_steps']:,} full "
-            f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
-            soft_wrap=True,
-        )
-        self._console.file.flush()
-
-    def _show_done(self) -> None:
-        completed = sum(self._lengths[: self._done])
-        note = f"{self._done}/{len(self._lengths)} done"
-        self._progress.update(self._all, completed=completed, note=note)
 
     def conclude(
         self,
@@ -151,20 +119,18 @@ class Screen(Observer):
             folder: Output folder.
             mlflow: Whether the runs were logged to MLflow.
         """
-        show = self._say
         if results["partial"]:
-            show(f"\nStopped after {len(results['runs'])} of {results['planned_runs']} runs.")
-            show(_GOES_ON, soft_wrap=True)
+            self._say(f"\nStopped after {len(results['runs'])} of {results['planned_runs']} runs.")
+            self._say(_GOES_ON, soft_wrap=True)
         self._show_table(*table)
-        show(f"\n{conclusion['headline']}", style="bold")
-        show(f"{conclusion['text']}\n")
-        for note in results.get("notes", ()):
-            show(f"{note}\n")
-        show(f"Report:   {folder / 'report.html'}", soft_wrap=True)
-        show(f"Results:  {folder / 'results.json'}", soft_wrap=True)
+        self._say(f"\n{conclusion['headline']}", style="bold")
+        for text in (conclusion["text"], *results.get("notes", ())):
+            self._say(f"{text}\n")
+        self._say(f"Report:   {folder / 'report.html'}", soft_wrap=True)
+        self._say(f"Results:  {folder / 'results.json'}", soft_wrap=True)
         if mlflow:
             uri = tracking_uri(folder)
-            show(f"MLflow:   mlflow ui --backend-store-uri {uri}", soft_wrap=True)
+            self._say(f"MLflow:   mlflow ui --backend-store-uri {uri}", soft_wrap=True)
 
     def answer(
         self,
@@ -184,17 +150,37 @@ class Screen(Observer):
             results: Path of the results file.
             partial: Whether the search was stopped before its answer was final.
         """
-        show = self._say
         self._show_table(titles, rows)
         if partial:
-            show(f"\nStopped. {_GOES_ON}" + " So far:" * bool(line), soft_wrap=True)
+            self._say(f"\nStopped. {_GOES_ON}" + " So far:" * bool(line), soft_wrap=True)
         if line:
-            show(f"\n{line}", style="bold", soft_wrap=True)
-        show(f"\nResults:  {results}", soft_wrap=True)
+            self._say(f"\n{line}", style="bold", soft_wrap=True)
+        self._say(f"\nResults:  {results}", soft_wrap=True)
+
+    def _arm_and_seed(self, run: Run) -> str:
+        """Return the first words of a run's line; the full arm is the same at every speedup."""
+        known = self._speedup is not None and run["arm"] != FULL
+        speedup = f" at speedup {self._speedup:g}" if known else ""
+        return f"{run['arm']}{speedup}, seed {run['seed']}"
+
+    def _print(self, run: Run, note: str = "") -> None:
+        self._done += 1
+        self._show_done()
+        self._say(
+            f"{self._done}/{len(self._lengths)}  {self._name(run)}: {run['full_steps']:,} full "
+            f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
+            soft_wrap=True,
+        )
+
+    def _show_done(self) -> None:
+        completed = sum(self._lengths[: self._done])
+        note = f"{self._done}/{len(self._lengths)} done"
+        self._progress.update(self._all, completed=completed, note=note)
 
     def _say(self, text: str, **options: Any) -> None:
-        """Print text; square brackets in it are not markup, and control characters are left out."""
+        """Print text at once; no markup in it is read, and control characters are replaced."""
         self._console.print("\n".join(map(printable, text.split("\n"))), **options)
+        self._console.file.flush()
 
     def _show_table(self, titles: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
         from rich.box import SIMPLE_HEAD

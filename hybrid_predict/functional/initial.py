@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from hybrid_predict.ledger import percent
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.gate import TOO_EXPENSIVE, TOO_FEW, too_few
@@ -26,8 +25,9 @@ from hybrid_predict.functional.plan import (
 )
 from hybrid_predict.functional.schedule import schedule
 from hybrid_predict.functional.state import Baseline, Clock, Group, HybridState, Monitor, Skill
-from hybrid_predict.tensors.arrays import ArrayBackend, beside, namespace, wide_dtype
+from hybrid_predict.ledger import percent
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess, tried
+from hybrid_predict.tensors.arrays import ArrayBackend, beside, namespace, wide_dtype
 from hybrid_predict.verify.descent import Evidence
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from hybrid_predict.forecast.predictors import (
     make_predictor,
 )
 from hybrid_predict.forecast.predictors.fitted import START
+from hybrid_predict.rules.budget import budget, largest_block, weak
 from hybrid_predict.tensors.arrays import ArrayBackend, namespace
 from hybrid_predict.updates import AbstractUpdate, make_update
-from hybrid_predict.rules.budget import budget, largest_block, weak
 
 
 @final

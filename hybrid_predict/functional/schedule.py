@@ -7,8 +7,8 @@ from typing import Any
 from hybrid_predict.accounts.clock import Clock as Schedule
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.rules.skill import FIRST
 from hybrid_predict.functional.state import Clock
+from hybrid_predict.rules.skill import FIRST
 from hybrid_predict.tensors.arrays import beside, namespace
 
 MOST_STEPS = 2**31 - 1

@@ -19,8 +19,8 @@ from hybrid_predict.functional.plan import Plan, chosen_block, count_trained, pl
 from hybrid_predict.functional.schedule import due
 from hybrid_predict.functional.state import Group, HybridState, select
 from hybrid_predict.functional.windows import add_skill, enough
-from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace, wide_dtype
 from hybrid_predict.rules.budget import BLOCKS
+from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace, wide_dtype
 from hybrid_predict.verify.descent import Evidence, Slopes
 
 Call = TypeVar("Call", bound=Callable[..., Any])

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from hybrid_predict.forecast.predictors.fitted import FittedPredictor
-from hybrid_predict.rules.skill import FIRST, MEMORY, RESOLUTION, SHORTEST
 from hybrid_predict.forecast.window import DRIFT, SAMPLE
 from hybrid_predict.functional.state import Skill, Window, select
+from hybrid_predict.rules.skill import FIRST, MEMORY, RESOLUTION, SHORTEST
 from hybrid_predict.tensors.arrays import beside, cast, namespace, wide_dtype
 
 

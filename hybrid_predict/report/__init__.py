@@ -1,1 +1,1 @@
-"""What people look at: event logs, histories, figures and pages."""
+"""Run logs, and the figures and pages that show them."""

@@ -27,7 +27,7 @@ def write_audit_page(results: Mapping[str, Any], log: Path | None, path: Path) -
 
     Args:
         results: What ``results.json`` holds.
-        log: The first hybrid run's event log; None, or where there is none, leaves its figures out.
+        log: The first hybrid run's log; None, or where there is none, leaves its figures out.
         path: Where to write.
 
     Returns:

@@ -1,28 +1,13 @@
-"""Text from files and from users, made safe to print on any terminal."""
+"""Text that any terminal can print."""
 
 from __future__ import annotations
 
-import codecs
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from io import TextIOWrapper
-from typing import TextIO
 
-_ASCII = str.maketrans(
-    {
-        **dict(zip("▁▂▃▄▅▆▇█░", "_.,-~=+#.", strict=True)),
-        "\N{MIDDLE DOT}": "*",
-        "\N{MULTIPLICATION SIGN}": "x",
-        "\N{MINUS SIGN}": "-",
-        "\N{EN DASH}": "-",
-        "\N{HORIZONTAL ELLIPSIS}": "...",
-        "\N{PLUS-MINUS SIGN}": "+-",
-    }
-)
-"""What stands for the signs that the commands print; blocks keep their width."""
-
-_ERRORS = "hybrid_predict.plain"
+_BLANKS = str.maketrans("\n\r\t\N{NO-BREAK SPACE}", "    ")
 
 
 def printable(text: object) -> str:
@@ -34,34 +19,16 @@ def printable(text: object) -> str:
     return "".join(c if c.isprintable() else "?" for c in str(text).translate(_BLANKS))
 
 
-_BLANKS = str.maketrans("\n\r\t\N{NO-BREAK SPACE}", "    ")
-
-
 @contextmanager
 def any_encoding() -> Iterator[None]:
-    """Let standard output and error print every character inside the block.
-
-    A character that their encoding lacks is written as ASCII, or as its escape sequence.
-    """
-    with ExitStack() as stack:
-        for stream in {id(s): s for s in (sys.stdout, sys.stderr)}.values():
-            if isinstance(stream, TextIOWrapper):
-                stack.callback(_reconfigure, stream, stream.errors)
-                _reconfigure(stream, _ERRORS)
+    """Let standard output and error print ``?`` for what their encoding lacks, inside the block."""
+    streams = [s for s in (sys.stdout, sys.stderr) if isinstance(s, TextIOWrapper) and not s.closed]
+    before = [stream.errors for stream in streams]
+    for stream in streams:
+        stream.reconfigure(errors="replace")
+    try:
         yield
-
-
-def _reconfigure(stream: TextIO, errors: str | None) -> None:
-    assert isinstance(stream, TextIOWrapper)
-    with suppress(OSError, ValueError):  # it cannot be written to, or is closed
-        stream.reconfigure(errors=errors)
-
-
-def _plain(error: UnicodeError) -> tuple[str, int]:
-    if not isinstance(error, UnicodeEncodeError):
-        raise error
-    found = error.object[error.start : error.end].translate(_ASCII)
-    return found.encode("ascii", "backslashreplace").decode("ascii"), error.end
-
-
-codecs.register_error(_ERRORS, _plain)
+    finally:
+        for stream, errors in zip(streams, before, strict=True):
+            if not stream.closed:
+                stream.reconfigure(errors=errors)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Protocol
 
 SMALLEST_STEP = 1e8
 """Smallest number of operations of a full step in the budget of corrections.
@@ -125,47 +124,6 @@ def describe_excess(share: str, max_overhead: float) -> str:
     """Say that corrections are over the budget even with rows one by one."""
     text = f"corrected updates take {share} of a full step's operations"
     return f"{text}, more than max_overhead={max_overhead:g} allows"
-
-
-@final
-@dataclass(frozen=True)
-class Shortage:
-    """What keeps corrections from being weak, each by itself.
-
-    Args:
-        max_overhead: A larger budget, rounded up to two digits.
-        batches: How many times as many operations a full step needs, as of larger batches; infinite
-            if no batch is large enough.
-    """
-
-    max_overhead: float
-    batches: float
-
-
-def shortage(
-    operations: Callable[[int | None], int],
-    shapes: Sequence[Sequence[int]],
-    step_operations: float,
-    max_overhead: float,
-) -> Shortage:
-    """Compute what weak corrections lack, from counted operations.
-
-    Args:
-        operations: What correcting adds to a full step, by the block.
-        shapes: Shapes of the corrected matrices.
-        step_operations: Operations of a full step.
-        max_overhead: The budget that is too small.
-    """
-    sufficient = next(block for block in reversed(BLOCKS) if not weak(shapes, block))
-    needed = operations(sufficient)
-    batches = needed / (max_overhead * step_operations) if max_overhead else math.inf
-    return Shortage(_rounded_up(needed / max(step_operations, SMALLEST_STEP)), batches)
-
-
-def _rounded_up(value: float) -> float:
-    """Round up to two significant digits."""
-    digits = 1 - math.floor(math.log10(value))
-    return round(math.ceil(value * 10.0**digits) / 10.0**digits, max(0, digits))
 
 
 def weak(shapes: Sequence[Sequence[int]], block: int | None) -> bool:

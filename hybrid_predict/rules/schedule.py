@@ -92,7 +92,7 @@ def schedule(config: HybridConfig, observed: int = 0) -> Schedule:
     between = max(0, total - warmup - cooldown)
     full, group = config.full_steps or 0, config.predict_steps or 0
     speedup = Fraction(config.compression).limit_denominator(1000)
-    if speedup == 1 or not config.enabled:
+    if speedup == 1:
         wanted = planned = 0
     elif group:
         groups, rest = divmod(between, full + group)

@@ -73,13 +73,8 @@ def bounds(values: Sequence[float], alpha: float) -> Bounds:
         MissingExtraError: If scipy is not installed.
     """
     n, mean, sd = len(values), statistics.fmean(values), statistics.stdev(values)
-    reach = _student(alpha, n - 1) * sd / math.sqrt(n)
+    reach = float(_distributions().t.isf(alpha, n - 1)) * sd / math.sqrt(n)
     return Bounds(mean, sd, mean - reach, mean + reach, n)
-
-
-def _student(tail: float, freedom: int) -> float:
-    """Return the quantile of Student's t distribution with probability ``tail`` above it."""
-    return float(_distributions().t.isf(tail, freedom))
 
 
 def _distributions() -> Any:
@@ -194,12 +189,7 @@ def speedup(
     if len(arm) < 2:
         return Speedup(value, bound, None, None, len(arm))
     draws = np.random.default_rng(0).choice(everyone, (resamples, len(arm)))
-    tail = _expanded_tail(len(arm))
+    laws, n = _distributions(), len(arm)
+    tail = float(laws.norm.sf(math.sqrt(n / (n - 1)) * float(laws.t.isf(0.025, n - 1))))
     low, high = np.quantile([measure(draw)[0] for draw in draws], [tail, 1.0 - tail])
     return Speedup(value, bound, float(low), float(high), len(arm))
-
-
-def _expanded_tail(n: int) -> float:
-    """Return the share of resamples beyond each end of the interval, for ``n`` seeds."""
-    reach = math.sqrt(n / (n - 1)) * _student(0.025, n - 1)
-    return float(_distributions().norm.sf(reach))

@@ -36,35 +36,35 @@ def find_class(name: str, described: Mapping[str, Any], base: str | None = None)
         return None
     if not isinstance(arguments, Mapping):
         raise ConfigError(f"{name}.init_args", "a mapping of arguments", arguments)
-    found = _imported(f"{name}.class_path", path)
+    cls = _imported(f"{name}.class_path", path)
     if base is not None:
-        wanted = _imported(name, base)
-        if not (isinstance(found, type) and issubclass(found, wanted)):
-            remedy = f"Derive a class from hybrid_predict.{wanted.__name__}."
-            expected = f"a subclass of {wanted.__name__}"
+        parent = _imported(name, base)
+        if not (isinstance(cls, type) and issubclass(cls, parent)):
+            remedy = f"Derive a class from hybrid_predict.{parent.__name__}."
+            expected = f"a subclass of {parent.__name__}"
             raise ConfigError(f"{name}.class_path", expected, path, remedy)
-    if not callable(found):
+    if not callable(cls):
         raise ConfigError(f"{name}.class_path", "a class", path)
     try:
-        parameters = inspect.signature(found).parameters
+        parameters = inspect.signature(cls).parameters
     except ValueError:  # classes written in C have none
-        return found
+        return cls
     if all(p.kind is not inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
         check_names(f"{name}.init_args", arguments, parameters)
-    return found
+    return cls
 
 
 def _imported(name: str, path: str) -> Any:
-    module, _, wanted = path.rpartition(".")
+    module_name, _, attribute = path.rpartition(".")
     try:
-        found = import_module(module)
+        module = import_module(module_name)
     except (ImportError, TypeError, ValueError) as error:
         remedy = f"Python says: {error}. Start the command in the folder of the module."
         raise ConfigError(name, "a class that can be imported", path, remedy) from error
-    if not hasattr(found, wanted):
-        remedy = did_you_mean(wanted, dir(found))
-        raise ConfigError(name, f"a class of {module}", wanted, remedy)
-    return getattr(found, wanted)
+    if not hasattr(module, attribute):
+        remedy = did_you_mean(attribute, dir(module))
+        raise ConfigError(name, f"a class of {module_name}", attribute, remedy)
+    return getattr(module, attribute)
 
 
 def made(field: str, choices: Any, within: str = "") -> Any:
@@ -82,22 +82,20 @@ def made(field: str, choices: Any, within: str = "") -> Any:
     if not isinstance(choices, Mapping):
         return choices
     return {
-        kind: _made(f"{within}{field}.{kind}", choice, OBJECTS[field])
+        kind: _make(f"{within}{field}.{kind}", choice, OBJECTS[field])
         for kind, choice in choices.items()
     }
 
 
-def _made(name: str, choice: Any, base: str) -> Any:
+def _make(name: str, choice: Any, base: str) -> Any:
     if not isinstance(choice, Mapping) or not isinstance(choice.get("class_path"), str):
         return choice
     check_names(name, choice, ("class_path", "init_args"))
-    found = find_class(name, choice, base)
-    if found is None:
+    cls, arguments = find_class(name, choice, base), choice.get("init_args") or {}
+    if cls is None:
         return choice
     try:
-        return found(**(choice.get("init_args") or {}))
+        return cls(**arguments)
     except TypeError as error:
-        expected = f"arguments of {found.__name__}"
-        remedy = f"Python says: {error}."
-        given = choice.get("init_args")
-        raise ConfigError(f"{name}.init_args", expected, given, remedy) from error
+        expected, remedy = f"arguments of {cls.__name__}", f"Python says: {error}."
+        raise ConfigError(f"{name}.init_args", expected, arguments, remedy) from error

@@ -39,7 +39,7 @@ class Rows(Generic[Key]):
         self.done: dict[Key, Row] = {}
         self._key = key
         text = path.read_text("utf-8", errors="replace") if path.exists() else ""
-        self._torn = bool(text) and not text.endswith("\n")
+        self._cut_off = bool(text) and not text.endswith("\n")
         for number, line in enumerate(text.splitlines(), 1):
             try:
                 row = json.loads(line)
@@ -55,10 +55,10 @@ class Rows(Generic[Key]):
         """
         kept: Row = finite(row)
         with writing(self.path), self.path.open("a", encoding="utf-8") as file:
-            file.write("\n" * self._torn + json.dumps(kept, allow_nan=False) + "\n")
+            file.write("\n" * self._cut_off + json.dumps(kept, allow_nan=False) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        self._torn = False
+        self._cut_off = False
         self.done[self._key(kept)] = kept
 
     def start_from(self, rows: Iterable[Mapping[str, Any]]) -> int:
@@ -80,4 +80,4 @@ class Rows(Generic[Key]):
         """
         with writing(self.path):
             self.path.unlink(missing_ok=True)
-        self.done, self._torn = {}, False
+        self.done, self._cut_off = {}, False

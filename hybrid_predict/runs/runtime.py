@@ -1,4 +1,4 @@
-"""Shared by all commands that train: observers, log levels, locks, Ctrl-C, environment, JSON."""
+"""Shared by commands that train: observers, log levels, locks, Ctrl-C, environment, JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import signal
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -102,10 +102,8 @@ def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
         with tempfile.TemporaryFile(dir=place):
             return place
     except OSError as error:
-        remedy = f"The system says: {error.strerror}."
-        raise ConfigError(
-            argument, "a folder that can be written to", str(folder), remedy
-        ) from error
+        expected, remedy = "a folder that can be written to", f"The system says: {error.strerror}."
+        raise ConfigError(argument, expected, str(folder), remedy) from error
 
 
 @contextmanager
@@ -127,10 +125,9 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout as error:
+        expected = "one that no other run is writing to"
         remedy = "Wait for the end of that run, or choose another folder."
-        raise ConfigError(
-            "folder", "one that no other run is writing to", str(folder), remedy
-        ) from error
+        raise ConfigError("folder", expected, str(folder), remedy) from error
     except (OSError, NotImplementedError) as error:
         remedy = f"The system says: {error}."
         raise ConfigError("folder", "one that can be locked", str(folder), remedy) from error
@@ -177,12 +174,11 @@ def _version(package: str) -> str | None:
 
 def _cpu() -> str:
     """Return the model of the processor, or its architecture if the model is not known."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
 
 
 def finite(value: Any) -> Any:

@@ -43,31 +43,21 @@ class Tracking:
     ) -> None:
         from mlflow import MlflowClient
 
-        self.uri = tracking_uri(folder)
-        self._experiment = experiment
-        self._logged = False
-        self._client = MlflowClient(self.uri)
-        found = self._client.get_experiment_by_name(experiment)
+        self.uri, self._experiment, self._logged = tracking_uri(folder), experiment, False
+        client = self._client = MlflowClient(self.uri)
+        known = client.get_experiment_by_name(experiment)
         place = (folder / "mlartifacts").resolve().as_uri()
-        number = (
-            found.experiment_id
-            if found
-            else self._client.create_experiment(experiment, artifact_location=place)
-        )
-        earlier = (
-            self._client.search_runs([number], f"tags.`{KEY}` = '{key}'", max_results=1)
-            if key
-            else []
-        )
-        if earlier:
-            self._parent = earlier[0].info.run_id
-            self._client.update_run(self._parent, status="RUNNING")
-        else:
-            tags = {KEY: key} if key else None
-            run = self._client.create_run(number, run_name=name, tags=tags)
-            self._parent = run.info.run_id
-            for parameter, value in params.items():
-                self._client.log_param(self._parent, parameter, value)
+        number = known.experiment_id if known else client.create_experiment(experiment, place)
+        query = f"tags.`{KEY}` = '{key}'"
+        runs = client.search_runs([number], query, max_results=1) if key else []
+        if runs:
+            self._parent = runs[0].info.run_id
+            client.update_run(self._parent, status="RUNNING")
+            return
+        run = client.create_run(number, run_name=name, tags={KEY: key} if key else None)
+        self._parent = run.info.run_id
+        for parameter, value in params.items():
+            client.log_param(self._parent, parameter, value)
 
     def logger(self, name: str, tags: Mapping[str, str]) -> MLFlowLogger:
         """Return a logger for the Trainer of one run below the parent."""
@@ -84,8 +74,7 @@ class Tracking:
 
     def finish_run(self, logger: MLFlowLogger, metrics: Mapping[str, float | None]) -> None:
         """Log metrics to a finished run; None is logged as NaN."""
-        for name, value in metrics.items():
-            self._client.log_metric(str(logger.run_id), name, math.nan if value is None else value)
+        self._log_metrics(str(logger.run_id), metrics)
 
     def finish(
         self,
@@ -102,8 +91,7 @@ class Tracking:
             files: Files to store as artifacts.
             status: Status of the run in MLflow's terms.
         """
-        for name, value in metrics.items():
-            self._client.log_metric(self._parent, name, math.nan if value is None else value)
+        self._log_metrics(self._parent, metrics)
         for name, text in tags.items():
             self._client.set_tag(self._parent, name, text)
         for path in files:
@@ -114,3 +102,7 @@ class Tracking:
             # Without a logger this would create a database in the current directory.
             mlflow.flush_async_logging()
         self._client.set_terminated(self._parent, status)
+
+    def _log_metrics(self, run: str, metrics: Mapping[str, float | None]) -> None:
+        for name, value in metrics.items():
+            self._client.log_metric(run, name, math.nan if value is None else value)

@@ -1,4 +1,4 @@
-"""Counts the floating point operations and the memory traffic of a full step."""
+"""Counts the floating point operations of a full step."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class OperationCounter:
             except Exception:  # a formula that fails must not end the user's forward pass
                 self._failed = True
 
-        self._mode = _watching(see)
+        self._mode = watching(see)
         self._mode.__enter__()
 
 
@@ -128,30 +128,7 @@ def _recurrent(args: Sequence[Any]) -> int:
     return 2 * positions * sum(x.numel() for x in tensors[1:] if x.dim() == 2)
 
 
-def traffic(run: Callable[[], object]) -> dict[str, int]:
-    """Count the bytes that a function's operations read and write, as if no cache kept any of them.
-
-    Args:
-        run: The function; it is called once.
-
-    Returns:
-        ``products``, the bytes of matrix products with each operand counted once, and ``others``,
-        the bytes of all other operations. Views and allocations count zero.
-    """
-    from torch.utils.flop_counter import flop_registry
-
-    found = {"products": 0, "others": 0}
-
-    def see(func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        which = "products" if func._overloadpacket in flop_registry else "others"
-        found[which] += _moved(func, args, kwargs, result)
-
-    with _watching(see):
-        run()
-    return found
-
-
-def _watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
+def watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
     """Return a dispatch mode that calls ``see`` with each operation, its arguments and result."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -191,30 +168,3 @@ def _compiled(model: nn.Module) -> bool:
 
 _FAILED = -(2**50)
 """Count of a rank that failed to count; it makes the sum over the ranks negative."""
-
-_ONLY_WRITTEN = ("copy_", "_foreach_copy_", "zero_", "fill_")
-_UNMOVED = ("empty", "empty_like", "new_empty", "empty_strided", "_unsafe_view")
-_SHAPED = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_full")
-
-
-def _moved(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Bytes that one operation reads and writes, from its schema."""
-    name, schema = func._overloadpacket.__name__, func._schema
-    given = list(zip(schema.arguments, args, strict=False))
-    given += [(a, kwargs[a.name]) for a in schema.arguments if a.name in kwargs]
-    written = [a.alias_info is not None and a.alias_info.is_write for a, _ in given]
-    if name in _UNMOVED or (func.is_view and not any(written)):
-        return 0
-    total = 0
-    for (argument, value), writes in zip(given, written, strict=True):
-        unread = name in _SHAPED or (writes and (argument.is_out or name in _ONLY_WRITTEN))
-        total += (writes + (not unread)) * _bytes(value)
-    fresh = all(r.alias_info is None for r in schema.returns)
-    return total + (_bytes(result) if fresh else 0)
-
-
-def _bytes(value: Any) -> int:
-    """Bytes of all tensors in an argument or a result, at most the size of their storage."""
-    if isinstance(value, Tensor):
-        return min(value.numel() * value.element_size(), value.untyped_storage().nbytes())
-    return sum(map(_bytes, value)) if isinstance(value, (list, tuple)) else 0

@@ -95,8 +95,9 @@ class KindDecision:
         names: dict[str, list[str]] = {kind: [] for kind in KINDS}
         for k in trained:
             names[self._mapper.kinds[k]].append(self._mapper.names[k])
-        corrected = "corrected" if "hidden" in config.updates and not config.shadow else ""
-        predicted = "predicted" if "hidden" in config.predictors and config.compression > 1 else ""
+        corrected = "corrected" if "hidden" in config.active_updates else ""
+        predicts = "hidden" in config.active_predictors and config.compression > 1
+        predicted = "predicted" if predicts else ""
         done = " and ".join(filter(None, (corrected, predicted))) or "left to the optimizer"
         parts = [f"{len(names['hidden'])} hidden matrices are {done}"]
         parts += [f"{kind}: {listed(names[kind])}" for kind in ("head", "embedding") if names[kind]]

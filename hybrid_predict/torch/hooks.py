@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol, final
@@ -34,7 +35,8 @@ class StepHooks:
 
     Other hooks see, and may change, gradients before the listener and weights after it, whenever
     they were registered. The step of a subclass calls the step of its base class, which calls all
-    hooks again if the base class was ever instantiated itself; only the outermost call counts.
+    hooks again if the base class was ever instantiated itself; only the outermost call counts. A
+    call in the handler of an error is no part of the call that raised it.
 
     Args:
         optimizer: The optimizer.
@@ -51,6 +53,7 @@ class StepHooks:
     ) -> None:
         self._optimizer, self._index, self._listener = weakref.ref(optimizer), index, listener
         self._outermost: Callable[[], _Call | None] = _no_call
+        self._handled = 0
         self.handles = [
             optimizer.register_step_pre_hook(self._before),
             optimizer.register_step_post_hook(self._after),
@@ -73,12 +76,14 @@ class StepHooks:
 
     def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the listener, or let the closure call it when the gradients are final."""
-        receiver = None if self._outermost() is not None else self._listener()
+        handled = id(sys.exc_info()[1])
+        nested = self._outermost() is not None and handled == self._handled
+        receiver = None if nested else self._listener()
         if receiver is None:
             return None
         receiver.open_update(self._index)
         call = _Call(kwargs)
-        self._outermost = weakref.ref(call)
+        self._outermost, self._handled = weakref.ref(call), handled
         named = "closure" in kwargs
         closure = kwargs["closure"] if named else args[1] if len(args) > 1 else None
         if not callable(closure):

@@ -315,7 +315,8 @@ class _Probe:
             places = [first] + [self._weights] * _LONG
             gradients = [sign * (total - coupled * place) for place in places]
             runs.append(self._walk(places, gradients)[1:])
-        return not _alike(*runs, rtol=1e-6)
+        here, there = runs
+        return not _alike(here, there, rtol=1e-6)
 
     def _moves(self, weights: Tensor, gradient: Tensor, **options: Any) -> list[Tensor]:
         """Return two updates from the same weights with the same gradient, shape (2, 2) each.

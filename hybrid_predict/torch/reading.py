@@ -66,9 +66,10 @@ class VerifiedReads:
     ) -> None:
         """Put verified values in the place of copies of present ones."""
         for name, k in places.items():
-            present, value = state.get(prefix + name), self._verified(k)
-            copied = isinstance(present, Tensor) and present is not getattr(module, name, None)
-            if copied and value is not None:
+            present = state.get(prefix + name)
+            if not isinstance(present, Tensor) or present is getattr(module, name, None):
+                continue
+            if (value := self._verified(k)) is not None:
                 with torch.no_grad():
                     value = shards.local(value).to(shards.local(present))
                     state[prefix + name] = shards.as_dtensor(value, present)

@@ -1,16 +1,16 @@
 """What is measured on a GPU, at toy size on any machine: shards, the record's model, commands."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from benchmarks.gpu import __main__ as program
-from benchmarks.gpu import record, shards, steps, table
-from benchmarks.gpu.gpt2 import GPT2, Size, _rotations, _turned
+from benchmarks.gpu import record, shards, table
+from benchmarks.gpu.gpt2 import GPT2, Size
 from benchmarks.gpu.shards import Shards
-from benchmarks.render import BLOCKS
 from benchmarks.step_cost import WAYS
 from hybrid_predict.errors import ConfigError
 
@@ -44,14 +44,6 @@ def test_batches_follow_one_another_within_each_shard(folder):
         assert inputs.dtype == torch.int64
 
 
-def test_large_tokens_keep_their_numbers(tmp_path):
-    tokens = torch.tensor([50256, 65535, 40000, 0, 1])
-    shards.write(tmp_path / "a.bin", tokens)
-    ((inputs, targets),) = Shards.find(str(tmp_path / "a.bin"), "--train").read(4, 4)
-    assert inputs.tolist() == [[50256, 65535, 40000, 0]]
-    assert targets.tolist() == [[65535, 40000, 0, 1]]
-
-
 def broken(path, *, magic=shards.MAGIC, version=shards.VERSION, count=8, held=8):
     header = np.zeros(shards.HEADER, "<i4")
     header[:3] = magic, version, count
@@ -72,14 +64,6 @@ def test_a_file_that_is_no_whole_shard_is_refused(fields, complaint, tmp_path):
     with pytest.raises(ConfigError, match=complaint) as caught:
         Shards.find(str(tmp_path / "*.bin"), "--val")
     assert caught.value.argument == "--val"
-
-
-def test_an_empty_file_and_no_file_are_refused(tmp_path):
-    with pytest.raises(ConfigError, match="pattern that matches token shards"):
-        Shards.find(str(tmp_path / "*.bin"), "--train")
-    (tmp_path / "a.bin").write_bytes(b"")
-    with pytest.raises(ConfigError, match="token shards, whose headers"):
-        Shards.find(str(tmp_path / "*.bin"), "--train")
 
 
 def test_too_few_tokens_are_told_before_training(folder):
@@ -111,16 +95,6 @@ def test_the_model_sees_no_later_token_and_bounds_its_logits():
     assert before.abs().max() <= 15
 
 
-def test_positions_turn_half_of_the_entries_and_keep_lengths():
-    rotations = _rotations(record.TOY.size)
-    x = torch.randn(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    turned = _turned(x, rotations)
-    assert torch.allclose(turned.norm(dim=-1), x.norm(dim=-1), atol=1e-5)
-    assert torch.equal(turned[:, :, 0], x[:, :, 0])
-    still = (turned == x)[0, 0, 5]
-    assert still.nonzero().flatten().tolist() == [4, 5, 6, 7, 12, 13, 14, 15]
-
-
 @pytest.mark.parametrize("hidden", ["adamw", "muon"])
 def test_every_parameter_has_one_optimizer(hidden):
     model = GPT2(record.TOY.size)
@@ -131,12 +105,6 @@ def test_every_parameter_has_one_optimizer(hidden):
         for p in group["params"]
     ]
     assert len(found) == len({id(p) for p in found}) == len(list(model.parameters()))
-
-
-def test_rates_rise_stay_and_fall_to_zero():
-    factor = record.schedule(100, 10)
-    assert [factor(0), factor(9), factor(30)] == pytest.approx([0.1, 1, 1])
-    assert [factor(65), factor(99), factor(100)] == pytest.approx([0.5, 1 / 70, 0])
 
 
 def arguments(folder, *more):
@@ -167,31 +135,6 @@ def test_a_run_that_diverges_ends_early_and_is_kept(folder, tmp_path, monkeypatc
     (row,) = json.loads(file.read_text())["rows"]
     assert (row["full_steps"], row["loss"], row["reached"]) == (5, None, False)
     assert "diverged" in capsys.readouterr().out
-
-
-def test_accumulated_gradients_are_those_of_the_whole_batch(folder):
-    found = Shards.find(str(folder / "train_*.bin"), "--train")
-    batch = next(found.read(64, 16))
-    gradients = []
-    for rows in (1, 4):
-        torch.manual_seed(0)
-        model = GPT2(record.TOY.size)
-        for part in zip(batch[0].split(rows), batch[1].split(rows), strict=True):
-            record._loss(model, part, torch.device("cpu")).backward()
-        gradients.append(model.head.weight.grad)
-    assert torch.allclose(*gradients, rtol=0.05, atol=0.05)
-
-
-@ON_CPU
-def test_runs_of_the_record_are_kept_side_by_side(folder, tmp_path, capsys):
-    file = tmp_path / "record.json"
-    for arm in ("adamw", "muon", "adamw"):
-        more = ("--arm", arm, "--steps", "6", "--output", str(file))
-        assert program.main(arguments(folder, *more)) == 0
-    assert "reached 3.28" in capsys.readouterr().out
-    found = json.loads(file.read_text())
-    assert [row["arm"] for row in found["rows"]] == ["muon", "adamw"]
-    assert list(found) == ["rows"]
 
 
 def kept(*, toy=True, gpu="A"):
@@ -261,15 +204,15 @@ def test_quality_goes_on_where_it_was(tmp_path, monkeypatch):
         made.append(cell.arm)
         return {"loss": 5.0, "full_steps": 8, "predicted_steps": 0, "seconds": 1.0}
 
-    monkeypatch.setattr(program.quality, "train", train)
+    monkeypatch.setattr(program, "train", train)
     for _ in range(2):
         assert program.main(["quality", "--toy", "--output", str(file)]) == 0
-    assert made == list(program.quality.NAMES)
+    assert made == list(program.QUALITY)
     monkeypatch.setattr(program, "environment", lambda: kept(gpu="B")["environment"])
     assert program.main(["quality", "--toy", "--output", str(file)]) == 0
-    assert made == 2 * list(program.quality.NAMES)
+    assert made == 2 * list(program.QUALITY)
     found = json.loads(file.read_text())["rows"]
-    assert [row["environment"]["gpu"] for row in found] == ["B"] * len(program.quality.NAMES)
+    assert [row["environment"]["gpu"] for row in found] == ["B"] * len(program.QUALITY)
 
 
 @ON_CPU
@@ -280,18 +223,14 @@ def test_a_toy_leaves_the_committed_results_alone(monkeypatch, tmp_path):
 
 
 def test_waits_are_told_by_way(monkeypatch):
-    monkeypatch.setattr(steps, "waits", lambda step, count: step() or "a wait")
-    found = steps.syncs(program.GPT_124M.tiny(), 2)
-    assert found == dict.fromkeys(("plain", *WAYS), "a wait")
-    assert table.sync({**found, "plain": None}).count("a wait") == len(WAYS)
-
-
-@pytest.mark.parametrize("name", table.TABLES)
-def test_what_was_not_measured_is_told_in_words(name, tmp_path):
-    shown = table.blocks(tmp_path)[f"gpu {name}"]()
-    assert shown == f"Not measured yet. `python -m benchmarks.gpu {name}` measures it."
-    assert f"gpu {name}" in BLOCKS
-    assert name in program._COMMANDS
+    monkeypatch.setattr(program, "waits", lambda step, count: step() or "a wait")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(program, "TaskLoop", lambda *_: SimpleNamespace(
+        run=int, step=lambda: None, close=lambda: None
+    ))  # fmt: skip
+    found = program.syncs(None, None, 2)
+    assert found == dict.fromkeys(WAYS, "a wait")
+    assert table.sync({**found, "plain": None}).count("a wait") == len(WAYS) - 1
 
 
 @ON_CPU
@@ -300,9 +239,7 @@ def test_what_was_not_measured_is_told_in_words(name, tmp_path):
     [
         (["step-time"], "CUDA"),
         (["sync", "--toy"], "CUDA"),
-        (["quality"], "CUDA"),
         (["record", "--train", "a", "--val", "b"], "CUDA"),
-        (["record", "--toy"], "--train"),
         (["record", "--toy", "--train", "none*.bin", "--val", "b"], "token shards"),
         (["record", "--toy", "--train", "a", "--val", "b", "--arm", "sgd"], "--arm"),
         (["record", "--toy", "--train", "a", "--val", "b", "--steps", "0"], "--steps"),

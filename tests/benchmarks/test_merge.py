@@ -42,22 +42,12 @@ def test_new_arms_are_added_in_their_order() -> None:
     assert found["code"] == {"with the plug-in": [], "without it": ["new", "old"]}
 
 
-def test_known_runs_keep_all_their_seeds() -> None:
-    assert merged(results(*KNOWN), [results(*KNOWN[:2])])["runs"] == KNOWN
-
-
 def test_an_arm_that_was_run_anew_takes_the_place_of_the_old_one() -> None:
     new = [row("plain", seed, rate=0.2) for seed in range(2)]
     assert merged(results(*KNOWN, row("muon", 0)), [results(*new)])["runs"] == [
         row("muon", 0),
         *new,
     ]
-
-
-def test_several_files_may_hold_seeds_of_one_new_arm() -> None:
-    others = [row("muon", 0), row("muon", 1), row("muon", 1, code="new")]
-    found = merged(results(*KNOWN), [results(other) for other in others])
-    assert found["runs"] == [*KNOWN, others[0], others[2]]
 
 
 def test_seeds_of_two_recipes_are_not_mixed() -> None:

@@ -1,14 +1,13 @@
 """The benchmark's peers against naive NumPy twins of their papers' formulas."""
 
 import copy
+import random
 import sys
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from cases import OPTIMIZERS
-from loops import NAN, Bench, make_config, same_bits, spoil_with
 from peer_twins import (
     BETAS,
     DECAY,
@@ -16,6 +15,7 @@ from peer_twins import (
     MATRICES,
     RATE,
     SHAPES,
+    SQUARES,
     STEPS,
     Loop,
     assert_close,
@@ -24,27 +24,27 @@ from peer_twins import (
     start,
     twin_ema,
     twin_gpa,
-    twin_muon,
     twin_nesterov,
     twin_outer,
-    twin_schedule_free,
+    twin_soap_muon,
 )
 from torch.optim import SGD, AdamW
 
-from benchmarks.peers.averaging import ema_readout
+from benchmarks import optimizers
+from benchmarks.optimizers import Rates
+from benchmarks.peers import libraries
+from benchmarks.peers.around import EMANesterov, OuterMomentum, ema_readout, lookahead, snoo
 from benchmarks.peers.gpa import GPAAdamW
-from benchmarks.peers.muon import Muon
-from benchmarks.peers.nesterov import EMANesterov
-from benchmarks.peers.outer import OuterMomentum, lookahead, snoo
-from benchmarks.peers.schedule_free import schedule_free
-from benchmarks.peers.soap_muon import SOAPMuon
+from benchmarks.peers.libraries import schedule_free
+from benchmarks.peers.muon import Muon, SOAPMuon
+from benchmarks.tasks import TASKS
 from hybrid_predict import (
     ConfigError,
     MissingExtraError,
     UnsupportedSetupError,
     UsageError,
-    Verdict,
 )
+from hybrid_predict.torch.kinds import hidden_and_rest
 
 
 def adamw(parameters):
@@ -97,23 +97,6 @@ def test_nesterov_moves_ahead_in_the_middle_of_the_run(inner):
     assert_close(loop.train(STEPS).weights(), twin_nesterov(STEPS, 0.6, 0.9))
 
 
-def test_nesterov_of_factor_0_is_its_inner_optimizer():
-    wrapped = Loop(lambda ps: EMANesterov(adamw(ps), factor=0.0))
-    wrapped.peer.plan(STEPS)
-    assert_same(wrapped.train(STEPS).weights(), Loop(adamw).train(STEPS).weights())
-
-
-def test_outer_loop_without_momentum_is_lookahead():
-    left = Loop(lambda ps: snoo(adamw(ps), every=4, rate=0.6, momentum=0.0))
-    right = Loop(lambda ps: lookahead(adamw(ps), every=4, rate=0.6))
-    assert_same(left.train(STEPS).weights(), right.train(STEPS).weights())
-
-
-def test_outer_loop_at_rate_1_without_momentum_is_its_inner_optimizer():
-    wrapped = Loop(lambda ps: OuterMomentum(adamw(ps), every=2, rate=1.0, momentum=0.0))
-    assert_same(wrapped.train(STEPS).weights(), Loop(adamw).train(STEPS).weights())
-
-
 def test_outer_loop_every_step_over_sgd_is_nesterov_sgd():
     inner = partial(SGD, lr=0.02)
     outer = Loop(
@@ -124,19 +107,18 @@ def test_outer_loop_every_step_over_sgd_is_nesterov_sgd():
 
 
 @pytest.mark.parametrize(
-    ("make", "twin", "scheduled"),
+    ("make", "twin"),
     [
-        (gpa, partial(twin_gpa, mu_x=0.9967, mu_y=0.7), True),
-        (partial(gpa, mu_x=0.8, mu_y=0.3), partial(twin_gpa, mu_x=0.8, mu_y=0.3), True),
-        (partial(gpa, fused=True), partial(twin_gpa, mu_x=0.9967, mu_y=0.7), True),
-        (lambda ps: ema_readout(adamw(ps)), partial(twin_ema, decay=0.99), True),
-        (lambda ps: ema_readout(two_adamw(ps), 0.7), partial(twin_ema, decay=0.7), True),
-        (free, partial(twin_schedule_free, warmup=4), False),
+        (gpa, partial(twin_gpa, mu_x=0.9967, mu_y=0.7)),
+        (partial(gpa, mu_x=0.8, mu_y=0.3), partial(twin_gpa, mu_x=0.8, mu_y=0.3)),
+        (partial(gpa, fused=True), partial(twin_gpa, mu_x=0.9967, mu_y=0.7)),
+        (lambda ps: ema_readout(adamw(ps)), partial(twin_ema, decay=0.99)),
+        (lambda ps: ema_readout(two_adamw(ps), 0.7), partial(twin_ema, decay=0.7)),
     ],
-    ids=["gpa", "gpa-other", "gpa-fused", "ema", "ema-other", "schedule-free"],
+    ids=["gpa", "gpa-other", "gpa-fused", "ema", "ema-other"],
 )
-def test_training_and_evaluation_weights_follow_their_formulas(make, twin, scheduled):
-    loop = Loop(make, scheduled=scheduled).train(STEPS)
+def test_training_and_evaluation_weights_follow_their_formulas(make, twin):
+    loop = Loop(make).train(STEPS)
     trained, evaluated = twin(STEPS)
     assert_close(loop.weights(), trained)
     loop.peer.eval()
@@ -172,35 +154,6 @@ def test_step_at_evaluation_weights_is_refused(make):
     loop.peer.eval()
     with pytest.raises(UsageError, match="train"):
         loop.train(1)
-
-
-@readouts
-def test_evaluation_before_the_first_step_is_at_the_start(make):
-    loop = Loop(make)
-    loop.peer.eval()
-    assert_same(loop.weights(), start())
-    loop.peer.train()
-    assert_same(loop.weights(), start())
-
-
-def test_schedule_free_switches_weights_back():
-    loop = Loop(free, scheduled=False).train(6)
-    before = loop.weights()
-    loop.peer.eval()
-    loop.peer.train()
-    assert_close(loop.weights(), before, rtol=1e-14)
-
-
-def test_gpa_that_forgets_x_is_adamw():
-    loop = Loop(partial(gpa, mu_x=0.0))
-    assert_same(loop.train(STEPS).weights(), Loop(adamw).train(STEPS).weights())
-
-
-def test_gpa_with_gradients_at_x_evaluates_where_it_trains():
-    loop = Loop(partial(gpa, mu_y=1.0)).train(STEPS)
-    before = loop.weights()
-    loop.peer.eval()
-    assert_same(loop.weights(), before)
 
 
 @pytest.mark.parametrize("evaluating", [False, True])
@@ -269,12 +222,10 @@ def test_muon_is_torchs_on_matrices(options):
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-def test_muon_reads_a_kernel_as_a_matrix(layout):
+@pytest.mark.parametrize("peer", [Muon, SOAPMuon])
+def test_a_kernel_is_read_as_a_matrix(peer, layout):
     shape = (5, 3, 2, 2)
-    kernel, matrix = (
-        Loop(partial(Muon, lr=RATE), (shape,)),
-        Loop(partial(Muon, lr=RATE), ((5, 12),)),
-    )
+    kernel, matrix = (Loop(partial(peer, lr=RATE), shapes) for shapes in ((shape,), ((5, 12),)))
     with torch.no_grad():
         p = kernel.parameters[0]
         p.data = p.to(memory_format=layout)
@@ -287,30 +238,6 @@ def test_muon_reads_a_kernel_as_a_matrix(layout):
         matrix.peer.step()
     assert kernel.parameters[0].is_contiguous(memory_format=layout)
     assert_same([kernel.weights()[0].reshape(5, 12)], matrix.weights())
-
-
-def test_muon_follows_its_formulas_within_its_half_precision():
-    found, wanted = Loop(matched_muon, MATRICES).train(STEPS).weights(), twin_muon(STEPS)
-    for x, y, before in zip(found, wanted, start(MATRICES), strict=True):
-        assert np.linalg.norm(x - y) < 0.03 * np.linalg.norm(y - before)
-
-
-def test_engine_corrects_and_predicts_on_muon_and_undoes_a_spoiled_step(monkeypatch):
-    monkeypatch.setitem(
-        OPTIMIZERS, "muon", lambda ps: Muon([p for p in ps if p.dim() > 1], lr=0.01)
-    )
-    bench = Bench(make_config(), "mlp", "muon")
-    while not (record := bench.step()).predicted:
-        before = bench.trace()
-    assert record.verdict is Verdict.STANDS
-    assert not same_bits(before["model"], bench.trace()["model"])
-    bench.step()
-    before = bench.trace()
-    record = bench.step(spoil=spoil_with(factor=NAN))
-    assert (record.predicted, record.verdict) == (1, Verdict.UNDONE)
-    after = bench.trace()
-    assert same_bits(before["model"], after["model"])
-    assert same_bits(before["optimizer"], after["optimizer"])
 
 
 @pytest.mark.parametrize("make", [matched_muon, partial(SOAPMuon, lr=0.01)])
@@ -338,8 +265,96 @@ def test_schedule_free_needs_its_package(monkeypatch):
         ("decay", lambda ps: ema_readout(adamw(ps), 1.0)),
         ("factor", lambda ps: EMANesterov(adamw(ps), factor=-0.1)),
         ("decay", lambda ps: EMANesterov(adamw(ps), decay=1.0)),
+        ("beta", partial(soap_muon, beta=1.0)),
+        ("every", partial(soap_muon, every=0)),
     ],
 )
 def test_bad_argument_is_refused_by_name(argument, make):
     with pytest.raises(ConfigError, match=f"^{argument}: expected"):
         Loop(make)
+
+
+LIBRARY = {
+    name: partial(getattr(libraries, name), lr=RATE, weight_decay=DECAY)
+    for name in ("normuon", "soap", "ademamix", "kron")
+}
+library = pytest.mark.parametrize("make", LIBRARY.values(), ids=LIBRARY)
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"momentum": 0.8, "beta": 0.9, "every": 3}], ids=["default", "other"]
+)
+def test_soap_muon_follows_its_formulas_within_its_half_precision(settings):
+    make = partial(SOAPMuon, lr=RATE, weight_decay=DECAY, **settings)
+    found, wanted = Loop(make, SQUARES).train(STEPS).weights(), twin_soap_muon(STEPS, **settings)
+    for x, y, before in zip(found, wanted, start(SQUARES), strict=True):
+        assert np.linalg.norm(x - y) < 0.03 * np.linalg.norm(y - before)
+
+
+@library
+def test_a_peer_of_a_library_trains_every_dimension_of_a_kernel(make):
+    loop, before = Loop(make, MATRICES).train(STEPS), start(MATRICES)
+    for x, y in zip(loop.weights(), before, strict=True):
+        assert np.isfinite(x).all()
+        assert (x != y).all()
+
+
+HIDDEN = {
+    name: getattr(optimizers, name) for name in ("muon", "normuon", "soap", "soap_muon", "kron")
+}
+
+
+@library
+def test_the_global_random_state_is_neither_read_nor_moved(make):
+    def states():
+        return torch.get_rng_state(), random.getstate(), np.random.get_state()
+
+    found = []
+    for seed in (3, 4):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed)
+        before = states()
+        found.append(Loop(make, MATRICES).train(5).weights())
+        after = states()
+        assert torch.equal(before[0], after[0])
+        assert before[1] == after[1]
+        assert before[2][2:] == after[2][2:]
+        assert (before[2][1] == after[2][1]).all()
+    assert_same(*found)
+
+
+@pytest.mark.parametrize("build", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize("name", ["resnet", "lora"])
+def test_hidden_matrices_have_the_peer_and_the_rest_adamw(build, name):
+    task = TASKS[name].tiny()
+    model = task.model(0)
+    hidden, rest = hidden_and_rest(model)
+    made = build(model, task.recipe, Rates(0.01, 3.0), 100)
+    found = [{id(p) for g in o.param_groups for p in g["params"]} for o in made]
+    assert found == [{id(p) for p in part} for part in (hidden, rest) if part]
+    assert [o.param_groups[0]["lr"] for o in made] == pytest.approx([0.03, 0.01][: len(made)])
+    assert all(o.param_groups[0]["weight_decay"] == task.recipe.weight_decay for o in made)
+    assert [type(o).__name__ for o in made[1:]] == ["AdamW"] * bool(rest)
+
+
+def test_ademamix_trains_everything_and_rises_over_the_whole_run():
+    task = TASKS["resnet"].tiny()
+    model = task.model(0)
+    (made,) = optimizers.ademamix(model, task.recipe, Rates(0.01), 77)
+    (group,) = made.param_groups
+    assert {id(p) for p in group["params"]} == {id(p) for p in model.parameters()}
+    assert (group["t_alpha_beta3"], group["betas"]) == (77, (*task.recipe.betas, 0.999))
+
+
+@pytest.mark.parametrize("name", ["normuon", "soap", "ademamix", "kron"])
+def test_peers_from_a_library_need_it(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pytorch_optimizer", None)
+    with pytest.raises(MissingExtraError, match=r"hybrid_predict\[bench\]"):
+        Loop(LIBRARY[name])
+
+
+def test_kron_needs_a_plan_for_its_products(monkeypatch):
+    monkeypatch.setattr(torch.backends.opt_einsum, "is_available", lambda: False)
+    with pytest.raises(MissingExtraError, match=r"Kron.*hybrid_predict\[bench\]"):
+        Loop(LIBRARY["kron"])

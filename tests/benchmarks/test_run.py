@@ -4,7 +4,6 @@ import copy
 import json
 import math
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError
 
 import pytest
 import torch
@@ -18,10 +17,8 @@ from benchmarks.memory import Memory
 from benchmarks.plan import SUITES, Plan, select
 from benchmarks.run import run_plan, stored
 from benchmarks.tasks import TASKS
-from benchmarks.tasks.base import linear_schedule
 from benchmarks.train import train
 from hybrid_predict.forecast.predictors import make_predictor
-from hybrid_predict.runs import runtime
 from hybrid_predict.runs.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,7 +39,7 @@ def test_plain_arm_is_an_ordinary_loop(setting):
         model.parameters(), lr=recipe.learning_rate, betas=recipe.betas,
         weight_decay=recipe.weight_decay, fused=True,
     )  # fmt: skip
-    factor = linear_schedule(task.steps, recipe.warmup_fraction)
+    factor = recipe.factor(task.steps)
     for step in range(task.steps):
         if setting == "default-decay":
             optimizer.param_groups[0]["lr"] = recipe.learning_rate * factor(step)
@@ -101,12 +98,6 @@ def test_arms_differ_from_the_short_one():
     for name, loss in losses.items():
         equal.setdefault(loss, set()).add(name)
     assert {frozenset(names) for names in equal.values() if len(names) > 1} == alike
-
-
-def test_rates_reach_the_hidden_matrices():
-    cell, task = tiny("short")
-    losses = [train(replace(cell, hidden=hidden), task)["loss"] for hidden in (1.0, 4.0)]
-    assert losses[0] != losses[1]
 
 
 def test_a_run_that_diverges_ends_early_and_has_no_loss():
@@ -173,14 +164,14 @@ def test_run_plan_resumes_and_gives_paired_results(tmp_path, monkeypatch):
 def test_step_cost_measures_every_way():
     found = step_cost.measure(TASKS["inr"].tiny(), blocks=2, length=2)
     assert found["plain_ms"] > 0
-    held = {way: found[way]["memory"] for way in ("plain", *step_cost.WAYS)}
+    held = {way: found[way]["memory"] for way in step_cost.WAYS}
     assert held["plain"] < held["corrected"] < held["predicted"] < held["both"]
-    corrected, predicted, both = (found[way]["traffic"] for way in step_cost.WAYS)
+    corrected, predicted, both = (found[way]["traffic"] for way in step_cost.ADDED)
     # Passes of four bytes each over the hidden matrices.
     assert 4 * 10 < predicted["others"] < both["others"] < 4 * 100
     assert 4 * 30 < corrected["others"] < both["others"]
     assert predicted["products"] == 0 < corrected["products"] == both["products"]
-    assert all(found[way]["ratio"] > 0 and "waits" not in found[way] for way in step_cost.WAYS)
+    assert all(found[way]["ratio"] > 0 and "waits" not in found[way] for way in step_cost.ADDED)
 
 
 def test_update_cost_tells_the_mechanisms_apart(monkeypatch):
@@ -253,16 +244,13 @@ def test_plot_draws(results, tmp_path):
     ("arguments", "complaint"),
     [
         (["run", "--suite", "nope"], "--suite"),
-        (["run", "--suite", "smoke", "--tasks", "nope"], "tasks"),
         (["run", "--suite", "smoke", "--jobs", "0"], "jobs"),
         (["run", "--suite", "smoke", "--jobs", "two"], "expected an integer"),
         (["run", "--suite", "smoke", "--start-from", "other.json"], "It lacks"),
         (["rnu"], "Did you mean run?"),
         (["table", "missing.json"], "missing.json"),
-        (["table", "other.json"], "It lacks"),
         (["plot", "{results}", "--output", "nowhere/bench.png"], "--output"),
         (["plot", "{results}", "--output", "bench.docx"], "--output"),
-        (["plot", "pyproject.toml"], "pyproject.toml"),
         (["table", "{results}", "--write", "pyproject.toml"], "bench smoke arms"),
         (["table", "{results}", "--write", "missing.md"], "missing.md"),
     ],
@@ -275,12 +263,6 @@ def test_bad_usage_is_one_line(arguments, complaint, results, tmp_path, monkeypa
     message = capsys.readouterr().err
     assert complaint in message
     assert message.count("\n") == 1
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
-def test_gpu_suite_without_a_device_is_refused(tmp_path, capsys):
-    assert main(["run", "--suite", "gpu", "--output-dir", str(tmp_path)]) == 2
-    assert "CUDA" in capsys.readouterr().err
 
 
 def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
@@ -296,13 +278,3 @@ def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
     found = json.loads((tmp_path / "results.json").read_text())
     assert found["cells"]["done"] == 2
     assert "2 of 6 runs" in capsys.readouterr().out
-
-
-def test_results_do_not_need_lightning(monkeypatch):
-    def without_lightning(name):
-        if name == "lightning":
-            raise PackageNotFoundError(name)
-        return "1"
-
-    monkeypatch.setattr(runtime, "version", without_lightning)
-    assert runtime.environment()["lightning"] is None

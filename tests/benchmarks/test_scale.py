@@ -8,11 +8,10 @@ import pytest
 
 from benchmarks.plan import TUNING, TUNING_SEED, as_cell
 from benchmarks.scale import __main__ as program
-from benchmarks.scale import cost, study, table
-from benchmarks.scale.figures import points
+from benchmarks.scale import study, table
 from benchmarks.scale.plot import plot
-from benchmarks.scale.sizes import CASES, PLAIN, UNBOUNDED, Case, sized
-from benchmarks.scale.study import Study
+from benchmarks.scale.study import PLAIN, UNBOUNDED, Case, Study, sized
+from benchmarks.scale.table import points
 from hybrid_predict.runs.rows import Rows
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -91,15 +90,6 @@ def test_the_grid_moves_while_its_best_rate_is_at_an_end(losses, best, tried):
     assert len(set(seen)) == tried
 
 
-def test_finished_runs_are_not_made_again(trained, monkeypatch):
-    path, rows = trained
-    monkeypatch.setattr(study, "train", None)
-    again = []
-    Study(Rows(path, as_cell), again.append, small).run(TOY)
-    assert not again
-    assert len(path.read_text().splitlines()) == len(rows)
-
-
 def row(arm, steps, seed, loss, full_steps=None, width=64):
     full = full_steps or (steps if arm == PLAIN else round(steps / 1.5))
     return {
@@ -128,19 +118,6 @@ def test_speedups_are_read_off_all_plain_runs_of_the_width(loss, value, bound):
     assert found.tokens == pytest.approx(400 * 512 / 200_000)
 
 
-def test_predicted_steps_that_are_not_made_cost_full_ones():
-    rows = [row(PLAIN, t, 0, y) for t, y in CURVE.items()]
-    rows.append(row("hybrid", 600, 0, 3.0, full_steps=450))
-    found = next(p for p in points(rows) if p.arm == "hybrid")
-    assert found.speedup.value == pytest.approx(600 / 450)
-    assert found.speedup.low is None
-
-
-def test_without_the_plain_runs_there_is_no_speedup():
-    rows = [row(PLAIN, 600, 0, 3.0), row("corrected", 600, 0, 3.0)]
-    assert [p.speedup for p in points(rows)] == [None, None]
-
-
 def test_tables_and_figure_show_every_arm(trained, tmp_path):
     path, _ = trained
     rows = list(Rows(path, as_cell).done.values())
@@ -153,10 +130,10 @@ def test_tables_and_figure_show_every_arm(trained, tmp_path):
 
 
 def test_costs_are_told_for_every_arm(monkeypatch):
-    monkeypatch.setattr(cost, "sized", small)
-    (found,) = cost.measure(lambda row: None, widths=[32], rows=[2], blocks=2)
+    monkeypatch.setattr(study, "sized", small)
+    (found,) = study.measure(lambda row: None, widths=[32], rows=[2], blocks=2)
     assert found["tokens"] == 32
-    counted = {arm: found[arm]["counted"] for arm in cost.LOOPS}
+    counted = {arm: found[arm]["counted"] for arm in study.LOOPS if arm != PLAIN}
     assert 0 < counted["corrected"] <= counted["corrected-any-cost"]
     assert counted["muon"] is counted["normuon"] is None
     foretold = table.share(small(32).model(0), 32)
@@ -179,8 +156,3 @@ def test_bad_usage_is_told(arguments, capsys):
     with pytest.raises(SystemExit):
         program.main(arguments)
     assert "error" in capsys.readouterr().err
-
-
-def test_the_cases_are_those_of_the_page():
-    assert {case.width for case in CASES} == {32, 64, 128, 256}
-    assert {case.steps for case in CASES if case.width == 64} == {600, 2400, 9600}

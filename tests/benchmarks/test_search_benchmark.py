@@ -11,10 +11,8 @@ import pytest
 from cases import UNGATED
 
 from benchmarks.search import table
-from benchmarks.search.__main__ import main
+from benchmarks.search.__main__ import compare, judged
 from benchmarks.search.subjects import SUBJECTS, TaskSubject, subject
-from benchmarks.search.sweep import compare, judged
-from benchmarks.table import NONE
 from hybrid_predict.audit import AuditConfig, AuditOutcome
 from hybrid_predict.audit.searching import WAYS
 
@@ -64,39 +62,6 @@ def test_the_search_reads_the_runs_of_the_sweep(tmp_path: Any) -> None:
     assert found["search"]["runs"] <= len(found["runs"])
     assert {t["seeds"] for t in found["search"]["tried"]} == {1}
     assert {v["outcome"] for v in found["sweep"]} == {AuditOutcome.UNDECIDED.value}
-
-
-def test_trainings_with_the_same_settings_are_told_together() -> None:
-    subjects = json.loads(COMMITTED.read_text())["subjects"]
-    first, *others = subjects
-    changed = subjects[first]
-    changed["config"]["seeds"], changed["level"] = 1, 0.0125
-    changed["environment"]["torch"] = "2.0.0"
-    told = table.blocks({"subjects": subjects})["search source"]()
-    assert told.startswith(
-        "With one thread, 1 paired seed, every test at level 0.013 and torch 2.0.0"
-    )
-    kept = subjects["pinn"]["environment"]["torch"]
-    assert told.count("With ") == 2
-    same = told.partition(
-        f" With one thread, 5 paired seeds, every test at level 0.0083 and torch {kept}: "
-    )[2]
-    assert all(f"`{name}`: " in same for name in others)
-
-
-def test_candidates_need_not_contain_that_of_auto() -> None:
-    found = json.loads(COMMITTED.read_text())["subjects"]["cnn"]
-    speedup = table.AUTO[1]
-    found["runs"] = [r for r in found["runs"] if r["arm"] == "full" or r["speedup"] != speedup]
-    assert table.auto({"cnn": found}).endswith(f"| {NONE} | {NONE} |")
-
-
-@pytest.mark.parametrize("arguments", [["nothing"], ["--seeds", "0"]])
-def test_bad_usage_is_told(arguments: list[str], monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr("sys.argv", ["search", *arguments])
-    with pytest.raises(SystemExit, match="2"):
-        main()
-    assert "error: " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", json.loads(COMMITTED.read_text())["subjects"])

@@ -4,21 +4,34 @@ import dataclasses
 import json
 import math
 import random
-import sys
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils import _pytree as pytree
 
-from benchmarks.tasks import TASKS
+from benchmarks.plan import SUITES
+from benchmarks.tasks import FRESH, TASKS, Recipe
 from benchmarks.tasks.autoencoder import AUTOENCODER
-from benchmarks.tasks.burgers import PINN, burgers_residual, physics_loss
-from benchmarks.tasks.digits import CNN, augment, load_digits
-from benchmarks.tasks.lora import LORA, LowRankLinear, base_state, load_reference_text
-from benchmarks.tasks.photograph import INR, FourierFeatures, load_photograph, pixel_table
+from benchmarks.tasks.base import trained_state
+from benchmarks.tasks.burgers import burgers_residual
+from benchmarks.tasks.control import LIMIT, PPO, advantages, pushed
+from benchmarks.tasks.digits import CNN, load_digits
+from benchmarks.tasks.encoder import ENCODER
+from benchmarks.tasks.lora import LORA, LowRankLinear, load_reference_text
+from benchmarks.tasks.photograph import (
+    COORDINATES,
+    INR,
+    FourierFeatures,
+    Octaves,
+    load_photograph,
+)
+from benchmarks.tasks.schedules import SCHEDULES
+from benchmarks.tasks.tabular import TABULAR, friedman, load_table
+from benchmarks.tasks.text import GRU
 from hybrid_predict import ConfigError
 from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.kinds import classify, matrix_index, resolve
@@ -40,11 +53,6 @@ def same(left, right):
 
 def trainable(model):
     return [p for p in model.parameters() if p.requires_grad]
-
-
-def test_the_registry_knows_a_task_by_its_name(task):
-    assert TASKS[task.name].name == task.name
-    assert type(TASKS[task.name]) is type(task)
 
 
 def test_the_seed_decides_the_model_and_the_batches(task):
@@ -110,15 +118,6 @@ def test_the_metric_leaves_the_model_as_it_was(task, training):
     assert all(module.training is training for module in model.modules())
 
 
-def test_the_metric_follows_the_weights(task):
-    model = task.model(0)
-    before = task.final_loss(model)
-    with torch.no_grad():
-        for p in trainable(model):
-            p.add_(torch.linspace(0, 0.1, p.numel()).view_as(p))
-    assert task.final_loss(model) != before
-
-
 def test_a_few_steps_lower_the_loss_of_a_fixed_batch(task):
     model, batch = task.model(0), next(task.batches(0))
     first = task.loss(model, batch)
@@ -144,19 +143,6 @@ def test_a_schedule_needs_steps():
         dataclasses.replace(CNN, steps=5)
 
 
-def test_augmentation_moves_whole_images_and_nothing_else():
-    images = load_digits().val[:64]
-    still = augment(images, 0, 0.0, torch.Generator())
-    moved = augment(images, 2, 0.0, torch.Generator().manual_seed(0))
-    for image, result in zip(still, moved, strict=True):
-        padded = nn.functional.pad(image[0], [2] * 4, value=float(still.min()))
-        windows = padded.unfold(0, 8, 1).unfold(1, 8, 1).flatten(0, 1)
-        assert (windows == result[0]).flatten(1).all(1).any()
-    noisy = augment(images, 0, 0.2, torch.Generator().manual_seed(0))
-    ratio = (noisy - still).std() / (still.max() - still.min())
-    assert float(ratio) == pytest.approx(0.2, rel=0.05)
-
-
 def test_held_out_digits_are_not_trained_on():
     digits = load_digits()
     shown = {image.numpy().tobytes() for image in digits.train}
@@ -164,49 +150,27 @@ def test_held_out_digits_are_not_trained_on():
     assert len(digits.train) + len(digits.val) == 1797
 
 
-def test_pixels_sit_where_the_photograph_has_them():
-    positions, colours = pixel_table(INR.height, INR.width)
-    image = load_photograph("china.jpg")
-    rows, columns = image.shape[1:]
-    assert positions.min() > 0 and positions.max() < 1
-    for k in (0, INR.width - 1, 5000, len(positions) - 1):
-        down, right = positions[k].tolist()
-        half = rows / INR.height / 2, columns / INR.width / 2
-        top, bottom = int(down * rows - half[0]), math.ceil(down * rows + half[0] - 1e-3)
-        left, end = int(right * columns - half[1]), math.ceil(right * columns + half[1] - 1e-3)
-        mean = image[:, top:bottom, left:end].mean((1, 2))
-        torch.testing.assert_close(colours[k], mean, rtol=0, atol=0.02)
-
-
-def test_batches_of_pixels_come_from_the_table():
-    positions, colours = next(INR.batches(0))
-    table, values = pixel_table(INR.height, INR.width)
-    nearest = torch.cdist(positions, table).argmin(1)
-    assert torch.equal(colours, values[nearest])
-
-
-def test_fourier_features_are_waves():
+def test_positions_become_waves():
     features = FourierFeatures(waves=3, scale=2.0)
     with torch.no_grad():
         features.frequencies.copy_(torch.tensor([[1.0, 0.0, 2.0], [0.0, 0.5, 0.0]]))
-    waves = features(torch.tensor([[0.25, 0.5]]))
     expected = torch.tensor([[0.0, 0.0, -1.0, 1.0, 1.0, 0.0]])
-    torch.testing.assert_close(waves, expected, rtol=0, atol=1e-6)
+    found = features(torch.tensor([[0.25, 0.5]]))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+    expected = torch.tensor([[0.0, -1.0, -1.0, 1.0, 1.0, 0.0, 0.0, 0.0]])
+    found = Octaves(2)(torch.tensor([[0.5, 1.0]]))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
-def test_the_residual_of_a_known_function():
-    def wave(points):
-        x, t = points[:, :1], points[:, 1:]
-        return (math.pi * x).sin() * (-t).exp()
-
-    points = torch.rand(64, 2, dtype=torch.float64)
-    x, t = points.unbind(1)
-    sine, cosine, decay = (math.pi * x).sin(), (math.pi * x).cos(), (-t).exp()
-    expected = -sine * decay + math.pi * sine * cosine * decay**2
-    expected = expected + 0.3 * math.pi**2 * sine * decay
-    with torch.no_grad():
-        residual = burgers_residual(wave, points, viscosity=0.3)
-    torch.testing.assert_close(residual.detach(), expected)
+@pytest.mark.parametrize("task", [INR, COORDINATES])
+def test_all_pixels_are_those_of_the_photograph(task):
+    positions, colours = task.judged()
+    assert len(positions.unique(dim=0)) == task.height * task.width
+    name = "china.jpg" if task is INR else "flower.jpg"
+    image = load_photograph(name)
+    torch.testing.assert_close(colours.mean(0), image.mean((1, 2)), rtol=0, atol=1e-3)
+    inputs, targets = next(task.batches(0))
+    assert torch.equal(targets, colours[torch.cdist(inputs, positions).argmin(1)])
 
 
 def test_an_exact_solution_has_no_residual():
@@ -221,25 +185,11 @@ def test_an_exact_solution_has_no_residual():
     torch.testing.assert_close(residual, torch.zeros_like(residual), rtol=0, atol=1e-12)
 
 
-def test_initial_condition_and_boundary_are_part_of_the_loss():
-    def start(points):
-        return -(math.pi * points[:, :1]).sin() + 0 * points[:, 1:]
-
-    inside, initial, boundary = next(PINN.batches(0))
-    assert (initial[:, 1] == 0).all()
-    assert (boundary[:, 0].abs() == 1).all()
-    equation = burgers_residual(start, inside, 0.05).square().mean()
-    torch.testing.assert_close(physics_loss(start, (inside, initial, boundary), 0.05), equation)
-    lifted = physics_loss(lambda p: start(p) + 0.1, (inside, initial, boundary), 0.05)
-    moved = burgers_residual(lambda p: start(p) + 0.1, inside, 0.05).square().mean()
-    torch.testing.assert_close(lifted - moved, torch.tensor(0.02), rtol=1e-3, atol=1e-5)
-
-
 def test_adapters_start_at_the_base_model_and_leave_it_frozen():
     task = LORA.tiny()
     model, batch = task.model(0), next(task.batches(0))
     base = task.base().model(1)
-    base.load_state_dict(base_state(task.base()))
+    base.load_state_dict(trained_state(task.base()))
     assert torch.equal(model(batch[0]), base(batch[0]))
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     layers = [name for name, m in model.named_modules() if isinstance(m, LowRankLinear)]
@@ -252,12 +202,6 @@ def test_adapters_start_at_the_base_model_and_leave_it_frozen():
     assert not torch.equal(model(batch[0]), base(batch[0]))
     frozen = {name.replace(".base.", "."): value for name, value in model.state_dict().items()}
     assert all(torch.equal(frozen[name], value) for name, value in base.state_dict().items())
-
-
-def test_adapters_are_hidden_matrices():
-    model = LORA.tiny().model(0)
-    kinds = classify(model)
-    assert {kinds[id(p)] for p in trainable(model)} == {"hidden"}
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -287,12 +231,6 @@ def test_reference_text_is_split_by_topic():
         assert topics[name].encode() in (val if k % 4 == 3 else train)
 
 
-def test_missing_reference_text_is_a_typed_error(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
-    with pytest.raises(ConfigError, match="pydoc_data"):
-        load_reference_text.__wrapped__()
-
-
 def test_the_autoencoder_normalises_batches():
     task = AUTOENCODER.tiny()
     model = task.model(0)
@@ -303,3 +241,156 @@ def test_the_autoencoder_normalises_batches():
     before = task.final_loss(model)
     model(noisy)
     assert task.final_loss(model) != before, "evaluation mode must use the running statistics"
+
+
+def test_the_suite_fresh_holds_them_all():
+    assert SUITES["fresh"].tasks == tuple(task.name for task in FRESH)
+    assert set(SUITES["fresh"].arms) == {"tuned"}
+    assert not {task.name for task in FRESH} & {*SUITES["core"].tasks, *SUITES["wide"].tasks}
+
+
+def test_the_recurrent_net_sees_no_byte_ahead():
+    model = GRU.model(0)
+    tokens = torch.arange(20).view(2, 10)
+    changed = tokens.clone()
+    changed[:, 6:] = 99
+    first, second = model(tokens), model(changed)
+    torch.testing.assert_close(first[:, :6], second[:, :6])
+    assert not torch.equal(first[:, 6:], second[:, 6:])
+
+
+def test_the_table_is_standardised_and_noise_is_for_training_alone():
+    for (values, targets), noise in zip(load_table(8192, 20), (1.0, 0.0), strict=True):
+        assert values.shape == (8192, 20)
+        assert float(values.mean()) == pytest.approx(0, abs=0.01)
+        assert float(values.std()) == pytest.approx(1, abs=0.01)
+        assert float(targets.mean()) == pytest.approx(0, abs=0.03)
+        known = (friedman(values / math.sqrt(12) + 0.5) - 14.4) / 4.9
+        spread = (targets[:, 0] - known).std() * 4.9
+        assert float(spread) == pytest.approx(noise, abs=0.03)
+    assert TABULAR.model(0)(torch.rand(3, 20)).shape == (3, 1)
+
+
+def test_fine_tuning_starts_from_the_pretrained_encoder():
+    task = ENCODER.tiny()
+    model, other = task.model(0), task.model(1)
+    known = task.base_state()
+    state = model.state_dict()
+    assert set(state) - set(known) == {"head.weight", "head.bias"}
+    assert all(torch.equal(state[name], value) for name, value in known.items())
+    assert not torch.equal(model.head.weight, other.head.weight)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+def test_a_cart_follows_its_equations():
+    """Of two rigid bodies: forces on the cart and torques on the pole are in balance."""
+    state = torch.tensor([[0.1, -0.3, 0.15, 0.7], [0.0, 0.2, -0.1, -0.4]], dtype=torch.float64)
+    right = torch.tensor([True, False])
+    wind = torch.tensor([0.5, -1.0], dtype=torch.float64)
+    change = (pushed(state, right, wind) - state) / 0.02
+    torch.testing.assert_close(change[:, ::2], state[:, 1::2])
+    x, turn = change[:, 1], change[:, 3]
+    angle, spin = state[:, 2], state[:, 3]
+    force = torch.tensor([10.0 + 6.0, -10.0 - 12.0], dtype=torch.float64)
+    cart = 1.1 * x + 0.05 * (turn * angle.cos() - spin**2 * angle.sin())
+    torch.testing.assert_close(cart, force)
+    pole = 4 / 3 * 0.5 * turn + x * angle.cos() - 9.8 * angle.sin()
+    torch.testing.assert_close(pole, torch.zeros_like(pole), rtol=0, atol=1e-12)
+
+
+def test_advantages_end_with_the_episode():
+    """By the definition: a sum of what surprised, up to the end of each episode."""
+    generator = torch.Generator().manual_seed(0)
+    rewards, values, after = torch.rand(3, 6, 2, generator=generator, dtype=torch.float64)
+    fell, ended = torch.zeros_like(rewards), torch.zeros_like(rewards)
+    fell[2, 0] = ended[2, 0] = ended[3, 1] = 1  # one pole falls, one episode is stopped
+    found = advantages(rewards, values, after, fell, ended, 0.9, 0.8)
+    for cart in range(2):
+        for t in range(6):
+            total, weight = 0.0, 1.0
+            for k in range(t, 6):
+                bootstrap = 0.9 * (1 - fell[k, cart]) * after[k, cart]
+                total += weight * (rewards[k, cart] + bootstrap - values[k, cart])
+                weight *= 0.9 * 0.8
+                if ended[k, cart]:
+                    break
+            assert float(found[t, cart]) == pytest.approx(float(total))
+
+
+def test_a_rollout_is_made_once_by_the_policy_that_meets_it_first():
+    model, batches = PPO.model(0), PPO.batches(0)
+    first, second = next(batches), next(batches)
+    assert first[0] is second[0]
+    loss = PPO.loss(model, first).detach()
+    known = {name: x.clone() for name, x in first[0]["rows"].items()}
+    last = first[0]["carts"]["state"]
+    missed = (known["returns"] - model(known["states"])[1].detach()).square().mean()
+    # Before an update the ratio is 1, and normalised advantages have the mean 0.
+    assert float(loss) == pytest.approx(0.5 * float(missed), abs=1e-4)
+    with torch.no_grad():
+        model.policy[-1].weight.add_(torch.linspace(-1, 1, 128).view(2, 64))
+    PPO.loss(model, second)
+    assert all(torch.equal(x, known[name]) for name, x in first[0]["rows"].items())
+    later = next(islice(batches, PPO.epochs - 2, None))
+    assert later[0] is not first[0]
+    assert "rows" not in later[0]
+    PPO.loss(model, later)
+    went_on = later[0]["rows"]["states"].view(PPO.horizon, PPO.carts, 4)[0]
+    assert torch.equal(went_on, last)
+
+
+def test_the_metric_of_control_is_how_long_poles_stand(monkeypatch):
+    class Balance(type(PPO.model(0))):
+        def acts(self, states, noise):
+            return states @ torch.tensor([0.5, 1.0, 10.0, 2.0]) > 0
+
+    class Fall(Balance):
+        def acts(self, states, noise):
+            return noise >= 0
+
+    assert -LIMIT < PPO.evaluate(Balance((4,))) < -LIMIT / 3
+    assert -12 < PPO.evaluate(Fall((4,))) < -8
+    monkeypatch.setattr("benchmarks.tasks.control._WIND", 0.0)
+    assert PPO.evaluate(Balance((4,))) == -LIMIT
+
+
+def factors(name, total, warmup):
+    factor = SCHEDULES[name](total, warmup)
+    return [factor(step) for step in range(total)]
+
+
+@pytest.mark.parametrize(("total", "warmup"), [(12, 0.0), (400, 0.05), (400, 0.3)])
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_rises_to_one_and_never_above(name, warmup, total):
+    found = factors(name, total, warmup)
+    top = found.index(max(found))
+    assert found[top] == pytest.approx(1.0, abs=0.01)
+    assert min(found) > 0
+    assert found[: top + 1] == sorted(found[: top + 1])
+    assert found[top:] == sorted(found[top:], reverse=True)
+    assert top <= max(1, warmup * total)
+    after = SCHEDULES[name](total, warmup)(total)
+    assert 0 <= after <= found[-1]
+
+
+def test_one_cycle_is_torchs():
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
+    scheduler = OneCycleLR(optimizer, 1.0, total_steps=50, pct_start=0.3, cycle_momentum=False)
+    rates = []
+    for _ in range(50):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    assert factors("one-cycle", 50, 0.3) == pytest.approx(rates, abs=1e-12)
+
+
+def test_a_recipe_is_linear_unless_it_says_otherwise():
+    recipe = Recipe(learning_rate=1.0, rates=(1.0,), warmup_fraction=0.2)
+    steps = range(40)
+    assert [*map(recipe.factor(40), steps)] == [*map(SCHEDULES["linear"](40, 0.2), steps)]
+    assert replace(recipe, schedule="constant").factor(40)(39) == 1.0
+
+
+def test_an_unknown_schedule_is_refused():
+    with pytest.raises(ConfigError, match=r"schedule.*warmup-stable-decay.*'cubic'"):
+        Recipe(learning_rate=1.0, rates=(1.0,), schedule="cubic")

@@ -150,7 +150,7 @@ def test_a_function_is_examined_by_one_full_step_that_leaves_nothing(work, capsy
     assert "works yes corrected 2 hidden matrices predicted 2 hidden matrices: up to 100" in out
     assert "left alone 1 head, 3 vectors" in out
     assert "200 full + up to 100 predicted = 300 steps; warm-up 40" in out
-    assert "event log none: set HybridPredict(log_dir=...)" in out
+    assert "run log none: set HybridPredict(log_dir=...)" in out
     assert "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)])" in out
     assert {path.name for path in work.iterdir()} - before <= {"__pycache__"}
 

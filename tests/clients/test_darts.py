@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from hybrid_predict import HybridConfig, HybridPredict, MomentumPredictor
-from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.integrations.last_run import LastRun
-from hybrid_predict.report.history import RunHistory
+from hybrid_predict.ledger import SavingsLedger
 
 pd = pytest.importorskip("pandas")
 darts = pytest.importorskip("darts")
@@ -20,7 +19,7 @@ from darts.utils.serialization import safe_globals  # noqa: E402
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-OURS = [HybridPredict, HybridConfig, LastRun, MomentumPredictor, SavingsLedger, RunHistory]
+OURS = [HybridPredict, HybridConfig, LastRun, MomentumPredictor, SavingsLedger]
 
 
 def test_trains_forecasts_saves_and_loads(

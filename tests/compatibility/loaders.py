@@ -12,11 +12,9 @@ from lightning_models import Net, Recorded, SeededLoader
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from compatibility.rows import Table
+from compatibility.rows import row
 from compatibility.subject import EPOCHS, STEPS, refuses, same_rates, train
 from hybrid_predict import UnsupportedSetupError
-
-TABLE = Table("loop")
 
 
 class Stream(IterableDataset[Any]):
@@ -40,7 +38,7 @@ def short() -> Any:
     return DataLoader(Short(), batch_size=None)
 
 
-@TABLE.row("iterable loader, `max_steps`", "a loader without length", note="all batches are used")
+@row("iterable loader, `max_steps`")
 def iterable(folder: Path) -> None:
     def stream() -> Any:
         return DataLoader(Stream(), batch_size=None)
@@ -50,25 +48,15 @@ def iterable(folder: Path) -> None:
     assert same_rates(lambda: Net("cosine"), run, train=stream(), val_check_interval=10)
 
 
-@TABLE.row(
-    "iterable loader, `max_epochs`",
-    "a loader without length",
-    outcome="UnsupportedSetupError",
-    note="the run's length is unknown; set `limit_train_batches`, `max_steps`, or "
-    "`HybridPredict(total_steps=...)`",
-)
-def iterable_by_epochs(folder: Path) -> None:
-    refuses(UnsupportedSetupError, "max_epochs=6 and a loader without length.*limit_train_batches",
-            train=short(), max_epochs=6)  # fmt: skip
+@row("iterable loader, `max_epochs`")
+def iterable_by_epochs(folder: Path) -> str:
     plugin = Recorded(total_steps=STEPS)
     train(Net("none"), plugin=plugin, train=short(), max_epochs=6).sound()
+    words = "max_epochs=6 and a loader without length.*limit_train_batches"
+    return refuses(UnsupportedSetupError, words, train=short(), max_epochs=6)
 
 
-@TABLE.row(
-    "iterable loader, `max_epochs`, `limit_train_batches`",
-    "a loader without length, `Trainer(limit_train_batches=6)`",
-    note="batches are skipped as with any loader",
-)
+@row("iterable loader, `max_epochs`, `limit_train_batches`")
 def iterable_by_limited_epochs(folder: Path) -> None:
     limits = {"max_epochs": 6, "limit_train_batches": 6, "val_check_interval": 6}
     run = train(Net("cosine"), train=short(), **limits).sound()
@@ -76,12 +64,7 @@ def iterable_by_limited_epochs(folder: Path) -> None:
     assert same_rates(lambda: Net("cosine"), run, train=short(), **limits)
 
 
-@TABLE.row(
-    "stateful loader",
-    "a loader with `state_dict`",
-    note="what is skipped is drawn, so its position stays right",
-    proof="integrations/test_lightning_resume.py::test_resume_from_every_update_is_bit_exact",
-)
+@row("stateful loader")
 def stateful(folder: Path) -> None:
     data = SeededLoader(length=6)
     train(Net("cosine"), train=data, max_epochs=6).sound()
@@ -99,7 +82,7 @@ class TakesIterator(Net):
         super().log(*args, **{**kwargs, "batch_size": 16})
 
 
-@TABLE.row("`training_step(self, dataloader_iter)`", "the step fetches its batches itself")
+@row("`training_step(self, dataloader_iter)`")
 def takes_iterator(folder: Path) -> None:
     with pytest.warns(UserWarning, match="dataloader_iter"):
         by_steps = train(TakesIterator("cosine"), max_steps=36).sound()

@@ -25,85 +25,64 @@ from lightning_models import Net, Recorded, Ungated, loader
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 
-from compatibility.rows import Table
+from compatibility.rows import CHECKS, row
 from compatibility.subject import EPOCHS, STEPS, Run, Subject, refuses, same_rates, train
 from hybrid_predict import UnsupportedSetupError
 
-TABLE = Table("loop")
 
-
-def trains(steps: int, kwargs: dict[str, Any], folder: Path) -> Run:
+def sound(kwargs: dict[str, Any], folder: Path, steps: int = STEPS) -> Run:
     run = train(Net("cosine"), default_root_dir=folder, **kwargs).sound(steps)
     assert same_rates(lambda: Net("cosine"), run, default_root_dir=folder, **kwargs)
     return run
 
 
-WITH_ARGUMENTS: list[tuple[str, int, dict[str, Any], str]] = [
-    ("`max_steps`", 36, {"max_steps": 36}, "all batches are used, so fewer epochs are seen"),
-    ("`max_epochs`", 36, EPOCHS, "each epoch has about 1 / speedup of its batches"),
-    ("`max_steps` and `max_epochs`", 30, {**EPOCHS, "max_steps": 30}, "whichever comes first"),
-    (
-        "`max_time` beside another limit", 36, {"max_steps": 36, "max_time": "00:01:00:00"},
-        "the run's length is that of the other limit",
-    ),
-    (
-        "`accumulate_grad_batches`", 36,
-        {"max_epochs": 9, "limit_train_batches": 10, "accumulate_grad_batches": 3},
-        "predicted steps come before a window's first batch",
-    ),
-    ("`overfit_batches`", 36, {"max_epochs": 6, "overfit_batches": 6}, ""),
-    ("`limit_train_batches`", 36, {"max_epochs": 6, "limit_train_batches": 6}, ""),
-    ("`limit_val_batches`", 36, {**EPOCHS, "limit_val_batches": 0}, ""),
-    (
-        "`val_check_interval` in batches", 36,
-        {"max_steps": 36, "val_check_interval": 5, "check_val_every_n_epoch": None},
-        "counts batches as Lightning does, so a shorter run has fewer validations",
-    ),
-    ("`check_val_every_n_epoch`", 36, {**EPOCHS, "check_val_every_n_epoch": 2}, ""),
-    (
-        "`reload_dataloaders_every_n_epochs`", 36,
-        {**EPOCHS, "reload_dataloaders_every_n_epochs": 2}, "",
-    ),
-    ("`detect_anomaly`", 36, {"detect_anomaly": True}, ""),
-    ("`deterministic`", 36, {"deterministic": "warn"}, ""),
-]  # fmt: skip
+def trains(steps: int, kwargs: dict[str, Any], folder: Path) -> None:
+    sound(kwargs, folder, steps)
 
-for _name, _steps, _kwargs, _note in WITH_ARGUMENTS:
-    _shown = {k: v for k, v in _kwargs.items() if k in _name or k not in EPOCHS}
-    _arguments = ", ".join(f"{k}={v!r}" for k, v in _shown.items())
-    TABLE.add(_name, f"`Trainer({_arguments})`", partial(trains, _steps, _kwargs), note=_note)
+
+WITH_ARGUMENTS: dict[str, tuple[int, dict[str, Any]]] = {
+    "`max_steps`": (36, {"max_steps": 36}),
+    "`max_epochs`": (36, EPOCHS),
+    "`max_steps` and `max_epochs`": (30, {**EPOCHS, "max_steps": 30}),
+    "`max_time` beside another limit": (36, {"max_steps": 36, "max_time": "00:01:00:00"}),
+    "`accumulate_grad_batches`": (
+        36, {"max_epochs": 9, "limit_train_batches": 10, "accumulate_grad_batches": 3},
+    ),
+    "`overfit_batches`": (36, {"max_epochs": 6, "overfit_batches": 6}),
+    "`limit_train_batches`": (36, {"max_epochs": 6, "limit_train_batches": 6}),
+    "`limit_val_batches`": (36, {**EPOCHS, "limit_val_batches": 0}),
+    "`val_check_interval` in batches": (
+        36, {"max_steps": 36, "val_check_interval": 5, "check_val_every_n_epoch": None},
+    ),
+    "`check_val_every_n_epoch`": (36, {**EPOCHS, "check_val_every_n_epoch": 2}),
+    "`reload_dataloaders_every_n_epochs`": (
+        36, {**EPOCHS, "reload_dataloaders_every_n_epochs": 2},
+    ),
+    "`detect_anomaly`": (36, {"detect_anomaly": True}),
+    "`deterministic`": (36, {"deterministic": "warn"}),
+}  # fmt: skip
+
+for _name, (_steps, _kwargs) in WITH_ARGUMENTS.items():
+    CHECKS[_name] = partial(trains, _steps, _kwargs)
 
 
 def clipped(kwargs: dict[str, Any], bound: Callable[[int], float], folder: Path) -> None:
-    run = trains(36, kwargs, folder)
+    run = sound(kwargs, folder)
     norms = [float(r.gradients.total_norm) for r in run.plugin.records if r.gradients]
     most = bound(sum(p.numel() for p in run.model.parameters()))
     assert len(norms) == 24
     assert all(0 < norm <= most * 1.01 for norm in norms)
 
 
-TABLE.add(
-    "`gradient_clip_val`, by norm", "`Trainer(gradient_clip_val=0.1)`",
-    partial(clipped, {"gradient_clip_val": 0.1}, lambda n: 0.1), note="measured as clipped",
-)  # fmt: skip
-TABLE.add(
-    "`gradient_clip_val`, by value",
-    '`Trainer(gradient_clip_val=0.01, gradient_clip_algorithm="value")`',
-    partial(
-        clipped,
-        {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
-        lambda n: 0.01 * n**0.5,
-    ),
-    note="measured as clipped",
+CHECKS["`gradient_clip_val`, by norm"] = partial(clipped, {"gradient_clip_val": 0.1}, lambda n: 0.1)
+CHECKS["`gradient_clip_val`, by value"] = partial(
+    clipped,
+    {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
+    lambda n: 0.01 * n**0.5,
 )
 
 
-@TABLE.row(
-    '`max_epochs`, `HybridPredict(skip_data="none")`',
-    '`HybridPredict(skip_data="none")`',
-    note="no batch is skipped, so the run ends after fewer epochs, with its steps",
-    proof="integrations/test_lightning_clock.py::test_skip_data_decides_which_batches_are_seen",
-)
+@row('`max_epochs`, `HybridPredict(skip_data="none")`')
 def keeps_batches(folder: Path) -> None:
     def make() -> Subject:
         return Subject(scheduler=lambda o, n: OneCycleLR(o, 1e-2, total_steps=n))
@@ -118,51 +97,32 @@ class Silent(Net):
         pass
 
 
-@TABLE.row("`barebones`", "`Trainer(barebones=True)`", note="nothing is logged")
+@row("`barebones`")
 def barebones(folder: Path) -> None:
     run = train(Silent("cosine"), barebones=True, log_every_n_steps=0).sound()
     assert same_rates(lambda: Silent("cosine"), run)
 
 
-@TABLE.row(
-    "`val_check_interval` as a share",
-    "`Trainer(val_check_interval=0.5)`",
-    note="every validation runs; batches are never skipped across one",
-    proof="integrations/test_lightning_clock.py::test_every_validation_of_the_clock_runs",
-)
+@row("`val_check_interval` as a share")
 def validations(folder: Path) -> None:
-    run = trains(36, {**EPOCHS, "val_check_interval": 0.5}, folder)
+    run = sound({**EPOCHS, "val_check_interval": 0.5}, folder)
     assert len(run.witness.seen["validation"]) == 12
 
 
-@TABLE.row(
-    "`max_time` alone",
-    '`Trainer(max_time="00:00:10:00")`',
-    outcome="UnsupportedSetupError",
-    note="the run's length is unknown; set `max_steps`, or `HybridPredict(total_steps=...)`",
-    proof="integrations/test_lightning_clock.py"
-    "::test_a_length_that_the_trainer_does_not_know_can_be_given",
-)
-def time_alone(folder: Path) -> None:
-    refuses(UnsupportedSetupError, "number of optimizer updates is known.*max_steps",
+@row("`max_time` alone")
+def time_alone(folder: Path) -> str:
+    return refuses(UnsupportedSetupError, "number of optimizer updates is known.*max_steps",
             max_epochs=-1, max_time="00:00:10:00")  # fmt: skip
 
 
-@TABLE.row(
-    "`fast_dev_run`",
-    "`Trainer(fast_dev_run=3)`",
-    note="so few steps are all warm-up and cooldown",
-)
+@row("`fast_dev_run`")
 def fast_dev_run(folder: Path) -> None:
     run = train(max_steps=-1, fast_dev_run=3)
     assert run.trainer.global_step == run.ledger.steps == run.ledger.full_steps == 3
     assert all(run.witness.seen["batch end"])
 
 
-@TABLE.row(
-    "`GradientAccumulationScheduler`, `max_steps`",
-    "`callbacks=[GradientAccumulationScheduler({0: 1, 1: 2})]`",
-)
+@row("`GradientAccumulationScheduler`, `max_steps`")
 def scheduled_accumulation(folder: Path) -> None:
     def make() -> Net:
         return Net("cosine")
@@ -173,22 +133,13 @@ def scheduled_accumulation(folder: Path) -> None:
     assert same_rates(make, run, **windows)
 
 
-@TABLE.row(
-    "`GradientAccumulationScheduler`, `max_epochs`",
-    "`callbacks=[GradientAccumulationScheduler({0: 1, 1: 2})]`",
-    outcome="UnsupportedSetupError",
-    note="epochs differ in their number of updates; set `max_steps` alone",
-)
-def scheduled_accumulation_by_epochs(folder: Path) -> None:
-    refuses(UnsupportedSetupError, "GradientAccumulationScheduler.*max_steps alone",
+@row("`GradientAccumulationScheduler`, `max_epochs`")
+def scheduled_accumulation_by_epochs(folder: Path) -> str:
+    return refuses(UnsupportedSetupError, "GradientAccumulationScheduler.*max_steps alone",
             callbacks=[GradientAccumulationScheduler({0: 1, 1: 2})], **EPOCHS)  # fmt: skip
 
 
-@TABLE.row(
-    "`EarlyStopping`",
-    "`callbacks=[EarlyStopping(...)]`",
-    note="patience counts validations, as always",
-)
+@row("`EarlyStopping`")
 def early_stopping(folder: Path) -> None:
     run = train(Net("none"), [EarlyStopping("val_loss", patience=2, min_delta=1e9)], **EPOCHS)
     assert run.trainer.current_epoch == 3
@@ -198,11 +149,7 @@ def early_stopping(folder: Path) -> None:
     assert run.model.batches < 15
 
 
-@TABLE.row(
-    "`Timer`",
-    "`callbacks=[Timer(duration=...)]`",
-    note="the schedule is cut off, as always",
-)
+@row("`Timer`")
 def timer(folder: Path) -> None:
     class Soon(Timer):
         def time_elapsed(self, stage: Any = "train") -> float:
@@ -215,11 +162,7 @@ def timer(folder: Path) -> None:
     assert run.trainer.global_step > 20
 
 
-@TABLE.row(
-    "`LearningRateMonitor`",
-    "`callbacks=[LearningRateMonitor()]`",
-    note="logs over full steps, like every logger",
-)
+@row("`LearningRateMonitor`")
 def monitor(folder: Path) -> None:
     lrs = LearningRateMonitor(logging_interval="step")
     run = train(Net("cosine"), [lrs], logger=CSVLogger(folder)).sound()
@@ -228,13 +171,7 @@ def monitor(folder: Path) -> None:
     assert column == list(run.model.rates.values())
 
 
-@TABLE.row(
-    "a logger that raises",
-    "`Trainer(logger=[broken, sound])`",
-    note="one warning; the other loggers and the run go on",
-    proof="integrations/test_logging.py::"
-    "test_a_logger_that_fails_costs_a_warning_and_the_others_are_served",
-)
+@row("a logger that raises")
 def broken_logger(folder: Path) -> None:
     class Broken(CSVLogger):
         def log_metrics(self, metrics: Any, step: Any = None) -> None:
@@ -244,12 +181,7 @@ def broken_logger(folder: Path) -> None:
     train(Net(), logger=[Broken(folder, "broken"), CSVLogger(folder, "sound")]).sound()
 
 
-@TABLE.row(
-    "`WandbLogger`",
-    '`Trainer(logger=WandbLogger(mode="offline"))`',
-    note="texts and the result in the run's summary; charts of your metrics over steps",
-    proof="integrations/test_wandb.py::test_an_offline_run_holds_what_the_ledger_says",
-)
+@row("`WandbLogger`")
 def wandb_logger(folder: Path) -> None:
     # W&B itself is no dependency of the tests; the proof reads a real offline run where it is.
     class WandbLogger(DummyLogger):
@@ -278,11 +210,7 @@ class Tuned(Net):
         return made
 
 
-@TABLE.row(
-    "`LearningRateFinder`",
-    "`callbacks=[LearningRateFinder()]`",
-    note="searches before the run starts, without the plug-in",
-)
+@row("`LearningRateFinder`")
 def rate_finder(folder: Path) -> None:
     finder = LearningRateFinder(num_training_steps=12, early_stop_threshold=None)
     model = Tuned()
@@ -292,11 +220,7 @@ def rate_finder(folder: Path) -> None:
     assert len(finder.optimal_lr.results["lr"]) == 12
 
 
-@TABLE.row(
-    "`BatchSizeFinder`",
-    "`callbacks=[BatchSizeFinder()]`",
-    note="searches before the run starts, without the plug-in",
-)
+@row("`BatchSizeFinder`")
 def batch_size_finder(folder: Path) -> None:
     model = Tuned()
     finder = BatchSizeFinder(steps_per_trial=2, init_val=4, max_trials=2)
@@ -305,12 +229,7 @@ def batch_size_finder(folder: Path) -> None:
     run.sound(72)
 
 
-@TABLE.row(
-    "`trainer.fit` twice",
-    "`trainer.fit(...)` again, with more epochs",
-    note="the second fit has steps of its own, from where the first ended",
-    proof="integrations/test_lightning_clock.py::test_second_fit_continues_the_clock",
-)
+@row("`trainer.fit` twice")
 def fit_twice(folder: Path) -> None:
     run = train(Net("none"), **EPOCHS).sound(36)
     run.trainer.fit_loop.max_epochs = 12
@@ -318,11 +237,7 @@ def fit_twice(folder: Path) -> None:
     run.sound(36, global_step=72)
 
 
-@TABLE.row(
-    "`training_step` returns `None`",
-    "passes over a batch",
-    note="a predicted step before it is undone; such a step counts once, as always",
-)
+@row("`training_step` returns `None`")
 def passes_over(folder: Path) -> None:
     class Passes(Net):
         def training_step(self, batch: Any, batch_idx: int) -> Any:
@@ -338,23 +253,12 @@ def passes_over(folder: Path) -> None:
     assert run.ledger.undone_steps == 1
 
 
-@TABLE.row(
-    "two `HybridPredict` callbacks",
-    "`callbacks=[HybridPredict(), HybridPredict()]`",
-    outcome="UnsupportedSetupError",
-    note="keep one of them",
-)
-def twice(folder: Path) -> None:
-    refuses(UnsupportedSetupError, "one HybridPredict callback", callbacks=[Ungated()])
+@row("two `HybridPredict` callbacks")
+def twice(folder: Path) -> str:
+    return refuses(UnsupportedSetupError, "one HybridPredict callback", callbacks=[Ungated()])
 
 
-@TABLE.row(
-    "another callback or the module ends an epoch",
-    "`on_train_batch_start` returns -1",
-    note="predicted steps before a full step that does not come are undone",
-    proof="integrations/test_lightning_safety.py"
-    "::test_an_epoch_broken_off_before_its_step_undoes_its_predicted_steps",
-)
+@row("another callback or the module ends an epoch")
 def ends_epoch(folder: Path) -> None:
     class Stops(Net):
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:

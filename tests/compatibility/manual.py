@@ -13,11 +13,9 @@ from torch import Tensor, optim
 from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from torch.optim import lr_scheduler
 
-from compatibility.rows import Table
+from compatibility.rows import CHECKS, row
 from compatibility.subject import EPOCHS, Run, Subject, mlp, refuses, train
 from hybrid_predict import UnsupportedSetupError
-
-TABLE = Table("optimizer")
 
 
 class Gan(Net):
@@ -89,46 +87,25 @@ def gan(kwargs: dict[str, Any], folder: Path) -> None:
 
 
 for _name, _kwargs in {"max_steps": {"max_steps": 72}, "max_epochs": EPOCHS}.items():
-    TABLE.add(
-        f"several optimizers, manual optimization, `{_name}`",
-        "`automatic_optimization = False`, a GAN with two optimizers",
-        partial(gan, _kwargs),
-        note="one `training_step` is one full step; global step counts every update, as always; "
-        "schedulers that it steps follow; each network has a head of its own",
-        proof="compatibility/test_compatibility.py::test_a_gan_resumes_bit_for_bit",
-    )
+    CHECKS[f"several optimizers, manual optimization, `{_name}`"] = partial(gan, _kwargs)
 
 
-@TABLE.row(
-    "schedulers stepped once per epoch, manual optimization",
-    "`if self.trainer.is_last_batch: scheduler.step()`",
-    note="left to the module: once per epoch",
-)
+@row("schedulers stepped once per epoch, manual optimization")
 def by_epoch(folder: Path) -> None:
     run = train(Gan(schedule="epoch"), **EPOCHS).sound(36, global_step=72)
     assert [c.scheduler.last_epoch for c in run.trainer.lr_scheduler_configs] == [6, 6]
 
 
-@TABLE.row(
-    "several updates of one optimizer per step, manual optimization",
-    "5 discriminator updates per generator update",
-    note="one `training_step` is one full step, each of its updates is corrected, predicted steps "
-    "come before the first; bounded by `max_epochs`",
-)
+@row("several updates of one optimizer per step, manual optimization")
 def critic_steps(folder: Path) -> None:
     run = train(Gan(critic_steps=5), **EPOCHS).sound(36, global_step=36 * 6)
     assert run.model.updates == [24, 120]
     assert gan_rates(partial(Gan, 5), run, **EPOCHS)
 
 
-@TABLE.row(
-    "several updates of one optimizer per step, `max_steps`",
-    "5 discriminator updates per generator update, `Trainer(max_steps=...)`",
-    outcome="UnsupportedSetupError",
-    note="`max_steps` counts every update, so the run's length is not known; set `max_epochs`",
-)
-def critic_steps_by_steps(folder: Path) -> None:
-    refuses(UnsupportedSetupError, "2 optimizer steps in each, got 6.*max_epochs", Gan(5),
+@row("several updates of one optimizer per step, `max_steps`")
+def critic_steps_by_steps(folder: Path) -> str:
+    return refuses(UnsupportedSetupError, "2 optimizer steps in each, got 6.*max_epochs", Gan(5),
             max_steps=60)  # fmt: skip
 
 
@@ -139,11 +116,7 @@ class Slow(Gan):
         return super().lr_schedulers() if self.batches % 4 == 0 else []
 
 
-@TABLE.row(
-    "schedulers stepped every few steps, manual optimization",
-    "`if self.batches % 4 == 0: scheduler.step()`",
-    note="stepped as often in all as in the plain run",
-)
+@row("schedulers stepped every few steps, manual optimization")
 def slow(folder: Path) -> None:
     plain, _ = fit([], Slow(), **EPOCHS)
     run = train(Slow(), **EPOCHS).sound(36, global_step=72)
@@ -159,11 +132,7 @@ class InTurn(Gan):
             super()._update(index, loss)
 
 
-@TABLE.row(
-    "optimizers stepped in turn, manual optimization",
-    "the generator is updated in every third `training_step`",
-    note="an optimizer that passes over steps is corrected, and not predicted",
-)
+@row("optimizers stepped in turn, manual optimization")
 def in_turn(folder: Path) -> None:
     run = train(InTurn(), **EPOCHS)
     run.sound(36, global_step=run.trainer.global_step, full_steps=36 - run.ledger.predicted_steps)
@@ -171,14 +140,9 @@ def in_turn(folder: Path) -> None:
     assert run.trainer.global_step > 36
 
 
-@TABLE.row(
-    "optimizers stepped in turn, `max_steps`",
-    "the generator is updated in every third `training_step`, `Trainer(max_steps=...)`",
-    outcome="UnsupportedSetupError",
-    note="`max_steps` counts every update, so the run's length is not known; set `max_epochs`",
-)
-def in_turn_by_steps(folder: Path) -> None:
-    refuses(UnsupportedSetupError, "2 optimizer steps in each, got 1.*max_epochs", InTurn(),
+@row("optimizers stepped in turn, `max_steps`")
+def in_turn_by_steps(folder: Path) -> str:
+    return refuses(UnsupportedSetupError, "2 optimizer steps in each, got 1.*max_epochs", InTurn(),
             max_steps=60)  # fmt: skip
 
 
@@ -202,21 +166,12 @@ class Manual(Subject):
         return loss
 
 
-@TABLE.row(
-    "one optimizer, manual optimization",
-    "`automatic_optimization = False`",
-    note="a loss that `training_step` returns is watched, as with automatic optimization",
-)
+@row("one optimizer, manual optimization")
 def manual(folder: Path) -> None:
     run = train(Manual()).sound()
     assert all(record.loss is not None for record in run.plugin.records)
 
 
-@TABLE.row(
-    "accumulation by hand, manual optimization",
-    "`if batch_idx % 4 == 3: optimizer.step()`",
-    outcome="UnsupportedSetupError",
-    note="let the Trainer accumulate, with automatic optimization",
-)
-def by_hand(folder: Path) -> None:
-    refuses(UnsupportedSetupError, "optimizer steps in each, got 0.*accumulate", Manual(4))
+@row("accumulation by hand, manual optimization")
+def by_hand(folder: Path) -> str:
+    return refuses(UnsupportedSetupError, "optimizer steps in each, got 0.*accumulate", Manual(4))

@@ -12,19 +12,13 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
-from compatibility.rows import Table
-from compatibility.subject import EVERY_KIND, Run, Subject, adamw, mlp, refuses, train
+from compatibility.rows import row
+from compatibility.subject import EPOCHS, EVERY_KIND, Subject, adamw, mlp, refuses, train
 from hybrid_predict import UnsupportedSetupError
-
-TABLE = Table("model")
 
 
 def every_kind() -> Recorded:
     return Recorded(config=EVERY_KIND)
-
-
-def names(run: Run) -> set[str]:
-    return run.predicted
 
 
 class Tokens(nn.Module):
@@ -43,34 +37,24 @@ class Tokens(nn.Module):
         return self.head(torch.tanh(self.inner(self.table(tokens)).mean(1)))
 
 
-@TABLE.row(
-    "tied weights",
-    "`head.weight = embedding.weight`",
-    note="one parameter, an embedding",
-)
+@row("tied weights")
 def tied(folder: Path) -> None:
     run = train(Subject(Tokens(tied=True)), plugin=every_kind()).sound()
-    assert names(run) == {"net.table.weight", "net.inner.weight", "net.inner.bias"}
+    assert run.predicted == {"net.table.weight", "net.inner.weight", "net.inner.bias"}
     assert run.model.net.head.weight is run.model.net.table.weight
 
 
-@TABLE.row("frozen layers", "`layer.requires_grad_(False)`", note="left alone")
+@row("frozen layers")
 def frozen(folder: Path) -> None:
     body = mlp()
     body[0].requires_grad_(False)
     kept = body[0].weight.clone()
     run = train(Subject(body)).sound()
-    assert names(run) == {"net.2.weight"}
+    assert run.predicted == {"net.2.weight"}
     assert torch.equal(body[0].weight, kept)
 
 
-@TABLE.row(
-    "low-rank adapters",
-    "frozen matrices with trained factors",
-    note="both factors are hidden matrices; where the network goes on frozen none is the head",
-    proof="model/test_kinds.py"
-    "::test_the_head_is_sought_among_trained_matrices_unless_the_network_goes_on_frozen",
-)
+@row("low-rank adapters")
 def adapters(folder: Path) -> None:
     class Adapted(nn.Module):
         def __init__(self, base: nn.Linear) -> None:
@@ -87,9 +71,10 @@ def adapters(folder: Path) -> None:
         nn.Linear(16, 3).requires_grad_(False),
     )  # fmt: skip
     run = train(Subject(body)).sound()
-    assert names(run) == {f"net.{k}.{part}.weight" for k in (0, 2) for part in ("down", "up")}
+    assert run.predicted == {f"net.{k}.{part}.weight" for k in (0, 2) for part in ("down", "up")}
 
 
+@row("layers unfrozen on the way")
 def unfreezes(folder: Path) -> None:
     class Unfreeze(Callback):
         def on_train_epoch_start(self, trainer: Any, module: Any) -> None:
@@ -99,25 +84,15 @@ def unfreezes(folder: Path) -> None:
     body = mlp()
     body[0].requires_grad_(False)
     kept = body[0].weight.clone()
-    subject = Subject(body, optimizer=lambda p: adamw(p))
-    run = train(subject, [Unfreeze()], max_epochs=6, limit_train_batches=6).sound()
-    assert names(run) == {"net.0.weight", "net.2.weight"}
+    subject = Subject(body, optimizer=adamw)
+    run = train(subject, [Unfreeze()], **EPOCHS).sound()
+    assert run.predicted == {"net.0.weight", "net.2.weight"}
     first = [r.gradients.alignments for r in run.plugin.records if r.gradients and r.step < 12]
     assert not any("net.0.weight" in alignments for alignments in first)
     assert not torch.equal(body[0].weight, kept)
 
 
-TABLE.add(
-    "layers unfrozen on the way", "`requires_grad_(True)` after some epochs", unfreezes,
-    note="corrected and predicted from their next full step on",
-)  # fmt: skip
-
-
-@TABLE.row(
-    "`BackboneFinetuning`",
-    "`callbacks=[BackboneFinetuning(...)]`",
-    note="parameters added to the optimizer later are corrected and predicted from then on",
-)
+@row("`BackboneFinetuning`")
 def backbone(folder: Path) -> None:
     class WithBackbone(Subject):
         def __init__(self) -> None:
@@ -136,20 +111,14 @@ def backbone(folder: Path) -> None:
     model = WithBackbone()
     before = model.net[2].weight.clone()
     callback = BackboneFinetuning(unfreeze_backbone_at_epoch=3)
-    run = train(model, [callback], max_epochs=6, limit_train_batches=6).sound()
-    assert names(run) == {f"{n}.weight" for n in ("top.0", "top.2", "net.0", "net.2", "net.4")}
+    run = train(model, [callback], **EPOCHS).sound()
+    assert run.predicted == {f"{n}.weight" for n in ("top.0", "top.2", "net.0", "net.2", "net.4")}
     first = [r.gradients.alignments for r in run.plugin.records if r.gradients and r.step < 12]
     assert not any("net.0.weight" in alignments for alignments in first)
     assert not torch.equal(model.net[2].weight, before)
 
 
-@TABLE.row(
-    "batch norm and dropout",
-    "`BatchNorm1d`, `Dropout`",
-    note="statistics of an undone step are put back",
-    proof="integrations/test_lightning_safety.py"
-    "::test_a_broken_batch_right_after_predicted_steps_leaves_no_trace",
-)
+@row("batch norm and dropout")
 def batch_norm(folder: Path) -> None:
     train(Subject()).sound()
     train(Subject(), plugin=every_kind()).sound()
@@ -175,11 +144,7 @@ class Excited(nn.Module):
         return self.end(x + self.squeeze(found) * found)
 
 
-@TABLE.row(
-    "squeeze-excitation residual net, `GroupNorm`, `Mish`",
-    "blocks of convolutions beside the identity, weighed by a gate",
-    note="convolutions and both layers of each gate are hidden matrices",
-)
+@row("squeeze-excitation residual net, `GroupNorm`, `Mish`")
 def squeeze_excitation(folder: Path) -> None:
     body = nn.Sequential(
         nn.Unflatten(1, (1, 8)), nn.Conv1d(1, 8, 3, padding=1), Excited(8), Excited(8),
@@ -188,19 +153,15 @@ def squeeze_excitation(folder: Path) -> None:
     run = train(Subject(body)).sound()
     gates = {f"net.{k}.squeeze.{j}.weight" for k in (2, 3) for j in (1, 3)}
     inner = {f"net.{k}.body.{j}.weight" for k in (2, 3) for j in (0, 3)}
-    assert names(run) == {"net.1.weight", *inner, *gates}
+    assert run.predicted == {"net.1.weight", *inner, *gates}
 
 
-@TABLE.row(
-    "`spectral_norm`",
-    "`parametrizations.spectral_norm(layer)`",
-    note="the underlying matrix is corrected and predicted",
-)
+@row("`spectral_norm`")
 def spectral_norm(folder: Path) -> None:
     body = mlp()
     body[2] = parametrizations.spectral_norm(body[2])
     run = train(Subject(body)).sound()
-    assert "net.2.parametrizations.weight.original" in names(run)
+    assert "net.2.parametrizations.weight.original" in run.predicted
 
 
 class Symmetric(nn.Module):
@@ -208,17 +169,13 @@ class Symmetric(nn.Module):
         return x.triu() + x.triu(1).mT
 
 
-@TABLE.row(
-    "parametrizations",
-    "`parametrize.register_parametrization(...)`",
-    note="the underlying matrix is corrected and predicted",
-)
+@row("parametrizations")
 def parametrized(folder: Path) -> None:
     body = mlp()
     parametrize.register_parametrization(body[2], "weight", Symmetric())
     body[0] = parametrizations.weight_norm(body[0])
     run = train(Subject(body)).sound()
-    assert "net.2.parametrizations.weight.original" in names(run)
+    assert "net.2.parametrizations.weight.original" in run.predicted
     assert torch.equal(body[2].weight, body[2].weight.mT)
 
 
@@ -228,35 +185,23 @@ def lazy() -> nn.Module:
     )
 
 
-@TABLE.row(
-    "lazy modules",
-    "`nn.LazyLinear(...)`, after Lightning's sanity check or a forward pass",
-)
+@row("lazy modules")
 def lazy_modules(folder: Path) -> None:
     body = lazy()
     body(torch.zeros(16, 8))
     run = train(Subject(body)).sound()
-    assert names(run) == {"net.0.weight", "net.2.weight"}
+    assert run.predicted == {"net.0.weight", "net.2.weight"}
     run = train(Subject(lazy())).sound()
-    assert names(run) == {"net.0.weight", "net.2.weight"}
+    assert run.predicted == {"net.0.weight", "net.2.weight"}
 
 
-@TABLE.row(
-    "lazy modules that no forward pass has seen",
-    "`nn.LazyLinear(...)`, `num_sanity_val_steps=0`",
-    outcome="UnsupportedSetupError",
-    note="run one batch through the model before `fit`",
-)
-def lazy_unseen(folder: Path) -> None:
-    refuses(UnsupportedSetupError, "initialised.*one batch", Subject(lazy()),
+@row("lazy modules that no forward pass has seen")
+def lazy_unseen(folder: Path) -> str:
+    return refuses(UnsupportedSetupError, "initialised.*one batch", Subject(lazy()),
             num_sanity_val_steps=0)  # fmt: skip
 
 
-@TABLE.row(
-    "sparse embedding gradients",
-    "`nn.Embedding(sparse=True)` with `SparseAdam` or `SGD`",
-    note="moved by predicted steps only if embeddings are given a predictor, and then densely",
-)
+@row("sparse embedding gradients")
 def sparse(folder: Path) -> None:
     body = Tokens(sparse=True)
     body.inner.requires_grad_(False)
@@ -266,7 +211,7 @@ def sparse(folder: Path) -> None:
         return torch.optim.SparseAdam([body.table.weight], lr=1e-2)
 
     run = train(Subject(body, optimizer), plugin=every_kind()).sound()
-    assert names(run) == {"net.table.weight"}
+    assert run.predicted == {"net.table.weight"}
     train(Subject(Tokens(sparse=True), lambda p: torch.optim.SGD(p, lr=1e-2))).sound()
 
 
@@ -280,19 +225,15 @@ class Complex(nn.Module):
         return self.out((x.to(torch.complex64) @ self.mix).abs())
 
 
-@TABLE.row(
-    "complex parameters",
-    "`nn.Parameter(torch.randn(8, 8, dtype=torch.complex64))`",
-    note="trained as always",
-)
+@row("complex parameters")
 def complex_parameters(folder: Path) -> None:
     for plugin in (Recorded(), every_kind()):
         run = train(Subject(Complex()), plugin=plugin).sound()
-        assert "net.mix" not in names(run)
-        assert "net.out.2.weight" in names(run)
+        assert "net.mix" not in run.predicted
+        assert "net.out.2.weight" in run.predicted
 
 
-@TABLE.row("parameters without elements", "`nn.Linear(5, 0)`", note="nothing happens to them")
+@row("parameters without elements")
 def empty(folder: Path) -> None:
     class WithEmpty(nn.Module):
         def __init__(self) -> None:
@@ -305,15 +246,11 @@ def empty(folder: Path) -> None:
             return self.body(x) + self.none(x).sum(1, keepdim=True)
 
     run = train(Subject(WithEmpty())).sound()
-    assert names(run) == {"net.body.0.weight", "net.body.2.weight"}
+    assert run.predicted == {"net.body.0.weight", "net.body.2.weight"}
     train(Subject(WithEmpty()), plugin=every_kind()).sound()
 
 
-@TABLE.row(
-    "parameters without gradient",
-    "a parameter that the loss does not depend on",
-    note="nothing happens to it",
-)
+@row("parameters without gradient")
 def unused(folder: Path) -> None:
     class WithUnused(nn.Module):
         def __init__(self) -> None:
@@ -326,15 +263,11 @@ def unused(folder: Path) -> None:
     body = WithUnused()
     kept = body.unused.weight.clone()
     run = train(Subject(body), plugin=every_kind()).sound()
-    assert not any("unused" in name for name in names(run))
+    assert not any("unused" in name for name in run.predicted)
     assert torch.equal(body.unused.weight, kept)
 
 
-@TABLE.row(
-    "layers skipped at random",
-    "stochastic depth",
-    note="a layer that a step skips is moved by predicted steps, and not updated, as always",
-)
+@row("layers skipped at random")
 def skipped(folder: Path) -> None:
     class Deep(nn.Module):
         def __init__(self) -> None:
@@ -351,11 +284,7 @@ def skipped(folder: Path) -> None:
     train(Subject(Deep())).sound()
 
 
-@TABLE.row(
-    "`torch.compile`d inner module",
-    "`self.net = torch.compile(net)`",
-    note="predicted steps cause no recompilation",
-)
+@row("`torch.compile`d inner module")
 def compiled(folder: Path) -> None:
     graphs: list[Any] = []
 
@@ -373,16 +302,12 @@ def compiled(folder: Path) -> None:
             fit([], subject, max_steps=36)
         else:
             run = train(subject, plugin=plugin).sound()
-            assert names(run) == {"net._orig_mod.0.weight", "net._orig_mod.2.weight"}
+            assert run.predicted == {"net._orig_mod.0.weight", "net._orig_mod.2.weight"}
         counts.append(len(graphs))
     assert counts[0] == counts[1] > 0
 
 
-@TABLE.row(
-    "activation checkpointing",
-    "`torch.utils.checkpoint.checkpoint(...)`",
-    note="recomputation sees the same weights",
-)
+@row("activation checkpointing")
 def recomputed(folder: Path) -> None:
     class Checkpointed(nn.Module):
         def __init__(self, use: bool) -> None:

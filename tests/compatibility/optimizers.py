@@ -12,11 +12,9 @@ import torch
 from lightning_models import Recorded
 from torch import Tensor, nn, optim
 
-from compatibility.rows import Table
+from compatibility.rows import CHECKS, row
 from compatibility.subject import EVERY_KIND, Subject, fails_without_us, mlp, refuses, train
 from hybrid_predict import UnsupportedSetupError
-
-TABLE = Table("optimizer")
 
 Make = Callable[[Any], optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
@@ -49,14 +47,10 @@ def trains(make: Make, folder: Path) -> None:
 
 
 for _name, _make in OPTIMIZERS.items():
-    TABLE.add(_name, "`configure_optimizers` returns it", partial(trains, _make))
+    CHECKS[_name] = partial(trains, _make)
 
 
-@TABLE.row(
-    "`Adafactor`",
-    "`configure_optimizers` returns it",
-    note="its updates grow with the weights, so they are not corrected; predicted steps are taken",
-)
+@row("`Adafactor`")
 def adafactor(folder: Path) -> None:
     def make(p: Any) -> optim.Optimizer:
         return optim.Adafactor(p, lr=1e-2)
@@ -80,12 +74,7 @@ class Anchored(optim.SGD):
         return loss
 
 
-@TABLE.row(
-    "an optimizer that pulls weights to a stored point",
-    "`configure_optimizers` returns it",
-    note="scratch updates show the pull, so its updates are not corrected; predicted steps are "
-    "taken",
-)
+@row("an optimizer that pulls weights to a stored point")
 def anchored(folder: Path) -> None:
     def make(p: Any) -> optim.Optimizer:
         return Anchored(p, lr=1e-2)
@@ -96,11 +85,7 @@ def anchored(folder: Path) -> None:
         assert any("stored point" in event["reason"] for event in ledger.events)
 
 
-@TABLE.row(
-    "an optimizer that goes along gradients",
-    "`SGD(maximize=True)`, or a negative learning rate",
-    note="scratch updates show it: corrected updates and predicted steps go along gradients too",
-)
+@row("an optimizer that goes along gradients")
 def uphill(folder: Path) -> None:
     def negative(p: Any) -> optim.Optimizer:
         optimizer = optim.SGD(p, lr=1e-3)
@@ -112,20 +97,12 @@ def uphill(folder: Path) -> None:
         assert ledger.corrected_steps > 0
 
 
-@TABLE.row(
-    "`Muon`",
-    "`Muon` on the hidden matrices, all else frozen",
-    note="it orthogonalises updates itself: what correcting them brings was not measured",
-)
+@row("`Muon`")
 def muon(folder: Path) -> None:
     train(Subject(mlp(bias=False), optimizer=lambda p: optim.Muon(p, lr=1e-2))).sound()
 
 
-@TABLE.row(
-    "`SparseAdam`",
-    "`nn.Embedding(sparse=True)`",
-    note="moved by predicted steps only if embeddings are given a predictor, and then densely",
-)
+@row("`SparseAdam`")
 def sparse_adam(folder: Path) -> None:
     table = nn.EmbeddingBag(11, 8, sparse=True)
 
@@ -143,22 +120,13 @@ def sparse_adam(folder: Path) -> None:
     train(Subject(Bag(), make), plugin=Recorded(config=EVERY_KIND)).sound()
 
 
-@TABLE.row(
-    "`Adam(capturable=True)`",
-    "`configure_optimizers` returns it",
-    outcome="not applicable",
-    note="torch itself refuses it on the CPU",
-)
-def capturable(folder: Path) -> None:
+@row("`Adam(capturable=True)`")
+def capturable(folder: Path) -> str:
     subject = Subject(optimizer=lambda p: optim.Adam(p, lr=1e-2, capturable=True))
-    fails_without_us(AssertionError, "capturable", subject)
+    return fails_without_us(AssertionError, "capturable", subject)
 
 
-@TABLE.row(
-    "several parameter groups",
-    '`[{"params": ..., "lr": ...}, ...]`',
-    note="each with its own rate, weight decay and betas",
-)
+@row("several parameter groups")
 def groups(folder: Path) -> None:
     def make(parameters: list[nn.Parameter]) -> optim.Optimizer:
         matrices = {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1}
@@ -169,18 +137,13 @@ def groups(folder: Path) -> None:
     assert len(run.trainer.optimizers[0].param_groups) == 2
 
 
-@TABLE.row(
-    "several optimizers, automatic optimization",
-    "`configure_optimizers` returns two",
-    outcome="not applicable",
-    note="Lightning itself has none: it wants manual optimization for that",
-)
-def several(folder: Path) -> None:
+@row("several optimizers, automatic optimization")
+def several(folder: Path) -> str:
     class Two(Subject):
         def configure_optimizers(self) -> Any:
             return [optim.SGD([p], lr=1e-2) for p in self.parameters()]
 
-    fails_without_us(RuntimeError, "multiple optimizers", Two())
+    return fails_without_us(RuntimeError, "multiple optimizers", Two())
 
 
 def schedule_free(parameters: Any) -> optim.Optimizer:
@@ -215,12 +178,9 @@ REFUSED: dict[str, tuple[Make, str]] = {
 }  # fmt: skip
 
 
-def refused(make: Make, reason: str, folder: Path) -> None:
-    refuses(UnsupportedSetupError, f"optimizer: .*{reason}", Subject(optimizer=make))
+def refused(make: Make, reason: str, folder: Path) -> str:
+    return refuses(UnsupportedSetupError, f"optimizer: .*{reason}", Subject(optimizer=make))
 
 
 for _name, (_make, _reason) in REFUSED.items():
-    TABLE.add(
-        _name, "`configure_optimizers` returns it", partial(refused, _make, _reason),
-        outcome="UnsupportedSetupError", note=f"it {_reason.replace('lookahead_params.*', '')}",
-    )  # fmt: skip
+    CHECKS[_name] = partial(refused, _make, _reason)

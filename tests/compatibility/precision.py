@@ -10,12 +10,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import MixedPrecision
 
-from compatibility.rows import Table
+from compatibility.rows import CHECKS
 from compatibility.subject import STEPS, Run, Subject, mlp, train
-
-TABLE = Table("precision")
-
-TRUE_HALF = "the part of a movement that rounding would swallow is carried over in 32 bits"
 
 
 def trains(precision: str, dtype: torch.dtype, folder: Path) -> None:
@@ -29,24 +25,16 @@ def trains(precision: str, dtype: torch.dtype, folder: Path) -> None:
     assert all(c.dtype == torch.float32 and c.any() for carry in carried for c in carry)
 
 
-for _precision, _dtype, _note in (
-    ("32-true", torch.float32, ""),
-    (
-        "64-true",
-        torch.float64,
-        "all else is in 64 bits too, reductions in 32",
-    ),
-    ("bf16-mixed", torch.float32, ""),
-    ("bf16-true", torch.bfloat16, TRUE_HALF),
-    ("16-true", torch.float16, TRUE_HALF),
-):
-    TABLE.add(
-        f"`{_precision}`", f'`Trainer(precision="{_precision}")`',
-        partial(trains, _precision, _dtype), note=_note,
-        proof="model/test_rounding.py"
-        "::test_a_movement_below_half_the_spacing_is_carried_until_it_counts"
-        if _note == TRUE_HALF else "",
-    )  # fmt: skip
+DTYPES = {
+    "32-true": torch.float32,
+    "64-true": torch.float64,
+    "bf16-mixed": torch.float32,
+    "bf16-true": torch.bfloat16,
+    "16-true": torch.float16,
+}
+
+for _precision, _dtype in DTYPES.items():
+    CHECKS[f"`{_precision}`"] = partial(trains, _precision, _dtype)
 
 
 class Overflow(Callback):
@@ -81,12 +69,5 @@ def scaled(fused: bool, folder: Path) -> None:
     assert updates == {spoiled.ledger.full_steps - 2}
 
 
-for _fused in (False, True):
-    TABLE.add(
-        "`16-mixed` with a `GradScaler`" + ", fused optimizer" * _fused,
-        '`Trainer(precision="16-mixed")`' + ", `AdamW(fused=True)`" * _fused,
-        partial(scaled, _fused),
-        note="an update that the scaler skips undoes the predicted step before it",
-        proof="integrations/test_lightning_safety.py"
-        "::test_a_broken_batch_right_after_predicted_steps_leaves_no_trace",
-    )
+CHECKS["`16-mixed` with a `GradScaler`"] = partial(scaled, False)
+CHECKS["`16-mixed` with a `GradScaler`, fused optimizer"] = partial(scaled, True)

@@ -23,11 +23,10 @@ from lightning.pytorch.callbacks import (
 )
 from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 from torch import Tensor
+from witness import Witness
 
-from compatibility.rows import Table
-from compatibility.subject import EPOCHS, Run, Subject, Witness, mlp, train
-
-TABLE = Table("loop")
+from compatibility.rows import CHECKS, row
+from compatibility.subject import EPOCHS, Run, Subject, mlp, train
 
 
 class Saved(Callback):
@@ -57,28 +56,24 @@ def saves(
         assert 0 < state["engine"]["clock"]["steps"] <= 36
 
 
-MODES: dict[str, tuple[Callable[[Path], ModelCheckpoint], dict[str, Any], int, str]] = {
+MODES: dict[str, tuple[Callable[[Path], ModelCheckpoint], dict[str, Any], int]] = {
     "`monitor`, `save_top_k`": (
-        lambda f: ModelCheckpoint(f, monitor="val_loss", save_top_k=2), EPOCHS, 2, "",
+        lambda f: ModelCheckpoint(f, monitor="val_loss", save_top_k=2), EPOCHS, 2,
     ),
     "`every_n_train_steps`": (
         lambda f: ModelCheckpoint(f, "{step}", every_n_train_steps=6, save_top_k=-1), {}, 6,
-        "saves at the first full step that reaches each multiple",
     ),
     "`every_n_epochs`": (
-        lambda f: ModelCheckpoint(f, "{epoch}", every_n_epochs=2, save_top_k=-1), EPOCHS, 3, "",
+        lambda f: ModelCheckpoint(f, "{epoch}", every_n_epochs=2, save_top_k=-1), EPOCHS, 3,
     ),
     "`train_time_interval`": (
-        lambda f: ModelCheckpoint(f, train_time_interval=timedelta(0), save_top_k=-1), {}, 24, "",
+        lambda f: ModelCheckpoint(f, train_time_interval=timedelta(0), save_top_k=-1), {}, 24,
     ),
-    "`save_last`": (lambda f: ModelCheckpoint(f, save_last=True, save_top_k=0), EPOCHS, 1, ""),
+    "`save_last`": (lambda f: ModelCheckpoint(f, save_last=True, save_top_k=0), EPOCHS, 1),
 }  # fmt: skip
 
-for _name, (_mode, _kwargs, _files, _note) in MODES.items():
-    TABLE.add(
-        f"`ModelCheckpoint`, {_name}", f"`ModelCheckpoint({_name.split('`')[1]}=...)`",
-        partial(saves, _mode, _kwargs, _files), note=_note,
-    )  # fmt: skip
+for _name, _arguments in MODES.items():
+    CHECKS[f"`ModelCheckpoint`, {_name}"] = partial(saves, *_arguments)
 
 
 class Broken(Net):
@@ -102,7 +97,7 @@ def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
         warnings.simplefilter("ignore", UserWarning)
         fit(callbacks, Broken("cosine"), train=SeededLoader(40), max_steps=36)
     assert saved.right == [True]
-    assert saved.witness.moved > 0
+    assert any(saved.witness.moved)
     again = {"train": SeededLoader(40), "max_steps": 36, "ckpt_path": str(kept)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
@@ -110,24 +105,13 @@ def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
     assert resumed.model.batches < 24
 
 
-TABLE.add(
-    "`ModelCheckpoint(save_on_exception=True)`", "training is interrupted",
-    partial(saved_on_exception, lambda f: ModelCheckpoint(f, save_on_exception=True)),
-    note="without predicted steps that are not verified, and with a state to resume from",
-)  # fmt: skip
-TABLE.add(
-    "`OnExceptionCheckpoint`", "training is interrupted",
-    partial(saved_on_exception, lambda f: OnExceptionCheckpoint(f)),
-    note="without predicted steps that are not verified, and with a state to resume from",
-)  # fmt: skip
-
-
-@TABLE.row(
-    '`ckpt_path="last"`',
-    '`trainer.fit(..., ckpt_path="last")`',
-    note="continues bit for bit, given a loader that can",
-    proof="integrations/test_lightning_resume.py::test_resume_from_every_update_is_bit_exact",
+CHECKS["`ModelCheckpoint(save_on_exception=True)`"] = partial(
+    saved_on_exception, lambda f: ModelCheckpoint(f, save_on_exception=True)
 )
+CHECKS["`OnExceptionCheckpoint`"] = partial(saved_on_exception, OnExceptionCheckpoint)
+
+
+@row('`ckpt_path="last"`')
 def last(folder: Path) -> None:
     class Stop(Callback):
         def on_train_batch_end(self, trainer: Any, *args: Any) -> None:
@@ -149,23 +133,13 @@ def last(folder: Path) -> None:
     assert same(weights(resumed.model), weights(whole.model))
 
 
-@TABLE.row(
-    "`WeightAveraging`",
-    "`callbacks=[WeightAveraging()]`",
-    note="averages the weights of full steps",
-    proof="integrations/test_lightning_safety.py"
-    "::test_between_full_steps_everybody_sees_what_the_last_update_has_left",
-)
+@row("`WeightAveraging`")
 def averaging(folder: Path) -> None:
     run = train(Net("cosine"), [WeightAveraging()], watched=("batch end",)).sound()
     assert not torch.equal(run.model.net[4].weight, run.witness.left["net.4.weight"])
 
 
-@TABLE.row(
-    "`EMAWeightAveraging`",
-    "`callbacks=[EMAWeightAveraging(update_every_n_steps=4)]`",
-    note="updates at the first full step that reaches each due global step",
-)
+@row("`EMAWeightAveraging`")
 def moving_average(folder: Path) -> None:
     class Counting(EMAWeightAveraging):
         def __init__(self, **kwargs: Any) -> None:
@@ -204,23 +178,11 @@ def swa(make: Callable[[], Net], extra: int, folder: Path) -> None:
     assert run.model.rates[max(run.model.rates)] != pytest.approx(1e-2)
 
 
-TABLE.add(
-    "`StochasticWeightAveraging`", "`callbacks=[StochasticWeightAveraging(...)]`",
-    partial(swa, lambda: Subject(mlp()), 0),
-    note="averages the weights of full steps; its scheduler steps once per epoch",
-)  # fmt: skip
-TABLE.add(
-    "`StochasticWeightAveraging` with batch norm", "`callbacks=[StochasticWeightAveraging(...)]`",
-    partial(swa, lambda: Subject(), 1),
-    note="its extra epoch for batch-norm statistics (one more global step) sees no predicted step",
-)  # fmt: skip
+CHECKS["`StochasticWeightAveraging`"] = partial(swa, lambda: Subject(mlp()), 0)
+CHECKS["`StochasticWeightAveraging` with batch norm"] = partial(swa, Subject, 1)
 
 
-@TABLE.row(
-    "`ModelPruning`",
-    '`callbacks=[ModelPruning("l1_unstructured", amount=0.2)]`',
-    note="predicted steps move `weight_orig`; the mask is applied by the forward pass, as always",
-)
+@row("`ModelPruning`")
 def pruning(folder: Path) -> None:
     prune = ModelPruning("l1_unstructured", amount=0.2, use_global_unstructured=True)
     train(Subject(mlp()), [prune], watched=("batch end",), **EPOCHS).sound()

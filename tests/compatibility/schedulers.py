@@ -10,10 +10,8 @@ from typing import Any
 from lightning_models import loader
 from torch.optim import Optimizer, lr_scheduler, swa_utils
 
-from compatibility.rows import Table
-from compatibility.subject import Subject, same_rates, sgd, train
-
-TABLE = Table("scheduler")
+from compatibility.rows import CHECKS, row
+from compatibility.subject import EPOCHS, Subject, same_rates, sgd, train
 
 
 def sequential(optimizer: Optimizer, steps: int) -> Any:
@@ -32,60 +30,43 @@ def chained(optimizer: Optimizer, steps: int) -> Any:
     return lr_scheduler.ChainedScheduler(parts, optimizer)
 
 
-SCHEDULERS: dict[str, tuple[Callable[[Optimizer, int], Any], str]] = {
-    "LambdaLR": (lambda o, n: lr_scheduler.LambdaLR(o, lambda t: 1.0 / (1 + t)), ""),
-    "MultiplicativeLR": (lambda o, n: lr_scheduler.MultiplicativeLR(o, lambda t: 0.95), ""),
-    "StepLR": (lambda o, n: lr_scheduler.StepLR(o, 7, gamma=0.5), ""),
-    "MultiStepLR": (lambda o, n: lr_scheduler.MultiStepLR(o, [5, 20]), ""),
-    "ConstantLR": (lambda o, n: lr_scheduler.ConstantLR(o, 0.1, total_iters=9), ""),
-    "LinearLR": (lambda o, n: lr_scheduler.LinearLR(o, 0.1, total_iters=20), ""),
-    "ExponentialLR": (lambda o, n: lr_scheduler.ExponentialLR(o, 0.95), ""),
-    "PolynomialLR": (lambda o, n: lr_scheduler.PolynomialLR(o, n, power=2.0), ""),
-    "CosineAnnealingLR": (lambda o, n: lr_scheduler.CosineAnnealingLR(o, n), ""),
-    "CosineAnnealingWarmRestarts": (
-        lambda o, n: lr_scheduler.CosineAnnealingWarmRestarts(o, 10),
-        "restarts fall on the same steps",
-    ),
-    "ChainedScheduler": (chained, ""),
-    "SequentialLR": (sequential, ""),
-    "CyclicLR": (
-        lambda o, n: lr_scheduler.CyclicLR(o, 1e-3, 1e-2, step_size_up=6),
-        "momentum follows too",
-    ),
-    "OneCycleLR": (
-        lambda o, n: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=n),
-        "momentum follows too; `total_steps` is the run's length in steps",
-    ),
-    "SWALR": (lambda o, n: swa_utils.SWALR(o, 1e-3, anneal_epochs=12), ""),
+SCHEDULERS: dict[str, Callable[[Optimizer, int], Any]] = {
+    "LambdaLR": lambda o, n: lr_scheduler.LambdaLR(o, lambda t: 1.0 / (1 + t)),
+    "MultiplicativeLR": lambda o, n: lr_scheduler.MultiplicativeLR(o, lambda t: 0.95),
+    "StepLR": lambda o, n: lr_scheduler.StepLR(o, 7, gamma=0.5),
+    "MultiStepLR": lambda o, n: lr_scheduler.MultiStepLR(o, [5, 20]),
+    "ConstantLR": lambda o, n: lr_scheduler.ConstantLR(o, 0.1, total_iters=9),
+    "LinearLR": lambda o, n: lr_scheduler.LinearLR(o, 0.1, total_iters=20),
+    "ExponentialLR": lambda o, n: lr_scheduler.ExponentialLR(o, 0.95),
+    "PolynomialLR": lambda o, n: lr_scheduler.PolynomialLR(o, n, power=2.0),
+    "CosineAnnealingLR": lambda o, n: lr_scheduler.CosineAnnealingLR(o, n),
+    "CosineAnnealingWarmRestarts": lambda o, n: lr_scheduler.CosineAnnealingWarmRestarts(o, 10),
+    "ChainedScheduler": chained,
+    "SequentialLR": sequential,
+    "CyclicLR": lambda o, n: lr_scheduler.CyclicLR(o, 1e-3, 1e-2, step_size_up=6),
+    "OneCycleLR": lambda o, n: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=n),
+    "SWALR": lambda o, n: swa_utils.SWALR(o, 1e-3, anneal_epochs=12),
 }
 
 
 def follows(make: Callable[[Optimizer, int], Any], cycles: bool, folder: Path) -> None:
+    """Check the rate, and the momentum if the scheduler changes it too."""
+
     def subject() -> Subject:
         return Subject(optimizer=sgd, scheduler=make)
 
     run = train(subject()).sound()
     assert same_rates(subject, run)
     assert cycles == (len(set(run.model.momenta.values())) > 1)
-    epochs = {"max_epochs": 6, "limit_train_batches": 6}
-    run = train(subject(), **epochs).sound()
-    assert same_rates(subject, run, **epochs)
+    run = train(subject(), **EPOCHS).sound()
+    assert same_rates(subject, run, **EPOCHS)
 
 
-for _name, (_make, _note) in SCHEDULERS.items():
-    TABLE.add(
-        f"`{_name}`",
-        'interval `"step"`',
-        partial(follows, _make, _note.startswith("momentum")),
-        note=_note,
-    )
+for _name, _make in SCHEDULERS.items():
+    CHECKS[f"`{_name}`"] = partial(follows, _make, _name in ("CyclicLR", "OneCycleLR"))
 
 
-@TABLE.row(
-    "`ReduceLROnPlateau`",
-    "a scheduler with `monitor`",
-    note="stepped by Lightning alone, at validations, as always",
-)
+@row("`ReduceLROnPlateau`")
 def plateau(folder: Path) -> None:
     def subject() -> Subject:
         return Subject(
@@ -93,32 +74,21 @@ def plateau(folder: Path) -> None:
             interval="epoch",
         )
 
-    run = train(subject(), max_epochs=6, limit_train_batches=6).sound()
+    run = train(subject(), **EPOCHS).sound()
     assert run.trainer.lr_scheduler_configs[0].scheduler.last_epoch == 6
     assert len(set(run.model.rates.values())) > 1
 
 
-@TABLE.row(
-    'any of them with interval `"epoch"`',
-    '`{"scheduler": ..., "interval": "epoch"}`',
-    note="stepped once per epoch",
-    proof="integrations/test_lightning_clock.py::test_epoch_schedulers_step_once_per_epoch_of_the_clock",
-)
+@row('any of them with interval `"epoch"`')
 def by_epoch(folder: Path) -> None:
     def subject() -> Subject:
         return Subject(scheduler=lambda o, n: lr_scheduler.StepLR(o, 2), interval="epoch")
 
-    run = train(subject(), max_epochs=6, limit_train_batches=6).sound()
+    run = train(subject(), **EPOCHS).sound()
     assert run.trainer.lr_scheduler_configs[0].scheduler.last_epoch == 6
 
 
-@TABLE.row(
-    "any of them with a frequency",
-    '`{"scheduler": ..., "frequency": 3}`',
-    note="stepped as often in all as in the plain run",
-    proof="integrations/test_lightning_clock.py"
-    "::test_scheduler_with_a_frequency_is_stepped_as_often_in_all",
-)
+@row("any of them with a frequency")
 def with_frequency(folder: Path) -> None:
     subject = Subject(scheduler=lambda o, n: lr_scheduler.StepLR(o, 4), frequency=3)
     run = train(subject, train=loader(40)).sound()

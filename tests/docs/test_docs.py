@@ -12,8 +12,8 @@ import pytest
 
 import hybrid_predict
 from benchmarks import render
+from benchmarks.blocks import WIDTH
 from hybrid_predict.forecast.predictors import PREDICTORS
-from hybrid_predict.report.blocks import WIDTH
 from hybrid_predict.updates import UPDATES
 
 ROOT = Path(__file__).parents[2]

@@ -15,16 +15,17 @@ from pathlib import Path
 import pytest
 import torch
 from damage import REMOVED, changed, entries
-from event_logs import ROWS, written
 from loops import Bench, make_config, same_bits, weights
+from run_logs import ROWS, written
 
 from benchmarks.plan import Cell
 from benchmarks.run import stored
 from fault_table import Fault
 from faulty import Log, check_consistent, check_goes_on, state
 from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
-from hybrid_predict.integrations.outbox import Outbox
-from hybrid_predict.report.run_log import read_log
+from hybrid_predict.integrations import loggers
+from hybrid_predict.integrations.loggers import MLflowAdapter
+from hybrid_predict.report.run_log import find_log, read_log
 from hybrid_predict.runs.runtime import writable_folder, write_json
 
 
@@ -107,39 +108,39 @@ class Server:
 
 
 def server_down(tmp_path, monkeypatch):
-    server, outbox = Server(down=3), Outbox("MLflow", patience=0.06)
+    server, adapter = Server(down=3), MLflowAdapter(None)
     with Log() as log:
         for row in range(50):
-            outbox.send(lambda row=row: server.take(row))
-        assert outbox.close() == 0
-    assert server.kept == list(range(50))
-    assert len(log.lines) == 1 and "could not be reached" in log.lines[0]
+            adapter.attempt(lambda row=row: server.take(row))
+        adapter.close(60.0)
+    assert server.kept == list(range(3, 50)) and adapter.failures == 3
+    assert len(log.lines) == 1 and "could not record the run" in log.lines[0]
 
 
 def server_slow(tmp_path, monkeypatch):
-    server, outbox = Server(), Outbox("MLflow")
-    outbox.send(server.gate.wait)
+    server, adapter = Server(), MLflowAdapter(None)
+    adapter.attempt(server.gate.wait)
     for row in range(50):
-        outbox.send(lambda row=row: server.take(row))
-    assert server.kept == []  # sending has not waited for the server
+        adapter.attempt(lambda row=row: server.take(row))
+    assert server.kept == []  # nothing has waited for the server
     server.gate.set()
-    assert outbox.close() == 0
-    assert server.kept == list(range(50))
+    adapter.close(60.0)
+    assert server.kept == list(range(50)) and adapter.failures == 0
 
 
-def server_full(tmp_path, monkeypatch):
-    server, outbox = Server(down=10**9), Outbox("MLflow", capacity=20, patience=0.06)
-    before = threading.active_count()
+def server_hangs(tmp_path, monkeypatch):
+    monkeypatch.setattr(loggers, "MOST_WAITING", 20)
+    server, adapter = Server(), MLflowAdapter(None)
+    busy = threading.Event()
+    adapter.attempt(lambda: busy.set() or server.gate.wait())
+    busy.wait()
     with Log() as log:
         for row in range(50):
-            outbox.send(lambda row=row: server.take(row))
-        assert len(outbox) == 20
-        assert outbox.close(timeout=0.2) == 50
-    assert [("reached" in line, "50 logging calls" in line) for line in log.lines] == [
-        (True, False),
-        (False, True),
-    ]
-    assert threading.active_count() == before
+            adapter.attempt(lambda row=row: server.take(row))
+        adapter.close(0.01)
+    assert adapter.failures == 50 + 1  # all that waited, and the call that hangs
+    assert len(log.lines) == 1 and "Full" in log.lines[0]
+    server.gate.set()
 
 
 def no_folder(tmp_path, monkeypatch):
@@ -177,7 +178,7 @@ def full_folder(tmp_path, monkeypatch):
     assert cells[0] in stored(tmp_path).done
 
 
-def torn_log(tmp_path, monkeypatch):
+def damaged_log(tmp_path, monkeypatch):
     path = tmp_path / "hybrid_predict.jsonl"
     lines = [json.dumps(line).encode() for line in written(ROWS)]
     path.write_bytes(b"\n".join([*lines[:2], "é".encode()[:1], b"[" * 100_000, *lines[2:]]))
@@ -185,8 +186,8 @@ def torn_log(tmp_path, monkeypatch):
     assert (len(log.rows), log.unread, log.status) == (len(ROWS), 2, "finished")
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(ConfigError, match="no regular file"):
-        read_log(path)
+    with pytest.raises(ConfigError, match="expected a folder with a"):
+        find_log(tmp_path)
 
 
 def refused(change, words="^state: "):
@@ -320,22 +321,24 @@ AROUND = [
           "beyond. Full steps after the last one are plain training without ticks, and the ledger "
           "says so. A scheduler that is shorter raises its own error, between full steps.",
           scheduler_used_up),
-    Fault("MLflow", "the server is down", "Training goes on, with one warning; what is logged "
-          "waits and is sent in order when the server returns.", server_down),
+    Fault("MLflow", "the server is down", "Training goes on, with one warning. Each call fails "
+          "after MLflow's own attempts, the next ones wait and are sent in order. The end of the "
+          "run says how many failed.", server_down),
     Fault("MLflow", "the server is slow", "Nothing waits for it: a thread of its own sends.",
           server_slow),
-    Fault("MLflow", "the server takes nothing any more", "One warning; at most 10,000 calls wait, "
-          "the oldest are dropped. The end of the run waits 30 seconds at most and says how many "
-          "calls were lost; no thread stays.", server_full),
+    Fault("MLflow", "the server hangs", "At most 10,000 calls wait, further ones fail. The end of "
+          "the run waits 30 seconds at most and says how many calls were not sent; the process "
+          "does not wait for them.", server_hangs),
     Fault("Folders", "the output folder is read-only", "`ConfigError` with the system's own words, "
           "before training begins.", no_folder),
     Fault("Folders", "the output folder is full", "`ConfigError` with the system's own words. "
-          "Files that were there are whole; finished runs are kept, a torn line is left out.",
+          "Files that were there are whole; finished runs are kept, a line that was cut off is "
+          "left out.",
           full_folder),
-    Fault("Folders", "the event log is damaged, or a pipe stands in its place", "`hybrid-predict "
+    Fault("Folders", "the run log is damaged, or a pipe stands in its place", "`hybrid-predict "
           "watch` and `report` show the lines that can be read, and how many cannot; nothing waits "
           "for a pipe or a device. A run that goes on in the folder appends whole lines.",
-          torn_log),
+          damaged_log),
     Fault("Checkpoints", "of another model", "`CheckpointError`; the engine stays as it was.",
           refused(another_model, "another model")),
     Fault("Checkpoints", "of another version", "`CheckpointError` with both versions; the engine "

@@ -9,24 +9,19 @@ from loops import Bench, make_config, same_bits
 
 from fault_table import Fault
 from hybrid_predict import CheckpointError, ConfigError
-from hybrid_predict.integrations.lightning_start import check_saved, saved_history
-from hybrid_predict.report.history import RunHistory
-from hybrid_predict.report.stop_request import STOP, is_asked
+from hybrid_predict.integrations.lightning_start import saved_ledger
 from hybrid_predict.runs.objects import made
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 
 def damaged_callback(tmp_path, monkeypatch):
     saved = {"engine": Bench(make_config()).engine.state_dict(), "clock": {"steps": 0}}
-    saved |= {"history": RunHistory().state_dict(), "random": [random_states()]}
-    check_saved(saved)
-    assert saved_history(saved) == RunHistory()
+    saved |= {"random": [random_states()]}
+    saved_ledger(saved)
     before = copy.deepcopy(random_states())
     for name in saved:
         with pytest.raises(CheckpointError, match=f"expected {name} to be a"):
-            check_saved({**saved, name: None})
-    with pytest.raises(CheckpointError, match="stride"):
-        saved_history({**saved, "history": {**saved["history"], "stride": 0}})
+            saved_ledger({**saved, name: None})
     torch.manual_seed(3)
     moved = random_states()
     with pytest.raises(CheckpointError, match="expected a complete, unaltered state"):
@@ -34,7 +29,7 @@ def damaged_callback(tmp_path, monkeypatch):
     assert same_bits(random_states(), moved)
 
 
-def torn_file(tmp_path, monkeypatch):
+def cut_off_file(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
     from hybrid_predict.integrations.huggingface import FILE, _load
 
@@ -49,13 +44,6 @@ def torn_file(tmp_path, monkeypatch):
             _load(args, SimpleNamespace(global_step=1))
 
 
-def damaged_request(tmp_path, monkeypatch):
-    log = tmp_path / "run.jsonl"
-    for text in ("[" * 100_000, '{"started": 1.0' + " " * 2**21 + "}", "\xff", "[1.0]"):
-        log.with_name(STOP).write_text(text)
-        assert not is_asked(log, 1.0)
-
-
 def foreign_class(tmp_path, monkeypatch):
     place = tmp_path / "called"
     for field in ("updates", "predictors"):
@@ -66,13 +54,11 @@ def foreign_class(tmp_path, monkeypatch):
 
 
 FILES = [
-    Fault("Files", "the callback's entries in a Lightning checkpoint are damaged: clock, history, "
-          "random states", "`CheckpointError` at the start of training, with weights and optimizer "
+    Fault("Files", "the callback's entries in a Lightning checkpoint are damaged: clock, random "
+          "states", "`CheckpointError` at the start of training, with weights and optimizer "
           "as Lightning has loaded them, and random states as they were.", damaged_callback),
-    Fault("Files", "`hybrid_predict.pt` in a checkpoint of Hugging Face is torn or foreign",
-          "`CheckpointError` before training begins.", torn_file),
-    Fault("Files", "a request to stop is damaged or long", "Nothing: the run goes on.",
-          damaged_request),
+    Fault("Files", "`hybrid_predict.pt` in a checkpoint of Hugging Face is cut off or foreign",
+          "`CheckpointError` before training begins.", cut_off_file),
     Fault("Files", "`class_path` under `updates` or `predictors` names something else",
           "`ConfigError`; nothing is called. The module that it names is imported.", foreign_class),
 ]  # fmt: skip

@@ -10,8 +10,8 @@ from loops import Bench, make_config, same_bits
 from torch import nn
 
 from hybrid_predict import CheckpointError, HybridConfig, HybridEngine, MomentumPredictor
-from hybrid_predict.rules.skill import MEMORY, RESOLUTION, SHORTEST, Skill
 from hybrid_predict.forecast.window import SAMPLE, Reading, Window, reading, window_length
+from hybrid_predict.rules.skill import MEMORY, RESOLUTION, SHORTEST, Skill
 from hybrid_predict.torch.deltas import WeightDelta
 
 LENGTH = 20

@@ -10,11 +10,11 @@ import pytest
 
 from hybrid_predict import FittedPredictor
 from hybrid_predict.forecast.predictors import PredictorState
-from hybrid_predict.rules.skill import Skill as EngineSkill
 from hybrid_predict.forecast.window import Reading as EngineReading
 from hybrid_predict.functional import baselines
 from hybrid_predict.functional.state import Baseline, Monitor, Skill
 from hybrid_predict.functional.windows import Reading, add_skill, enough, fit, lower
+from hybrid_predict.rules.skill import Skill as EngineSkill
 from hybrid_predict.verify.monitor import Monitor as EngineMonitor
 
 STEPS = 20

@@ -45,9 +45,17 @@ class Recorded(Ungated):
         super().__init__(*args, **kwargs)
         self.records: list[StepRecord] = []
 
-    def _report(self, trainer: Any, module: Any, record: StepRecord) -> None:
-        super()._report(trainer, module, record)
-        self.records.append(record)
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        super().on_train_start(trainer, pl_module)
+        if self.engine is None:
+            return
+        after_step = self.engine.after_step
+
+        def recorded(loss: Any = None) -> StepRecord:
+            self.records.append(after_step(loss))
+            return self.records[-1]
+
+        self.engine.after_step = recorded  # type: ignore[method-assign]
 
 
 class StopAt(lightning.pytorch.Callback):

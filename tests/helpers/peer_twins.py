@@ -130,46 +130,7 @@ def twin_ema(steps, decay):
     return w, average
 
 
-def twin_schedule_free(steps, warmup):
-    x = z = y = start()
-    v, total, beta = [np.zeros_like(a) for a in x], 0.0, BETAS[0]
-    for t in range(steps):
-        rate = RATE * min(1.0, (t + 1) / warmup)
-        g = gradients(t, y)
-        v = [BETAS[1] * a + (1 - BETAS[1]) * b * b for a, b in zip(v, g, strict=True)]
-        root = [np.sqrt(a / (1 - BETAS[1] ** (t + 1))) + EPS for a in v]
-        rows = zip(z, y, g, root, strict=True)
-        z = [a - rate * (b / r + DECAY * w) for a, w, b, r in rows]
-        total += rate**2
-        c = rate**2 / total
-        x = [(1 - c) * a + c * b for a, b in zip(x, z, strict=True)]
-        y = [beta * a + (1 - beta) * b for a, b in zip(x, z, strict=True)]
-    return y, x
-
-
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-
-
-def twin_muon(steps, momentum=0.95):
-    w = [x.reshape(len(x), -1) for x in start(MATRICES)]
-    b = [np.zeros_like(x) for x in w]
-    for t in range(steps):
-        rate = RATE * factor(t)
-        shaped = [x.reshape(shape) for x, shape in zip(w, MATRICES, strict=True)]
-        for k, g in enumerate(gradients(t, shaped)):
-            g = g.reshape(len(g), -1)
-            b[k] = momentum * b[k] + (1 - momentum) * g
-            x = (1 - momentum) * g + momentum * b[k]
-            x = x / np.linalg.norm(x)
-            for _ in range(5):
-                gram = x @ x.T
-                x = sum(
-                    c * p @ x
-                    for c, p in zip(NEWTON_SCHULZ, (np.eye(len(x)), gram, gram @ gram), strict=True)
-                )
-            ratio = 0.2 * math.sqrt(max(x.shape))
-            w[k] = (1 - rate * DECAY) * w[k] - rate * ratio * x
-    return [x.reshape(shape) for x, shape in zip(w, MATRICES, strict=True)]
 
 
 def orthogonal(x):
@@ -194,57 +155,6 @@ def matrix_steps(steps, move, shapes):
     return [x.reshape(shape) for x, shape in zip(w, shapes, strict=True)]
 
 
-def twin_normuon(steps, momentum=0.95, beta2=0.95):
-    average, rows = {}, {}
-
-    def move(k, t, g):
-        average[k] = momentum * average.get(k, 0) + (1 - momentum) * g
-        o = orthogonal((1 - momentum) * g + momentum * average[k])
-        rows[k] = beta2 * rows.get(k, 0) + (1 - beta2) * (o**2).mean(1, keepdims=True)
-        o = o / np.sqrt(rows[k])
-        return 0.2 * math.sqrt(o.size) * o / np.linalg.norm(o)
-
-    return matrix_steps(steps, move, MATRICES)
-
-
-def twin_soap(steps, beta=0.95, every=10):
-    """Every dimension has a basis, turned in the order of its eigenvalues; decay comes last."""
-    w, kept = start(SQUARES), {}
-
-    def along(x, axis, q):
-        return np.moveaxis(np.tensordot(q.T, x, axes=(1, axis)), 0, axis)
-
-    def covariances(g):
-        flat = [np.moveaxis(g, axis, 0).reshape(g.shape[axis], -1) for axis in range(g.ndim)]
-        return [(1 - beta) * x @ x.T for x in flat]
-
-    for t in range(steps):
-        for k, g in enumerate(gradients(t, w)):
-            seen = covariances(g)
-            if t == 0:
-                bases = [np.linalg.eigh(c)[1][:, ::-1] for c in seen]
-                kept[k] = [np.zeros_like(g), np.zeros_like(g), seen, bases]
-                continue
-            m, v, cov, bases = kept[k]
-            turned, m = g, beta * m + (1 - beta) * g
-            moved = m
-            for axis, q in enumerate(bases):
-                turned, moved = along(turned, axis, q), along(moved, axis, q)
-            v = beta * v + (1 - beta) * turned**2
-            moved = moved / (np.sqrt(v) + 1e-8) * math.sqrt(1 - beta**t) / (1 - beta**t)
-            for axis, q in enumerate(bases):
-                moved = along(moved, axis, q.T)
-            rate = RATE * factor(t)
-            w[k] = (1 - rate * DECAY) * (w[k] - rate * moved)
-            cov = [beta * c + s for c, s in zip(cov, seen, strict=True)]
-            for axis, c in enumerate(cov if t % every == 0 else []):
-                order = np.argsort(-np.sum(bases[axis] * (c @ bases[axis]), axis=0))
-                v = np.take(v, order, axis=axis)
-                bases[axis] = np.linalg.qr((c @ bases[axis])[:, order])[0]
-            kept[k] = [m, v, cov, bases]
-    return w
-
-
 def twin_soap_muon(steps, momentum=0.95, beta=0.95, every=10):
     kept = {}
 
@@ -267,57 +177,3 @@ def twin_soap_muon(steps, momentum=0.95, beta=0.95, every=10):
         return 0.2 * math.sqrt(max(u.shape)) * orthogonal(u)
 
     return matrix_steps(steps, move, SQUARES)
-
-
-def twin_ademamix(steps, betas, alpha, updates):
-    w = start()
-    fast, slow, v = ([np.zeros_like(a) for a in w] for _ in range(3))
-    first, second, third = betas
-    for t in range(1, steps + 1):
-        share = alpha if updates is None else min(alpha, alpha * t / updates)
-        decay = third
-        if updates is not None:
-            a, b, s = math.log(first), math.log(third), t / updates
-            decay = min(third, math.exp(a * b / ((1 - s) * b + s * a)))
-        rate = RATE * factor(t - 1)
-        for k, g in enumerate(gradients(t - 1, w)):
-            fast[k] = first * fast[k] + (1 - first) * g
-            slow[k] = decay * slow[k] + (1 - decay) * g
-            v[k] = second * v[k] + (1 - second) * g**2
-            ahead = fast[k] / (1 - first**t) + share * slow[k]
-            root = np.sqrt(v[k] / (1 - second**t)) + EPS
-            w[k] = (1 - rate * DECAY) * w[k] - rate * ahead / root
-    return w
-
-
-def twin_kron(steps, momentum=0.9):
-    """Of matrices: triangular factors are learnt from noise, whose sequence has the seed 0."""
-    generator = torch.Generator().manual_seed(0)
-    average, factors = {}, {}
-
-    def bound(a):
-        """A lower bound of the largest singular value."""
-        top, square = np.abs(a).max(), (a / np.abs(a).max()) ** 2
-        a = a / top
-        if square.sum(0).max() > square.sum(1).max():
-            x = a[:, square.sum(0).argmax()] @ a
-            return top * np.linalg.norm(x / np.linalg.norm(x) @ a.T)
-        x = a @ a[square.sum(1).argmax()]
-        return top * np.linalg.norm(a.T @ (x / np.linalg.norm(x)))
-
-    w = start(MATRICES[:2])
-    for t in range(1, steps + 1):
-        for k, g in enumerate(gradients(t - 1, w)):
-            average[k] = momentum * average.get(k, 0) + (1 - momentum) * g
-            m = average[k] / (1 - momentum**t)
-            left, right = factors.get(k, [np.eye(len(g)), np.eye(g.shape[1])])
-            noise = torch.randn(g.shape, generator=generator).double().numpy()
-            a = left @ m @ right.T
-            b = np.linalg.inv(left).T @ noise @ np.linalg.inv(right)
-            for q, (up, down) in ((left, (a @ a.T, b @ b.T)), (right, (a.T @ a, b.T @ b))):
-                q -= 0.1 * np.triu(up - down) / bound(up + down) @ q
-            factors[k] = [left, right]
-            u = left.T @ left @ m @ right.T @ right
-            u *= min(1.0, 1.1 / (math.sqrt((u**2).mean()) + 1e-6))
-            w[k] = w[k] - RATE * factor(t - 1) * (u + DECAY * w[k])
-    return w

@@ -7,7 +7,6 @@ import copy
 import shutil
 import sys
 from importlib.util import find_spec, module_from_spec
-from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -172,34 +171,29 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refused(folder: Path, whole: Path, content: bytes) -> None:
-    """Resuming from a checkpoint with this content is refused, and leaves nothing behind."""
-    path = shutil.copytree(whole / "checkpoint-14", folder / "checkpoint-14", dirs_exist_ok=True)
-    (path / FILE).write_bytes(content)
+FOREIGN = [
+    b"text", b"[1]", b"PK\x03\x04", b"\x80\x04.", torch.zeros(2), {"model": {}}, [], Path("/tmp"),
+    *(slice(kept) for kept in (0, 1, 100, -100, -1)),
+]  # fmt: skip
+"""Contents of a file that the plug-in has not written, or of which a part is left."""
+
+
+@pytest.mark.parametrize("foreign", FOREIGN, ids=str)
+def test_a_torn_or_foreign_file_is_refused_and_leaves_nothing_behind(
+    tmp_path: Path, whole: Path, foreign: Any
+) -> None:
+    path = shutil.copytree(whole / "checkpoint-14", tmp_path / "checkpoint-14")
+    if isinstance(foreign, slice):
+        (path / FILE).write_bytes((path / FILE).read_bytes()[foreign])
+    elif isinstance(foreign, bytes):
+        (path / FILE).write_bytes(foreign)
+    else:
+        torch.save(foreign, path / FILE)
     callback, model = HybridPredictCallback(**OPTIONS), gpt()
     with pytest.raises(CheckpointError, match=r"expected .+, (got|but) .+\. Resume from another"):
-        trained(folder, callback, model, resume=str(path))
+        trained(tmp_path, callback, model, resume=str(path))
     assert callback.engine is None and callback._hook is None
     assert not model._forward_hooks and not model._state_dict_pre_hooks
-
-
-@pytest.mark.parametrize("kept", [0, 1, 100, -100, -1])
-def test_a_torn_file_is_refused(tmp_path: Path, whole: Path, kept: int) -> None:
-    content = (whole / "checkpoint-14" / FILE).read_bytes()
-    refused(tmp_path, whole, content[:kept])
-
-
-@pytest.mark.parametrize(
-    "foreign",
-    [b"text", b"[1]", b"PK\x03\x04", b"\x80\x04.", torch.zeros(2), {"model": {}}, [], Path("/tmp")],
-    ids=str,
-)
-def test_a_foreign_file_is_refused(tmp_path: Path, whole: Path, foreign: Any) -> None:
-    if not isinstance(foreign, bytes):
-        buffer = BytesIO()
-        torch.save(foreign, buffer)
-        foreign = buffer.getvalue()
-    refused(tmp_path, whole, foreign)
 
 
 def test_a_damaged_file_is_refused_or_goes_on(tmp_path: Path, whole: Path) -> None:

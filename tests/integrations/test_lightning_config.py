@@ -13,7 +13,7 @@ from lightning_models import Net
 
 from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate
 
-OWN = {"config", "dashboard", "log_dir", "skip_data"}
+OWN = {"config", "log_dir", "skip_data"}
 
 
 def test_the_callback_takes_every_field_of_the_configuration_by_name() -> None:

@@ -13,10 +13,9 @@ from lightning.pytorch import Callback
 from lightning_models import Ungated, fit
 
 from hybrid_predict import FittedPredictor, HybridPredict, SpectralUpdate
-from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.integrations.last_run import LastRun
-from hybrid_predict.report.history import RunHistory
+from hybrid_predict.ledger import SavingsLedger
 
 OPTIONS = {"speedup": 2.0, "max_overhead": 1e9, "skip_data": "tail"}
 
@@ -77,7 +76,7 @@ def test_copies_that_run_one_after_the_other_keep_their_own_ledgers() -> None:
     assert (first.ledger.steps, second.ledger.steps) == (30, 20)
     saved: dict[str, Any] = {}
     first.on_save_checkpoint(trainer, trainer.lightning_module, saved)
-    assert len(saved["hybrid_predict"]["history"]["rows"]) == rows
+    assert saved["hybrid_predict"]["engine"]["ledger"]["full_steps"] == ledger.full_steps
 
 
 def test_settings_survive_pickling_before_a_run() -> None:
@@ -99,7 +98,8 @@ def test_a_pickled_callback_needs_few_classes_to_be_allowed() -> None:
     buffer = io.BytesIO()
     torch.save(known, buffer)
     buffer.seek(0)
-    allowed = [HybridPredict, HybridConfig, LastRun, SavingsLedger, RunHistory]
+    allowed = [HybridPredict, HybridConfig, LastRun, SavingsLedger]
     with torch.serialization.safe_globals(allowed):
         loaded = torch.load(buffer, weights_only=True)
     assert loaded.ledger.summary() == mine.ledger.summary()
+    assert mine.history.rows and not loaded.history.rows

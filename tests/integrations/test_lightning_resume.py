@@ -14,7 +14,7 @@ from lightning_models import Net, SeededLoader, StopAt, Ungated, fit, loader, sa
 from torch.utils.data import DataLoader, TensorDataset
 
 from compatibility.manual import Gan
-from hybrid_predict import CheckpointError, HybridPredict
+from hybrid_predict import HybridPredict
 from hybrid_predict.integrations.lightning import KEY
 
 CONFIGS: dict[str, dict[str, Any]] = {
@@ -68,7 +68,6 @@ def test_resume_from_every_update_is_bit_exact(tmp_path: Path, name: str, window
         assert same(weights(again), final), path.name
         for count in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps"):
             assert getattr(resumed.ledger, count) == getattr(ledger, count)
-        assert resumed.history.rows == callback.history.rows
 
 
 def test_checkpoint_between_multiples_resumes_on_the_clock(tmp_path: Path) -> None:
@@ -225,17 +224,6 @@ def test_a_run_that_ends_early_says_so() -> None:
 
     with pytest.warns(UserWarning, match=r"ended the run at \d+ of 48 steps"):
         fit([Ungated()], Stops("none"), max_epochs=3)
-
-
-def test_the_state_of_another_version_is_refused(tmp_path: Path) -> None:
-    saver = save_all(tmp_path / "run")
-    fit([Ungated(), saver], train=SeededLoader(), max_steps=6)
-    path = take(tmp_path / "run", tmp_path / "kept")[1]
-    state = torch.load(path, weights_only=True)
-    state[KEY] = {"engine": {**state[KEY]["engine"], "version": 6}, "clock": {"start": 0}}
-    torch.save(state, path)
-    with pytest.raises(CheckpointError, match="expected version"):
-        fit([Ungated(), saver], train=SeededLoader(), max_steps=6, ckpt_path=str(path))
 
 
 @pytest.mark.parametrize("shuffle", [False, True])

@@ -12,6 +12,7 @@ from typing import Any
 
 import lightning as L
 import pytest
+import torch
 from lightning.fabric import Fabric
 from loops import same_bits
 from torch import Tensor, nn
@@ -25,6 +26,7 @@ from hybrid_predict import (
     OptimizerWrapper,
     SavingsLedger,
     TorchModel,
+    UnsupportedSetupError,
 )
 
 Trained = tuple[nn.Module, SavingsLedger, int]
@@ -38,20 +40,33 @@ def in_the_trainer_of_the_package(folder: Path) -> Trained:
     return net, trainer.fit(batch(k) for k in count()), scheduler.last_epoch
 
 
+class FabricRun:
+    """The run of the plain loop with Fabric, which can stop and be saved."""
+
+    def __init__(self, precision: Any = "32-true") -> None:
+        self.fabric = Fabric(accelerator="cpu", devices=1, precision=precision)
+        self.plain, optimizer, self.scheduler = parts()
+        self.model, self.optimizer = self.fabric.setup(self.plain, optimizer)
+        self.engine = HybridEngine(self.model.module, self.optimizer.optimizer, config())
+
+    def train(self, until: int = STEPS) -> nn.Module:
+        while self.engine.ledger.steps < until:
+            self.engine.before_step()
+            loss = loss_of(self.model, batch(self.engine.ledger.full_steps))
+            self.fabric.backward(loss)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            for _ in range(self.engine.after_step(loss).ticks):
+                self.scheduler.step()
+        return self.plain
+
+    def state(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer, "engine": self.engine}
+
+
 def in_fabric(folder: Path) -> Trained:
-    fabric = Fabric(accelerator="cpu", devices=1)
-    net, adamw, scheduler = parts()
-    model, optimizer = fabric.setup(net, adamw)
-    engine = HybridEngine(model.module, optimizer.optimizer, config())
-    while not engine.done:
-        engine.before_step()
-        loss = loss_of(model, batch(engine.ledger.full_steps))
-        fabric.backward(loss)
-        optimizer.step()
-        optimizer.zero_grad()
-        for _ in range(engine.after_step(loss).ticks):
-            scheduler.step()
-    return net, engine.ledger, scheduler.last_epoch
+    run = FabricRun()
+    return run.train(), run.engine.ledger, run.scheduler.last_epoch
 
 
 class Batches(IterableDataset[Tensor]):
@@ -132,3 +147,31 @@ def test_the_weights_are_those_of_the_plain_loop_bit_for_bit(way: str, tmp_path:
     assert same_bits(dict(net.state_dict()), dict(expected.state_dict()))
     assert (ledger.full_steps, ledger.predicted_steps) == (20, 10)
     assert engine.ledger.full_steps == ledger.full_steps and last == STEPS
+
+
+def test_fabric_in_bfloat16_trains_as_the_plain_loop_does() -> None:
+    model, engine = plain_loop(bf16=True)
+    run = FabricRun("bf16-mixed")
+    assert same_bits(run.train().state_dict(), model.state_dict())
+    assert run.engine.ledger.predicted_steps == engine.ledger.predicted_steps > 5
+
+
+def test_fabric_saves_and_loads_the_engine_among_the_rest(tmp_path: Path) -> None:
+    whole, first = FabricRun(), FabricRun()
+    whole.train()
+    first.train(14)
+    scheduler = {"scheduler": first.scheduler.state_dict()}
+    first.fabric.save(tmp_path / "checkpoint", {**first.state(), **scheduler})
+    resumed = FabricRun()
+    rest = resumed.fabric.load(tmp_path / "checkpoint", resumed.state())
+    resumed.scheduler.load_state_dict(rest["scheduler"])
+    assert same_bits(resumed.train().state_dict(), whole.plain.state_dict())
+
+
+def test_the_optimizer_that_fabric_wraps_is_asked_for() -> None:
+    fabric = Fabric(accelerator="cpu", devices=1)
+    model, optimizer, _ = parts()
+    wrapped, stepped = fabric.setup(model, optimizer)
+    with pytest.raises(UnsupportedSetupError, match="inner optimizer"):
+        HybridEngine(wrapped, stepped, config())
+    assert isinstance(stepped.optimizer, torch.optim.AdamW)

@@ -1,6 +1,5 @@
-"""What people see while a run trains: lines, the progress bar, the event log."""
+"""What people see while a run trains: lines, the progress bar, the run log."""
 
-import json
 import logging
 import re
 from pathlib import Path
@@ -13,7 +12,7 @@ from lightning.pytorch.loggers.logger import DummyLogger
 from lightning_models import Net, StopAt, Ungated, fit
 from torch import Tensor
 
-from hybrid_predict import ConfigError, HybridPredict, Phase, SavingsLedger, StepRecord, Verdict
+from hybrid_predict import HybridPredict, Phase, SavingsLedger, StepRecord, Verdict
 from hybrid_predict.report.run_log import NAME, find_log, read_log
 from hybrid_predict.testing.placebos import NegatedForecast
 
@@ -61,7 +60,7 @@ def test_a_metric_of_the_users_own_keeps_its_name_in_the_progress_bar() -> None:
     assert vars(bar)["get_metrics"] is own
 
 
-def test_what_fails_in_telling_does_not_end_the_training(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_in_reporting_does_not_end_the_training(caplog: pytest.LogCaptureFixture) -> None:
     class Bar(TQDMProgressBar):
         def print(self, *args: Any) -> None:  # knows no file
             raise AssertionError("never called so")
@@ -93,7 +92,7 @@ def test_one_line_at_the_start_and_one_at_the_end(caplog: pytest.LogCaptureFixtu
 
 
 @pytest.mark.parametrize("plugin", [Ungated(updates={}), HybridPredict(max_overhead=0.0)])
-def test_where_nothing_is_corrected_no_cost_of_it_is_told(
+def test_where_nothing_is_corrected_no_cost_of_it_is_shown(
     plugin: HybridPredict, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "lightning.pytorch.utilities.rank_zero")
@@ -133,12 +132,12 @@ def test_without_the_plug_in_nothing_is_said(caplog: pytest.LogCaptureFixture) -
     assert said(caplog) == []
 
 
-def test_phases_are_told_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
+def test_phases_are_logged_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hybrid_predict")
     fit([Ungated(cooldown_steps=10)], max_steps=60)
-    told = [r for r in caplog.records if r.name == "hybrid_predict.integrations.reporter"]
-    assert [r.levelname for r in told] == ["INFO"] * 4
-    text = " ".join(r.getMessage() for r in told)
+    messages = [r for r in caplog.records if r.name == "hybrid_predict.integrations.reporter"]
+    assert [r.levelname for r in messages] == ["INFO"] * 4
+    text = " ".join(r.getMessage() for r in messages)
     assert re.findall("warm-up:|is over|begin|cooldown", text) == [
         "warm-up:", "is over", "begin", "cooldown",
     ]  # fmt: skip
@@ -153,16 +152,16 @@ def test_phases_are_told_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
         ({"speedup": 1}, 60, None),
     ],
 )
-def test_too_much_speedup_and_too_few_steps_are_told_in_plain_words(
+def test_too_much_speedup_and_too_few_steps_get_a_warning(
     caplog: pytest.LogCaptureFixture, options: Any, steps: int, words: str | None
 ) -> None:
     fit([HybridPredict(**options), StopAt(1)], max_steps=steps)
-    told = [r.getMessage() for r in caplog.records if "reporter" in r.name]
-    assert len(told) == (words is not None)
-    assert words is None or words in told[0]
+    messages = [r.getMessage() for r in caplog.records if "reporter" in r.name]
+    assert len(messages) == (words is not None)
+    assert words is None or words in messages[0]
 
 
-def test_the_event_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:
+def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:
     logger, plugin = CSVLogger(tmp_path), Ungated()
     fit([plugin], max_steps=60, logger=logger)
     log = read_log(find_log(tmp_path))
@@ -173,10 +172,11 @@ def test_the_event_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None
                  "predict_seconds", "skill", "flops_per_step"):  # fmt: skip
         assert getattr(ledger, name) == getattr(plugin.ledger, name)
     assert str(ledger) == str(plugin.ledger)
-    assert [e["reason"] for e in log.events] == [e["reason"] for e in plugin.ledger.events]
+    assert ledger.events == plugin.ledger.events
+    assert plugin.history.rows == log.rows
     assert log.start["config"]["total_steps"] == 60
     assert log.start["plan"]["predicted"] == 20
-    assert all(row["loss"] > 0 for row in log.rows)
+    assert all(row.loss and row.loss > 0 for row in log.rows)
 
 
 @pytest.mark.parametrize("logger", [False, DummyLogger()], ids=["none", "without a folder"])
@@ -195,7 +195,7 @@ def test_the_log_can_be_put_elsewhere_or_left_out(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob(NAME))) == 1
 
 
-def test_a_failure_is_the_last_that_the_log_tells(tmp_path: Path) -> None:
+def test_a_failure_is_the_last_line_of_the_log(tmp_path: Path) -> None:
     class Broken(Net):
         def training_step(self, batch: list[Tensor], batch_idx: int) -> Tensor:
             if self.batches == 7:
@@ -216,44 +216,6 @@ def test_a_disk_that_fails_costs_one_warning(
     trainer, _ = fit([Ungated(log_dir=str(tmp_path / "file"))], max_steps=20)
     assert trainer.global_step == 20
     assert sum("training goes on without it" in r.getMessage() for r in caplog.records) == 1
-
-
-def test_torn_lines_are_passed_over_and_a_resumed_run_takes_the_place_of_what_it_does_again(
-    tmp_path: Path,
-) -> None:
-    plugin = Ungated(log_dir=str(tmp_path))
-    fit([plugin], max_steps=30)
-    path = tmp_path / NAME
-    lines = path.read_text().splitlines()
-    path.write_text("\n".join(lines[:12]) + '\n{"type": "row", "full_')
-    resumed = {**json.loads(lines[0]), "full_steps": 5}
-    log = read_log(path)
-    assert (log.status, len(log.rows)) == ("running", 11)
-    fit([plugin], max_steps=20)  # a new run in the same file
-    assert read_log(path).steps == 20
-    path.write_text("\n".join([*lines[:12], json.dumps(resumed), *lines[6:]]))
-    log = read_log(path)
-    rows = [row["full_steps"] for row in log.rows]
-    assert rows == sorted(rows)
-    assert rows[:7] == [1, 2, 3, 4, 5, 6, 7]
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "It holds no run"),
-        ('{"type": "row"}', "It holds no run; 1 of its lines cannot be read"),
-        ('{"type": "start", "schema": 9}', "schema 9"),
-        ("[1]", "It holds no run"),
-        ('{"a": 1}', "holds no run"),
-    ],
-)
-def test_other_files_are_refused(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / NAME).write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        read_log(find_log(tmp_path))
-    with pytest.raises(ConfigError, match="log_dir"):
-        find_log(tmp_path / "nowhere")
 
 
 def test_callback_ledger_and_record_say_what_they_are() -> None:

@@ -82,7 +82,7 @@ def test_a_run_in_half_precision_follows_that_in_32_bits():
         start = weights(model)
         run(model, optimizer, engine, range(40))
         moved[dtype] = (model[2].weight.float() - start["2.weight"].float()).detach()
-    carried = engine._forecaster.carries["2.weight"] + moved[torch.bfloat16]
+    carried = engine._state.groups.carries["2.weight"] + moved[torch.bfloat16]
     wanted = moved[torch.float32]
     assert wanted.abs().max() > 0
     assert torch.cosine_similarity(carried.flatten(), wanted.flatten(), dim=0) > 0.9
@@ -93,7 +93,7 @@ def test_the_carry_is_part_of_the_saved_state():
     run(model, optimizer, engine, range(20))
     saved = engine.state_dict()
     kept = copy.deepcopy(model.state_dict())
-    assert any(bool(c.any()) for c in engine._forecaster.carries.values())
+    assert any(bool(c.any()) for c in engine._state.groups.carries.values())
     run(model, optimizer, engine, range(20, 35))
     again, optimizer, engine = made()
     again.load_state_dict(kept)

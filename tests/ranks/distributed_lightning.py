@@ -15,9 +15,6 @@ from torch import Tensor
 from torch.distributed.fsdp import fully_shard
 
 from hybrid_predict import HybridConfig, MomentumPredictor
-from hybrid_predict.integrations import lightning_stop
-from hybrid_predict.report.run_log import NAME, read_log
-from hybrid_predict.report.stop_request import ask
 from hybrid_predict.torch import ranks, shards
 
 PREDICTING = HybridConfig(
@@ -122,34 +119,12 @@ def resumed(name: str, *args: Any, **options: Any) -> Callable[[Path], dict[str,
     return check
 
 
-def asked(folder: Path) -> dict[str, Any]:
-    """A run that somebody asks to stop in its tenth batch; only the first rank knows."""
-
-    class AskAt(Callback):
-        def on_train_batch_start(self, trainer: Any, module: Any, batch: Any, k: int) -> None:
-            if k == 9 and trainer.current_epoch == 0 and trainer.is_global_zero:
-                ask(read_log(folder / "asked" / NAME))
-
-    lightning_stop._EVERY = 0.0
-    plugin = Recorded(config=PREDICTING, log_dir=str(folder / "asked"))
-    trainer, net = fit(
-        [plugin, AskAt()], Net(), train=RankLoader(20), max_steps=60, devices=2, strategy="ddp"
-    )
-    parameters = {n: p.detach().clone() for n, p in net.named_parameters()}
-    status = read_log(folder / "asked" / NAME).status
-    return {
-        "weights": parameters, "full_steps": plugin.ledger.full_steps, "status": status,
-        "step": trainer.global_step,
-    }  # fmt: skip
-
-
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "ddp": trained(DDPStrategy, accumulate_grad_batches=2),
     "ddp, static graph": trained(lambda: DDPStrategy(static_graph=True)),
     "ddp, unused parameters": trained(lambda: DDPStrategy(find_unused_parameters=True)),
     "ddp, spoiled": trained(DDPStrategy, nan_at=(3,)),
     "fsdp2, spoiled": trained(fsdp2, ShardedNet, nan_at=(3,)),
-    "ddp, asked to stop": asked,
     "ddp, resumed": resumed("ddp", DDPStrategy),
     "fsdp2, sharded, resumed": resumed("sharded", fsdp2, ShardedNet),
     "fsdp2, full, resumed": resumed(

@@ -72,15 +72,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_on_every_rank(results: Results, 
         assert found["folder"] is name.endswith("sharded")
 
 
-def test_all_ranks_stop_in_the_same_full_step_when_asked(results: Results, folder: Path) -> None:
-    left, right = results["ddp, asked to stop"]
-    assert same(left, right, "weights", "full_steps", "step")
-    assert (left["full_steps"], left["status"]) == (10, "stopped as asked")
-    assert [p.name for p in (folder / "asked" / "checkpoints").iterdir()] == [
-        f"stopped-step={left['step']}.ckpt"
-    ]
-
-
 def test_only_the_first_rank_logs(results: Results) -> None:
     first, second = results["ddp"]
     assert (first["rows"], first["summaries"]) == (first["ledger"]["full_steps"], 1)

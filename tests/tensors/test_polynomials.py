@@ -6,8 +6,8 @@ import torch
 from scipy.optimize import linprog
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybrid_predict.tensors import TorchBackend
 from hybrid_predict.rules.polynomials import LEAST, POLYNOMIALS, split_rows
+from hybrid_predict.tensors import TorchBackend
 
 
 def best(least, most):

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from hybrid_predict import HybridConfig, SpectralUpdate
-from hybrid_predict.tensors import TorchBackend
 from hybrid_predict.rules.budget import budget, largest_block, weak
+from hybrid_predict.tensors import TorchBackend
 
 WIDTH = 512
 

@@ -16,8 +16,8 @@ from hybrid_predict import (
     SpectralUpdate,
     WhitenedUpdate,
 )
-from hybrid_predict.tensors.base import as_matrix
 from hybrid_predict.rules.polynomials import CUSHION, POLYNOMIALS
+from hybrid_predict.tensors.base import as_matrix
 from hybrid_predict.testing.updates import SHAPES, Correction, steps
 from hybrid_predict.updates import UPDATES, make_update
 

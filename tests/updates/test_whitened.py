@@ -9,8 +9,8 @@ from cases import BACKEND_CASES
 from torch.utils.flop_counter import FlopCounterMode
 
 from hybrid_predict import ConfigError, SpectralUpdate, WhitenedUpdate
-from hybrid_predict.tensors import ArrayBackend, TorchBackend
 from hybrid_predict.rules.polynomials import ROOT_FLOOR, ROOT_PRODUCTS
+from hybrid_predict.tensors import ArrayBackend, TorchBackend
 from hybrid_predict.testing.updates import SHAPES, Correction, steps
 
 everywhere = pytest.mark.parametrize("backend", BACKEND_CASES)

@@ -10,8 +10,8 @@ from torch import nn
 from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Verdict
 from hybrid_predict.forecast import group
 from hybrid_predict.forecast.predictors import MomentumPredictor
-from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast, ShuffledForecast
 from hybrid_predict.rules.verdict import ENDED
+from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast, ShuffledForecast
 
 MOST = 10
 """Verdicts until placebos have ended."""

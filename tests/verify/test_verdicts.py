@@ -137,7 +137,7 @@ def test_a_bad_later_update_of_a_full_step_is_the_user_s_own():
 
 def test_every_update_of_a_full_step_is_corrected_and_seen_as_one_more_displacement():
     bench = run(model="mlp", predictors={"hidden": "momentum"})
-    state = bench.engine._forecaster.groups[0].history_state
+    state = bench.engine._state.groups[0].history_state
     counted, moved = state.count, []
     bench.engine.before_step()
     for _ in range(3):

@@ -1,0 +1,29 @@
+"""Arguments that the programs of the benchmark share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable
+
+
+def one_of(known: Iterable[str]) -> Callable[[str], str]:
+    """Return a type of arguments that must be one of some names."""
+    names = list(known)
+
+    def name(text: str) -> str:
+        if text not in names:
+            raise argparse.ArgumentTypeError(f"{text!r} is none of {', '.join(names)}")
+        return text
+
+    return name
+
+
+def positive(text: str) -> int:
+    """Return an argument as an integer.
+
+    Raises:
+        ArgumentTypeError: If it is none, or below 1.
+    """
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"expected an integer, at least 1, got {text!r}")
+    return int(text)

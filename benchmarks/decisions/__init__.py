@@ -1,1 +1,0 @@
-"""Scripts behind decision pages."""

@@ -1,0 +1,138 @@
+"""Times full steps with and without the plug-in, in loops that take turns in one process.
+
+Other work on the machine then slows all loops alike.
+"""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from time import perf_counter, process_time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hybrid_predict import HybridConfig, HybridEngine
+
+Rounds = Sequence[Mapping[str, float]]
+"""Seconds of one block of each loop, by name, per round."""
+
+
+class Loop(ABC):
+    """A training loop, plain or with the plug-in.
+
+    Args:
+        model: What is trained.
+        optimizers: Its optimizers.
+        options: Further arguments of `HybridConfig`; None trains without the plug-in.
+        device: Where the model is.
+
+    Attributes:
+        engine: The engine; None without the plug-in.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizers: Optimizer | Sequence[Optimizer],
+        options: Mapping[str, Any] | None,
+        device: torch.device,
+    ) -> None:
+        self.device = device
+        self.engine: HybridEngine | None = None
+        if options is not None:
+            config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **options)
+            self.engine = HybridEngine(model, optimizers, config)
+
+    @abstractmethod
+    def full_step(self) -> Tensor:
+        """Take one full step of the user's own; return its loss."""
+
+    def step(self) -> None:
+        """Take one full step, after the predicted steps that are due."""
+        if self.engine is not None:
+            self.engine.before_step()
+        loss = self.full_step()
+        if self.engine is not None:
+            self.engine.after_step(loss)
+
+    def run(self, steps: int) -> float:
+        """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""
+        clock = perf_counter if self.device.type == "cuda" else process_time
+        self._wait()
+        started = clock()
+        for _ in range(steps):
+            self.step()
+        self._wait()
+        return clock() - started
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def close(self) -> None:
+        """Detach the engine from the model."""
+        if self.engine is not None:
+            self.engine.detach()
+
+
+def take_turns(loops: Mapping[str, Loop], blocks: int, length: int) -> Rounds:
+    """Return the seconds of each block of each loop, after one block that is not counted.
+
+    Args:
+        loops: The loops by name.
+        blocks: Blocks of each loop.
+        length: Full steps of a block.
+    """
+    for loop in loops.values():
+        loop.run(length)
+    return [{name: loop.run(length) for name, loop in loops.items()} for _ in range(blocks)]
+
+
+def ratio(rounds: Rounds, name: str, base: str) -> dict[str, Any]:
+    """Return the median over blocks of one loop's time over another's, and its quartiles."""
+    return middle([seconds[name] / seconds[base] for seconds in rounds])
+
+
+def middle(ratios: Sequence[float]) -> dict[str, Any]:
+    """Return the median as ``ratio``, and ``quartiles``, which are the value itself if alone."""
+    if len(ratios) < 2:
+        return {"ratio": ratios[0], "quartiles": [ratios[0]] * 2}
+    low, median, high = statistics.quantiles(ratios, n=4)
+    return {"ratio": median, "quartiles": [low, high]}
+
+
+def milliseconds(rounds: Rounds, name: str, length: int) -> float:
+    """Return the median milliseconds of a full step of a loop whose blocks have ``length``."""
+    return 1e3 * statistics.median(seconds[name] for seconds in rounds) / length
+
+
+def waits(step: Callable[[], object], steps: int) -> str | None:
+    """Return torch's message on the first synchronisation in ``steps`` full steps, or None."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for _ in range(steps):
+            step()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return None
+
+
+@contextmanager
+def without_advice() -> Iterator[None]:
+    """Silence the plug-in's advice inside the block: its cost is high on tasks this small."""
+    logger = logging.getLogger("hybrid_predict")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,242 @@
+"""One step of the engine, traced, and the processor time that the plug-in adds to a step.
+
+The loop is plain torch: a perceptron of four layers of width 64, AdamW, and predicted steps by an
+ungated average, one before each full step. Prints the numbers of the `hybrid_predict` that Python
+finds, as JSON; only its public names are used, so that any state of the code can be measured.
+
+Run with: python -m benchmarks.traced_step
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from time import process_time
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch import nn
+
+import hybrid_predict
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
+
+PRODUCT = Path(hybrid_predict.__file__).parent
+
+WIDTH, BATCH, RATE, WARM = 64, 128, 1e-5, 60
+"""Width of a layer, rows of a batch, learning rate, and full steps before anything is measured.
+
+The rate is so small that forecasts go downhill for as long as the loop is timed.
+"""
+
+WAYS: dict[str, dict[str, Any]] = {
+    "corrected": {"speedup": 1},
+    "predicted": {"speedup": 2, "predictors": {"hidden": MomentumPredictor(gated=False)}},
+}
+"""Arguments of `HybridConfig` by the name of what is measured."""
+
+
+class Loop:
+    """A training loop, plain (``options`` is None) or with the plug-in."""
+
+    def __init__(self, options: dict[str, Any] | None) -> None:
+        torch.manual_seed(0)
+        hidden = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
+        self.model = nn.Sequential(*hidden, nn.Linear(WIDTH, 1))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
+        self.batches = torch.randn(16, BATCH, WIDTH)
+        self.steps, self.engine = 0, None
+        if options is not None:
+            config = HybridConfig(total_steps=10**6, warmup_steps=10, cooldown_steps=0, **options)
+            self.engine = HybridEngine(self.model, self.optimizer, config)
+
+    def step(self) -> int:
+        """Take one full step, after the predicted step that is due; return the ticks."""
+        x = self.batches[self.steps % len(self.batches)]
+        self.steps += 1
+        if self.engine is not None:
+            self.engine.before_step()
+        loss = (self.model(x) - x.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return 1 if self.engine is None else self.engine.after_step(loss).ticks
+
+    def seconds(self, steps: int) -> float:
+        """Return the processor time of so many full steps."""
+        started = process_time()
+        for _ in range(steps):
+            self.step()
+        return process_time() - started
+
+
+class Tracer:
+    """Notes which code of the product runs between ``start`` and ``stop``.
+
+    Attributes:
+        functions: Code objects that were called, comprehensions left out.
+        classes: Product classes with a method that was called: ``type(self)``, or ``cls``.
+        files: The product file of each call, in order; resuming a generator is a call.
+    """
+
+    def __init__(self) -> None:
+        self.functions: set[CodeType] = set()
+        self.classes: set[type] = set()
+        self.files: list[str] = []
+
+    def start(self) -> None:
+        """Start to note calls in this thread."""
+        sys.setprofile(self._note)
+
+    def stop(self) -> None:
+        """Stop."""
+        sys.setprofile(None)
+
+    def _note(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event != "call" or not code.co_filename.startswith(str(PRODUCT)):
+            return
+        self.files.append(code.co_filename)
+        if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
+            return
+        self.functions.add(code)
+        owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+        if code.co_argcount and code.co_varnames[0] in ("self", "cls"):
+            cls = owner if isinstance(owner, type) else type(owner)
+            if is_product(cls):
+                self.classes.add(cls)
+
+
+def is_product(cls: type) -> bool:
+    """Return whether a class is defined in the product."""
+    return str(cls.__module__).partition(".")[0] == hybrid_predict.__name__
+
+
+def holders(before: list[tuple[Any, Any]]) -> list[str]:
+    """Return the class of each holder of state, an object that a step has changed.
+
+    A holder is an object of a product class that exists before and after the step, with an
+    attribute, in ``__dict__`` or in a slot, that differs: another number, text or object, a
+    standard container with other content, or a tensor that was written to. A product object whose
+    attribute refers to a holder is no holder for that. Variables of closures and of suspended
+    generators are not counted, and neither are objects that the step creates.
+
+    Args:
+        before: Result of :func:`snapshot` before the step.
+    """
+    after = {id(held): state for held, state in snapshot()}
+    return sorted(
+        type(held).__qualname__
+        for held, state in before
+        if id(held) in after and after[id(held)] != state
+    )
+
+
+def snapshot() -> list[tuple[Any, Any]]:
+    """Return every live object of a product class, with what its attributes hold."""
+    gc.collect()
+    objects = [held for held in gc.get_objects() if is_product(type(held))]
+    return [
+        (held, {name: _content(value) for name, value in _attributes(held)}) for held in objects
+    ]
+
+
+def _attributes(held: object) -> Iterator[tuple[str, Any]]:
+    yield from getattr(held, "__dict__", {}).items()
+    for cls in type(held).__mro__:
+        slots = cls.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(held, name):
+                yield name, getattr(held, name)
+
+
+def _content(value: Any) -> Any:
+    """Return what tells a value from another, and keeps its object alive."""
+    if isinstance(value, torch.Tensor):
+        return _Same(value), value._version
+    if isinstance(value, dict):
+        return [(_content(k), _content(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return [_content(each) for each in value]
+    return value if isinstance(value, (int, float, str)) and value == value else _Same(value)
+
+
+class _Same:
+    """Equal to itself and to another around the same object."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+
+def trace() -> dict[str, Any]:
+    """Trace one full step that has one predicted step before it.
+
+    Returns:
+        Names of the ``files``, ``classes``, ``functions`` and ``holders`` (see :func:`holders`) of
+        the step, and ``changes_of_file``: how often a call is of code in another product file than
+        the call before it.
+    """
+    loop = Loop(WAYS["predicted"])
+    loop.seconds(WARM)
+    for _ in range(20):
+        before, tracer = snapshot(), Tracer()
+        tracer.start()
+        ticks = loop.step()
+        tracer.stop()
+        if ticks == 2:
+            break
+    else:
+        raise RuntimeError("no full step had a predicted step before it")
+    return {
+        "files": sorted({_inside(name) for name in tracer.files}),
+        "classes": sorted(f"{cls.__module__}.{cls.__qualname__}" for cls in tracer.classes),
+        "functions": sorted(
+            f"{_inside(code.co_filename)}:{code.co_firstlineno} {code.co_name}"
+            for code in tracer.functions
+        ),
+        "holders": holders(before),
+        "changes_of_file": sum(
+            one != other for one, other in zip(tracer.files, tracer.files[1:], strict=False)
+        ),
+    }
+
+
+def _inside(name: str) -> str:
+    return Path(name).relative_to(PRODUCT).as_posix()
+
+
+def added(rounds: int = 40, length: int = 50) -> dict[str, Any]:
+    """Measure the processor time that the plug-in adds to a full step, on one thread.
+
+    Args:
+        rounds: Blocks of each loop; the loops take turns, so that other work slows all of them.
+        length: Full steps of a block.
+
+    Returns:
+        From the fastest block of each loop, in microseconds per full step: ``plain``, the whole
+        step without the plug-in, and for each of :data:`WAYS` what its loop takes more than the
+        plain one, with the predicted step before each full step. ``ticks``: the steps that a full
+        step stood for in the end, 2 unless predicted steps ended.
+    """
+    torch.set_num_threads(1)
+    plain, loops = Loop(None), {way: Loop(options) for way, options in WAYS.items()}
+    for loop in (plain, *loops.values()):
+        loop.seconds(WARM)
+    blocks = [[loop.seconds(length) for loop in (plain, *loops.values())] for _ in range(rounds)]
+    least, *others = (1e6 * min(column) / length for column in zip(*blocks, strict=True))
+    times = {"plain": least, **dict(zip(loops, (each - least for each in others), strict=True))}
+    return {
+        **{way: round(time, 1) for way, time in times.items()},
+        "ticks": loops["predicted"].step(),
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps({"step": trace(), "microseconds": added()}))

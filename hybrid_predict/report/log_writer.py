@@ -1,0 +1,161 @@
+"""Writes the log of a run while it trains."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from copy import deepcopy
+from errno import EINVAL, ENOSPC
+from pathlib import Path
+from time import monotonic, time
+from typing import Any, BinaryIO
+from uuid import uuid4
+
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.overview import Overview
+from hybrid_predict.record import StepRecord
+from hybrid_predict.report.run_log import SCHEMA, Row, RunLog
+from hybrid_predict.runs.runtime import environment, finite
+
+ROWS = 500
+"""Rows evenly spaced over a run; more are written if they are many seconds apart."""
+
+_PATIENCE = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class LogWriter:
+    """Writes the log of a run; if its file cannot be written, training goes on without it.
+
+    Every line names its run, and is written at once, as a whole. If another run is writing to the
+    file, this one gets a file of its own in the same folder.
+
+    Args:
+        path: The file; it and its folder are created if missing. None keeps the log in memory only.
+
+    Attributes:
+        log: The log so far. If it has more than ``4 * ROWS`` rows, every second one is dropped.
+        path: The file that is written to, or None.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.log = RunLog() if path is None else RunLog(path)
+        self._file: BinaryIO | None = None
+        self._losses: list[float] = []
+        self._events = 0
+        self._written = monotonic()
+
+    def start(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
+        """Write the first line of the run.
+
+        Args:
+            plan: Plan of the run.
+            config: Its configuration, as plain data.
+            full_steps: Full steps done before a resumed run goes on; 0 for a new run.
+        """
+        start = {
+            "run": uuid4().hex,
+            "time": round(time(), 3),
+            "full_steps": full_steps,
+            "config": dict(config),
+            "plan": plan.to_dict(),
+            "environment": environment(),
+        }
+        self.log.start = finite(start)
+        if self.path is not None:
+            self._open(self.path)
+        self._write("start", {"schema": SCHEMA, **self.log.start})
+
+    def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
+        """Take the record of a full step; write a row if one is due or an event is new."""
+        if record.loss is not None:
+            self._losses.append(record.loss)
+        due = record.step % max(1, self.log.steps // ROWS) == 0
+        late = monotonic() - self._written > _PATIENCE
+        if due or late or len(ledger.events) != self._events:
+            self._add_row(record, ledger)
+
+    def end(self, status: str, record: StepRecord | None, ledger: SavingsLedger) -> None:
+        """Write the last row and the status, and close the file.
+
+        Args:
+            status: ``finished``, ``stopped`` or ``failed: ...``.
+            record: Record of the last full step, or None if there was none.
+            ledger: Ledger of the run.
+        """
+        if record is not None and self.log.ledger.full_steps != ledger.full_steps:
+            self._add_row(record, ledger)
+        self.log.end = {"time": round(time(), 3), "status": status}
+        self._write("end", self.log.end)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
+        file, self._file = self._file, None
+        if file is not None:
+            _lock(file, release=True)  # also for worker processes that have inherited the file
+            file.close()
+
+    def _add_row(self, record: StepRecord, ledger: SavingsLedger) -> None:
+        losses, self._losses = self._losses, []
+        loss = sum(losses) / len(losses) if losses else None
+        row = Row(round(time(), 3), record.phase.value, loss, deepcopy(ledger))
+        self.log.rows.append(row)
+        if len(self.log.rows) > 4 * ROWS:
+            del self.log.rows[:-1:2]
+        self._events, self._written = len(ledger.events), monotonic()
+        self._write("row", {**vars(row), "ledger": ledger.summary()})
+
+    def _open(self, path: Path) -> None:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if path.exists() and not path.is_file():  # a pipe would wait for a reader
+                raise OSError(EINVAL, "it is no regular file")
+            # Without a buffer a crash cuts off no line.
+            self._file = path.open("ab", buffering=0)
+            if not _lock(self._file):
+                self._file.close()
+                name = f"{path.stem}-{self.log.start['run'][:8]}{path.suffix}"
+                logger.warning("Another run is writing to %s; this one writes to %s.", path, name)
+                self.path = self.log.path = path.with_name(name)
+                self._file = self.path.open("ab", buffering=0)
+                _lock(self._file)
+            if self._file.tell():
+                self._file.write(b"\n")  # ends a line that a crash has cut off
+        except OSError as error:
+            self._give_up(error)
+
+    def _write(self, kind: str, values: Mapping[str, Any]) -> None:
+        if self._file is None:
+            return
+        entry = finite({"type": kind, "run": self.log.start["run"], **values})
+        line = (json.dumps(entry, default=str) + "\n").encode()
+        try:
+            if self._file.write(line) != len(line):
+                raise OSError(ENOSPC, os.strerror(ENOSPC))
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        text = "%s cannot be written (%s); training goes on without it."
+        logger.warning(text, self.path, error.strerror or error)
+        with suppress(OSError):
+            self.close()
+
+
+def _lock(file: BinaryIO, *, release: bool = False) -> bool:
+    """Lock or unlock a file; return False if another run, in whatever process, has locked it."""
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_UN if release else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):  # Windows, or a file system without locks
+        pass
+    return True

@@ -1,0 +1,106 @@
+"""What a run has cost and saved, as text for the terminal and for pages."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from hybrid_predict.ledger import SavingsLedger, duration, percent, why_unpredicted
+from hybrid_predict.report.plain_text import printable
+from hybrid_predict.report.run_log import RunLog
+
+ONE_RUN = (
+    "One run cannot show whether the loss is as good as that of plain training: nothing here was "
+    "trained without the plug-in. It shows what was spent."
+)
+"""Sentence on what a single run can show."""
+
+SILENT = 60.0
+"""Seconds without a line after which a run may have been killed."""
+
+
+def finding(log: RunLog) -> str:
+    """Return a line on the full steps and the host seconds that a run saved."""
+    ledger, plan = log.ledger, log.start["plan"]
+    so_far = "so far " if log.end is None else ""
+    if not ledger.full_steps:
+        return "nothing was trained yet"
+    if not plan["predicted"]:
+        return f"{so_far}{ledger.full_steps:,} full steps; no predicted steps were planned"
+    if ledger.predicted_steps:
+        return f"{so_far}{_saving(ledger)}"
+    if ledger.steps < plan["warmup"]:
+        return f"{so_far}no predicted steps: the warm-up is not over, so nothing was saved"
+    why = why_unpredicted(ledger.events) or "no predicted steps where they were planned"
+    return f"{so_far}{printable(why)}; nothing was saved"
+
+
+def facts(log: RunLog) -> dict[str, str]:
+    """Return the counts and measurements of a run as text by name; what is unknown is left out."""
+    ledger, plan = log.ledger, log.start["plan"]
+    length, share, losses = ledger.mean_length, ledger.correction_share, known_losses(log)
+    shown = {
+        "written": datetime.fromtimestamp(log.seen).strftime("%Y-%m-%d %H:%M:%S"),
+        "steps": f"{ledger.steps:,} of {log.steps:,}",
+        "full steps": f"{ledger.full_steps:,}, {ledger.corrected_steps:,} corrected",
+        "predicted": f"{ledger.predicted_steps:,} ({plan['predicted']:,} planned), "
+        f"{ledger.undone_steps:,} undone",
+        "mean length": "" if length is None else f"{length:.2f} of the drift",
+        "saving": _saving(ledger) if ledger.predicted_steps else "",
+        "time": _time(log),
+        "seconds": f"{duration(ledger.full_seconds)} in full steps, "
+        f"{duration(ledger.overhead_seconds)} in the plug-in, on the host",
+        "overhead": ledger.overhead,
+        "correcting": "" if share is None else f"{percent(share)} of a full step's operations",
+        "loss": f"{losses[0]:.4g} to {losses[-1]:.4g}" if losses else "",
+    }
+    for kind, skill in ledger.skills.items():
+        bound = f"at least {skill['lower']:.2f}, " if skill["windows"] > 1 else ""
+        shown[f"skill, {kind}"] = f"{skill['mean']:.2f} ({bound}{skill['windows']:g} windows)"
+        shown[f"length, {kind}"] = (
+            f"{skill['length']:.2f} of the drift (best fit {skill['fitted']:.2f}, prediction error "
+            f"{skill['error']:.2f})"
+        )
+    if log.unread:
+        what = "1 line" if log.unread == 1 else f"{log.unread:,} lines"
+        shown["damage"] = f"{what} of the log cannot be read"
+    return {name: text for name, text in shown.items() if text}
+
+
+def events(log: RunLog) -> list[str]:
+    """Return the events of a run, each with the full step at which it first happened."""
+    return [f"full step {event['step']:,}: {event['reason']}" for event in log.ledger.events]
+
+
+def known_losses(log: RunLog) -> list[float]:
+    """Return the training losses of the rows that have one."""
+    return [row.loss for row in log.rows if row.loss is not None]
+
+
+def status(log: RunLog, now: float) -> str:
+    """Return the status of a run, which may have been killed if it is silent at time ``now``."""
+    silent = now - log.seen
+    if log.end is None and silent > SILENT:
+        return f"nothing written for {duration(silent)}; it may have been killed"
+    return log.status
+
+
+def _saving(ledger: SavingsLedger) -> str:
+    saved, plain = ledger.estimated_seconds_saved, duration(ledger.plain_seconds)
+    seconds = (
+        f"{duration(saved)} saved of {plain} on the host"
+        if saved > 0
+        else f"{duration(-saved)} longer on the host than {plain} of full steps alone"
+    )
+    return f"{percent(ledger.saved_steps_fraction)} fewer full steps; by estimate {seconds}"
+
+
+def _time(log: RunLog) -> str:
+    """Return the time since the run was started or resumed, and an estimate of the rest."""
+    taken = max(0.0, log.seen - float(log.start["time"]))
+    ledgers = [row.ledger for row in log.rows]
+    before = [x.steps for x in ledgers if x.full_steps <= log.start["full_steps"]]
+    done = log.ledger.steps - (before[-1] if before else 0)
+    if log.end is not None or done <= 0:
+        return duration(taken)
+    left = taken * max(0, log.steps - log.ledger.steps) / done
+    return f"{duration(taken)}, about {duration(left)} to come"

@@ -1,0 +1,343 @@
+"""Records a run in the loggers of a Trainer: MLflow, TensorBoard, W&B, or any other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from queue import Full, Queue
+from threading import Thread
+from typing import Any, final
+
+from hybrid_predict.config import HybridConfig
+from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.report.run_facts import ONE_RUN
+from hybrid_predict.report.run_figures import loss_figure
+from hybrid_predict.report.run_log import RunLog
+from hybrid_predict.torch import ranks
+
+METRICS = {
+    "steps": "steps",
+    "predicted_steps": "steps",
+    "undone_steps": "steps",
+    "saved_steps_fraction": "share of steps",
+    "skill": "share of the movement of the weights",
+    "mean_length": "lengths of the drift",
+    "overhead_fraction": "seconds per second in full steps, on the host",
+    "estimated_seconds_saved": "seconds, on the host",
+}
+"""Unit of each number of the ledger that is logged while the run trains, over full steps."""
+
+KIND_METRICS = {
+    "length": "lengths of the drift",
+    "fitted": "lengths of the drift",
+    "error": "share of the squared movement",
+}
+"""Unit of each number of ``ledger.skills`` that is logged for every kind of parameters."""
+
+RESULTS = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
+"""Counts of the ledger that are logged once, at the end of the run."""
+
+NOTE = "mlflow.note.content"
+"""Tag that MLflow shows as a run's description."""
+
+MOST_WAITING = 10_000
+"""Most calls that wait for a server; further ones count as failed."""
+
+_HEADING = "**HybridPredict:**"
+"""How a description begins that the plug-in wrote, and not the user."""
+
+logger = ranks.rank_zero_logger(__name__)
+
+
+@final
+class Loggers:
+    """Records one run in all loggers of a Trainer.
+
+    A logger that raises costs one warning, and is called again: the training and the other loggers
+    go on. Another warning at the end says how many calls failed.
+
+    Args:
+        loggers: The loggers of a Trainer, of whichever package; their experiments exist.
+    """
+
+    def __init__(self, loggers: Sequence[Any]) -> None:
+        self._adapters = [_adapter(each) for each in loggers]
+        self._events = 0
+
+    def row(self, ledger: SavingsLedger, step: int) -> None:
+        """Log the numbers of a ledger; what is unknown or still 0 would be an empty chart.
+
+        Args:
+            ledger: The run's ledger.
+            step: Position on the loggers' x-axis, their own count of full steps.
+        """
+        numbers = {name: getattr(ledger, name) for name in METRICS}
+        for kind, skill in ledger.skills.items():
+            numbers |= {f"{kind}.{name}": skill[name] for name in KIND_METRICS}
+        row = {f"hybrid_predict/{name}": float(value) for name, value in numbers.items() if value}
+        for each in self._adapters:
+            each.attempt(partial(each.row, row, step, time.time()))
+
+    def text(self, name: str, text: str) -> None:
+        """Log a text where there is room for one."""
+        for each in self._adapters:
+            each.attempt(partial(each.text, name, text))
+
+    def events(self, ledger: SavingsLedger) -> None:
+        """Log the events that are new since the last call."""
+        for number, event in enumerate(ledger.events[self._events :], self._events):
+            self.text(f"event.{number}", f"full step {event['step']}: {event['reason']}")
+        self._events = len(ledger.events)
+
+    def outcome(self, config: HybridConfig, ledger: SavingsLedger, log: RunLog, step: int) -> None:
+        """Log configuration and result of a finished run.
+
+        Args:
+            config: The run's configuration.
+            ledger: Its ledger.
+            log: Its log.
+            step: Position of its last full step on the x-axis.
+        """
+        results = {name: float(getattr(ledger, name)) for name in RESULTS}
+        results["events"] = float(len(ledger.events))
+        outcome = Outcome(config, ledger, log)
+        for each in self._adapters:
+            each.attempt(partial(each.result, results, step))
+            each.attempt(partial(each.outcome, outcome))
+
+    def close(self, timeout: float) -> None:
+        """Finish sending, and warn if calls have failed.
+
+        Args:
+            timeout: Most seconds to wait for a server.
+        """
+        for each in self._adapters:
+            each.close(timeout)
+            if each.failures:
+                text = "%s: %d calls failed or were not sent in time; the ledger is complete."
+                logger.warning(text, each.name, each.failures)
+
+
+@final
+class Outcome:
+    """Configuration and result of a finished run, as loggers take them.
+
+    Args:
+        config: The run's configuration.
+        ledger: Its ledger.
+        log: Its log.
+
+    Attributes:
+        config: Fields of the configuration that are set, by names that cannot be the user's own.
+        facts: Values by which tables of runs are filtered and sorted; None is unknown.
+        description: The result as Markdown.
+        ledger: Summary of the ledger.
+        log: The log.
+    """
+
+    def __init__(self, config: HybridConfig, ledger: SavingsLedger, log: RunLog) -> None:
+        chosen = {k: v for k, v in config.to_dict().items() if v is not None}
+        self.config = {f"hybrid_predict/{name}": value for name, value in chosen.items()}
+        self.facts: dict[str, float | str | None] = {
+            "mode": "disabled" if not config.enabled else "shadow" if config.shadow else "active",
+            "speedup": config.compression,
+        }
+        for name in ("full_steps", "steps", "predicted_steps", "saved_steps_fraction", "skill"):
+            self.facts[name] = getattr(ledger, name)
+        lines = [f"{_HEADING} {ledger}.", "", ONE_RUN, ""]
+        if ledger.events:
+            events = [(e["reason"], e["step"], e["count"]) for e in ledger.events]
+            lines += [*_table(("event", "full step", "times"), events), ""]
+        lines += _table(("setting", "value"), chosen.items())
+        self.description = "\n".join(lines)
+        self.ledger, self.log = ledger.summary(), log
+
+    @property
+    def parameters(self) -> dict[str, str]:
+        """The configuration as text."""
+        return {name: str(value) for name, value in self.config.items()}
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    cells = [[" ".join(str(x).replace("|", "\\|").split()) for x in row] for row in rows]
+    return [f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *cells)]
+
+
+class LoggerAdapter:
+    """Records a run in one logger of any class.
+
+    Args:
+        logger: The logger.
+
+    Attributes:
+        failures: Number of calls that raised.
+    """
+
+    def __init__(self, logger: Any) -> None:
+        self.logger, self.failures = logger, 0
+        self.name = type(logger).__name__
+
+    def attempt(self, call: Callable[[], object]) -> None:
+        """Make a call to the logger; if it raises, count that, and warn the first time."""
+        try:
+            call()
+        except Exception as error:
+            self.failures += 1
+            if self.failures == 1:
+                text = "hybrid_predict could not record the run in %s: %r. Training goes on."
+                logger.warning(text, self.name, error)
+
+    def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
+        """Log numbers at a position of the x-axis, measured ``when``, in seconds since 1970."""
+        self.logger.log_metrics(dict(metrics), step=step)
+
+    def result(self, results: Mapping[str, float], step: int) -> None:
+        """Log numbers that are known only at the end, in a group of their own."""
+        group = {f"hybrid_predict_end/{name}": value for name, value in results.items()}
+        self.row(group, step, time.time())
+
+    def text(self, name: str, text: object) -> None:
+        """Log a text, where there is room for one."""
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Log configuration and result of the finished run."""
+        self.logger.log_hyperparams(outcome.parameters)
+
+    def close(self, timeout: float) -> None:
+        """Finish sending, in so many seconds at most."""
+
+
+@final
+class TensorBoardAdapter(LoggerAdapter):
+    """Records a run in TensorBoard, where the description is a text."""
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Log the description as a text, and the configuration."""
+        self.logger.experiment.add_text("hybrid_predict", outcome.description)
+        # Without metrics it would add a chart of a constant.
+        self.logger.log_hyperparams(outcome.parameters, {})
+
+
+@final
+class WandbAdapter(LoggerAdapter):
+    """Records a run in W&B: texts and results in the summary, the description as notes.
+
+    A row has the user's own metrics of the same full step, so that charts can be drawn over
+    ``hybrid_predict/steps``: it is left open for the logger's own call, which comes after it.
+    """
+
+    _open: int | None = None
+    """The open row, in W&B's own count."""
+
+    def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
+        """Log numbers in an open row."""
+        self.close(0.0)
+        run = self.logger.experiment
+        self._open = run.step
+        run.log({**metrics, "trainer/global_step": step}, commit=False)
+
+    def result(self, results: Mapping[str, float], step: int) -> None:
+        """Keep results in the summary, where they make no chart."""
+        self.close(0.0)
+        for name, value in results.items():
+            self.text(name, value)
+
+    def text(self, name: str, text: object) -> None:
+        """Keep a text or a number in the summary, as a column of the table of runs."""
+        self.logger.experiment.summary[f"hybrid_predict/{name}"] = text
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Keep facts in the summary, the configuration as numbers to sort by, and notes."""
+        run = self.logger.experiment
+        for name, value in outcome.facts.items():
+            if value is not None:
+                self.text(name, value)
+        self.logger.log_hyperparams(outcome.config)
+        if _HEADING in (run.notes or _HEADING):  # the user's own notes stay
+            run.notes = outcome.description
+
+    def close(self, timeout: float) -> None:
+        """Close the open row, if the logger's own call has not."""
+        run = self.logger.experiment
+        if self._open is not None and run.step == self._open:
+            run.log({}, commit=True)
+        self._open = None
+
+
+@final
+class MLflowAdapter(LoggerAdapter):
+    """Records a run in MLflow from a thread, so that no server delays training.
+
+    The process does not wait for this thread when it ends. It would wait for MLflow's asynchronous
+    logging: while a server is down, for minutes per call.
+    """
+
+    def __init__(self, logger: Any) -> None:
+        super().__init__(logger)
+        self._calls: Queue[Callable[[], object] | None] = Queue()
+        self._thread = Thread(target=self._work, name="hybrid_predict-mlflow", daemon=True)
+        self._thread.start()
+
+    def attempt(self, call: Callable[[], object]) -> None:
+        """Let the thread make a call, after those that wait."""
+        super().attempt(partial(self._queue, call))
+
+    def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
+        """Log numbers in one call."""
+        from mlflow.entities import Metric
+
+        row = [Metric(name, value, int(when * 1000), step) for name, value in metrics.items()]
+        self.logger.experiment.log_batch(self.logger.run_id, metrics=row)
+
+    def result(self, results: Mapping[str, float], step: int) -> None:
+        """Log results at step 0, of which MLflow draws bars."""
+        super().result(results, 0)
+
+    def text(self, name: str, text: object) -> None:
+        """Log a text as a tag."""
+        self.logger.experiment.set_tag(self.logger.run_id, f"hybrid_predict.{name}", text)
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Log parameters, tags, description, ledger and figure."""
+        client, run = self.logger.experiment, self.logger.run_id
+        known = client.get_run(run).data
+        for name, value in outcome.parameters.items():
+            if name not in known.params:  # MLflow refuses to change a parameter
+                client.log_param(run, name, value)
+        for name, fact in outcome.facts.items():
+            self.text(name, f"{fact:.4g}" if isinstance(fact, float) else fact or "unknown")
+        if _HEADING in known.tags.get(NOTE, _HEADING):  # the user's own description stays
+            client.set_tag(run, NOTE, outcome.description)
+        client.log_dict(run, outcome.ledger, "hybrid_predict/ledger.json")
+        client.log_figure(run, loss_figure(outcome.log), "hybrid_predict/run.png")
+
+    def close(self, timeout: float) -> None:
+        """Wait for the thread; what it has not sent by then counts as failed."""
+        self._calls.put(None)
+        self._thread.join(timeout)
+        if self._thread.is_alive():  # in a call, before those that wait and the None
+            self.failures += self._calls.qsize()
+
+    def _queue(self, call: Callable[[], object]) -> None:
+        if self._calls.qsize() >= MOST_WAITING:
+            raise Full
+        self._calls.put(call)
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            super().attempt(call)
+
+
+_ADAPTERS: dict[str, type[LoggerAdapter]] = {
+    "MLFlowLogger": MLflowAdapter,
+    "TensorBoardLogger": TensorBoardAdapter,
+    "WandbLogger": WandbAdapter,
+}
+
+
+def _adapter(target: Any) -> LoggerAdapter:
+    """Return the adapter of a logger, by the name of its class in any Lightning package."""
+    names = [cls.__name__ for cls in type(target).__mro__]
+    return next((_ADAPTERS[name] for name in names if name in _ADAPTERS), LoggerAdapter)(target)
