@@ -1,5 +1,6 @@
 """Corrections stay within ``max_overhead``: as many rows at a time as the budget allows."""
 
+import copy
 import logging
 from dataclasses import dataclass
 
@@ -70,7 +71,7 @@ def test_the_first_correction_is_within_the_budget_already():
 def test_a_resumed_run_has_the_same_budget():
     half, other = budgeted().train(9), budgeted()
     other.model.load_state_dict(half.model.state_dict())
-    other.optimizer.load_state_dict(half.optimizer.state_dict())
+    other.optimizer.load_state_dict(copy.deepcopy(half.optimizer.state_dict()))
     other.records = half.records[:]
     other.engine.load_state_dict(half.engine.state_dict())
     assert blocks(other) == blocks(half) != {None}

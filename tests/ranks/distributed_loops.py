@@ -30,7 +30,7 @@ from hybrid_predict import (
     UnsupportedSetupError,
     WhitenedUpdate,
 )
-from hybrid_predict.torch import lists, ranks, shards
+from hybrid_predict.torch import ranks, shards
 
 STEPS, SPOILED = 24, 12
 WHITENED = {"hidden": WhitenedUpdate(decay=0.8)}
@@ -218,31 +218,6 @@ def reductions(wrap: Callable[[Net], Any]) -> Callable[[Path], list[tuple[int, i
     return check
 
 
-def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dict[str, Any]]:
-    """Norms, distances and products over the ranks, of gradients and parameters."""
-
-    def check(folder: Path) -> dict[str, Any]:
-        loop = Loop(wrap, **options)
-        loop.loss().backward()
-        every = list(loop.model.parameters())
-        found = {}
-        for name, parameters in (("all", every), ("some", every[1::3])):
-            counts = shards.norm_factors(parameters)
-            parts = [shards.local(p) for p in parameters]
-            grads = [shards.local_gradient(p) for p in parameters]
-            norms, cosines = lists.angles(grads, parts, counts)
-            found[name] = {
-                "norms": lists.norms(grads, counts),
-                "norms beside angles": norms,
-                "distances": lists.distances(grads, parts, [0.5] * len(parts), counts),
-                "dots": lists.dots(grads, parts, counts),
-                "cosines": cosines,
-            }
-        return found
-
-    return check
-
-
 def spoiled(
     wrap: Callable[[Net], Any], spoil: Spoil, **options: Any
 ) -> Callable[[Path], dict[str, Any]]:
@@ -363,9 +338,6 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     **{name: trained(wrap, **options) for name, (wrap, options) in SETUPS.items()},
     **GRADIENTS,
     **LOSSES,
-    "ddp, measured": measured(ddp()),
-    "fsdp2, measured": measured(sharded),
-    "tensor parallelism, measured": measured(tensor_parallel, shared=True),
     "ddp, reductions": reductions(ddp()),
     "fsdp2, reductions": reductions(sharded),
     "fsdp2, moved": moved(sharded),
