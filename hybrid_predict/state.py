@@ -325,8 +325,13 @@ class State:
                 f"state: expected parameters of this model, got {sorted(names)[:3]}. "
                 "The checkpoint belongs to another model."
             )
-        own = self.state_dict(whole=False)
-        with saved.all_or_nothing(lambda: self._load(own, None)):
+        own, plain = self.state_dict(whole=False), self.plain
+
+        def restore() -> None:
+            self.plain = plain
+            self._load(own, None)
+
+        with saved.all_or_nothing(restore):
             self._load(state, steps)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
