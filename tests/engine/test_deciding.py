@@ -160,7 +160,7 @@ class Adversaries:
         loss.backward()
         self.optimizers[index].step()
 
-    def step(self, told=True):
+    def step(self):
         made, judge = self.model["made"], self.model["judge"]
         self.engine.before_step()
         self.turn(1, lambda: judge(made(rows()).detach()).mean() - judge(rows(8, 8)).mean())

@@ -26,13 +26,10 @@ FEW = 4 * (4 * SIDE * LAYERS + 1000)
 """Bytes of row moments, of numbers per tensor, and of what one full step has measured."""
 
 
-FEWEST = 16
-
-
 @pytest.fixture(autouse=True)
 def small_samples(monkeypatch):
     """Matrices are small here; samples of them are as small in comparison as those of others."""
-    monkeypatch.setattr(window, "SAMPLE", FEWEST)
+    monkeypatch.setattr(window, "SAMPLE", 16)
 
 
 class Watched(torch.optim.AdamW):

@@ -7,7 +7,7 @@ import torch
 from loops import NAN, Bench, make_config, same_bits, spoil_with
 from torch import nn
 
-from hybrid_predict import HybridEngine, Phase, SpectralUpdate, UsageError
+from hybrid_predict import CheckpointError, HybridEngine, Phase, SpectralUpdate, UsageError
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 SHORT = {"total_steps": 24}
@@ -160,6 +160,15 @@ def test_a_state_is_not_loaded_inside_a_full_step():
         bench.engine.load_state_dict(state)
 
 
+def test_a_damaged_state_of_a_plain_run_leaves_the_run_as_it_is():
+    bench = Bench(make_config(lag=2))
+    bench.train(8)
+    before = bench.engine.state_dict()
+    with pytest.raises(CheckpointError):
+        bench.engine.load_state_dict({**before, "plain": True, "limits": []})
+    assert same_bits(bench.engine.state_dict(), before)
+
+
 def test_a_longer_run_continues_a_shorter_one_and_says_so():
     bench = Bench(make_config(total_steps=20))
     bench.finish()
@@ -230,6 +239,7 @@ def test_verdicts_that_are_unread_count_in_a_run_that_goes_on_plain(changes):
     steps = bench.engine.ledger.steps
     plain = Bench(make_config(total_steps=60, **changes))
     plain.engine.load_state_dict(state)
+    assert same_bits(plain.engine.state_dict()["queue"], state["queue"])
     records = plain.finish()
     assert records[0].ticks == 1 + unread
     assert len(records) == 60 - steps - unread
