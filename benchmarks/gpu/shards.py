@@ -101,15 +101,3 @@ def _count(path: Path, argument: str) -> int:
         expected = f"a whole shard; {path} is to hold {count:,} tokens"
         raise ConfigError(argument, expected, held, "Fetch it again.")
     return count
-
-
-def write(path: Path, tokens: Tensor) -> None:
-    """Write a shard.
-
-    Args:
-        path: The file.
-        tokens: Token numbers below 65,536, of shape [count].
-    """
-    header = np.zeros(HEADER, "<i4")
-    header[:3] = MAGIC, VERSION, tokens.numel()
-    path.write_bytes(header.tobytes() + tokens.numpy().astype("<u2").tobytes())

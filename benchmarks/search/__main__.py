@@ -18,7 +18,7 @@ from benchmarks import RESULTS
 from benchmarks.arguments import one_of, positive
 from benchmarks.measure import without_advice
 from benchmarks.run import code_digest
-from benchmarks.search.subjects import SUBJECTS, Subject, subject
+from benchmarks.search.subjects import SUBJECTS, Subject, configured, subject
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditConfig, judge_audit, search
 from hybrid_predict.audit.bisection import level
@@ -37,15 +37,8 @@ from hybrid_predict.runs.runtime import (
 )
 
 KEPT = (
-    "arm",
-    "seed",
-    "metric",
-    "full_steps",
-    "predicted_steps",
-    "undone_steps",
-    "seconds",
-    "failure",
-)
+    "arm", "seed", "metric", "full_steps", "predicted_steps", "undone_steps", "seconds", "failure",
+)  # fmt: skip
 """What the results file holds of a run, beside its speedup."""
 
 SCHEMA = 1
@@ -167,9 +160,8 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     for name in asked.names or SUBJECTS:
-        chosen = subject(name)
-        config = chosen.config(asked.seeds, asked.speedups)
-        results = compare(chosen, config, asked.output_dir / name)
+        config = configured(asked.seeds, asked.speedups)
+        results = compare(subject(name), config, asked.output_dir / name)
         write_json(_with(asked.output, name, results), asked.output)
         print(f"{name}: {results['search']['line']}", flush=True)
 

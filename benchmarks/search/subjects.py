@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,24 +25,8 @@ EPOCHS = 30
 """Of the package's training: every candidate divides them."""
 
 
-class Subject(ABC):
-    """A training with a Trainer that is searched."""
-
-    @abstractmethod
-    def make_run(self, arm: AuditArm) -> Any:
-        """Trainer, model and data of an arm."""
-
-    @abstractmethod
-    def to_dict(self) -> dict[str, Any]:
-        """What is trained, as plain data; ``title`` and ``metric`` are for readers."""
-
-    def config(self, seeds: int, speedups: Sequence[float]) -> AuditConfig:
-        """The search's configuration."""
-        return AuditConfig(metric=METRIC, seeds=seeds, speedups=tuple(speedups), mlflow=False)
-
-
 @final
-class TaskSubject(Subject):
+class TaskSubject:
     """A task of the benchmark, half as long, at the rate that is best for plain training of it.
 
     Args:
@@ -94,7 +77,7 @@ class TaskSubject(Subject):
 
 
 @final
-class ChempropSubject(Subject):
+class ChempropSubject:
     """The network of chemprop as the benchmark of clients trains it, on one split of the data."""
 
     def __init__(self) -> None:
@@ -156,7 +139,15 @@ TASK_SUBJECTS = ("cnn", "mlp", "pinn", "inr", "lora", "autoencoder", "gpt-0.2m")
 SUBJECTS = (*TASK_SUBJECTS, "chemprop")
 """What can be searched, by name."""
 
+Subject = TaskSubject | ChempropSubject
+"""A training with a Trainer: trainer, model and data of an arm, and a description."""
+
 
 def subject(name: str) -> Subject:
-    """A subject by its name."""
+    """Return a subject by its name."""
     return TaskSubject(name) if name in TASK_SUBJECTS else ChempropSubject()
+
+
+def configured(seeds: int, speedups: Sequence[float]) -> AuditConfig:
+    """Return the configuration of a search."""
+    return AuditConfig(metric=METRIC, seeds=seeds, speedups=tuple(speedups), mlflow=False)

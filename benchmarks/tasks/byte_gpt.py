@@ -24,6 +24,9 @@ class ByteGPTConfig:
         width: Width of the residual stream.
         context: Longest input in bytes.
         vocab: Number of token values.
+
+    Raises:
+        ConfigError: If a size is below one, or `heads` does not divide `width`.
     """
 
     layers: int
@@ -33,32 +36,15 @@ class ByteGPTConfig:
     vocab: int = 256
 
     def __post_init__(self) -> None:
-        """Checks the shape.
-
-        Raises:
-            ConfigError: A size is below one, or `heads` does not divide `width`.
-        """
         for name in ("layers", "heads", "width", "context", "vocab"):
-            size = getattr(self, name)
-            if size < 1:
-                raise ConfigError(
-                    argument=name, expected="at least 1", got=size, remedy=f"Raise {name}."
-                )
+            if getattr(self, name) < 1:
+                raise ConfigError(name, "at least 1", getattr(self, name))
         if self.width % self.heads:
-            raise ConfigError(
-                argument="heads",
-                expected=f"a divisor of width={self.width}",
-                got=self.heads,
-                remedy="Choose a width that is a multiple of heads.",
-            )
+            raise ConfigError("heads", f"a divisor of width={self.width}", self.heads)
 
 
 class ByteGPT(nn.Module):
-    """Decoder-only transformer over bytes.
-
-    Args:
-        config: Shape of the model.
-    """
+    """Decoder-only transformer over bytes."""
 
     def __init__(self, config: ByteGPTConfig) -> None:
         super().__init__()
@@ -99,11 +85,7 @@ class ByteGPT(nn.Module):
 
 
 class _Block(nn.Module):
-    """Causal self-attention and a GELU MLP, each behind a layer norm and a residual sum.
-
-    Args:
-        config: Shape of the model.
-    """
+    """Causal self-attention and a GELU MLP, each after a layer norm and inside a residual sum."""
 
     def __init__(self, config: ByteGPTConfig) -> None:
         super().__init__()
@@ -116,27 +98,12 @@ class _Block(nn.Module):
         self.mlp_out = nn.Linear(4 * config.width, config.width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Applies the block.
-
-        Args:
-            x: Residual stream of shape [B, T, width].
-
-        Returns:
-            Updated residual stream of shape [B, T, width].
-        """
+        """Updates the residual stream, of shape [B, T, width]."""
         x = x + self._attend(self.attention_norm(x))
         x = x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
         return x
 
     def _attend(self, x: torch.Tensor) -> torch.Tensor:
-        """Lets every position attend to itself and to those before it.
-
-        Args:
-            x: Normalised residual stream of shape [B, T, width].
-
-        Returns:
-            Attention output of shape [B, T, width].
-        """
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
         query, key, value = qkv.unbind(dim=2)
         attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)

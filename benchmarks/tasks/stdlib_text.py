@@ -61,12 +61,7 @@ def load_stdlib_text(max_bytes: int = 12_000_000) -> StdlibText:
         ConfigError: `max_bytes` is too small, or too little source text is installed.
     """
     if max_bytes < _MIN_BYTES:
-        raise ConfigError(
-            argument="max_bytes",
-            expected=f"at least {_MIN_BYTES}",
-            got=max_bytes,
-            remedy="Leave max_bytes at its default.",
-        )
+        raise ConfigError("max_bytes", f"at least {_MIN_BYTES}", max_bytes)
     root = Path(sysconfig.get_path("stdlib"))
     text = read_source(root, _source_files(root), max_bytes)
     total = text.train.numel() + text.val.numel()
@@ -161,14 +156,7 @@ def validation_batches(
 
 
 def _source_files(root: Path) -> Iterator[Path]:
-    """Yields the standard library's Python files, in no particular order.
-
-    Args:
-        root: Folder of the standard library.
-
-    Yields:
-        Paths of the files that belong to the task.
-    """
+    """Yields the standard library's Python files, in no particular order."""
     for folder, subfolders, names in os.walk(root):
         subfolders[:] = [
             name
@@ -183,16 +171,7 @@ def _source_files(root: Path) -> Iterator[Path]:
 def _windows(
     data: torch.Tensor, starts: torch.Tensor, context: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gathers windows and the bytes that follow each position.
-
-    Args:
-        data: Bytes, uint8 of shape [num_bytes].
-        starts: First position of each window, int64 of shape [B].
-        context: Bytes in each window, T.
-
-    Returns:
-        Inputs and targets, both int64 of shape [B, T].
-    """
+    """Returns windows from their first positions, and the bytes that follow each position."""
     within = torch.arange(context + 1, device=data.device)
     windows = data[starts[:, None] + within].long()
     return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()

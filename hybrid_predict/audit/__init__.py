@@ -3,8 +3,6 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.errors import MissingExtraError
-
 if TYPE_CHECKING:
     from hybrid_predict.audit.arm import AuditArm
     from hybrid_predict.audit.config import AuditConfig
@@ -49,6 +47,8 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
             return getattr(import_module(f"{__name__}.{module}"), name)
         except ModuleNotFoundError as error:
             if error.name in ("lightning", "lightning.pytorch"):
+                from hybrid_predict.errors import MissingExtraError
+
                 raise MissingExtraError("The audit", "lightning") from error
             raise
 

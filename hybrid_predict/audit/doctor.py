@@ -45,7 +45,7 @@ _NEEDY = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStoppi
 
 @dataclass
 class Examination:
-    """What was found.
+    """What a trial of one full step has shown.
 
     Args:
         plan: What would be corrected, predicted and left alone; None if the set-up is refused.
@@ -54,7 +54,7 @@ class Examination:
         remedies: What to change, if the reason is the budget.
         left_out: Classes of the Trainer's callbacks that were left out.
         overhead: Operations that correcting adds, as a share of a full step's; None if not counted.
-        run_log: Where the run's log would be written.
+        run_log: Where the run would write its log.
         paste: Python source that gives the Trainer the callback.
         warnings: Warnings, as the run would give them.
     """
@@ -84,22 +84,22 @@ def examine(name: str, speedup: float | None = None) -> Examination:
     Raises:
         ConfigError: If nothing can be built from it.
     """
-    found = Examination()
+    result = Examination()
     with (
         tempfile.TemporaryDirectory() as folder,
         preserved(),
         quiet(),
-        _collected(found.warnings),
+        _collected(result.warnings),
     ):
-        trainer, model, data, config = _built(name, Path(folder), found)
+        trainer, model, data, config = _built(name, Path(folder), result)
         if speedup is not None:
             config = replace(config, speedup=speedup, full_steps=None, predict_steps=None)
         plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
         default = plugin.config == HybridConfig()
-        found.paste = f"callbacks=[{'HybridPredict(speedup=1.5)' if default else repr(plugin)}]"
-        found.left_out = [type(c).__name__ for c in trainer.callbacks if isinstance(c, _NEEDY)]
+        result.paste = f"callbacks=[{'HybridPredict(speedup=1.5)' if default else repr(plugin)}]"
+        result.left_out = [type(c).__name__ for c in trainer.callbacks if isinstance(c, _NEEDY)]
         kept = [c for c in trainer.callbacks if not isinstance(c, (*_SILENT, *_NEEDY))]
-        trainer.callbacks = [plugin, *kept, _Probe(plugin, found)]
+        trainer.callbacks = [plugin, *kept, _Probe(plugin, result)]
         trainer.loggers, trainer.num_sanity_val_steps = [DummyLogger()], 0
         try:
             with interruptible():
@@ -107,19 +107,19 @@ def examine(name: str, speedup: float | None = None) -> Examination:
         except TrialEnd:
             pass
         except (UnsupportedSetupError, ConfigError) as error:
-            found.refused = str(error)
+            result.refused = str(error)
         except MisconfigurationException as error:
             remedy = f"Lightning says: {error}"
             raise ConfigError("CONFIG", "a model and data to train on", name, remedy) from error
-        found.overhead = plugin.ledger.correction_share
-    return found
+        result.overhead = plugin.ledger.correction_share
+    return result
 
 
 class _Probe(pl.Callback):
-    """Ends the trial after one full step, and records what the callback found."""
+    """Ends the trial after one full step, and records the callback's plan."""
 
-    def __init__(self, plugin: HybridPredict, found: Examination) -> None:
-        self._plugin, self._found = plugin, found
+    def __init__(self, plugin: HybridPredict, result: Examination) -> None:
+        self._plugin, self._found = plugin, result
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
@@ -132,13 +132,13 @@ class _Probe(pl.Callback):
             raise TrialEnd
 
 
-def _record_plain(engine: HybridEngine, batch: Any, found: Examination) -> None:
+def _record_plain(engine: HybridEngine, batch: Any, result: Examination) -> None:
     """Record why the run would be plain training, and what would change that."""
     start = "fell back to plain training: "
     reasons = [event["reason"] for event in engine.ledger.events]
-    found.plain = next((r.removeprefix(start) for r in reasons if r.startswith(start)), "")
+    result.plain = next((r.removeprefix(start) for r in reasons if r.startswith(start)), "")
     lack = shortage(engine)
-    if not found.plain or lack is None:
+    if not result.plain or lack is None:
         return
     ways = [f"max_overhead={lack.max_overhead:g}", "updates={}"]
     if math.isfinite(lack.batches):
@@ -149,7 +149,7 @@ def _record_plain(engine: HybridEngine, batch: Any, found: Examination) -> None:
             larger += f" (now {samples:,})"
         ways.insert(0, larger)
     limit = engine.config.max_overhead
-    found.remedies = f"max_overhead={limit:g} is too small; {', or '.join(ways)}"
+    result.remedies = f"max_overhead={limit:g} is too small; {', or '.join(ways)}"
 
 
 class _PlainArm(AuditArm):
@@ -160,7 +160,7 @@ class _PlainArm(AuditArm):
 
 
 def _built(
-    name: str, folder: Path, found: Examination
+    name: str, folder: Path, result: Examination
 ) -> tuple[Any, Any, dict[str, Any], HybridConfig]:
     """Return Trainer, model, the data as arguments of ``fit``, and the configuration."""
     if is_file(name):
@@ -173,7 +173,7 @@ def _built(
         raise ConfigError("CONFIG", expected, type(built).__name__)
     trainer, model, data = (*built, None)[:3]
     log_dir = event_folder(trainer, "auto")
-    found.run_log = str(log_dir or "none: set HybridPredict(log_dir=...) for one")
+    result.run_log = str(log_dir or "none: set HybridPredict(log_dir=...) for one")
     configs = [c.config for c in trainer.callbacks if isinstance(c, HybridPredict)]
     # Lightning accepts a LightningDataModule in this place too.
     arguments = {} if data is None else {"train_dataloaders": data}

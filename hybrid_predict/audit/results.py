@@ -86,9 +86,14 @@ def complete_seeds(runs: Sequence[FinishedRun]) -> list[Arms]:
 def paired(full: FinishedRun, short: FinishedRun, hybrid: FinishedRun) -> PairedSeed:
     """Return what a verdict compares of one seed; a search may give another arm as ``hybrid``."""
     named = {FULL: full, SHORT: short, HYBRID: hybrid}
+    metrics = {
+        name: math.nan if run["failure"] else float(run["metric"]) for name, run in named.items()
+    }
     return PairedSeed(
-        *(math.nan if run["failure"] else float(run["metric"]) for run in named.values()),
-        *(run["full_steps"] for run in named.values()),
+        **metrics,
+        full_steps=full["full_steps"],
+        short_steps=short["full_steps"],
+        hybrid_steps=hybrid["full_steps"],
         unmeasured=frozenset(name for name, run in named.items() if run["failure"] == NOT_FINITE),
     )
 

@@ -54,27 +54,20 @@ class ArmRuns:
     def get(self, arm: str, speedup: float, seed: int) -> FinishedRun:
         """Return a finished run, trained now if it is missing.
 
-        Args:
-            arm: The arm.
-            speedup: Steps per full step of the hybrid arm.
-            seed: The seed.
-
         Raises:
             ConfigError: If the run does not belong to the finished ones, or cannot be shortened.
             UnsupportedSetupError: If the callback does not support it.
-            KeyboardInterrupt: If the user interrupted it.
         """
-        key = run_key(arm, speedup, seed)
-        if key not in self._store.runs:
-            self._reported.add(key)
+        key, runs = run_key(arm, speedup, seed), self._store.runs
+        if key not in runs:
             self._train(arm, speedup, seed)
-            self._observer.run_finished(self._store.runs[key])
-        run = self._store.runs[key]
-        if key not in self._reported:
             self._reported.add(key)
-            self._check(run)
-            self._observer.run_found(run)
-        return run
+            self._observer.run_finished(runs[key])
+        elif key not in self._reported:
+            self._check(runs[key])
+            self._reported.add(key)
+            self._observer.run_found(runs[key])
+        return runs[key]
 
     def _train(self, arm: str, speedup: float, seed: int) -> None:
         tracking, logger = self._tracking, None

@@ -1,4 +1,4 @@
-"""Generates a JSON schema of LightningCLI and audit files, for completion in editors."""
+"""JSON schema of LightningCLI and audit files, for completion in editors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _KNOWN: dict[str, Mapping[str, type]] = {"updates": UPDATES, "predictors": PREDI
 
 def schema() -> Schema:
     """Return the schema of the Trainer's callbacks and of the section ``audit``."""
-    own = ["HybridPredict", "hybrid_predict.HybridPredict"]
+    paths = ["HybridPredict", "hybrid_predict.HybridPredict"]
     listed = {"$ref": "#/$defs/callback"}
     callbacks = {
         "anyOf": [{"type": "array", "items": listed}, listed, {"type": ["boolean", "null"]}]
@@ -45,7 +45,7 @@ def schema() -> Schema:
             "callback": {
                 "type": ["object", "string"],
                 "properties": {"class_path": {"type": "string"}},
-                **_when(own, _of_class(HybridPredict)),
+                **_when(paths, _of_class(HybridPredict)),
             },
             "HybridConfig": _of_class(HybridConfig),
             **{name: _object(known) for name, known in _KNOWN.items()},
@@ -60,7 +60,7 @@ def _when(paths: list[str], arguments: Schema) -> Schema:
 
 
 def _object(known: Mapping[str, type]) -> Schema:
-    """Schema of a registered name, or of an object of any class."""
+    """Return the schema of a registered name, or of an object of any class."""
     described = {
         "type": "object",
         "properties": {"class_path": {"type": "string"}, "init_args": {"type": "object"}},
@@ -72,29 +72,28 @@ def _object(known: Mapping[str, type]) -> Schema:
 
 
 def _of_class(cls: type) -> Schema:
-    """Schema of the arguments of a class, with descriptions from its docstring."""
+    """Return the schema of the arguments of a class, with descriptions from its docstring."""
     hints = get_type_hints(cls.__init__ if cls is HybridPredict else cls)
-    said = _said(HybridConfig) | _said(cls)
+    descriptions = _descriptions(HybridConfig) | _descriptions(cls)
     properties = {}
     for name, parameter in signature(cls).parameters.items():
-        found = _named(name, hints[name])
-        if name in said:
-            found = {"description": said[name], **found}
-        default = parameter.default
-        if isinstance(default, (bool, int, float, str)):
-            found["default"] = default
-        properties[name] = found
+        described = {"description": descriptions[name]} if name in descriptions else {}
+        properties[name] = {**described, **_named(name, hints[name])}
+        if isinstance(parameter.default, (bool, int, float, str)):
+            properties[name]["default"] = parameter.default
     return {"type": "object", "properties": properties, "additionalProperties": False}
 
 
-def _said(cls: type) -> dict[str, str]:
-    """Descriptions of the arguments in a docstring, on one line and without markup."""
-    found = parse(getdoc(cls) or "").params
-    return {p.arg_name: _MARKUP.sub("", " ".join((p.description or "").split())) for p in found}
+def _descriptions(cls: type) -> dict[str, str]:
+    """Return descriptions of the arguments from a docstring, without markup."""
+    parameters = parse(getdoc(cls) or "").params
+    return {
+        p.arg_name: _MARKUP.sub("", " ".join((p.description or "").split())) for p in parameters
+    }
 
 
 def _named(name: str, hint: Any) -> Schema:
-    """Schema of an argument by its name, or else by its type."""
+    """Return the schema of an argument by its name, or else by its type."""
     if name in OBJECTS:
         by_kind = {kind: {"$ref": f"#/$defs/{name}"} for kind in KINDS}
         return {

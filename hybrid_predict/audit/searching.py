@@ -318,21 +318,21 @@ def trainer_line(
         tried: The candidates.
         lengths: ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
     """
-    lines: list[tuple[float, str]] = []
+    lines: dict[float, str] = {}
+    """By the share of full steps that is saved."""
     options = [f"{name}={value!r}" for name, value in config.hybrid.items()]
+    note = "with a schedule as short as the run"
     for t in tried:
         short = {name: shortened(length, t.speedup) for name, length in lengths.items()}
-        note = "with a schedule as short as the run"
+        saving = t.verdict.saving or 0.0
         if plain_suffices(t.verdict, config):
-            lines.append((1.0 - 1.0 / t.speedup, f"{_trainer(short)}  # plain training, {note}"))
+            lines[1.0 - 1.0 / t.speedup] = f"{_trainer(short)}  # plain training, {note}"
         elif t.passed and t.arm == CORRECTED:
-            line = f"{_trainer(short, 'speedup=1', *options)}  # {note}"
-            lines.append((t.verdict.saving or 0.0, line))
+            lines.setdefault(saving, f"{_trainer(short, 'speedup=1', *options)}  # {note}")
         elif t.passed:
-            line = _trainer(lengths, f"speedup={t.speedup:g}", *options)
-            lines.append((t.verdict.saving or 0.0, line))
+            lines.setdefault(saving, _trainer(lengths, f"speedup={t.speedup:g}", *options))
     if lines:
-        return max(lines, key=lambda line: line[0])[1]
+        return lines[max(lines)]
     few = f"; fewer than {FEW_SEEDS} seeds show none" if config.seeds < FEW_SEEDS else ""
     return f"{_trainer(lengths)}  # no saving at equal quality was shown{few}"
 

@@ -178,7 +178,7 @@ def _row_key(row: Mapping[str, Any]) -> RunKey:
         run[name]
     if not isinstance(row["depends_on"], dict):
         raise TypeError("depends_on is no mapping")
-    speedup = run["speedup"]
+    speedup = run.get("speedup")  # runs of earlier versions have none, and are refused by schema
     return str(run["arm"]), None if speedup is None else float(speedup), int(run["seed"])
 
 

@@ -92,28 +92,24 @@ def train_arm(
     logger: Any = None,
     check: Callable[[FinishedRun], None] = lambda start: None,
 ) -> FinishedRun:
-    """Train one arm from one seed.
+    """Train one arm from one seed, and return the run's entry of the results file.
 
     Args:
         make_run: Builds Trainer, model and data.
         config: The audit's configuration.
         name: The arm.
-        seed: Set everywhere before ``make_run`` is called.
+        seed: Seed of all random states when ``make_run`` is called.
         folder: Where the Trainer may write.
         observer: Is called as the run begins and advances.
         logger: The Trainer's logger, or None.
         check: Gets the part of the run's entry that is known before training, and may raise.
 
-    Returns:
-        The run's entry of the results file.
-
     Raises:
         ConfigError: If the run cannot be audited as it is set up.
         UnsupportedSetupError: If the callback does not support it, or it ended early.
-        KeyboardInterrupt: If the user interrupted it.
     """
 
-    def started(trainer: pl.Trainer) -> None:
+    def started(trainer: Any) -> None:
         arm.check_callbacks(trainer.callbacks)  # the model may have added some
         if name == FULL:
             short_steps(meter.total_steps, arm.lengths, config.speedup)
@@ -189,7 +185,7 @@ def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) 
     """
     until_skill = 0
 
-    def started(trainer: pl.Trainer) -> None:
+    def started(trainer: Any) -> None:
         nonlocal until_skill
         arm.check_callbacks(trainer.callbacks)
         chosen = replace(config.hybrid_config(), total_steps=meter.total_steps)

@@ -195,8 +195,10 @@ def _compare(
     if n < 2:
         headline = f"saving {percent(saving)} at a difference of {difference}"
         return AuditVerdict(AuditOutcome.UNDECIDED, headline, "", n, saving, line, way)
-    tested = [bounds(values, config.alpha) for values in (contrast, gain, worth)]
-    outcome, headline = _decide(saving, way, *tested, config, arm)
+    tested = (
+        bounds(contrast, config.alpha), bounds(gain, config.alpha), bounds(worth, config.alpha)
+    )  # fmt: skip
+    outcome, headline = _decide(saving, way, *tested, config=config, arm=arm)
     if outcome is AuditOutcome.VERIFIED:
         spread = f"{difference} ± {statistics.stdev(lost):.2g}, n = {n}"
         headline = f"verified saving {percent(saving)} at equal quality (difference {spread})"
@@ -210,7 +212,7 @@ def _compare(
         )
     text = (
         f"The {arm} arm took {percent(saving)} fewer full steps than the full arm. Its control is "
-        f"{control}. {_explain(*tested, config, arm)}"
+        f"{control}. {_explain(*tested, config=config, arm=arm)}"
     )
     return AuditVerdict(outcome, headline, text, n, saving, line, way, *tested)
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses by outcome; 1 is the status of Python's own errors."""
 
-_NOTHING = "Nothing was trained: all runs were done before. --overwrite trains them anew."
+_NOTHING = "Nothing was trained: all runs were finished before. --overwrite trains them again."
 
 
 def _add_options(add: Any) -> None:
@@ -56,15 +56,7 @@ def _add_options(add: Any) -> None:
 
 
 def _command(options: Namespace) -> int:
-    """Run the audit.
-
-    Args:
-        options: The parsed options.
-
-    Returns:
-        0 for a verified saving, 4 for none, 3 if there are not enough seeds to tell, 2 if the
-        training failed, 130 after Ctrl-C or SIGTERM.
-    """
+    """Run the audit; return the exit status, 2 if the training failed."""
     from hybrid_predict.audit.file import check_file, importable
 
     check_threads(options.threads)
@@ -115,17 +107,7 @@ def _run(options: Namespace) -> int:
 def show_audit(
     command: str, config: AuditConfig, folder: Path, train: Callable[..., AuditResult]
 ) -> AuditResult:
-    """Run an audit with a progress bar, then print its table, its finding and its files.
-
-    Args:
-        command: Name of the command.
-        config: The audit's configuration.
-        folder: The output folder.
-        train: Runs the audit; its only further argument is the observer.
-
-    Returns:
-        The result.
-    """
+    """Run an audit with a progress bar, then print its table, its finding and its files."""
     from hybrid_predict.audit.config import SHORTENED
     from hybrid_predict.audit.earned import sentences
     from hybrid_predict.cli.screen import Screen

@@ -38,20 +38,22 @@ def _run(options: Namespace) -> int:
         _check(options.config)
     under_way("loading torch")
     for title, text in (*_environment(), *_extras()):
-        _tell(title, text)
+        _print(title, text)
     if options.config is None:
-        _tell("next", "hybrid-predict doctor CONFIG prints what works with your Trainer and model.")
+        _print(
+            "next", "hybrid-predict doctor CONFIG prints what works with your Trainer and model."
+        )
         return 0
     need("The examination", ["lightning", "cli"])
     from hybrid_predict.audit.doctor import examine
     from hybrid_predict.audit.file import importable
 
     with importable():
-        found = examine(options.config, options.speedup)
+        result = examine(options.config, options.speedup)
     print()
-    for title, text in _findings(found):
-        _tell(title, text)
-    return REFUSED if found.refused or found.plain or found.plan is None else 0
+    for title, text in _findings(result):
+        _print(title, text)
+    return REFUSED if result.refused or result.plain or result.plan is None else 0
 
 
 def _check(name: str) -> None:
@@ -66,12 +68,12 @@ def _check(name: str) -> None:
 def _environment() -> list[tuple[str, str]]:
     from hybrid_predict.runs.runtime import environment
 
-    found = environment()
+    result = environment()
     names = ("hybrid_predict", "python", "torch", "lightning")
-    cores = f"{found['cpu_count']} CPU cores ({found['cpu']})"
+    cores = f"{result['cpu_count']} CPU cores ({result['cpu']})"
     return [
-        ("versions", ", ".join(f"{name} {found[name] or 'missing'}" for name in names)),
-        ("device", f"{found['gpu'] or 'no GPU'}, {cores}"),
+        ("versions", ", ".join(f"{name} {result[name] or 'missing'}" for name in names)),
+        ("device", f"{result['gpu'] or 'no GPU'}, {cores}"),
     ]
 
 
@@ -84,21 +86,21 @@ def _extras() -> list[tuple[str, str]]:
     return rows
 
 
-def _findings(found: Examination) -> list[tuple[str, str]]:
+def _findings(result: Examination) -> list[tuple[str, str]]:
     """Return the findings as titles and texts."""
-    plan = found.plan
-    if found.refused or plan is None:
-        return [("works", f"no. {found.refused or 'Training did not start.'}")]
+    plan = result.plan
+    if result.refused or plan is None:
+        return [("works", f"no. {result.refused or 'Training did not start.'}")]
     corrected = [str(part) for part in plan.parts if part.corrected]
     predicted = [str(part) for part in plan.parts if part.predicted]
     left = [str(part) for part in plan.parts if not (part.corrected or part.predicted)]
     why = "; ".join(plan.left_out) or "none is of a kind that is corrected"
-    counted = "not counted" if found.overhead is None else percent(found.overhead)
+    counted = "not counted" if result.overhead is None else percent(result.overhead)
     count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts have skill"
-    if found.plain:
-        rows = [("works", f"no, the run would be plain training. {found.plain}")]
-        rows += [("change", found.remedies)] if found.remedies else []
-        return [*rows, *_further(found)]
+    if result.plain:
+        rows = [("works", f"no, the run would be plain training. {result.plain}")]
+        rows += [("change", result.remedies)] if result.remedies else []
+        return [*rows, *_further(result)]
     rows = [
         ("works", "yes"),
         ("corrected", ", ".join(corrected) if corrected else f"nothing: {why}"),
@@ -107,24 +109,24 @@ def _findings(found: Examination) -> list[tuple[str, str]]:
         ("plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"),
         ("memory", plan.memory),
         ("overhead", f"{counted} of a full step's operations, for correcting"),
-        ("run log", found.run_log),
+        ("run log", result.run_log),
     ]
-    rows += _further(found)
+    rows += _further(result)
     if corrected or predicted:
-        rows.append(("paste", f"Trainer(..., {found.paste})"))
+        rows.append(("paste", f"Trainer(..., {result.paste})"))
     return rows
 
 
-def _further(found: Examination) -> list[tuple[str, str]]:
+def _further(result: Examination) -> list[tuple[str, str]]:
     """Return what was left out of the trial, and warnings."""
-    rows = [("warning", text) for text in found.warnings]
-    if found.left_out:
+    rows = [("warning", text) for text in result.warnings]
+    if result.left_out:
         why = "no part in this trial of one step, which has no logger and no validation"
-        rows.insert(0, ("callbacks", f"{', '.join(found.left_out)}: {why}"))
+        rows.insert(0, ("callbacks", f"{', '.join(result.left_out)}: {why}"))
     return rows
 
 
-def _tell(title: str, text: str) -> None:
+def _print(title: str, text: str) -> None:
     first, *rest = wrap(
         printable(text), 80 - _INDENT, break_long_words=False, break_on_hyphens=False
     ) or [""]

@@ -1,4 +1,4 @@
-"""Types of options, and checks before training, for all commands."""
+"""Types and checks of options, for all commands."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ EXTRAS = {
     "lightning": ("lightning",),
     "huggingface": ("transformers", "accelerate"),
     "mlflow": ("mlflow",),
-    "functional": ("array_api_compat",),
-    "jax": ("jax", "optax", "array_api_compat"),
+    "jax": ("jax", "optax"),
     "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum", "sklearn"),
 }
 
@@ -73,7 +72,7 @@ def output_folder(name: str) -> Path:
 
 
 def under_way(text: str) -> None:
-    """Print to standard error what takes a while, if that is a terminal."""
+    """Print to standard error what takes a while, if standard error is a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
         print(f"{PROGRAM}: {text} …", file=sys.stderr, flush=True)
 

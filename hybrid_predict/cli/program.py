@@ -59,20 +59,14 @@ def run_program(
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with any_encoding():
-        return _run(name, description, commands, arguments, version)
+        return _run(name, partial(_parse, name, description, commands, arguments, version))
 
 
-def _run(
-    name: str,
-    description: str,
-    commands: Mapping[str, Command],
-    arguments: list[str],
-    version: str | None,
-) -> int:
-    """Run a command, and answer its errors in one line each."""
+def _run(name: str, parse: Callable[[], Callable[[], int]]) -> int:
+    """Parse and run a command; print each error in one line."""
     try:
         try:
-            run = _parsed(name, description, commands, arguments, version)
+            run = parse()
         except SystemExit as end:  # --help and --version
             return int(end.code or 0)
         with _sigterm_as_ctrl_c():
@@ -89,22 +83,22 @@ def _run(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CUT_OFF
     except KeyboardInterrupt:
-        said = "stopped; what was finished is kept, and the same command goes on from there."
-        print(f"{name}: {said}", file=sys.stderr)
+        text = "stopped; what was finished is kept, and the same command continues from there."
+        print(f"{name}: {text}", file=sys.stderr)
         return INTERRUPTED
 
 
 @contextmanager
 def _sigterm_as_ctrl_c() -> Iterator[None]:
-    """Raise KeyboardInterrupt on SIGTERM, so that what is finished is kept and told of."""
+    """Raise KeyboardInterrupt on SIGTERM, as on Ctrl-C."""
     free = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     if not free or threading.current_thread() is not threading.main_thread():
         yield
         return
-    own = os.getpid()
+    process = os.getpid()
 
     def stop(number: int, _: object) -> None:
-        if os.getpid() == own:
+        if os.getpid() == process:
             raise KeyboardInterrupt
         signal.signal(number, signal.SIG_DFL)  # a forked worker of the user's data
         os.kill(os.getpid(), number)
@@ -123,7 +117,7 @@ class _Parser(ArgumentParser):
         raise HybridPredictError(message)
 
 
-def _parsed(
+def _parse(
     name: str,
     description: str,
     commands: Mapping[str, Command],
@@ -151,7 +145,7 @@ def _parsed(
 def _program(
     name: str, description: str, commands: Mapping[str, Command], version: str | None
 ) -> _Parser:
-    """Return the parser of ``--help`` and ``--version``, which come without a command."""
+    """Return the parser of ``--help`` and ``--version`` without a command."""
     width = max(map(len, commands))
     listed = "\n".join(f"  {key:{width}}  {command.help}" for key, command in commands.items())
     parser = _Parser(

@@ -33,7 +33,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Update the residual stream, of shape [batch, context, width]."""
         qkv = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1)).transpose(1, 3)
-        attended = F.scaled_dot_product_attention(*qkv.unbind(dim=2), is_causal=True)
+        query, key, value = qkv.unbind(dim=2)
+        attended = F.scaled_dot_product_attention(query, key, value, is_causal=True)
         x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
         output: Tensor = x + self.mlp_out(F.gelu(self.mlp_in(self.mlp_norm(x))))
         return output

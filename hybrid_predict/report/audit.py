@@ -26,9 +26,9 @@ def write_audit_page(results: Mapping[str, Any], log: Path | None, path: Path) -
     """Write the report.
 
     Args:
-        results: What ``results.json`` holds.
-        log: The first hybrid run's log; None, or where there is none, leaves its figures out.
-        path: Where to write.
+        results: Content of ``results.json``.
+        log: Event log of the first hybrid run; None, or a missing file, omits its figures.
+        path: File to write.
 
     Returns:
         The path.
@@ -47,9 +47,9 @@ def write_audit_page(results: Mapping[str, Any], log: Path | None, path: Path) -
     if results["verdict"]["contrast"] is not None:
         figures["difference"] = data_uri(difference_figure(results))
     if log is not None and log.exists():
-        found = read_log(log)
+        events = read_log(log)
         for name, draw in (("loss", loss_figure), ("skill", skill_figure), ("spent", spent_figure)):
-            figures[name] = data_uri(draw(found))
+            figures[name] = data_uri(draw(events))
     return render(
         "audit.html.jinja",
         path,
@@ -63,14 +63,16 @@ def write_audit_page(results: Mapping[str, Any], log: Path | None, path: Path) -
 
 
 def _trained(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """What finished arms depend on besides the configuration, by name."""
-    found = results["depends_on"].items()
-    own = results["config"]
-    return {k: values for k, values in found if k not in own and isinstance(values, Mapping)}
+    """Return what finished runs depend on besides the configuration, by name."""
+    return {
+        name: values
+        for name, values in results["depends_on"].items()
+        if name not in results["config"] and isinstance(values, Mapping)
+    }
 
 
 def plain_finding(results: Mapping[str, Any]) -> str:
-    """What was found, in plain words: quality and full steps of the hybrid and the full arm."""
+    """Compare quality and full steps of the hybrid and the full arm in one line."""
     verdict = results["verdict"]
     values = {(r["arm"], r["seed"]): r for r in results["runs"] if not r["failure"]}
     seeds = [seed for arm, seed in values if arm == "full" and ("hybrid", seed) in values]
@@ -93,7 +95,7 @@ def plain_finding(results: Mapping[str, Any]) -> str:
 
 
 def audit_rows(results: Mapping[str, Any]) -> list[dict[str, str]]:
-    """One row per arm, as text: for the page and the terminal."""
+    """Return one row of text per arm, for the page and the terminal."""
     rows = []
     for name, summary in results["summary"].items():
         metrics = [mean_and_sd(summary["metric"])]

@@ -20,7 +20,7 @@ CONTROLS = ("#457b9d", "#e9a03b", "#7b6d8d", "#6a994e")
 
 
 def colors(results: Mapping[str, Any]) -> dict[str, str]:
-    """The colour of every arm, in the order in which figures show them."""
+    """Return the colour of every arm, in the order of the figures."""
     controls = results["config"]["controls"]
     further = {name: CONTROLS[k % len(CONTROLS)] for k, name in enumerate(controls)}
     return {**{arm: COLORS[arm] for arm in ORDER}, **further}
@@ -29,7 +29,7 @@ def colors(results: Mapping[str, Any]) -> dict[str, str]:
 def paired_figure(
     runs: Sequence[Mapping[str, Any]], shades: Mapping[str, str], key: str, label: str
 ) -> Figure:
-    """Final values, one line per seed through the arms.
+    """Draw final values, one line per seed through the arms.
 
     Args:
         runs: Entries of a results file.
@@ -44,9 +44,9 @@ def paired_figure(
     axes = figure.subplots()
     arms = [name for name in shades if any(run["arm"] == name for run in runs)]
     for seed in sorted({run["seed"] for run in runs}):
-        found = {run["arm"]: number(run[key]) for run in runs if run["seed"] == seed}
-        shown = [k for k, arm in enumerate(arms) if arm in found]
-        values = [found[arms[k]] for k in shown]
+        by_arm = {run["arm"]: number(run[key]) for run in runs if run["seed"] == seed}
+        shown = [k for k, arm in enumerate(arms) if arm in by_arm]
+        values = [by_arm[arms[k]] for k in shown]
         axes.plot(shown, values, color="#b8bcc4", linewidth=1, zorder=1)
         axes.scatter(shown, values, color=[shades[arms[k]] for k in shown], s=42, zorder=2)
         axes.annotate(
@@ -68,7 +68,7 @@ def paired_figure(
 def curves_figure(
     runs: Sequence[Mapping[str, Any]], shades: Mapping[str, str], key: str, label: str
 ) -> Figure:
-    """What was measured on the way against full steps, one line per arm and seed.
+    """Draw what was measured during training, one line per arm and seed.
 
     Args:
         runs: Entries of a results file.
@@ -100,13 +100,13 @@ def curves_figure(
 
 
 def difference_figure(results: Mapping[str, Any]) -> Figure:
-    """Differences from the full arm by seed, and where the hybrid arm's mean may lie.
+    """Draw differences from the full arm by seed, and the bounds of the hybrid arm's mean.
 
     The bar spans the two one-sided confidence bounds of the contrast that is tested, moved by the
     line that it is tested against: the test is met where the bar ends on the near side of the line.
 
     Args:
-        results: What ``results.json`` holds.
+        results: Content of ``results.json``.
 
     Returns:
         A matplotlib figure.

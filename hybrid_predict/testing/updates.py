@@ -73,10 +73,10 @@ class Correction:
         """Return the directions of all tensors as NumPy arrays."""
         return [self.case.dump(x) for x in self.step(gradients)]
 
-    def lengths(self, own: Sequence[float], members: Sequence[int] | None = None) -> NDFloat:
-        """Return the lengths if the optimizer's own updates have the lengths ``own``."""
+    def lengths(self, plain: Sequence[float], members: Sequence[int] | None = None) -> NDFloat:
+        """Return the lengths if the optimizer's updates have the lengths ``plain``."""
         chosen = list(range(len(SHAPES)) if members is None else members)
-        lengths = self.update.lengths(self.state, chosen, self.load(np.asarray(own)))
+        lengths = self.update.lengths(self.state, chosen, self.load(np.asarray(plain)))
         return np.asarray(self.case.dump(lengths))
 
 
@@ -136,14 +136,14 @@ def finite_at_zero(update: AbstractUpdate, case: BackendUnderTest) -> None:
 def still_where_the_optimizer_is(update: AbstractUpdate, case: BackendUnderTest) -> None:
     """Lengths are finite and at least 0, and 0 where the optimizer's own length is 0."""
     name, correction = type(update).__name__, Correction(update, case)
-    for own in ([0.0] * len(SHAPES), [1.0] * len(SHAPES), [0.0, 1e-6, 2.0, 0.0]):
+    for plain in ([0.0] * len(SHAPES), [1.0] * len(SHAPES), [0.0, 1e-6, 2.0, 0.0]):
         correction.step(steps(count=1, shapes=SHAPES)[0])
-        lengths = correction.lengths(own)
+        lengths = correction.lengths(plain)
         if lengths.shape != (len(SHAPES),):
             raise ContractError(name, f"lengths of shape ({len(SHAPES)},)", lengths.shape)
         if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
             raise ContractError(name, "finite lengths of at least 0", lengths.tolist())
-        if np.any(lengths[np.asarray(own) == 0]):
+        if np.any(lengths[np.asarray(plain) == 0]):
             raise ContractError(name, "a length of 0 if the optimizer's update has length 0")
 
 
@@ -176,8 +176,8 @@ def survives_saving(update: AbstractUpdate, case: BackendUnderTest) -> None:
     restored.average = loaded["average"]
     for gradients in steps(seed=1, shapes=SHAPES):
         first, second = original.directions(gradients), restored.directions(gradients)
-        own = [0.5] * len(SHAPES)
-        if not (same(first, second) and same([original.lengths(own)], [restored.lengths(own)])):
+        plain = [0.5] * len(SHAPES)
+        if not (same(first, second) and same([original.lengths(plain)], [restored.lengths(plain)])):
             raise ContractError(name, "a state that survives being saved")
 
 

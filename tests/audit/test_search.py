@@ -180,14 +180,6 @@ def test_the_best_seeds_may_still_show_that_plain_training_can_be_shorter(tmp_pa
     assert found.line.startswith("Trainer(max_steps=200)  # plain training")
 
 
-def test_texts_name_the_arm_that_is_judged(tmp_path: Any) -> None:
-    found, _, _ = searched(metric({"corrected": 3.0, "hybrid": 1.5}), tmp_path)
-    for tried in found.results["tried"]:
-        other = {"corrected": "hybrid", "hybrid": "corrected"}[tried["arm"]]
-        assert f"The {tried['arm']} arm took" in tried["text"]
-        assert other not in tried["text"] + tried["headline"]
-
-
 def test_a_search_goes_on_where_it_was_stopped(tmp_path: Any) -> None:
     class Stops(Observer):
         def run_finished(self, run: Any) -> None:

@@ -22,11 +22,19 @@ pytestmark = [
 ]
 
 
+def write(path, tokens, **header):
+    """Write a shard, whose header may lie."""
+    first = {"magic": shards.MAGIC, "version": shards.VERSION, "count": len(tokens), **header}
+    numbers = np.zeros(shards.HEADER, "<i4")
+    numbers[:3] = list(first.values())
+    path.write_bytes(numbers.tobytes() + np.asarray(tokens, "<u2").tobytes())
+
+
 @pytest.fixture
 def folder(tmp_path):
     """Two shards of training tokens and one of validation tokens, which count up to 16."""
     for name, count in (("train_0", 900), ("train_1", 2000), ("val_0", 300)):
-        shards.write(tmp_path / f"{name}.bin", torch.arange(count) % 16)
+        write(tmp_path / f"{name}.bin", np.arange(count) % 16)
     return tmp_path
 
 
@@ -44,23 +52,17 @@ def test_batches_follow_one_another_within_each_shard(folder):
         assert inputs.dtype == torch.int64
 
 
-def broken(path, *, magic=shards.MAGIC, version=shards.VERSION, count=8, held=8):
-    header = np.zeros(shards.HEADER, "<i4")
-    header[:3] = magic, version, count
-    path.write_bytes(header.tobytes() + np.zeros(held, "<u2").tobytes())
-
-
 @pytest.mark.parametrize(
     ("fields", "complaint"),
     [
         ({"magic": 20240521}, "begin with 20240520 and 1"),
         ({"version": 2}, "begin with 20240520 and 1"),
-        ({"held": 7}, "a whole shard"),
-        ({"held": 9}, "a whole shard"),
+        ({"count": 7}, "a whole shard"),
+        ({"count": 9}, "a whole shard"),
     ],
 )
 def test_a_file_that_is_no_whole_shard_is_refused(fields, complaint, tmp_path):
-    broken(tmp_path / "a.bin", **fields)
+    write(tmp_path / "a.bin", np.zeros(8), **fields)
     with pytest.raises(ConfigError, match=complaint) as caught:
         Shards.find(str(tmp_path / "*.bin"), "--val")
     assert caught.value.argument == "--val"

@@ -28,7 +28,7 @@ from peer_twins import (
     twin_outer,
     twin_soap_muon,
 )
-from torch.optim import SGD, AdamW
+from torch.optim import AdamW
 
 from benchmarks import optimizers
 from benchmarks.optimizers import Rates
@@ -95,15 +95,6 @@ def test_nesterov_moves_ahead_in_the_middle_of_the_run(inner):
     loop = Loop(lambda ps: EMANesterov(inner(ps), factor=0.6, decay=0.9))
     loop.peer.plan(STEPS)
     assert_close(loop.train(STEPS).weights(), twin_nesterov(STEPS, 0.6, 0.9))
-
-
-def test_outer_loop_every_step_over_sgd_is_nesterov_sgd():
-    inner = partial(SGD, lr=0.02)
-    outer = Loop(
-        lambda ps: OuterMomentum(inner(ps), every=1, rate=1.0, momentum=0.9), SHAPES, False
-    )
-    plain = Loop(partial(SGD, lr=0.02, momentum=0.9, nesterov=True), SHAPES, False)
-    assert_close(outer.train(STEPS).weights(), plain.train(STEPS).weights())
 
 
 @pytest.mark.parametrize(
@@ -336,15 +327,6 @@ def test_hidden_matrices_have_the_peer_and_the_rest_adamw(build, name):
     assert [o.param_groups[0]["lr"] for o in made] == pytest.approx([0.03, 0.01][: len(made)])
     assert all(o.param_groups[0]["weight_decay"] == task.recipe.weight_decay for o in made)
     assert [type(o).__name__ for o in made[1:]] == ["AdamW"] * bool(rest)
-
-
-def test_ademamix_trains_everything_and_rises_over_the_whole_run():
-    task = TASKS["resnet"].tiny()
-    model = task.model(0)
-    (made,) = optimizers.ademamix(model, task.recipe, Rates(0.01), 77)
-    (group,) = made.param_groups
-    assert {id(p) for p in group["params"]} == {id(p) for p in model.parameters()}
-    assert (group["t_alpha_beta3"], group["betas"]) == (77, (*task.recipe.betas, 0.999))
 
 
 @pytest.mark.parametrize("name", ["normuon", "soap", "ademamix", "kron"])

@@ -12,7 +12,7 @@ from cases import UNGATED
 
 from benchmarks.search import table
 from benchmarks.search.__main__ import compare, judged
-from benchmarks.search.subjects import SUBJECTS, TaskSubject, subject
+from benchmarks.search.subjects import SUBJECTS, TaskSubject, configured, subject
 from hybrid_predict.audit import AuditConfig, AuditOutcome
 from hybrid_predict.audit.searching import WAYS
 
@@ -53,7 +53,7 @@ def test_the_largest_candidate_of_the_sweep_is_by_the_audits_own_test() -> None:
 @pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_the_search_reads_the_runs_of_the_sweep(tmp_path: Any) -> None:
     chosen = TaskSubject("mlp", 18)
-    config = replace(chosen.config(1, SPEEDUPS), hybrid={"predictors": UNGATED})
+    config = replace(configured(1, SPEEDUPS), hybrid={"predictors": UNGATED})
     found = compare(chosen, config, tmp_path)
     assert [(r["arm"], r["speedup"], r["full_steps"]) for r in found["runs"]] == [
         ("full", 1.5, 18), ("short", 1.5, 12), ("corrected", 1.5, 12), ("hybrid", 1.5, 12),

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import random
-from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -15,13 +14,12 @@ from torch.utils import _pytree as pytree
 
 from benchmarks.plan import SUITES
 from benchmarks.tasks import FRESH, TASKS, Recipe
-from benchmarks.tasks.autoencoder import AUTOENCODER
 from benchmarks.tasks.base import trained_state
 from benchmarks.tasks.burgers import burgers_residual
 from benchmarks.tasks.control import LIMIT, PPO, advantages, pushed
 from benchmarks.tasks.digits import CNN, load_digits
 from benchmarks.tasks.encoder import ENCODER
-from benchmarks.tasks.lora import LORA, LowRankLinear, load_reference_text
+from benchmarks.tasks.lora import LORA, LowRankLinear
 from benchmarks.tasks.photograph import (
     COORDINATES,
     INR,
@@ -30,7 +28,6 @@ from benchmarks.tasks.photograph import (
     load_photograph,
 )
 from benchmarks.tasks.schedules import SCHEDULES
-from benchmarks.tasks.tabular import TABULAR, friedman, load_table
 from benchmarks.tasks.text import GRU
 from hybrid_predict import ConfigError
 from hybrid_predict.torch.graph import GraphFindings
@@ -221,28 +218,6 @@ def test_names_and_shapes_say_what_the_graph_shows(name):
     assert resolve(model, named, seen, about, moved) == (named, [])
 
 
-def test_reference_text_is_split_by_topic():
-    from pydoc_data.topics import topics
-
-    text = load_reference_text()
-    train, val = (bytes(part.numpy()) for part in (text.train, text.val))
-    assert len(train) + len(val) == sum(len(text.encode()) for text in topics.values())
-    for k, name in enumerate(sorted(topics)):
-        assert topics[name].encode() in (val if k % 4 == 3 else train)
-
-
-def test_the_autoencoder_normalises_batches():
-    task = AUTOENCODER.tiny()
-    model = task.model(0)
-    noisy, clean = next(task.batches(0))
-    assert noisy.shape == clean.shape == (task.batch_size, 1, task.patch, task.patch)
-    assert float((noisy - clean).std()) == pytest.approx(task.noise, rel=0.05)
-    assert model(noisy).shape == clean.shape
-    before = task.final_loss(model)
-    model(noisy)
-    assert task.final_loss(model) != before, "evaluation mode must use the running statistics"
-
-
 def test_the_suite_fresh_holds_them_all():
     assert SUITES["fresh"].tasks == tuple(task.name for task in FRESH)
     assert set(SUITES["fresh"].arms) == {"tuned"}
@@ -257,18 +232,6 @@ def test_the_recurrent_net_sees_no_byte_ahead():
     first, second = model(tokens), model(changed)
     torch.testing.assert_close(first[:, :6], second[:, :6])
     assert not torch.equal(first[:, 6:], second[:, 6:])
-
-
-def test_the_table_is_standardised_and_noise_is_for_training_alone():
-    for (values, targets), noise in zip(load_table(8192, 20), (1.0, 0.0), strict=True):
-        assert values.shape == (8192, 20)
-        assert float(values.mean()) == pytest.approx(0, abs=0.01)
-        assert float(values.std()) == pytest.approx(1, abs=0.01)
-        assert float(targets.mean()) == pytest.approx(0, abs=0.03)
-        known = (friedman(values / math.sqrt(12) + 0.5) - 14.4) / 4.9
-        spread = (targets[:, 0] - known).std() * 4.9
-        assert float(spread) == pytest.approx(noise, abs=0.03)
-    assert TABULAR.model(0)(torch.rand(3, 20)).shape == (3, 1)
 
 
 def test_fine_tuning_starts_from_the_pretrained_encoder():
@@ -382,13 +345,6 @@ def test_one_cycle_is_torchs():
         optimizer.step()
         scheduler.step()
     assert factors("one-cycle", 50, 0.3) == pytest.approx(rates, abs=1e-12)
-
-
-def test_a_recipe_is_linear_unless_it_says_otherwise():
-    recipe = Recipe(learning_rate=1.0, rates=(1.0,), warmup_fraction=0.2)
-    steps = range(40)
-    assert [*map(recipe.factor(40), steps)] == [*map(SCHEDULES["linear"](40, 0.2), steps)]
-    assert replace(recipe, schedule="constant").factor(40)(39) == 1.0
 
 
 def test_an_unknown_schedule_is_refused():

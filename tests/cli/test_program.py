@@ -158,7 +158,9 @@ def test_sigterm_ends_any_command_as_ctrl_c_does(capsys):
 
     command = Command("stops", "stops", lambda add: None, stopped)
     assert run_program("program", "a program", {"stop": command}, ["stop"]) == 130
-    said = "program: stopped; what was finished is kept, and the same command goes on from there.\n"
+    said = (
+        "program: stopped; what was finished is kept, and the same command continues from there.\n"
+    )
     assert capsys.readouterr().err == said
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
