@@ -271,7 +271,7 @@ class State:
         if not step.reported:
             ledger.undone_steps += step.predicted
         ledger.full_steps += 1
-        ledger.steps += 1 + standing
+        ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
         ledger.corrected_steps += step.corrected
         ticks = min(1 + standing, max(0, self.schedule.total - before))
         if not ticks:
