@@ -232,6 +232,8 @@ class HybridEngine(Uncopied):
                 self._state.read(drain=self._position + 1 >= self.schedule.total)
                 if not self._state.plain and (reason := self._state.futile):
                     self._fall_back(reason)
+        elif self._state.unread:  # of a saved state
+            self._state.read(drain=True)
         record = self._state.advance(step)
         step.add_seconds(self.ledger, started, perf_counter())
         return record
@@ -396,5 +398,3 @@ class HybridEngine(Uncopied):
         """
         self._between_steps("load_state_dict()")
         self._state.load_state_dict(state, steps)
-        if not self._watching:  # no later step would read these verdicts
-            self._state.read(drain=True)

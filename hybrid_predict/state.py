@@ -18,7 +18,6 @@ from hybrid_predict.measurement import Judgement, Measurement, check, judge, unp
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import limits as rules
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess
-from hybrid_predict.rules.limits import Baseline, Limits
 from hybrid_predict.rules.schedule import schedule
 from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import ENDED, Evidence, Verdict, weigh
@@ -250,15 +249,18 @@ class State:
             if judgement.verdict is Verdict.UNDONE:
                 ledger.undone_steps += measured.predicted
             elif judgement.verdict is Verdict.STANDS:
-                # A length that was not measured counts as the mean one.
-                length = measured.length if measured.length is not None else ledger.mean_length
-                ledger.predicted_length += measured.predicted * (length or 0.0)
+                length = measured.length
+                if length is None:  # it was not measured, and counts as the mean one
+                    length = ledger.mean_length or 0.0
+                elif not ledger.predicted_length:  # nor were those before
+                    ledger.predicted_length = length * ledger.predicted_steps
+                ledger.predicted_length += measured.predicted * length
                 ledger.predicted_steps += measured.predicted
                 standing += measured.predicted
         if not step.reported:
             ledger.undone_steps += step.predicted
         ledger.full_steps += 1
-        ledger.steps += 1 + standing
+        ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
         ledger.corrected_steps += step.corrected
         ticks = min(1 + standing, max(0, self.schedule.total - before))
         if not ticks:
@@ -311,8 +313,13 @@ class State:
         if names and names.isdisjoint(self._mapper.names):
             text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
             raise CheckpointError(f"{text} The checkpoint belongs to another model.")
-        own = self.state_dict(whole=False)
-        with saved.all_or_nothing(lambda: self._load(own, None)):
+        own, plain = self.state_dict(whole=False), self.plain
+
+        def restore() -> None:
+            self.plain = plain
+            self._load(own, None)
+
+        with saved.all_or_nothing(restore):
             self._load(state, steps)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
@@ -320,7 +327,7 @@ class State:
         self.kinds.load_state_dict(state["kinds"], state["undecided"])
         if self._mapper.kinds != before:
             self.groups.regroup()
-        self.ledger.load(state["ledger"])
+        self._load_ledger(state["ledger"])
         saved.check_count("total", state["total"], 1)
         self.plain = self.plain or state["plain"]
         self._buffers.load_state_dict(state["bystanders"])
@@ -344,9 +351,18 @@ class State:
             if then != now:
                 self.record_event(f"the {what} changed from {then} to {now}", level)
 
+    def _load_ledger(self, state: dict[str, Any]) -> None:
+        """Load the ledger, which counts the steps of the run."""
+        self.ledger.load(state)
+        for name in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps"):
+            saved.check_count(name, getattr(self.ledger, name))
+        steps, counted = self.ledger.steps, self.ledger.full_steps + self.ledger.predicted_steps
+        if steps != counted:
+            raise saved.damaged(f"full and predicted steps to be {steps} together", counted)
+
     def _load_verdicts(self, state: dict[str, Any]) -> bool:
         """Load limits, evidence and unread measurements; not if there are other optimizers now."""
-        limits = _limits(*state["limits"])
+        limits = saved.checked_limits(*state["limits"])
         if len(limits.norms) != len(self.limits.norms):
             self._queue.clear()
             return False
@@ -381,20 +397,3 @@ def _newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
         "loss": measured.loss,
         "gradients": measured.info if measured.info.norms else None,
     }
-
-
-def _limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -> Limits:
-    """Return saved limits.
-
-    Raises:
-        CheckpointError: If a number is missing or cannot be.
-    """
-    baselines = [saved.finite_tuple(Baseline, numbers) for numbers in (loss, *norms)]
-    names = Limits._fields[-len(counts) :]
-    for name, count in zip(names, counts, strict=True):
-        saved.check_count(name, count)
-    for baseline in baselines:
-        saved.check_count("readings", baseline.count)
-    if min(b.square for b in baselines) < 0.0 or any(map(math.isinf, (start, mean))):
-        raise saved.damaged("finite baselines", [start, mean, *baselines])
-    return Limits(baselines[0], tuple(baselines[1:]), float(start), float(mean), *counts)

@@ -162,8 +162,10 @@ def test_a_class_with_abstract_methods_is_an_abc():
 
 LAYERS = (
     ("errors",),
-    ("config", "html", "saved"),
-    ("rules", "ledger", "runs"),
+    ("config", "html"),
+    ("rules", "ledger"),
+    ("saved",),
+    ("runs",),
     ("torch",),
     ("updates", "forecast", "record"),
     ("memory", "measurement"),
