@@ -117,17 +117,17 @@ class HybridPredictCallback(TrainerCallback):
         config = replace(self.config, total_steps=max(1, state.max_steps - self._start))
         # The Trainer's optimizer is accelerate's, around the torch optimizer.
         inner = getattr(optimizer, "optimizer", optimizer)
-        self.engine = HybridEngine(model, inner, config)
+        engine = HybridEngine(model, inner, config)
         if saved is not None:
             try:
-                self.engine.load_state_dict(saved["engine"])
+                engine.load_state_dict(saved["engine"])
             except CheckpointError:
-                self._detach()
-                self.engine = None
+                engine.detach()
                 raise
+        self.engine = engine
         if not args.torch_compile:
             self._hook = model.register_forward_hook(OwnHook(self._keep_loss))
-        control.should_training_stop |= self.engine.done
+        control.should_training_stop |= engine.done
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Open a full step before the first batch of its accumulation window."""
@@ -196,9 +196,8 @@ class HybridPredictCallback(TrainerCallback):
     def _detach(self) -> None:
         if self.engine is not None:
             self.engine.detach()
-        hook, self._hook = self._hook, None
-        if hook is not None:
-            hook.remove()
+        if self._hook is not None:
+            self._hook.remove()
 
 
 def refuse(args: TrainingArguments) -> None:

@@ -16,8 +16,8 @@ AXIS = "trainer/global_step"
 class Run:
     """What a logger of W&B writes to, as far as it is used."""
 
-    def __init__(self, notes: str | None = None) -> None:
-        self.notes = notes
+    def __init__(self) -> None:
+        self.notes: str | None = None
         self.summary: dict[str, Any] = {}
         self.rows: list[dict[str, Any]] = []
         self._row: dict[str, Any] = {}
@@ -34,8 +34,8 @@ class Run:
 
 
 class WandbLogger:
-    def __init__(self, notes: str | None = None) -> None:
-        self.experiment = Run(notes)
+    def __init__(self) -> None:
+        self.experiment = Run()
         self.config: dict[str, Any] = {}
 
     def log_metrics(self, metrics: dict[str, float], step: int) -> None:
@@ -79,9 +79,6 @@ def test_the_result_and_texts_are_in_the_summary_and_make_no_chart() -> None:
     assert "skill" not in summary  # nobody knows it
     assert logger.config["hybrid_predict/speedup"] == 1.5  # a number, to be sorted by
     assert logger.experiment.notes.startswith("**HybridPredict:** 4 full + 1 predicted = 5 steps")
-
-
-def test_notes_of_the_users_own_stay() -> None:
-    logger = WandbLogger("mine")
-    Loggers([logger]).outcome(HybridConfig(), ledger(), RunLog(), 3)
-    assert logger.experiment.notes == "mine"
+    logger.experiment.notes = "the user's own"
+    loggers.outcome(HybridConfig(), result, RunLog(), 3)
+    assert logger.experiment.notes == "the user's own"
