@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,10 +41,12 @@ def plugin_rows(logger: CSVLogger) -> list[dict[str, str]]:
     return [*course, result]
 
 
-def mlflow(folder: Path) -> MLFlowLogger:
-    return MLFlowLogger(
-        tracking_uri=f"sqlite:///{folder}/mlflow.db", artifact_location=str(folder / "files")
-    )
+@pytest.fixture(scope="module")
+def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], MLFlowLogger]:
+    """Makes loggers of runs in one database."""
+    folder = tmp_path_factory.mktemp("mlflow")
+    uri, files = f"sqlite:///{folder}/mlflow.db", str(folder / "files")
+    return lambda: MLFlowLogger(tracking_uri=uri, artifact_location=files)
 
 
 def logged_steps(logger: MLFlowLogger) -> list[int]:
@@ -131,10 +134,10 @@ def test_tensorboard_gets_a_text_and_no_chart_of_a_constant() -> None:
 
 
 def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    mlflow: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """From a thread; a server that is down for a while costs what was sent meanwhile."""
-    logger, tried = mlflow(tmp_path), []
+    logger, tried = mlflow(), []
     send = type(logger.experiment).log_batch
 
     def down(self: Any, run_id: str, metrics: Any = (), **kwargs: Any) -> Any:
@@ -184,9 +187,9 @@ def test_mlflow_gets_metrics_tags_parameters_and_artifacts(
 
 
 def test_a_second_fit_into_the_same_run_is_recorded_and_a_description_of_the_user_stays(
-    tmp_path: Path,
+    mlflow: Any,
 ) -> None:
-    logger = mlflow(tmp_path)
+    logger = mlflow()
     for steps in (20, 30):
         fit([Ungated(), StopAt(12)], max_steps=steps, logger=logger)
     tags = logger.experiment.get_run(logger.run_id).data.tags
