@@ -38,7 +38,6 @@ class OpenUpdate:
     Args:
         group: The group.
         members: Positions of the tensors that have a gradient.
-        options: How each tensor is updated.
         before: Weights before the update.
         usable: Which gradients are usable; None if all are.
         still: Mask of the entries whose own gradient is exactly zero, by position.
@@ -48,7 +47,6 @@ class OpenUpdate:
 
     group: Group
     members: list[int]
-    options: list[Options]
     before: list[Tensor]
     usable: Tensor | None
     still: dict[int, Tensor | None]
@@ -155,10 +153,8 @@ class Group:
         if not members:
             return None
         treatment, memory, values = self.treatment, self.memory, self._values()
-        chosen, own = (
-            [self.parameters[k] for k in members],
-            [options[id(p)] for p in self.parameters],
-        )
+        chosen = [self.parameters[k] for k in members]
+        own = [options[id(p)] for p in self.parameters]
         gradients = [
             optimizer.gradient(treatment.owner, p, own[k]).reshape(values[k].shape)
             for k, p in zip(members, chosen, strict=True)
@@ -177,14 +173,16 @@ class Group:
         lists.average(average, gradients, treatment.update.decay if treatment.update else AVERAGE)
         made, examined = None, {}
         if update is not None and memory.update is not None:
-            made = correction(update, memory.update, members, average, gradients, cosines, chosen)
+            named = {self.names[k]: self.parameters[k] for k in members}
+            made = correction(update, memory.update, members, average, gradients, cosines, named)
             examined = memory.examination.copies(self.names, members, gradients)
         before = [v.clone() for v in values]
-        return OpenUpdate(self, members, own, before, usable, still, made, examined)
+        return OpenUpdate(self, members, before, usable, still, made, examined)
 
     def close(
         self,
         update: OpenUpdate,
+        options: Mapping[int, Options],
         good: Tensor | bool,
         bound: float | None,
         movement: WeightDelta | None,
@@ -193,30 +191,32 @@ class Group:
 
         Args:
             update: What :meth:`open` has noted.
+            options: How each parameter was updated, by ``id``.
             good: Whether the update has happened.
             bound: Largest length of a corrected update in lengths of the optimizer's update,
                 besides the bound of the update itself; None for no further bound.
             movement: The predicted movement that the update verifies, if any.
         """
         with torch.no_grad():
-            values = self._values()
+            values, own = self._values(), [options[id(p)] for p in self.parameters]
             only = optimizer_only(
                 self.memory.average, update.members, update.usable, update.still, good
             )
-            columns = zip(values, update.before, update.options, strict=True)
+            columns = zip(values, update.before, own, strict=True)
             still = [unmoved(*each, update.still.get(k), good) for k, each in enumerate(columns)]
             masks = [either(*pair) for pair in zip(only, still, strict=True)]
             if update.examined:
-                self._examine(update, values)
+                self._examine(update, own, values)
             if update.correction is not None:
-                self._correct(update, values, bound, masks)
+                self._correct(update, own, values, bound, masks)
             if self.treatment.predictor is None:
                 return Learned()
-            return self._learn(update, values, masks, still, movement)
+            return self._learn(update, own, values, masks, still, movement)
 
     def _correct(
         self,
         update: OpenUpdate,
+        own: Sequence[Options],
         values: Sequence[Tensor],
         bound: float | None,
         masks: Sequence[Tensor | None],
@@ -226,21 +226,23 @@ class Group:
         update.correction.write(
             [values[k] for k in members],
             [update.before[k] for k in members],
-            [update.options[k] for k in members],
+            [own[k] for k in members],
             bound,
             [True if examined.get(self.names[k]) else masks[k] for k in members],
             [self.memory.carries[k] for k in members] if self.memory.carries else [],
             self._counts([self.parameters[k] for k in members]),
         )
 
-    def _examine(self, update: OpenUpdate, values: Sequence[Tensor]) -> None:
+    def _examine(
+        self, update: OpenUpdate, own: Sequence[Options], values: Sequence[Tensor]
+    ) -> None:
         """Find out whether the optimizer projects its updates of these tensors."""
         members = list(update.examined)
         answers = projects(
             [values[k] for k in members],
             [update.before[k] for k in members],
             list(update.examined.values()),
-            [update.options[k] for k in members],
+            [own[k] for k in members],
             self._momentum,
             self._counts([self.parameters[k] for k in members]),
         )
@@ -249,6 +251,7 @@ class Group:
     def _learn(
         self,
         update: OpenUpdate,
+        own: Sequence[Options],
         values: Sequence[Tensor],
         masks: Sequence[Tensor | None],
         still: Sequence[Tensor | None],
@@ -257,7 +260,7 @@ class Group:
         predictor, memory = self.treatment.predictor, self.memory
         history, window = memory.history, memory.window
         assert predictor is not None and history is not None and window is not None
-        learned, rates = Learned(), [own.rate for own in update.options]
+        learned, rates = Learned(), [each.rate for each in own]
         if not any(isinstance(rate, Tensor) or abs(rate) > 0 for rate in rates):
             return learned
         moved = lists.per_rate([upcast(x) for x in update.before], values, rates)

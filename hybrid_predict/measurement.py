@@ -218,6 +218,20 @@ def check(measured: Measurement) -> None:
         raise damaged(f"{count} limits of a full step", limits)
 
 
+def newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
+    """Return what a record tells about the full step that was read last."""
+    if not read:
+        return {}
+    measured, judgement = read[-1]
+    return {
+        "read_step": measured.step,
+        "verdict": judgement.verdict,
+        "length": measured.length,
+        "loss": measured.loss,
+        "gradients": measured.info if measured.info.norms else None,
+    }
+
+
 def as_scalar(loss: object) -> Tensor | float | None:
     """Detach a loss: the mean of a tensor, a number, or None."""
     if isinstance(loss, Tensor):

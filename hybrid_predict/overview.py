@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import BLOCKS, SMALLEST_STEP, weak
+from hybrid_predict.rules.budget import SMALLEST_STEP
 from hybrid_predict.torch import ranks
 
 if TYPE_CHECKING:
@@ -163,12 +163,10 @@ def steps_until_skill(engine: HybridEngine) -> int:
 
 def shortage(engine: HybridEngine) -> Shortage | None:
     """Return what corrections lack if ``max_overhead`` leaves them weak; None if nothing."""
-    groups, ledger, limit = engine._state.groups, engine.ledger, engine.config.max_overhead
-    if not ledger.flops_per_step or not groups.gate.weak:
+    needed, limit = engine._state.needed, engine.config.max_overhead
+    if needed is None:
         return None
-    step = ledger.flops_per_step / ranks.size()
-    sufficient = next(b for b in reversed(BLOCKS) if not weak(groups.corrected_shapes, b))
-    needed = groups.operations(sufficient)
+    step = (engine.ledger.flops_per_step or 0) / ranks.size()
     batches = needed / (limit * step) if limit else math.inf
     return Shortage(_rounded_up(needed / max(step, SMALLEST_STEP)), batches)
 

@@ -14,7 +14,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups import Groups
 from hybrid_predict.ledger import SavingsLedger, percent
-from hybrid_predict.measurement import Judgement, Measurement, check, judge, unpack
+from hybrid_predict.measurement import Judgement, Measurement, check, judge, newest, unpack
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import limits as rules
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess
@@ -62,6 +62,7 @@ class State:
         limits: Baselines of losses and gradient norms.
         evidence: Evidence against predicted steps.
         plain: Whether the rest of the run is plain training.
+        needed: Operations of corrections that are not weak; None if these are not, or not counted.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class State:
         self.limits = rules.first_limits(len(optimizer.optimizers))
         self.evidence = Evidence()
         self.plain = not config.enabled
+        self.needed: int | None = None
         self._lag = config.lag or 0
         self._queue: deque[tuple[dict[str, Any], HostCopy]] = deque()
         self._read: list[tuple[Measurement, Judgement]] = []
@@ -107,6 +109,12 @@ class State:
     def pausing(self) -> bool:
         """Whether no predicted steps are to be made before the next full step."""
         return bool(self.evidence.ended) or rules.pausing(self.limits, self.next_step)
+
+    @property
+    def largest(self) -> list[float]:
+        """Loss, and gradient norm per optimizer, above which predicted steps are undone."""
+        loss = rules.loss_limit(self.limits) if self._config.watch_loss else math.inf
+        return [loss, *rules.norm_limits(self.limits)]
 
     @property
     def futile(self) -> str:
@@ -151,6 +159,7 @@ class State:
         operations, block = groups.apply_budget(allowed), groups.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
+        self.needed = groups.sufficient_operations if groups.gate.weak else None
         if step is None:
             return
         if block is not None:
@@ -192,9 +201,8 @@ class State:
             logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
-        """Follow other optimizers; what was measured of the old ones is read first."""
+        """Follow other optimizers; the limits of another number of them are learned anew."""
         if len(optimizer.optimizers) != len(self.limits.norms):
-            self.read(drain=True)
             self.limits = rules.first_limits(len(optimizer.optimizers))
         self.kinds.follow(optimizer)
         self.groups.replace_optimizer(optimizer)
@@ -227,7 +235,7 @@ class State:
             self.evidence = weigh(self.evidence, measured.slopes)
         if judgement.alarm:
             self.limits = rules.alarmed(self.limits, measured.step)
-        else:
+        elif len(measured.norms) == len(self.limits.norms):  # else optimizers were replaced
             loss = measured.loss if self._config.watch_loss else None
             number = math.nan if loss is None else loss
             self.limits = rules.learned(self.limits, number, measured.norms, measured.warmup)
@@ -268,7 +276,7 @@ class State:
         if known(self.groups.skill):
             ledger.skill = self.groups.skill.mean
         about = step.number, step.phase, ticks, step.predicted
-        return StepRecord(*about, skill=ledger.skill, **_newest(read))
+        return StepRecord(*about, skill=ledger.skill, **newest(read))
 
     def count_left(self, step: Step) -> None:
         """Count the predicted steps of an abandoned full step: undone, unless they are verified."""
@@ -323,7 +331,7 @@ class State:
             self._load(state, steps)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
-        before = self._mapper.kinds
+        before, self._read = self._mapper.kinds, []
         self.kinds.load_state_dict(state["kinds"], state["undecided"])
         if self._mapper.kinds != before:
             self.groups.regroup()
@@ -383,17 +391,3 @@ class State:
         ledger.steps, ledger.full_steps = steps, steps - ledger.predicted_steps
         self._queue.clear()
         self.record_event(reason, logging.WARNING)
-
-
-def _newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
-    """Return what a record tells about the full step that was read last."""
-    if not read:
-        return {}
-    measured, judgement = read[-1]
-    return {
-        "read_step": measured.step,
-        "verdict": judgement.verdict,
-        "length": measured.length,
-        "loss": measured.loss,
-        "gradients": measured.info if measured.info.norms else None,
-    }

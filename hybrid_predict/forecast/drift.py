@@ -157,6 +157,8 @@ class FittedPredictor(_DriftPredictor):
 
     def fit(self, state: PredictorState, reading: Reading) -> float:
         """Fit the lengths with one more window; skip one without drift or not finite."""
+        if reading.gram.shape[1] < 3:  # saved by a run that fitted no length
+            return reading.square
         sums = np.array([state.numbers.get(n, (START, 0.0, 0.0))[1:] for n in reading.names])
         with np.errstate(all="ignore"):  # windows that are not finite are skipped
             new = add_squares(sums, reading.gram, reading.steps, self.memory)

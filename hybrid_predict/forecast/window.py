@@ -118,8 +118,9 @@ class Window:
 
     @property
     def due(self) -> bool:
-        """Whether a window is to be opened now."""
-        return not self._frozen and self._seen >= self.length // 2
+        """Whether a window is to be opened now, with at least half its displacements to come."""
+        half, left = self.length // 2, self.length - self._seen % self.length
+        return not self._frozen and self._seen >= half and left >= half
 
     @property
     def held_bytes(self) -> int:
@@ -201,6 +202,7 @@ class Window:
         """Return the samples of this rank."""
         return {
             "length": self.length,
+            "ranks": ranks.size(),
             "sizes": list(self._sizes),
             "seen": self._seen,
             "count": self._count,
@@ -251,10 +253,12 @@ class Window:
         Raises:
             CheckpointError: If an array is missing or has another shape.
         """
-        split = len(windows) > 1 or any(map(shards.is_sharded, tensors))
-        alike = len(windows) in (1, ranks.size())
-        saved = windows[ranks.rank() if alike and len(windows) > 1 else 0]
-        if split and not all(ranks.gather(alike and self.fits(saved))):
+        several = len(windows) > 1
+        alike = all(window["ranks"] == ranks.size() for window in windows)
+        saved = windows[ranks.rank() if alike and several else 0]
+        if several and alike:
+            alike = all(ranks.gather(self.fits(saved)))
+        if not alike and (several or any(map(shards.is_sharded, tensors))):
             saved = Window(self.length, list(map(shards.local, tensors))).state_dict()
         self.load_state_dict(saved)
 

@@ -51,8 +51,8 @@ def optimizer_only(
         averages: Averaged gradients.
         members: Positions of the tensors that have a gradient in this step.
         usable: Which of these gradients are usable, or None if all are.
-        still: Mask of the entries whose own gradient is exactly zero, by position. Without any, no
-            entry of the average can be zero either.
+        still: Mask of the entries whose own gradient is exactly zero, by position. Without any, the
+            average is not searched for zeros.
         good: Whether the update happens.
 
     Returns:
