@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from hybrid_predict.rules.numbers import ROUNDING
 from hybrid_predict.torch.gradients import dense_gradient
 from hybrid_predict.torch.lists import upcast
 from hybrid_predict.torch.optimizer import Options
-
-ROUNDING = 2.0**-22
-"""Largest relative difference between weights that decayed and those that should have."""
 
 
 def usable_gradients(
