@@ -156,7 +156,7 @@ def finite_tuple(form: type[T], numbers: Any, least: float = -math.inf) -> T:
     fields: Any = form
     if len(numbers) != len(fields._fields) or min(check_numbers(form.__name__, numbers)) < least:
         raise damaged(f"{len(fields._fields)} numbers of {form.__name__}", numbers)
-    return fields(*numbers)  # type: ignore[no-any-return]
+    return form(*numbers)
 
 
 def as_tensor(values: Sequence[float]) -> Tensor:

@@ -64,7 +64,8 @@ class Probe:
         leaves, structure = jax.tree.flatten(params)
         form = (structure, *((jnp.shape(x), str(jnp.result_type(x))) for x in leaves))
         if form not in self._known:
-            signs, decay = directions(self._optimizer, self._rate, params), self._decay
+            signs = directions(self._optimizer, self._rate, params)
+            decay: Any = self._decay
             if signs is None:  # everything is left to the optimizer
                 logger.warning(UNKNOWN)
                 decay = 0.0

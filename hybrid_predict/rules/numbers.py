@@ -66,7 +66,7 @@ def select(condition: Any, new: Tree, old: Tree) -> Tree:
     if isinstance(new, (list, tuple)):
         parts = [select(condition, a, b) for a, b in zip(new, old, strict=True)]  # type: ignore[call-overload]
         named = hasattr(new, "_fields")
-        return type(new)(*parts) if named else type(new)(parts)  # type: ignore[return-value]
+        return type(new)(*parts) if named else type(new)(parts)
     if new is None:
         return new
     xp = library(condition, new, old)

@@ -71,8 +71,6 @@ UPDATES = st.builds(
     share=st.sampled_from([0.0, 0.3, 1.0]),
     bound=st.sampled_from([None, 1.0, 2.0]),
     newest=st.floats(0, 0.5),
-    damped=st.booleans(),
-    level_rows=st.booleans(),
 )
 PREDICTORS = st.builds(
     MomentumPredictor, decay=st.floats(0, 0.95), coefficient=st.floats(-1, 1), gated=st.booleans()
