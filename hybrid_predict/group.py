@@ -1,4 +1,4 @@
-"""Tensors of one kind and one optimizer: average gradients, correct, displace, sample."""
+"""A group of tensors of one kind and one optimizer: its averages, corrections and forecasts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from hybrid_predict.updates.projection import projects
 @final
 @dataclass
 class OpenUpdate:
-    """What a group has noted right before an update.
+    """Values that a group stores right before an update.
 
     Args:
         group: The group.
@@ -59,7 +59,7 @@ class OpenUpdate:
 @final
 @dataclass
 class Learned:
-    """What updates have shown: tags and numbers of closed windows, and slopes of verified steps."""
+    """Results of updates: tags and numbers of closed windows, and slopes of verified steps."""
 
     windows: list[tuple[list[Any], Tensor]] = field(default_factory=list)
     slopes: list[Tensor] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Group:
 
     @cached_property
     def memory(self) -> Memory:
-        """What is kept between full steps; allocated when it is first needed."""
+        """Arrays that are kept between full steps; allocated when first needed."""
         memory = allocate(self.treatment, self.names, self.parameters, self._type, self._momentum)
         if memory.update is not None:
             memory.update.block = self._block
@@ -106,7 +106,7 @@ class Group:
         return "memory" in self.__dict__
 
     def follow(self, parameters: Sequence[Tensor]) -> None:
-        """Take other tensors in place of the parameters; what is known of them stays."""
+        """Take other tensors in place of the parameters, and keep everything known about them."""
         self.parameters = list(parameters)
         self._sharded = any(map(shards.is_sharded, parameters))
 
@@ -192,7 +192,7 @@ class Group:
         """Correct the update that was just made, and learn its displacement.
 
         Args:
-            update: What :meth:`open` has noted.
+            update: The result of :meth:`open`.
             good: Whether the update has happened.
             bound: Largest length of a corrected update in lengths of the optimizer's update,
                 besides the bound of the update itself; None for no further bound.
@@ -271,7 +271,7 @@ class Group:
             tag = [self.treatment.kind, self.treatment.owner, list(self.names), steps, size]
             learned.windows.append((tag, numbers))
         predictor.observe(history, moved)
-        # Otherwise forecasts would go on moving what stands still now.
+        # Otherwise forecasts would continue to move entries that are frozen now.
         _clear(history.arrays.values(), still)
         if window.due:
             window.open(self._forecast([1.0] * len(moved)), predictor.fitted_direction(history))
@@ -319,7 +319,7 @@ class Group:
             self.memory.update.block = block
 
     def inherit(self, other: Group) -> None:
-        """Copy what is known of tensors that were in another group with the same treatment."""
+        """Copy the state of tensors that were in another group with the same treatment."""
         if other.treatment == self.treatment and other._allocated:
             self.memory.inherit(other.memory, self.names, other.names)
 
@@ -341,7 +341,7 @@ class Group:
         return [shards.local(p) for p in self.parameters]
 
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
-        """Factors that make norms those of full tensors; None if every rank has the full ones."""
+        """Return factors that make norms those of full tensors; None if no tensor is sharded."""
         return shards.norm_factors(tensors) if self._sharded else None
 
 

@@ -316,7 +316,7 @@ class Groups:
         self.gate = Gate(blocked, closed, too_weak, reason)
 
     def _parts(self, ready: Sequence[bool]) -> list[rules.Part]:
-        """The groups with a predictor, as the gate sees them."""
+        """Return the groups with a predictor, as the gate needs them."""
         return [
             rules.Part(
                 group.size,

@@ -1,4 +1,4 @@
-"""The overview of a run: what an engine will correct, predict and leave alone."""
+"""The overview of a run: what an engine will correct, predict and leave to the optimizer."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Overview:
     held_bytes: int
 
     def __str__(self) -> str:
-        """The overview in one line."""
+        """Return the overview in one line."""
         lines = []
         for does, corrected, predicted in (
             ("corrects and predicts", True, True),
@@ -115,12 +115,12 @@ class Overview:
 @final
 @dataclass(frozen=True)
 class Shortage:
-    """What keeps corrections from being weak, each by itself.
+    """What is needed for stronger corrections: either of two changes is enough.
 
     Args:
         max_overhead: A larger budget, rounded up to two digits.
-        batches: How many times as many operations a full step needs, as of larger batches; infinite
-            if no batch is large enough.
+        batches: Factor by which the operations of a full step must grow, for example with larger
+            batches; infinite if no batch is large enough.
     """
 
     max_overhead: float
@@ -162,7 +162,7 @@ def steps_until_skill(engine: HybridEngine) -> int:
 
 
 def shortage(engine: HybridEngine) -> Shortage | None:
-    """Return what corrections lack if ``max_overhead`` leaves them weak; None if nothing."""
+    """Return what is missing if ``max_overhead`` leaves corrections weak; None if nothing is."""
     groups, ledger, limit = engine._state.groups, engine.ledger, engine.config.max_overhead
     if not ledger.flops_per_step or not groups.gate.weak:
         return None

@@ -1,4 +1,4 @@
-"""Everything of a run that is saved, and what becomes of the numbers that are read."""
+"""The state of a run that is saved, and the processing of the measurements that are read."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ PATIENCE = 32
 
 @final
 class State:
-    """Everything of a run that is saved; see :meth:`state_dict`.
+    """The state of a run that is saved; see :meth:`state_dict`.
 
     Args:
         mapper: The model's parameters.
@@ -60,7 +60,7 @@ class State:
         config: The configuration, with ``total_steps`` and ``lag`` set.
 
     Attributes:
-        ledger: What the run has cost and saved; it counts the steps.
+        ledger: The costs and savings of the run; it counts the steps.
         groups: The tensors that are corrected or predicted.
         kinds: Decides the kinds of parameters.
         schedule: Which steps are planned as predicted steps.
@@ -121,7 +121,7 @@ class State:
 
     @property
     def futile(self) -> str:
-        """Why the plug-in does no good in the rest of the run; empty if it may."""
+        """Why the plug-in cannot help in the rest of the run; empty if it may."""
         if rules.risen(self.limits):
             stands = "the training loss stands above that of the warm-up"
             return f"{stands} (watch_loss=False is for non-stationary objectives)"

@@ -114,4 +114,4 @@ class StepHooks:
 
 
 def _no_call() -> None:
-    """No call of ``step`` is under way."""
+    """Return that no call of ``step`` is running."""

@@ -90,14 +90,15 @@ def resolve(
 
     A head is a matrix whose product reaches the loss without a product with another matrix in
     between. It stays a head if it is also used inside, as in a model that feeds its prediction
-    back. A table in which rows are looked up is an embedding, whatever else it is used for. What
-    meets data element by element alone is a vector. Kinds do not change for the only matrix of a
-    network, and for matrices that no graph shows. The sibling of a head, without gradient, is one.
+    back. A table in which rows are looked up is an embedding, whatever else it is used for. A
+    parameter that is only combined with data element by element is a vector. Kinds do not change
+    for the only matrix of a network, and for matrices that no graph shows. The sibling of a head,
+    without gradient, is one.
 
     Args:
         model: The model.
         known: Present kinds of the parameters to classify, by ``id``.
-        seen: What graphs have shown.
+        seen: Findings from the graphs.
         index: Result of :func:`matrix_index` for the model.
         with_gradient: Parameters that have a gradient, by ``id``.
 
@@ -156,7 +157,7 @@ def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
 
 
 def _named_embedding(name: str) -> bool:
-    """Whether a word of a name, split at underscores, dots and capitals, means embedding."""
+    """Return whether a word of a name, split at underscores, dots and capitals, means embedding."""
     words = [word.lower() for word in _WORD.findall(name)]
     return any(w in _EMBEDDING_WORDS or w.startswith(("embed", "position")) for w in words)
 
@@ -175,7 +176,7 @@ class _Matrix:
         return self.module.split(".")[0]
 
     def takes_outputs_of(self, other: _Matrix) -> bool:
-        """Whether it can follow another matrix directly; conv outputs may be flattened."""
+        """Return whether it can follow another matrix directly; conv outputs may be flattened."""
         inputs, outputs = math.prod(self.shape[1:]), other.shape[0]
         flattened = len(other.shape) > 2 and outputs > 0 and inputs % outputs == 0
         return flattened or inputs == outputs
@@ -257,7 +258,7 @@ def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _frozen_children(model: nn.Module) -> set[str]:
-    """Names of the model's children without trained parameters."""
+    """Return the names of the model's children without trained parameters."""
     return {
         name
         for name, child in model.named_children()
@@ -272,7 +273,7 @@ def _class(module: nn.Module) -> type | str:
 
 
 def _is(module: nn.Module, classes: Sequence[type]) -> bool:
-    """Whether a module has one of these classes, also after ``torch.jit.script``."""
+    """Return whether a module has one of these classes, also after ``torch.jit.script``."""
     return isinstance(module, tuple(classes)) or _class(module) in [c.__name__ for c in classes]
 
 

@@ -1,4 +1,4 @@
-"""Wraps torch optimizers: shows each update, and can hold one back."""
+"""Wraps torch optimizers: reports each update, and can skip one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Options(NamedTuple):
 
 @final
 class OptimizerWrapper:
-    """Shows the updates of torch optimizers, and holds back single updates.
+    """Reports the updates of torch optimizers, and skips single updates.
 
     Args:
         optimizers: One torch optimizer or several; they are not modified.
@@ -82,7 +82,7 @@ class OptimizerWrapper:
     def layout(self) -> tuple[Any, ...]:
         """Return a value that changes if parameters are added, frozen or unfrozen.
 
-        It also changes if a group's updates can be explained from now on, or no longer.
+        It also changes if the updates of a group become known or unknown.
         """
         content: list[Any] = []
         for group, rule in self._ruled():
@@ -217,7 +217,7 @@ class OptimizerWrapper:
                 _set_rate(group, own)
 
     def holds_on_device(self, index: int) -> bool:
-        """Whether the next update can be held back without reading the device.
+        """Return whether the next update can be held back without reading the device.
 
         Fused optimizers can, if all parameters to be updated have a state already: an optimizer
         that is held back would leave a new state undefined.
@@ -319,7 +319,7 @@ def _set_rate(group: dict[str, Any], rate: Any) -> None:
 
 
 def _flags(group: Mapping[str, Any]) -> list[Any]:
-    """Options that determine a rule, but for the numbers in its basis: flags and strings.
+    """Return the options that determine a rule, except for the numbers in its basis.
 
     Of a number, only whether it is zero counts.
     """

@@ -93,7 +93,7 @@ class ParameterMapper:
 
         Args:
             keys: The parameters, by ``id``.
-            seen: What graphs have shown.
+            seen: Findings from the graphs.
             index: Result of :meth:`matrix_index` before the graphs were made.
             with_gradient: Parameters that have a gradient, by ``id``.
 

@@ -74,7 +74,7 @@ def refusal(
 
 
 def _wraps_another(optimizer: Optimizer) -> bool:
-    """Whether an optimizer holds another optimizer, which copies of it would share and update."""
+    """Return whether an optimizer holds another optimizer, which its copies would share."""
     held = list(vars(optimizer).values())
     held += [v for x in held if isinstance(x, (list, tuple)) for v in x]
     held += [v for x in held if isinstance(x, dict) for v in x.values()]

@@ -1,4 +1,4 @@
-"""Which gradients and which entries corrections and forecasts may use."""
+"""Masks of the gradients and entries that corrections and forecasts may use."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def without_gradient(parameter: Tensor, gradient: Tensor, options: Options) -> T
 def unmoved(
     value: Tensor, before: Tensor, own: Options, still: Tensor | None, good: Tensor | bool
 ) -> Tensor | None:
-    """Find the entries that stand still now, such as rows that a gradient hook has frozen.
+    """Find the entries that are frozen now, such as rows that a gradient hook has frozen.
 
     These have an exactly zero gradient, and the optimizer's update has left them where they were,
-    but for weight decay.
+    except for weight decay.
 
     Args:
         value: Weights after the update.
