@@ -155,18 +155,18 @@ class Group:
         if not members:
             return None
         treatment, memory, values = self.treatment, self.memory, self._values()
-        chosen, own = (
+        chosen, settings = (
             [self.parameters[k] for k in members],
             [options[id(p)] for p in self.parameters],
         )
         gradients = [
-            optimizer.gradient(treatment.owner, p, own[k]).reshape(values[k].shape)
+            optimizer.gradient(treatment.owner, p, settings[k]).reshape(values[k].shape)
             for k, p in zip(members, chosen, strict=True)
         ]
         still: dict[int, Tensor | None] = {}
         if treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
             rows = zip(members, chosen, gradients, strict=True)
-            still = {k: without_gradient(p, g, own[k]) for k, p, g in rows}
+            still = {k: without_gradient(p, g, settings[k]) for k, p, g in rows}
         average, counts = [memory.average[k] for k in members], self._counts(chosen)
         update = treatment.update if correct else None
         if update is not None:
@@ -175,12 +175,14 @@ class Group:
             norms = lists.norms(gradients, counts)
         gradients, usable = usable_gradients(gradients, average, norms, good)
         lists.average(average, gradients, treatment.update.decay if treatment.update else AVERAGE)
-        made, examined = None, {}
+        corrected, examined = None, {}
         if update is not None and memory.update is not None:
-            made = correction(update, memory.update, members, average, gradients, cosines, chosen)
+            corrected = correction(
+                update, memory.update, members, average, gradients, cosines, chosen
+            )
             examined = memory.examination.copies(self.names, members, gradients)
         before = [v.clone() for v in values]
-        return OpenUpdate(self, members, own, before, usable, still, made, examined)
+        return OpenUpdate(self, members, settings, before, usable, still, corrected, examined)
 
     def close(
         self,
@@ -257,7 +259,7 @@ class Group:
         predictor, memory = self.treatment.predictor, self.memory
         history, window = memory.history, memory.window
         assert predictor is not None and history is not None and window is not None
-        learned, rates = Learned(), [own.rate for own in update.options]
+        learned, rates = Learned(), [option.rate for option in update.options]
         if not any(isinstance(rate, Tensor) or abs(rate) > 0 for rate in rates):
             return learned
         moved = lists.per_rate([upcast(x) for x in update.before], values, rates)
@@ -326,8 +328,8 @@ class Group:
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group; see `Memory.save`."""
         saved = self.memory.save(self.parameters, whole=whole)
-        own = {"key": self.treatment.key(), "names": list(self.names)}
-        return None if saved is None else {**own, **saved}
+        entries = {"key": self.treatment.key(), "names": list(self.names)}
+        return None if saved is None else {**entries, **saved}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Load a state of :meth:`state_dict`, gathered or local.

@@ -253,8 +253,8 @@ _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
 def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
     """Return the last reason among events that tells why planned predicted steps were not made."""
     reasons = [str(event["reason"]) for event in events]
-    found = [reason for reason in reasons if "no predicted steps" in reason]
-    return found[-1] if found else ""
+    matching = [reason for reason in reasons if "no predicted steps" in reason]
+    return matching[-1] if matching else ""
 
 
 def percent(share: float) -> str:

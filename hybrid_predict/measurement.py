@@ -142,10 +142,10 @@ def pack(
     first = next(iter(norms.values()), loss)
     device = first.device if isinstance(first, Tensor) else None
     weights = dict(zip(norms, counts or [1.0] * len(norms), strict=True))
-    own = [weights[name] for name in moved]
+    factors = [weights[name] for name in moved]
     lengths = [m.length for m in moved.values()] + [m.drift for m in moved.values()]
-    scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *own, *own], device)
-    dots = _scaled([m.dot for m in moved.values()], [w * w for w in own], device)
+    scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *factors, *factors], device)
+    dots = _scaled([m.dot for m in moved.values()], [w * w for w in factors], device)
     head = [
         _scalar(0.0 if loss is None else loss, device),
         _scalar(float(loss is not None), device),
@@ -251,8 +251,10 @@ def _scaled(
     """Multiply 0-dim tensors by numbers, shape (K,), without a copy from the host."""
     if not values:
         return torch.zeros(0, device=device)
-    own = [_scalar(value, device) for value in values]
-    return torch.stack(torch._foreach_mul(own, list(factors)) if set(factors) != {1.0} else own)
+    scalars = [_scalar(value, device) for value in values]
+    return torch.stack(
+        torch._foreach_mul(scalars, list(factors)) if set(factors) != {1.0} else scalars
+    )
 
 
 def _scalar(value: Tensor | float | bool, device: torch.device | None) -> Tensor:

@@ -322,8 +322,8 @@ class State:
                 f"state: expected parameters of this model, got {sorted(names)[:3]}. "
                 "The checkpoint belongs to another model."
             )
-        own = self.state_dict(whole=False)
-        with saved.all_or_nothing(lambda: self._load(own, None)):
+        current = self.state_dict(whole=False)
+        with saved.all_or_nothing(lambda: self._load(current, None)):
             self._load(state, steps)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:

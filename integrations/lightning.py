@@ -114,8 +114,8 @@ class HybridPredict(TrainerCallback):
         self._epochs: int | None = None
 
     def __repr__(self) -> str:
-        said = [f"{name}={value!r}" for name, value in self._chosen().items()]
-        return f"{type(self).__name__}({', '.join(said)})"
+        fields = [f"{name}={value!r}" for name, value in self._chosen().items()]
+        return f"{type(self).__name__}({', '.join(fields)})"
 
     def _repr_html_(self) -> str:
         """A table of settings that differ from the defaults, and of the ledger, for notebooks."""

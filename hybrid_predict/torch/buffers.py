@@ -185,15 +185,15 @@ def _identities(buffers: Mapping[str, Tensor | None]) -> dict[str, int]:
 
 def _parts(tensor: Any) -> list[Tensor]:
     """Return dense tensors that store this rank's part of a tensor; none for unknown layouts."""
-    own = shards.local(tensor.detach())
-    if own.layout is torch.strided:
-        return [own]
-    if own.layout is torch.sparse_coo:
-        return [own._values(), own._indices()]
-    if own.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [own.values(), own.crow_indices(), own.col_indices()]
-    if own.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [own.values(), own.ccol_indices(), own.row_indices()]
+    shard = shards.local(tensor.detach())
+    if shard.layout is torch.strided:
+        return [shard]
+    if shard.layout is torch.sparse_coo:
+        return [shard._values(), shard._indices()]
+    if shard.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [shard.values(), shard.crow_indices(), shard.col_indices()]
+    if shard.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [shard.values(), shard.ccol_indices(), shard.row_indices()]
     return []
 
 

@@ -88,10 +88,10 @@ class OperationCounter:
         Returns:
             Whether anything was counted.
         """
-        own = ranks.total(_FAILED if self._failed else self._total - self._added)
-        if own > 0:
-            self._ledger.flops_per_step = own
-        return own > 0
+        operations = ranks.total(_FAILED if self._failed else self._total - self._added)
+        if operations > 0:
+            self._ledger.flops_per_step = operations
+        return operations > 0
 
     def end_step(self) -> bool:
         """Write the counts of a finished full step to the ledger; return whether there were any."""

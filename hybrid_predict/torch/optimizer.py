@@ -173,8 +173,8 @@ class OptimizerWrapper:
         if options.sign < 0:
             gradient = -gradient
         if options.coupled:
-            own = shards.local(p).reshape(gradient.shape)
-            gradient = upcast(gradient).add(own, alpha=options.coupled)
+            value = shards.local(p).reshape(gradient.shape)
+            gradient = upcast(gradient).add(value, alpha=options.coupled)
         return gradient
 
     def step(self, closure: Callable[[], Any] | None = None, *, rate: float | None = None) -> Any:
@@ -207,14 +207,14 @@ class OptimizerWrapper:
         """Set the learning rate of every group, and restore it at the end."""
         groups = [group for o in self.optimizers for group in o.param_groups if rate is not None]
         rates = [group["lr"] for group in groups]
-        kept = [own.clone() if isinstance(own, Tensor) else own for own in rates]
+        kept = [old.clone() if isinstance(old, Tensor) else old for old in rates]
         try:
             for group in groups:
                 _set_rate(group, rate)
             yield
         finally:
-            for group, own in zip(groups, kept, strict=True):
-                _set_rate(group, own)
+            for group, old in zip(groups, kept, strict=True):
+                _set_rate(group, old)
 
     def holds_on_device(self, index: int) -> bool:
         """Return whether the next update can be held back without reading the device.
@@ -234,11 +234,9 @@ class OptimizerWrapper:
         """Make a fused optimizer skip its next update if ``good`` is false."""
         optimizer: Any = self.optimizers[index]
         existing = getattr(optimizer, "found_inf", None)
-        found = (~good).to(torch.float32)
+        skip = (~good).to(torch.float32)
         self._flags[index] = existing
-        optimizer.found_inf = (
-            found if existing is None else torch.maximum(found, existing.to(found))
-        )
+        optimizer.found_inf = skip if existing is None else torch.maximum(skip, existing.to(skip))
 
     def hold_back(self, index: int) -> None:
         """Remove the gradients of an optimizer, so that its next update does nothing."""
@@ -284,9 +282,9 @@ class OptimizerWrapper:
         """
         optimizer = self.optimizers[index]
         for group in optimizer.param_groups:
-            found = second_copy(optimizer, group)
-            if found:
-                reason = f"its state {found!r} holds a second copy of the weights"
+            name = second_copy(optimizer, group)
+            if name:
+                reason = f"its state {name!r} holds a second copy of the weights"
                 raise refusal(optimizer, reason)
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:

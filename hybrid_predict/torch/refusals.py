@@ -80,5 +80,5 @@ def _wraps_another(optimizer: Optimizer) -> bool:
     held += [v for x in held if isinstance(x, dict) for v in x.values()]
     if any(isinstance(x, Optimizer) and x is not optimizer for x in held):
         return True
-    own = [inspect.getattr_static(type(optimizer), n, None) for n in ("param_groups", "state")]
-    return any(isinstance(x, property) for x in own)
+    known = [inspect.getattr_static(type(optimizer), n, None) for n in ("param_groups", "state")]
+    return any(isinstance(x, property) for x in known)

@@ -86,8 +86,8 @@ def without_gradient(parameter: Tensor, gradient: Tensor, options: Options) -> T
         gradient: What its update follows, with coupled weight decay.
         options: How it is updated.
     """
-    own = dense_gradient(parameter).reshape(gradient.shape) if options.coupled else gradient
-    return zeros(own)
+    followed = dense_gradient(parameter).reshape(gradient.shape) if options.coupled else gradient
+    return zeros(followed)
 
 
 def unmoved(
