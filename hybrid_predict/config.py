@@ -20,8 +20,8 @@ HISTORY_DTYPES = ("float32", "bfloat16")
 Described = Mapping
 """A mapping that may describe objects: a name and, for each of them, ``class_path``.
 
-Without types of keys and values, because LightningCLI calls whatever a value of type ``Any``
-describes, before its class can be checked.
+Without types of keys and values, because LightningCLI calls any value of type ``Any`` describes,
+before its class can be checked.
 """
 
 T = TypeVar("T")

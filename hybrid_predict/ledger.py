@@ -251,7 +251,7 @@ _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
 
 
 def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last reason among events that tells why planned predicted steps were not made."""
+    """Return the last reason among events for planned predicted steps that were not taken."""
     reasons = [str(event["reason"]) for event in events]
     matching = [reason for reason in reasons if "no predicted steps" in reason]
     return matching[-1] if matching else ""

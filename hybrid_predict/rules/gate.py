@@ -14,7 +14,7 @@ TOO_SHORT = (
     "no predicted steps where they were planned: forecasts have skill, but predicted steps would "
     f"be shorter than {SHORTEST:g} of the drift"
 )
-"""Event of the ledger: planned predicted steps are not made because they would hardly move."""
+"""Event of the ledger: planned predicted steps are not taken because they would be too short."""
 
 TOO_EXPENSIVE = (
     "no predicted steps where they were planned: max_overhead leaves corrected updates too weak to "

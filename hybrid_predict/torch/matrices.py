@@ -208,7 +208,7 @@ def update_covariances(sides: tuple[Tensor, Tensor], value: Tensor, decay: float
 
 
 def inverse_roots(covariances: Sequence[Tensor], roots: Sequence[Tensor]) -> None:
-    r"""Write :math:`C^{-1/4}` of each covariance C, but for its scale, to ``roots``; both flat.
+    r"""Write :math:`C^{-1/4}` of each covariance C, up to scale, to ``roots``; both flat.
 
     The orthogonal factor of a root B of C is p(C) B, so p(C) is near the inverse of B. The same
     polynomials applied to that once more give the root of it. Eigenvalues far below the largest get

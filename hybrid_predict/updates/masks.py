@@ -24,9 +24,8 @@ def usable_gradients(
         norms: Norms of the gradients, shape (K,).
         good: Whether the update will happen.
 
-    Returns:
-        The gradients, and a bool per gradient that tells whether it was usable, shape (K,). The
-        latter is None if all are known to be usable without waiting for a device.
+    Returns: The gradients, and whether each gradient was usable, as bools of shape (K,). The latter
+    is None if all are known to be usable without waiting for a device.
     """
     usable = norms.isfinite() & good
     if usable.device.type == "cpu" and bool(usable.all()):
