@@ -93,8 +93,15 @@ def test_files_and_functions_stay_short(path):
     assert len(text.splitlines()) <= 400
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, functions)]
-    lengths = {node.name: node.end_lineno - node.lineno + 1 for node in nodes}
+    lengths = {node.name: node.end_lineno - node.lineno + 1 - documented(node) for node in nodes}
     assert {name: length for name, length in lengths.items() if length > 50} == {}
+
+
+def documented(node):
+    """Lines of the docstring of a function."""
+    first = node.body[0]
+    text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return first.end_lineno - first.lineno + 1 if text else 0
 
 
 def examples():
@@ -155,12 +162,15 @@ def test_a_class_with_abstract_methods_is_an_abc():
 
 LAYERS = (
     ("errors",),
-    ("config", "html", "saved"),
-    ("rules", "ledger", "runs"),
+    ("config", "html"),
+    ("rules", "ledger"),
+    ("saved",),
+    ("runs",),
     ("torch",),
     ("updates", "forecast", "record"),
     ("memory", "measurement"),
     ("group",),
+    ("gate",),
     ("groups",),
     ("step",),
     ("state",),
