@@ -180,13 +180,13 @@ def cautions(engine: HybridEngine) -> list[str]:
     if asked > MOST_SPEEDUP:
         lines.append(
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
-            "Forecasts hold for a step or two; start with speedup=1.5."
+            "A forecast is good for only one or two steps; start with speedup=1.5."
         )
     if asked > 1 and schedule.total < SHORT_RUN and engine._state.groups.gated:
         lines.append(
             f"A run of {schedule.total} steps is too short to gain much: the first "
-            f"{schedule.warmup} steps only learn whether forecasts have skill. Runs of some "
-            "hundred steps and more can gain."
+            f"{schedule.warmup} steps only learn whether forecasts have skill. Train for "
+            "at least some hundred steps."
         )
     return lines
 

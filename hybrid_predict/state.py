@@ -32,8 +32,8 @@ from hybrid_predict.torch.parameters import ParameterMapper
 logger = ranks.rank_zero_logger(__name__)
 
 OVER = (
-    "the loop goes on after the run's last step: this is plain training, and the schedule stays at "
-    "its end (leave the loop when engine.done is True)"
+    "the loop continues after the run's last step: this is plain training, and the schedule stays "
+    "at its end (leave the loop when engine.done is True)"
 )
 """Event of the ledger: full steps after ``total_steps``."""
 

@@ -186,7 +186,7 @@ class LoggerAdapter:
         except Exception as error:
             self.failures += 1
             if self.failures == 1:
-                text = "hybrid_predict could not record the run in %s: %r. Training goes on."
+                text = "hybrid_predict could not record the run in %s: %r. Training continues."
                 logger.warning(text, self.name, error)
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:

@@ -66,7 +66,7 @@ LEVEL = 0.01
 AVERAGE = 0.95
 """Decay of averaged gradients where no update asks for another."""
 
-ENDED = "predicted steps ended: more often than chance allows they did not go downhill"
+ENDED = "predicted steps ended: they failed to go downhill more often than chance allows"
 """Event of the ledger: the test has ended predicted steps."""
 
 
