@@ -115,14 +115,14 @@ def tried(block: int | None) -> list[int]:
 
 
 def describe_block(block: int, max_overhead: float, updates: Iterable[Limited]) -> str:
-    """Describe how many rows corrections treat together, and what else this changes."""
+    """Return a message about the number of rows that corrections treat together."""
     rows = "rows one by one" if block == 1 else f"{block} rows at a time"
     text = f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"
     return "; ".join([text, *sorted({update.limited(block) for update in updates} - {""})])
 
 
 def describe_excess(share: str, max_overhead: float) -> str:
-    """Describe that corrections are over the budget even if rows are treated one by one."""
+    """Return a message that corrections exceed the budget even with one row at a time."""
     text = f"corrected updates take {share} of a full step's operations"
     return f"{text}, more than max_overhead={max_overhead:g} allows"
 

@@ -114,4 +114,4 @@ class StepHooks:
 
 
 def _no_call() -> None:
-    """Return that no call of ``step`` is running."""
+    """Return None: no call of ``step`` is running."""
