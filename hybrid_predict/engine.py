@@ -273,7 +273,7 @@ class HybridEngine(Uncopied):
         self._state.record_event(reason, logging.INFO, step.number)
 
     def open_update(self, index: int) -> None:
-        """Handle the start of an update of optimizer ``index``; discard one of it that raised."""
+        """Handle the start of an update of optimizer ``index``; discard one that raised."""
         if self._step is not None and self._step.active == index:
             self.optimizer.restore_gradients(index)
             self._step.reopen(index)
@@ -389,7 +389,7 @@ class HybridEngine(Uncopied):
         Args:
             state: The state.
             steps: Steps that the run has taken, if the caller counts them. If the state has another
-                number, the run has continued without the plug-in: ``steps`` counts, and what was
+                number, the run has continued without the plug-in: ``steps`` is used, and everything
                 known about the movement of the weights is dropped.
 
         Raises:

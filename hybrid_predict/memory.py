@@ -1,4 +1,4 @@
-"""What is kept of a group of tensors between full steps."""
+"""The memory of a group of tensors between full steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Treatment(NamedTuple):
     predictor: AbstractPredictor | None
 
     def key(self) -> list[Any]:
-        """Return what a saved group must have in common with a group that loads it."""
+        """Return the values in which a saved group and the group that loads it must agree."""
         return [self.kind, self.owner, repr(self.update), repr(self.predictor)]
 
 
@@ -75,7 +75,7 @@ class Memory:
         return kept + (self.window.held_bytes if self.window is not None else 0)
 
     def inherit(self, other: Memory, names: Sequence[str], others: Sequence[str]) -> None:
-        """Copy what is known of tensors that another group with the same treatment has.
+        """Copy the state of tensors that another group with the same treatment has.
 
         Args:
             other: Memory of the other group.

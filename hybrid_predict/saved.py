@@ -78,7 +78,7 @@ def damaged(expected: str, got: object) -> CheckpointError:
 
 @contextmanager
 def reading(what: str = "state") -> Iterator[None]:
-    """Raise a `CheckpointError` for whatever a damaged state raises in the block.
+    """Convert any error that a damaged state raises in the block to a `CheckpointError`.
 
     Args:
         what: What is read, for the message.

@@ -1,4 +1,4 @@
-"""Everything of a run that is saved, and what becomes of the numbers that are read."""
+"""The state of a run that is saved, and the processing of the measurements that are read."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from hybrid_predict.torch.parameters import ParameterMapper
 logger = ranks.rank_zero_logger(__name__)
 
 OVER = (
-    "the loop goes on after the run's last step: this is plain training, and the schedule stays at "
-    "its end (leave the loop when engine.done is True)"
+    "the loop continues after the run's last step: this is plain training, and the schedule stays "
+    "at its end (leave the loop when engine.done is True)"
 )
 """Event of the ledger: full steps after ``total_steps``."""
 
@@ -46,7 +46,7 @@ PATIENCE = 32
 
 @final
 class State:
-    """Everything of a run that is saved; see :meth:`state_dict`.
+    """The state of a run that is saved; see :meth:`state_dict`.
 
     Args:
         mapper: The model's parameters.
@@ -55,7 +55,7 @@ class State:
         config: The configuration, with ``total_steps`` and ``lag`` set.
 
     Attributes:
-        ledger: What the run has cost and saved; it counts the steps.
+        ledger: The costs and savings of the run; it counts the steps.
         groups: The tensors that are corrected or predicted.
         kinds: Decides the kinds of parameters.
         schedule: Which steps are planned as predicted steps.
@@ -118,7 +118,7 @@ class State:
 
     @property
     def futile(self) -> str:
-        """Why the plug-in does no good in the rest of the run; empty if it may."""
+        """Why the plug-in cannot help in the rest of the run; empty if it may."""
         if rules.risen(self.limits):
             stands = "the training loss stands above that of the warm-up"
             return f"{stands} (watch_loss=False is for non-stationary objectives)"
@@ -321,11 +321,11 @@ class State:
         if names and names.isdisjoint(self._mapper.names):
             text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
             raise CheckpointError(f"{text} The checkpoint belongs to another model.")
-        own, plain = self.state_dict(whole=False), self.plain
+        current, plain = self.state_dict(whole=False), self.plain
 
         def restore() -> None:
             self.plain = plain
-            self._load(own, None)
+            self._load(current, None)
 
         with saved.all_or_nothing(restore):
             self._load(state, steps)

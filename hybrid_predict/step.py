@@ -127,7 +127,7 @@ class Step:
         return verified and all(map(bool, self._flags))
 
     def reopen(self, index: int) -> None:
-        """Forget what was measured and decided for an update that has raised."""
+        """Discard the measurements and the verdict of an update that has raised."""
         self.active = None
         self._updates.clear()
         if self._good.pop(index, None) is not None:
@@ -173,7 +173,7 @@ class Step:
             self._decide(index, held, norms, self._project(index, known, scale))
 
     def good(self, index: int) -> Tensor | bool:
-        """Whether an optimizer's next or last update happens; does not wait for the device."""
+        """Return whether an optimizer's next or last update happens, without waiting."""
         good = self._good.get(index, True)
         return bool(good) if isinstance(good, Tensor) and good.device.type == "cpu" else good
 
@@ -328,7 +328,7 @@ class Step:
         ledger.predict_seconds += max(0.0, around)
 
     def _unverified(self) -> list[int]:
-        """Positions in the open movement of tensors whose optimizer has not updated."""
+        """Return the positions in the open movement of tensors whose optimizer has not updated."""
         if self._movement is None or self._forecast is None:
             return []
         return [k for k, owner in enumerate(self._forecast.owners) if not self.calls[owner]]

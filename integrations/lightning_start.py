@@ -1,4 +1,4 @@
-"""Checks and warnings before a Trainer starts, and what a resumed run goes on from."""
+"""Checks and warnings before a Trainer starts, and the state from which a run resumes."""
 
 from __future__ import annotations
 

@@ -122,4 +122,4 @@ def _nests(cls: type) -> bool:
 
 
 def _no_call() -> None:
-    """No call of ``step`` is under way."""
+    """Return None: no call of ``step`` is running."""

@@ -66,7 +66,7 @@ class Correction:
             counts: See `torch.lists`.
         """
         update = self.update
-        kept = [1.0 - own.shrink for own in options]
+        kept = [1.0 - option.shrink for option in options]
         lengths, lost = self._lengths(values, before, kept, bound, counts)
         pairs = zip(self.directions, values, strict=True)
         new = [d.to(torch.promote_types(d.dtype, upcast(v).dtype)) for d, v in pairs]
@@ -97,15 +97,15 @@ class Correction:
         These are updates that are zero or not finite. None if there are none, which is only tested
         on the CPU.
         """
-        own = lists.distances(values, before, kept, counts)
-        finite = own.isfinite() & lists.norms(self.directions).isfinite()
-        own = torch.where(finite, own, 0.0)
-        lengths = self.update.lengths(self.state, self.members, own)
+        plain = lists.distances(values, before, kept, counts)
+        finite = plain.isfinite() & lists.norms(self.directions).isfinite()
+        plain = torch.where(finite, plain, 0.0)
+        lengths = self.update.lengths(self.state, self.members, plain)
         bounds = [b for b in (self.update.bound, bound) if b is not None]
         if bounds:
-            lengths = torch.minimum(lengths, min(bounds) * own)
-        none_lost = own.device.type == "cpu" and bool(own.all())
-        return lengths, None if none_lost else (own == 0).unbind()
+            lengths = torch.minimum(lengths, min(bounds) * plain)
+        none_lost = plain.device.type == "cpu" and bool(plain.all())
+        return lengths, None if none_lost else (plain == 0).unbind()
 
 
 def correction(
@@ -136,16 +136,16 @@ def correction(
     rows = zip(average, gradients, (1.0 - keep).unbind(), strict=True)
     blends: Iterator[Tensor] = (lists.lerp(m, g, share) for m, g, share in rows)
     if not any(map(shards.is_sharded, parameters.values())):
-        made = update.direction(state, members, list(blends), gradients)
+        directions = update.direction(state, members, list(blends), gradients)
         like = dict(zip(parameters, average, strict=True))
-        return Correction(update, state, members, _checked(update, made, like))
+        return Correction(update, state, members, _checked(update, directions, like))
     parts, named = [], list(parameters.items())
     for position, (k, blend) in enumerate(zip(members, blends, strict=True)):
         name, parameter = named[position]
         full = shards.full_tensor(blend, parameter).contiguous()
         newest = _Gathered(gradients[position : position + 1], [parameter])
-        made = _checked(update, update.direction(state, [k], [full], newest), {name: full})
-        parts.append(shards.local_shard(made[0], parameter).clone())
+        directions = _checked(update, update.direction(state, [k], [full], newest), {name: full})
+        parts.append(shards.local_shard(directions[0], parameter).clone())
     return Correction(update, state, members, parts)
 
 
@@ -163,11 +163,11 @@ class _Gathered(Sequence[Tensor]):
         return shards.full_tensor(self._parts[k], self._tensors[k])
 
 
-def _checked(update: object, made: Any, like: Mapping[str, Tensor]) -> list[Tensor]:
+def _checked(update: object, directions: Any, like: Mapping[str, Tensor]) -> list[Tensor]:
     """Check the form of directions from any class, by tensors of that form by name."""
     subject = f"{type(update).__name__}.direction"
-    if not isinstance(made, (list, tuple)) or len(made) != len(like):
-        raise PredictorError(subject, f"a list of {len(like)} directions", made)
-    for (name, wanted), direction in zip(like.items(), made, strict=True):
+    if not isinstance(directions, (list, tuple)) or len(directions) != len(like):
+        raise PredictorError(subject, f"a list of {len(like)} directions", directions)
+    for (name, wanted), direction in zip(like.items(), directions, strict=True):
         lists.check_form(subject, name, direction, wanted)
-    return list(made)
+    return list(directions)
