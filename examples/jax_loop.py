@@ -1,4 +1,4 @@
-"""A JAX loop of your own: train_step wraps value_and_grad of the loss and an optax optimizer.
+"""Your own JAX loop: train_step wraps value_and_grad of the loss and an optax optimizer.
 
 Look at: train_step, which takes value_and_grad and the optimizer's constructor, and record.steps.
 The rate is a schedule over all N steps. Use each state only once: its buffers are donated.

@@ -18,7 +18,7 @@ _ENGINES = WeakTensorKeyDictionary()
 
 
 class Uncopied:
-    """Base of what is tied to one model and its optimizers by hooks, which a copy would lack."""
+    """Base class of objects that are tied to one model by hooks, and so cannot be copied."""
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse to be copied or pickled.
@@ -61,7 +61,7 @@ def detach(open_steps: dict[str, Step], handles: list[Any], operations: Operatio
     """Undo the predicted steps that are not verified, and remove all hooks.
 
     Args:
-        open_steps: The full step under way, if any; emptied.
+        open_steps: The open full step, if any; the list is emptied.
         handles: Handles of the hooks on the optimizers.
         operations: Counter of operations; stopped.
     """

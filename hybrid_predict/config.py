@@ -20,8 +20,8 @@ HISTORY_DTYPES = ("float32", "bfloat16")
 Described = Mapping
 """A mapping that may describe objects: a name and, for each of them, ``class_path``.
 
-Without types of keys and values, because LightningCLI calls whatever a value of type ``Any``
-describes, before its class can be checked.
+Without types of keys and values, because LightningCLI calls any value of type ``Any`` describes,
+before its class can be checked.
 """
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ def check_names(owner: str, given: Iterable[str], known: Iterable[str]) -> None:
     """Check that all given names are known.
 
     Args:
-        owner: What has the names, for the message.
+        owner: Object that has the names, for the message.
         given: Names to check.
         known: Names that are allowed.
 
@@ -62,11 +62,11 @@ def tells_unknown_names(cls: type[T]) -> type[T]:
 @tells_unknown_names
 @dataclass(frozen=True, kw_only=True)
 class HybridConfig:
-    """Configures which updates are corrected, which weights are predicted, and how often.
+    """The configuration: which updates are corrected, which weights are predicted, and how often.
 
     Args:
         speedup: Steps of the run per full step, a number of at least 1. A run of N steps plans
-            N - round(N / speedup) predicted steps. A planned step is only made if forecasts have
+            N - round(N / speedup) predicted steps. A planned step is only taken if forecasts have
             skill; otherwise a full step is taken. 1 plans none. ``"auto"`` means the default.
         full_steps: Number of full steps before each group of predicted steps, at least 1. Set it
             together with ``predict_steps``, instead of ``speedup``.
@@ -93,8 +93,8 @@ class HybridConfig:
         max_overhead: Largest number of operations that corrected updates may add, as a share of the
             operations of a full step; at least 0. A full step counts as at least 1e8 operations. If
             the full correction costs more, it treats fewer rows of a matrix together; if too few
-            rows are left, predicted steps that need skill are not made. 1e9 never limits.
-        history_dtype: Type in which averages are stored: ``float32``, or ``bfloat16`` in half the
+            rows are left, predicted steps that need skill are not taken. 1e9 means no limit.
+        history_dtype: Dtype in which averages are stored: ``float32``, or ``bfloat16`` in half the
             memory, for averages with a decay of at most 0.95. Arithmetic is in 32 bits.
         lag: Number of full steps after which a measurement on the device is read, so that the host
             does not wait for the device. ``None`` means 0 on the CPU and 4 elsewhere.

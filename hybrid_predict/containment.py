@@ -18,7 +18,7 @@ def contained(
     Errors of this package (wrong arguments) and exceptions such as ``KeyboardInterrupt`` are raised
     again after the undo. With several ranks, every error is raised again, because the other ranks
     cannot know that this rank has fallen back and would wait for it forever. The other ranks are
-    told; if another rank failed first, its failure is raised instead.
+    notified; if another rank failed first, its failure is raised instead.
 
     Args:
         undo: Undoes the predicted steps and puts the gradients back. It is called with the reason

@@ -20,7 +20,6 @@ from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.groups import Groups
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.record import StepRecord
-from hybrid_predict.rules.limits import loss_limit, norm_limits
 from hybrid_predict.rules.schedule import Schedule, cooling, due, phase
 from hybrid_predict.state import State
 from hybrid_predict.step import Step
@@ -163,11 +162,11 @@ class HybridEngine(Uncopied):
                     self._follow_parameters()
                 self._buffers.watch()
                 self._predict(step)
-                step.set_limits(loss_limit(state.limits), norm_limits(state.limits))
+                step.limits = state.largest
                 state.kinds.open()
         waiting, position = self._groups.awaits_skill, self._position - step.predicted
-        known = {"waiting": waiting, "plain": state.over}
-        step.phase = phase(self.schedule, position, step.predicted, **known)
+        made, plain = step.predicted, state.over
+        step.phase = phase(self.schedule, position, made, waiting=waiting, plain=plain)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
         if self._watching:
@@ -233,7 +232,8 @@ class HybridEngine(Uncopied):
                 if not self._state.plain and (reason := self._state.futile):
                     self._fall_back(reason)
         elif self._state.unread:  # of a saved state
-            self._state.read(drain=True)
+            with self._contained(step):
+                self._state.read(drain=True)
         record = self._state.advance(step)
         step.add_seconds(self.ledger, started, perf_counter())
         return record
@@ -243,6 +243,7 @@ class HybridEngine(Uncopied):
         if (step := self._step) is not None:
             self._state.count_left(step)  # before the finalizer, which marks the step as undone
         self._finalizer()
+        self._open.clear()
         unclaim(self, self.optimizer.parameters())
 
     def __enter__(self) -> HybridEngine:
@@ -272,7 +273,7 @@ class HybridEngine(Uncopied):
         self._state.record_event(reason, logging.INFO, step.number)
 
     def open_update(self, index: int) -> None:
-        """Handle the start of an update of optimizer ``index``; discard one of it that raised."""
+        """Handle the start of an update of optimizer ``index``; discard one that raised."""
         if self._step is not None and self._step.active == index:
             self.optimizer.restore_gradients(index)
             self._step.reopen(index)
@@ -293,12 +294,7 @@ class HybridEngine(Uncopied):
             if good is not False and not self._state.futile:  # else nothing is allocated
                 groups = self._groups
                 correct = not (cooling(self.schedule, self._position) or groups.gate.locked)
-                step.bound = groups.length_bound(options)
-                opened = (
-                    group.open(self.optimizer, options, good, correct=correct)
-                    for group in groups.of(index)
-                )
-                step.updates = [update for update in opened if update is not None]
+                step.open_updates(groups.of(index), options, good, correct=correct)
         step.hook_seconds += perf_counter() - started
 
     def after_update(self, index: int) -> None:
@@ -311,12 +307,13 @@ class HybridEngine(Uncopied):
         if step is None or not watched:
             return
         with self._contained(step), self._operations.correcting():
-            step.learn(index)
+            options = self.optimizer.options()  # some optimizers set their rate in a step
+            step.learn(index, options, self._groups.length_bound(options))
             self.mapper.written()
             step.close_update(index)
             if step.number == 1:
                 self.optimizer.check_state(index)
-                self._groups.check(index, self.optimizer.options(index))
+                self._groups.check(index, options)
         step.hook_seconds += perf_counter() - started
 
     def _predict(self, step: Step) -> None:
@@ -350,13 +347,16 @@ class HybridEngine(Uncopied):
         if listening:
             new.rules()  # refuses an optimizer before anything has changed
             claim(self, new.parameters())
+        unclaim(self, set(self.optimizer.parameters()) - set(new.parameters()))
         self._state.replace_optimizer(new)
         self.optimizer = new
         if listening:
             for handle in self._handles:
                 handle.remove()
             self._handles[:] = new.attach(weakref.ref(self))
+        if self._watching:
             self._state.log_left_out()
+        if listening:
             self._state.record_event("the optimizer was replaced", logging.INFO)
 
     def _fall_back(self, reason: str, error: Exception | None = None) -> None:
@@ -389,7 +389,7 @@ class HybridEngine(Uncopied):
         Args:
             state: The state.
             steps: Steps that the run has taken, if the caller counts them. If the state has another
-                number, the run has continued without the plug-in: ``steps`` counts, and what was
+                number, the run has continued without the plug-in: ``steps`` is used, and everything
                 known about the movement of the weights is dropped.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Tensors of one kind and one optimizer: average gradients, correct, displace, sample."""
+"""A group of tensors of one kind and one optimizer: its averages, corrections and forecasts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,11 @@ from hybrid_predict.updates.projection import projects
 @final
 @dataclass
 class OpenUpdate:
-    """What a group has noted right before an update.
+    """Values that a group stores right before an update.
 
     Args:
         group: The group.
         members: Positions of the tensors that have a gradient.
-        options: How each tensor is updated.
         before: Weights before the update.
         usable: Which gradients are usable; None if all are.
         still: Mask of the entries whose own gradient is exactly zero, by position.
@@ -48,7 +47,6 @@ class OpenUpdate:
 
     group: Group
     members: list[int]
-    options: list[Options]
     before: list[Tensor]
     usable: Tensor | None
     still: dict[int, Tensor | None]
@@ -59,7 +57,7 @@ class OpenUpdate:
 @final
 @dataclass
 class Learned:
-    """What updates have shown: tags and numbers of closed windows, and slopes of verified steps."""
+    """Results of updates: tags and numbers of closed windows, and slopes of verified steps."""
 
     windows: list[tuple[list[Any], Tensor]] = field(default_factory=list)
     slopes: list[Tensor] = field(default_factory=list)
@@ -95,7 +93,7 @@ class Group:
 
     @cached_property
     def memory(self) -> Memory:
-        """What is kept between full steps; allocated when it is first needed."""
+        """Arrays that are kept between full steps; allocated when first needed."""
         memory = allocate(self.treatment, self.names, self.parameters, self._type, self._momentum)
         if memory.update is not None:
             memory.update.block = self._block
@@ -106,7 +104,7 @@ class Group:
         return "memory" in self.__dict__
 
     def follow(self, parameters: Sequence[Tensor]) -> None:
-        """Take other tensors in place of the parameters; what is known of them stays."""
+        """Take other tensors in place of the parameters, and keep everything known about them."""
         self.parameters = list(parameters)
         self._sharded = any(map(shards.is_sharded, parameters))
 
@@ -155,18 +153,16 @@ class Group:
         if not members:
             return None
         treatment, memory, values = self.treatment, self.memory, self._values()
-        chosen, own = (
-            [self.parameters[k] for k in members],
-            [options[id(p)] for p in self.parameters],
-        )
+        chosen = [self.parameters[k] for k in members]
+        settings = [options[id(p)] for p in self.parameters]
         gradients = [
-            optimizer.gradient(treatment.owner, p, own[k]).reshape(values[k].shape)
+            optimizer.gradient(treatment.owner, p, settings[k]).reshape(values[k].shape)
             for k, p in zip(members, chosen, strict=True)
         ]
         still: dict[int, Tensor | None] = {}
         if treatment.kind != "embedding":  # many rows of a table have no gradient in any batch
             rows = zip(members, chosen, gradients, strict=True)
-            still = {k: without_gradient(p, g, own[k]) for k, p, g in rows}
+            still = {k: without_gradient(p, g, settings[k]) for k, p, g in rows}
         average, counts = [memory.average[k] for k in members], self._counts(chosen)
         update = treatment.update if correct else None
         if update is not None:
@@ -175,16 +171,20 @@ class Group:
             norms = lists.norms(gradients, counts)
         gradients, usable = usable_gradients(gradients, average, norms, good)
         lists.average(average, gradients, treatment.update.decay if treatment.update else AVERAGE)
-        made, examined = None, {}
+        corrected, examined = None, {}
         if update is not None and memory.update is not None:
-            made = correction(update, memory.update, members, average, gradients, cosines, chosen)
+            named = {self.names[k]: self.parameters[k] for k in members}
+            corrected = correction(
+                update, memory.update, members, average, gradients, cosines, named
+            )
             examined = memory.examination.copies(self.names, members, gradients)
         before = [v.clone() for v in values]
-        return OpenUpdate(self, members, own, before, usable, still, made, examined)
+        return OpenUpdate(self, members, before, usable, still, corrected, examined)
 
     def close(
         self,
         update: OpenUpdate,
+        options: Mapping[int, Options],
         good: Tensor | bool,
         bound: float | None,
         movement: WeightDelta | None,
@@ -192,31 +192,33 @@ class Group:
         """Correct the update that was just made, and learn its displacement.
 
         Args:
-            update: What :meth:`open` has noted.
+            update: The result of :meth:`open`.
+            options: How each parameter was updated, by ``id``.
             good: Whether the update has happened.
             bound: Largest length of a corrected update in lengths of the optimizer's update,
                 besides the bound of the update itself; None for no further bound.
             movement: The predicted movement that the update verifies, if any.
         """
         with torch.no_grad():
-            values = self._values()
+            values, own = self._values(), [options[id(p)] for p in self.parameters]
             only = optimizer_only(
                 self.memory.average, update.members, update.usable, update.still, good
             )
-            columns = zip(values, update.before, update.options, strict=True)
+            columns = zip(values, update.before, own, strict=True)
             still = [unmoved(*each, update.still.get(k), good) for k, each in enumerate(columns)]
             masks = [either(*pair) for pair in zip(only, still, strict=True)]
             if update.examined:
-                self._examine(update, values)
+                self._examine(update, own, values)
             if update.correction is not None:
-                self._correct(update, values, bound, masks)
+                self._correct(update, own, values, bound, masks)
             if self.treatment.predictor is None:
                 return Learned()
-            return self._learn(update, values, masks, still, movement)
+            return self._learn(update, own, values, masks, still, movement)
 
     def _correct(
         self,
         update: OpenUpdate,
+        own: Sequence[Options],
         values: Sequence[Tensor],
         bound: float | None,
         masks: Sequence[Tensor | None],
@@ -226,21 +228,23 @@ class Group:
         update.correction.write(
             [values[k] for k in members],
             [update.before[k] for k in members],
-            [update.options[k] for k in members],
+            [own[k] for k in members],
             bound,
             [True if examined.get(self.names[k]) else masks[k] for k in members],
             [self.memory.carries[k] for k in members] if self.memory.carries else [],
             self._counts([self.parameters[k] for k in members]),
         )
 
-    def _examine(self, update: OpenUpdate, values: Sequence[Tensor]) -> None:
+    def _examine(
+        self, update: OpenUpdate, own: Sequence[Options], values: Sequence[Tensor]
+    ) -> None:
         """Find out whether the optimizer projects its updates of these tensors."""
         members = list(update.examined)
         answers = projects(
             [values[k] for k in members],
             [update.before[k] for k in members],
             list(update.examined.values()),
-            [update.options[k] for k in members],
+            [own[k] for k in members],
             self._momentum,
             self._counts([self.parameters[k] for k in members]),
         )
@@ -249,6 +253,7 @@ class Group:
     def _learn(
         self,
         update: OpenUpdate,
+        own: Sequence[Options],
         values: Sequence[Tensor],
         masks: Sequence[Tensor | None],
         still: Sequence[Tensor | None],
@@ -257,7 +262,7 @@ class Group:
         predictor, memory = self.treatment.predictor, self.memory
         history, window = memory.history, memory.window
         assert predictor is not None and history is not None and window is not None
-        learned, rates = Learned(), [own.rate for own in update.options]
+        learned, rates = Learned(), [each.rate for each in own]
         if not any(isinstance(rate, Tensor) or abs(rate) > 0 for rate in rates):
             return learned
         moved = lists.per_rate([upcast(x) for x in update.before], values, rates)
@@ -271,7 +276,7 @@ class Group:
             tag = [self.treatment.kind, self.treatment.owner, list(self.names), steps, size]
             learned.windows.append((tag, numbers))
         predictor.observe(history, moved)
-        # Otherwise forecasts would go on moving what stands still now.
+        # Otherwise forecasts would continue to move entries that are frozen now.
         _clear(history.arrays.values(), still)
         if window.due:
             window.open(self._forecast([1.0] * len(moved)), predictor.fitted_direction(history))
@@ -319,15 +324,15 @@ class Group:
             self.memory.update.block = block
 
     def inherit(self, other: Group) -> None:
-        """Copy what is known of tensors that were in another group with the same treatment."""
+        """Copy the state of tensors that were in another group with the same treatment."""
         if other.treatment == self.treatment and other._allocated:
             self.memory.inherit(other.memory, self.names, other.names)
 
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group; see `Memory.save`."""
         saved = self.memory.save(self.parameters, whole=whole)
-        own = {"key": self.treatment.key(), "names": list(self.names)}
-        return None if saved is None else {**own, **saved}
+        entries = {"key": self.treatment.key(), "names": list(self.names)}
+        return None if saved is None else {**entries, **saved}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
         """Load a state of :meth:`state_dict`, gathered or local.
@@ -341,7 +346,7 @@ class Group:
         return [shards.local(p) for p in self.parameters]
 
     def _counts(self, tensors: Sequence[Tensor]) -> Counts:
-        """Factors that make norms those of full tensors; None if every rank has the full ones."""
+        """Return factors that make norms those of full tensors; None if no tensor is sharded."""
         return shards.norm_factors(tensors) if self._sharded else None
 
 

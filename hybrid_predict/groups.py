@@ -15,9 +15,9 @@ from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.gate import Gate, make_gate
 from hybrid_predict.group import Group
 from hybrid_predict.memory import Treatment
-from hybrid_predict.rules.budget import largest_block, weak
+from hybrid_predict.rules.budget import BLOCKS, largest_block, weak
 from hybrid_predict.rules.skill import FIRST, Pooled, Skill, add_window, known
-from hybrid_predict.saved import check_count, damaged, finite_tuple
+from hybrid_predict.saved import checked_skill
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
@@ -195,13 +195,13 @@ class Groups:
         """
         if self.idle:
             return
-        before = {(g.treatment, g.names): g for g in self._groups}
+        before = {(g.treatment.kind, g.treatment.owner, g.names): g for g in self._groups}
         self._groups = [g for g in self._groups if index not in (None, g.treatment.owner)]
         for treatment, names, parameters in self._partition():
             if index not in (None, treatment.owner):
                 continue
-            group = before.get((treatment, tuple(names)))
-            if group is None:
+            group = before.get((treatment.kind, treatment.owner, tuple(names)))
+            if group is None or group.treatment != treatment:
                 momentum = self._optimizer.momentum(treatment.owner)
                 group = Group(treatment, names, parameters, self._history, momentum)
                 for old in before.values():
@@ -262,6 +262,12 @@ class Groups:
         self._update_gate()
         return operations
 
+    @property
+    def sufficient_operations(self) -> int:
+        """Operations of the smallest blocks of rows with which corrections are not weak."""
+        shapes = self.corrected_shapes
+        return self.operations(next(b for b in reversed(BLOCKS) if not weak(shapes, b)))
+
     def operations(self, block: int | None) -> int:
         """Return what correcting adds to a full step on this rank, by the block of rows."""
         each = [(group.operations(block), group.treatment.owner) for group in self._groups]
@@ -307,7 +313,7 @@ class Groups:
 
     def score(self, readings: Sequence[Reading]) -> None:
         """Update skill and predictors from windows that were closed together."""
-        groups = {group.names: group for group in self._groups}
+        groups = {group.names: group for group in self.predicted}
         squares = {
             one.names: groups[one.names].fit(one) if one.names in groups else one.square
             for one in readings
@@ -375,8 +381,8 @@ class Groups:
                 group.load_state_dict(part)
         self._calls = Counter({int(k): int(n) for k, n in state["calls"]})
         self._absent = {int(k): int(n) for k, n in state["absent"]}
-        self.skill = _skill(state["skill"])
-        self.skills = {kind: _skill(numbers) for kind, numbers in state["skills"].items()}
+        self.skill = checked_skill(state["skill"])
+        self.skills = {kind: checked_skill(numbers) for kind, numbers in state["skills"].items()}
         latest = [reading(tag, values) for tag, values in state["latest"]]
         self._latest = {one.names: one for one in latest}
         self._update_gate()
@@ -385,16 +391,3 @@ class Groups:
 
 def _summed(windows: Sequence[Pooled]) -> Pooled:
     return Pooled(*map(sum, zip(*windows, strict=True)))
-
-
-def _skill(numbers: Sequence[Any]) -> Skill:
-    """Return a saved skill.
-
-    Raises:
-        CheckpointError: If a number is missing or cannot be.
-    """
-    skill = finite_tuple(Skill, numbers)
-    check_count("windows", skill.windows)
-    if min(skill.square, skill.chance) < 0.0:
-        raise damaged("squares of skill that are not negative", numbers)
-    return skill

@@ -1,4 +1,4 @@
-"""The ledger of a run: what it has cost and what it has saved."""
+"""The ledger of a run: its costs and savings."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from hybrid_predict.html import table
 class SavingsLedger:
     """Counts full and predicted steps, and the seconds and operations that they took.
 
-    Seconds are measured on the host, without waiting for a device. On an accelerator they say when
-    the host was busy, not how long the device worked.
+    Seconds are measured on the host, without waiting for a device. On an accelerator they say how
+    long the host was busy, not how long the device worked.
 
     Args:
         full_steps: Full steps done: forward + backward + update.
@@ -28,8 +28,7 @@ class SavingsLedger:
         predicted_steps: Predicted steps that stand.
         undone_steps: Predicted steps that were undone.
         skill: Latest skill over all kinds, or None if it is not known yet.
-        predicted_length: How far the predicted steps that stand have moved together, in lengths of
-            the drift.
+        predicted_length: Total length of the predicted steps that stand, in lengths of the drift.
         skills: By kind: mean skill, its ``lower`` bound, number of ``windows``; in lengths of the
             drift, the ``length`` of the next predicted step, and the one that is ``fitted`` to the
             windows; and the mean squared prediction ``error``, 1 for forecasts that do not move.
@@ -39,8 +38,8 @@ class SavingsLedger:
         flops_per_step: Floating point operations of one plain full step, or None if not counted.
         flops_per_correction: Floating point operations that correcting adds to a full step, or None
             if not counted.
-        events: What a user should know: ``reason``, number of the full ``step`` at which it first
-            happened, and ``count``.
+        events: Events that a user should know about: ``reason``, number of the full ``step`` at
+            which it first happened, and ``count``.
     """
 
     full_steps: int = 0
@@ -59,7 +58,7 @@ class SavingsLedger:
     events: list[dict[str, Any]] = field(default_factory=list, repr=False)
 
     def __str__(self) -> str:
-        """One line with steps, measured saving, skill and undone steps."""
+        """Return one line with steps, measured saving, skill and undone steps."""
         share = f", {percent(self.saved_steps_fraction)} fewer" if self.predicted_steps else ""
         parts = [
             f"{self.full_steps:,} full + {self.predicted_steps:,} predicted = {self.steps:,} steps"
@@ -224,7 +223,7 @@ class SavingsLedger:
         skills = known["skills"]
         if not isinstance(skills, dict) or not all(map(_is_skill, skills.values())):
             raise ConfigError("skills", "numbers by name for every kind", skills)
-        return cls(**deepcopy(known))  # which the run goes on to change
+        return cls(**deepcopy(known))  # the run continues to change them
 
     def _repr_html_(self) -> str:
         """A table of counts, seconds, skill by kind and events, for notebooks."""
@@ -252,10 +251,10 @@ _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
 
 
 def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last reason among events that tells why planned predicted steps were not made."""
+    """Return the last reason among events for planned predicted steps that were not taken."""
     reasons = [str(event["reason"]) for event in events]
-    found = [reason for reason in reasons if "no predicted steps" in reason]
-    return found[-1] if found else ""
+    matching = [reason for reason in reasons if "no predicted steps" in reason]
+    return matching[-1] if matching else ""
 
 
 def percent(share: float) -> str:

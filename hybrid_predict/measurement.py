@@ -1,4 +1,4 @@
-"""What is measured in a full step: packed on the device, unpacked on the host, and judged."""
+"""The measurements of a full step: packed on the device, unpacked on the host, and judged."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TINY = torch.finfo(torch.float32).tiny
 
 @final
 class Moved(NamedTuple):
-    """How predicted steps have moved one tensor; 0-dim tensors of the local shard.
+    """The movement of one tensor by predicted steps; 0-dim tensors of the local shard.
 
     Args:
         length: Length of the movement.
@@ -52,7 +52,7 @@ class Measurement:
         norms: Gradient norm per optimizer; nan if none was measured.
         length: Length of each predicted step, in lengths of the drift; None if there was none.
         windows: Readings of the windows that were closed.
-        slopes: How steep predicted steps were, and the full step; None without predicted steps.
+        slopes: Slopes of predicted steps and of the full step; None without predicted steps.
     """
 
     step: int
@@ -86,8 +86,8 @@ def judge(measured: Measurement) -> Judgement:
     """Judge one full step.
 
     Predicted steps are undone if the verifying step's gradients, or its loss known before the
-    update, are not finite or exceed the limits. A loss that is only known after the update undoes
-    nothing, but pauses predicted steps.
+    update, are not finite or exceed the limits. A loss that is only known after the update does not
+    undo them, but pauses predicted steps.
     """
     if not measured.predicted:
         return Judgement(None)
@@ -142,10 +142,10 @@ def pack(
     first = next(iter(norms.values()), loss)
     device = first.device if isinstance(first, Tensor) else None
     weights = dict(zip(norms, counts or [1.0] * len(norms), strict=True))
-    own, moves = [weights[name] for name in moved], moved.values()
+    factors, moves = [weights[name] for name in moved], moved.values()
     lengths = [m.length for m in moves] + [m.drift for m in moves]
-    scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *own, *own], device)
-    dots = _scaled([m.dot for m in moves], [w * w for w in own], device)
+    scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *factors, *factors], device)
+    dots = _scaled([m.dot for m in moves], [w * w for w in factors], device)
     known = [0.0 if loss is None else loss, float(loss is not None)]
     bad = sum((1.0 - _scalar(g, device) for g in good), _scalar(0.0, device))
     head = [*(_scalar(number, device) for number in known), bad]
@@ -205,7 +205,7 @@ def unpack(tag: Mapping[str, Any], values: Sequence[float]) -> Measurement:
 
 
 def check(measured: Measurement) -> None:
-    """Check what a saved measurement says besides its numbers, as far as it is judged by it.
+    """Check the fields of a saved measurement, besides its numbers, that are used to judge it.
 
     Raises:
         CheckpointError: If something cannot be.
@@ -218,6 +218,20 @@ def check(measured: Measurement) -> None:
         raise damaged(f"{count} limits of a full step", limits)
 
 
+def newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
+    """Return what a record tells about the full step that was read last."""
+    if not read:
+        return {}
+    measured, judgement = read[-1]
+    return {
+        "read_step": measured.step,
+        "verdict": judgement.verdict,
+        "length": measured.length,
+        "loss": measured.loss,
+        "gradients": measured.info if measured.info.norms else None,
+    }
+
+
 def as_scalar(loss: object) -> Tensor | float | None:
     """Detach a loss: the mean of a tensor, a number, or None."""
     if isinstance(loss, Tensor):
@@ -227,13 +241,13 @@ def as_scalar(loss: object) -> Tensor | float | None:
 
 
 def _length(norms: Sequence[float]) -> float:
-    """Norm of a vector from the norms of its parts; nan if one is not finite or there are none."""
+    """Return the norm of a vector from those of its parts; nan if not finite or without parts."""
     known = norms and all(map(math.isfinite, norms))
     return math.sqrt(math.fsum(n * n for n in norms)) if known else math.nan
 
 
 def _per_drift(lengths: Sequence[float], drifts: Sequence[float], count: int) -> float | None:
-    """Length of one of several equal predicted steps, in lengths of the drift."""
+    """Return the length of one of several equal predicted steps, in lengths of the drift."""
     moved, drift = _length(lengths), _length(drifts)
     return moved / (drift * count) if math.isfinite(moved) and drift > 0.0 else None
 
@@ -244,8 +258,10 @@ def _scaled(
     """Multiply 0-dim tensors by numbers, shape (K,), without a copy from the host."""
     if not values:
         return torch.zeros(0, device=device)
-    own = [_scalar(value, device) for value in values]
-    return torch.stack(torch._foreach_mul(own, list(factors)) if set(factors) != {1.0} else own)
+    scalars = [_scalar(value, device) for value in values]
+    return torch.stack(
+        torch._foreach_mul(scalars, list(factors)) if set(factors) != {1.0} else scalars
+    )
 
 
 def _scalar(value: Tensor | float | bool, device: torch.device | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""What is kept of a group of tensors between full steps."""
+"""The memory of a group of tensors between full steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Treatment(NamedTuple):
     predictor: AbstractPredictor | None
 
     def key(self) -> list[Any]:
-        """Return what a saved group must have in common with a group that loads it."""
+        """Return the values in which a saved group and the group that loads it must agree."""
         return [self.kind, self.owner, repr(self.update), repr(self.predictor)]
 
 
@@ -75,7 +75,7 @@ class Memory:
         return kept + (self.window.held_bytes if self.window is not None else 0)
 
     def inherit(self, other: Memory, names: Sequence[str], others: Sequence[str]) -> None:
-        """Copy what is known of tensors that another group with the same treatment has.
+        """Copy the state of tensors that another group with the same treatment has.
 
         Args:
             other: Memory of the other group.
@@ -91,8 +91,8 @@ class Memory:
                     arrays[k].copy_(known[name][source])
         projected = other.examination.projected.items()
         self.examination.projected.update({n: seen for n, seen in projected if n in names})
-        attempts = self.examination.attempts, other.examination.attempts
-        self.examination.attempts = max(attempts)
+        if len(pairs) == len(names):  # else there are tensors to examine
+            self.examination.attempts = other.examination.attempts
         if self.update is not None and other.update is not None:
             self.update.numbers = dict(other.update.numbers)
         if self.history is not None and other.history is not None:
@@ -168,7 +168,8 @@ def allocate(
         history: Type in which averages are stored.
         momentum: Momentum coefficient of their optimizer, in [0, 1).
     """
-    values, update, predictor = [shards.local(p) for p in tensors], *treatment[2:]
+    values = [shards.local(p) for p in tensors]
+    update, predictor = treatment.update, treatment.predictor
     return Memory(
         average=lists.zeros(values, history),
         carries=lists.zeros(values) if any(map(lists.is_half, values)) else [],

@@ -1,4 +1,4 @@
-"""The overview of a run: what an engine will correct, predict and leave alone."""
+"""The overview of a run: what an engine will correct, predict and leave to the optimizer."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import BLOCKS, SMALLEST_STEP, weak
+from hybrid_predict.rules.budget import SMALLEST_STEP
 from hybrid_predict.torch import ranks
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Overview:
     held_bytes: int
 
     def __str__(self) -> str:
-        """The overview in one line."""
+        """Return the overview in one line."""
         lines = []
         for does, corrected, predicted in (
             ("corrects and predicts", True, True),
@@ -115,12 +115,12 @@ class Overview:
 @final
 @dataclass(frozen=True)
 class Shortage:
-    """What keeps corrections from being weak, each by itself.
+    """What is needed for stronger corrections: either of two changes is enough.
 
     Args:
         max_overhead: A larger budget, rounded up to two digits.
-        batches: How many times as many operations a full step needs, as of larger batches; infinite
-            if no batch is large enough.
+        batches: Factor by which the operations of a full step must grow, for example with larger
+            batches; infinite if no batch is large enough.
     """
 
     max_overhead: float
@@ -162,13 +162,11 @@ def steps_until_skill(engine: HybridEngine) -> int:
 
 
 def shortage(engine: HybridEngine) -> Shortage | None:
-    """Return what corrections lack if ``max_overhead`` leaves them weak; None if nothing."""
-    groups, ledger, limit = engine._state.groups, engine.ledger, engine.config.max_overhead
-    if not ledger.flops_per_step or not groups.gate.weak:
+    """Return what is missing if ``max_overhead`` leaves corrections weak; None if nothing is."""
+    needed, limit = engine._state.needed, engine.config.max_overhead
+    if needed is None:
         return None
-    step = ledger.flops_per_step / ranks.size()
-    sufficient = next(b for b in reversed(BLOCKS) if not weak(groups.corrected_shapes, b))
-    needed = groups.operations(sufficient)
+    step = (engine.ledger.flops_per_step or 0) / ranks.size()
     batches = needed / (limit * step) if limit else math.inf
     return Shortage(_rounded_up(needed / max(step, SMALLEST_STEP)), batches)
 
@@ -180,13 +178,13 @@ def cautions(engine: HybridEngine) -> list[str]:
     if asked > MOST_SPEEDUP:
         lines.append(
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
-            "Forecasts hold for a step or two; start with speedup=1.5."
+            "A forecast is good for only one or two steps; start with speedup=1.5."
         )
     if asked > 1 and schedule.total < SHORT_RUN and engine._state.groups.gated:
         lines.append(
             f"A run of {schedule.total} steps is too short to gain much: the first "
-            f"{schedule.warmup} steps only learn whether forecasts have skill. Runs of some "
-            "hundred steps and more can gain."
+            f"{schedule.warmup} steps only learn whether forecasts have skill. Train for "
+            "at least some hundred steps."
         )
     return lines
 

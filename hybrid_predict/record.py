@@ -14,7 +14,7 @@ from hybrid_predict.torch.gradients import GradientInfo
 @final
 @dataclass(frozen=True)
 class StepRecord:
-    """What happened in one full step, as returned by :meth:`HybridEngine.after_step`.
+    """The record of one full step, returned by :meth:`HybridEngine.after_step`.
 
     Measurements are read ``lag`` full steps late (0 on the CPU): ``loss``, ``verdict`` and
     ``gradients`` belong to full step ``read_step``.
@@ -22,9 +22,8 @@ class StepRecord:
     Args:
         step: Number of this full step, from 1.
         phase: Its phase; ``predict`` if predicted steps came right before it.
-        ticks: Number of steps that the run advanced: 1, plus the predicted steps whose verdict was
-            read in this call and let them stand; 0 after the run's last step. Call
-            ``scheduler.step()`` as often.
+        ticks: Number of steps that the run advanced: 1, plus the predicted steps that are known to
+            stand since this call; 0 after the run's last step. Call ``scheduler.step()`` as often.
         predicted: Number of predicted steps taken right before this full step.
         read_step: Number of the full step that the measurements belong to, or None if none was
             read.
@@ -50,7 +49,7 @@ class StepRecord:
     length: float | None = None
 
     def __str__(self) -> str:
-        """The step in one line; unknown values are left out."""
+        """Return the step in one line, without unknown values."""
         parts = [f"full step {self.step} ({self.phase.value})"]
         if self.predicted:
             parts.append(f"{self.predicted} predicted before it")

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.rules.limits import Baseline, Limits
+from hybrid_predict.rules.skill import Skill
 
 T = TypeVar("T")
 
@@ -77,7 +78,7 @@ def damaged(expected: str, got: object) -> CheckpointError:
 
 @contextmanager
 def reading(what: str = "state") -> Iterator[None]:
-    """Raise a `CheckpointError` for whatever a damaged state raises in the block.
+    """Convert any error that a damaged state raises in the block to a `CheckpointError`.
 
     Args:
         what: What is read, for the message.
@@ -155,9 +156,24 @@ def finite_tuple(form: type[T], numbers: Any, least: float = -math.inf) -> T:
         CheckpointError: If there are too few or too many, or one is not finite, or below ``least``.
     """
     fields: Any = form
-    if len(numbers) != len(fields._fields) or min(check_numbers(form.__name__, numbers)) < least:
+    plain = all(isinstance(x, (int, float)) and not isinstance(x, bool) for x in numbers)
+    known = plain and len(numbers) == len(fields._fields)
+    if not known or min(check_numbers(form.__name__, numbers)) < least:
         raise damaged(f"{len(fields._fields)} numbers of {form.__name__}", numbers)
     return form(*numbers)
+
+
+def checked_skill(numbers: Sequence[Any]) -> Skill:
+    """Return a saved skill.
+
+    Raises:
+        CheckpointError: If a number is missing or cannot be.
+    """
+    skill = finite_tuple(Skill, numbers)
+    check_count("windows", skill.windows)
+    if min(skill.square, skill.chance) < 0.0:
+        raise damaged("squares of skill that are not negative", numbers)
+    return skill
 
 
 def checked_limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -> Limits:
@@ -167,8 +183,7 @@ def checked_limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -
         CheckpointError: If a number is missing or cannot be.
     """
     baselines = [finite_tuple(Baseline, numbers) for numbers in (loss, *norms)]
-    names = Limits._fields[-len(counts) :]
-    for name, count in zip(names, counts, strict=True):
+    for name, count in zip(Limits._fields[4:], counts, strict=True):
         check_count(name, count)
     for baseline in baselines:
         check_count("readings", baseline.count)

@@ -1,4 +1,4 @@
-"""Everything of a run that is saved, and what becomes of the numbers that are read."""
+"""The state of a run that is saved, and the processing of the measurements that are read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.groups import Groups
 from hybrid_predict.ledger import SavingsLedger, percent
-from hybrid_predict.measurement import Judgement, Measurement, check, judge, unpack
+from hybrid_predict.measurement import Judgement, Measurement, check, judge, newest, unpack
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import limits as rules
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess
@@ -32,8 +32,8 @@ from hybrid_predict.torch.parameters import ParameterMapper
 logger = ranks.rank_zero_logger(__name__)
 
 OVER = (
-    "the loop goes on after the run's last step: this is plain training, and the schedule stays at "
-    "its end (leave the loop when engine.done is True)"
+    "the loop continues after the run's last step: this is plain training, and the schedule stays "
+    "at its end (leave the loop when engine.done is True)"
 )
 """Event of the ledger: full steps after ``total_steps``."""
 
@@ -46,7 +46,7 @@ PATIENCE = 32
 
 @final
 class State:
-    """Everything of a run that is saved; see :meth:`state_dict`.
+    """The state of a run that is saved; see :meth:`state_dict`.
 
     Args:
         mapper: The model's parameters.
@@ -55,13 +55,14 @@ class State:
         config: The configuration, with ``total_steps`` and ``lag`` set.
 
     Attributes:
-        ledger: What the run has cost and saved; it counts the steps.
+        ledger: The costs and savings of the run; it counts the steps.
         groups: The tensors that are corrected or predicted.
         kinds: Decides the kinds of parameters.
         schedule: Which steps are planned as predicted steps.
         limits: Baselines of losses and gradient norms.
         evidence: Evidence against predicted steps.
         plain: Whether the rest of the run is plain training.
+        needed: Operations of corrections that are not weak; None if these are not, or not counted.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class State:
         self.limits = rules.first_limits(len(optimizer.optimizers))
         self.evidence = Evidence()
         self.plain = not config.enabled
+        self.needed: int | None = None
         self._lag = config.lag or 0
         self._queue: deque[tuple[dict[str, Any], HostCopy]] = deque()
         self._read: list[tuple[Measurement, Judgement]] = []
@@ -109,8 +111,14 @@ class State:
         return bool(self.evidence.ended) or rules.pausing(self.limits, self.next_step)
 
     @property
+    def largest(self) -> list[float]:
+        """Loss, and gradient norm per optimizer, above which predicted steps are undone."""
+        loss = rules.loss_limit(self.limits) if self._config.watch_loss else math.inf
+        return [loss, *rules.norm_limits(self.limits)]
+
+    @property
     def futile(self) -> str:
-        """Why the plug-in does no good in the rest of the run; empty if it may."""
+        """Why the plug-in cannot help in the rest of the run; empty if it may."""
         if rules.risen(self.limits):
             stands = "the training loss stands above that of the warm-up"
             return f"{stands} (watch_loss=False is for non-stationary objectives)"
@@ -151,6 +159,7 @@ class State:
         operations, block = groups.apply_budget(allowed), groups.block
         if operations or block is not None:
             ledger.flops_per_correction = operations * ranks.size()
+        self.needed = groups.sufficient_operations if groups.gate.weak else None
         if step is None:
             return
         if block is not None:
@@ -192,9 +201,8 @@ class State:
             logger.info("Full step %d: %s.", step.number, kinds.describe(self._config))
 
     def replace_optimizer(self, optimizer: OptimizerWrapper) -> None:
-        """Follow other optimizers; what was measured of the old ones is read first."""
+        """Follow other optimizers; the limits of another number of them are learned anew."""
         if len(optimizer.optimizers) != len(self.limits.norms):
-            self.read(drain=True)
             self.limits = rules.first_limits(len(optimizer.optimizers))
         self.kinds.follow(optimizer)
         self.groups.replace_optimizer(optimizer)
@@ -227,7 +235,7 @@ class State:
             self.evidence = weigh(self.evidence, measured.slopes)
         if judgement.alarm:
             self.limits = rules.alarmed(self.limits, measured.step)
-        else:
+        elif len(measured.norms) == len(self.limits.norms):  # else optimizers were replaced
             loss = measured.loss if self._config.watch_loss else None
             number = math.nan if loss is None else loss
             self.limits = rules.learned(self.limits, number, measured.norms, measured.warmup)
@@ -268,7 +276,7 @@ class State:
         if known(self.groups.skill):
             ledger.skill = self.groups.skill.mean
         about = step.number, step.phase, ticks, step.predicted
-        return StepRecord(*about, skill=ledger.skill, **_newest(read))
+        return StepRecord(*about, skill=ledger.skill, **newest(read))
 
     def count_left(self, step: Step) -> None:
         """Count the predicted steps of an abandoned full step: undone, unless they are verified."""
@@ -313,17 +321,17 @@ class State:
         if names and names.isdisjoint(self._mapper.names):
             text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
             raise CheckpointError(f"{text} The checkpoint belongs to another model.")
-        own, plain = self.state_dict(whole=False), self.plain
+        current, plain = self.state_dict(whole=False), self.plain
 
         def restore() -> None:
             self.plain = plain
-            self._load(own, None)
+            self._load(current, None)
 
         with saved.all_or_nothing(restore):
             self._load(state, steps)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
-        before = self._mapper.kinds
+        before, self._read = self._mapper.kinds, []
         self.kinds.load_state_dict(state["kinds"], state["undecided"])
         if self._mapper.kinds != before:
             self.groups.regroup()
@@ -383,17 +391,3 @@ class State:
         ledger.steps, ledger.full_steps = steps, steps - ledger.predicted_steps
         self._queue.clear()
         self.record_event(reason, logging.WARNING)
-
-
-def _newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
-    """Return what a record tells about the full step that was read last."""
-    if not read:
-        return {}
-    measured, judgement = read[-1]
-    return {
-        "read_step": measured.step,
-        "verdict": judgement.verdict,
-        "length": measured.length,
-        "loss": measured.loss,
-        "gradients": measured.info if measured.info.norms else None,
-    }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, NamedTuple, final
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
-from hybrid_predict.group import Learned, OpenUpdate
+from hybrid_predict.group import Group, Learned, OpenUpdate
 from hybrid_predict.groups import Forecast
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.measurement import Moved, as_scalar, pack
@@ -21,8 +21,7 @@ from hybrid_predict.rules.verdict import cause, sound
 from hybrid_predict.torch import lists, ranks, shards
 from hybrid_predict.torch.buffers import BufferTracker
 from hybrid_predict.torch.deltas import Movement, WeightDelta
-from hybrid_predict.torch.gradients import dense_gradient
-from hybrid_predict.torch.lists import is_half
+from hybrid_predict.torch.gradients import dense_gradient, gradient_norms
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
 from hybrid_predict.torch.parameters import ParameterMapper
 from hybrid_predict.torch.reading import VerifiedReads
@@ -68,14 +67,13 @@ class Step:
         self.reported = self.corrected = False
         self.calls: Counter[int] = Counter()
         self.active: int | None = None
-        self.updates: list[OpenUpdate] = []
-        self.bound: float | None = None
+        self.limits: list[float] = []
         self.hook_seconds = self.predict_seconds = self.opened_at = 0.0
         self._optimizer, self._buffers = optimizer, buffers
         self._forecast: Forecast | None = None
         self._movement: Movement | None = None
         self._reads: VerifiedReads | None = None
-        self._limits: list[float] = []
+        self._updates: list[OpenUpdate] = []
         self._loss: Tensor | float | None = None
         self._has_gradients = False
         self._good: dict[int, Tensor | bool] = {}
@@ -112,10 +110,6 @@ class Step:
         """Store the loss, if it is known before the update."""
         self._loss = self._loss if loss is None else as_scalar(loss)
 
-    def set_limits(self, loss: float, norms: Sequence[float]) -> None:
-        """Set the largest loss and gradient norms with which predicted steps stand."""
-        self._limits = [loss, *norms]
-
     @property
     def with_gradient(self) -> set[int]:
         """Parameters that have had a gradient, by ``id``."""
@@ -133,9 +127,9 @@ class Step:
         return verified and all(map(bool, self._flags))
 
     def reopen(self, index: int) -> None:
-        """Forget what was measured and decided for an update that has raised."""
+        """Discard the measurements and the verdict of an update that has raised."""
         self.active = None
-        self.updates.clear()
+        self._updates.clear()
         if self._good.pop(index, None) is not None:
             self.held = ""
         if not self.calls[index]:  # else what was measured is of an earlier update, which was made
@@ -165,7 +159,7 @@ class Step:
             return
         gradients = [dense_gradient(p) for p in held]
         scale = getattr(optimizer, "grad_scale", None)
-        norms = _norms(gradients, scale)
+        norms = gradient_norms(gradients, scale)
         for p, norm in zip(held, norms, strict=True):
             name = names.get(id(p), f"unnamed.{len(self._gradients)}")
             # Two optimizers may share the parameter.
@@ -179,7 +173,7 @@ class Step:
             self._decide(index, held, norms, self._project(index, known, scale))
 
     def good(self, index: int) -> Tensor | bool:
-        """Whether an optimizer's next or last update happens; does not wait for the device."""
+        """Return whether an optimizer's next or last update happens, without waiting."""
         good = self._good.get(index, True)
         return bool(good) if isinstance(good, Tensor) and good.device.type == "cpu" else good
 
@@ -189,16 +183,35 @@ class Step:
             self.calls[index] += 1
         self.active = None
 
-    def learn(self, index: int) -> None:
-        """Correct the update that one optimizer has made, and learn its displacement."""
-        good, updates = self.good(index), self.updates
-        self.updates = []
+    def open_updates(
+        self,
+        groups: Sequence[Group],
+        options: Mapping[int, Options],
+        good: Tensor | bool,
+        *,
+        correct: bool,
+    ) -> None:
+        """Average the gradients of groups and find their corrected directions, before an update."""
+        opened = [g.open(self._optimizer, options, good, correct=correct) for g in groups]
+        self._updates = [update for update in opened if update is not None]
+
+    def learn(self, index: int, options: Mapping[int, Options], bound: float | None) -> None:
+        """Correct the update that one optimizer has made, and learn its displacement.
+
+        Args:
+            index: Number of the optimizer.
+            options: How each parameter was updated, by ``id``.
+            bound: See `Group.close`.
+        """
+        good, updates = self.good(index), self._updates
+        self._updates = []
         if good is False:
             return
-        verifies = self._movement is not None and self.calls[index] == 1
-        movement: WeightDelta | None = self._movement.delta if verifies else None  # type: ignore[union-attr]
+        movement: WeightDelta | None = None
+        if self._movement is not None and self.calls[index] == 1:
+            movement = self._movement.delta
         for update in updates:
-            learned = update.group.close(update, good, self.bound, movement)
+            learned = update.group.close(update, options, good, bound, movement)
             self.corrected |= update.correction is not None
             self._learned.windows += learned.windows
             self._learned.slopes += learned.slopes
@@ -239,7 +252,7 @@ class Step:
         """
         self._withdraw(reason, coming)
         self._end_reads()
-        self.updates.clear()
+        self._updates.clear()
 
     def _end_reads(self) -> None:
         if self._reads is not None:
@@ -284,7 +297,7 @@ class Step:
             "step": self.number,
             "predicted": self.predicted,
             "warmup": self.phase is Phase.WARMUP,
-            "limits": list(self._limits),
+            "limits": list(self.limits),
             "held": self.held,
         }
         values = pack(
@@ -315,7 +328,7 @@ class Step:
         ledger.predict_seconds += max(0.0, around)
 
     def _unverified(self) -> list[int]:
-        """Positions in the open movement of tensors whose optimizer has not updated."""
+        """Return the positions in the open movement of tensors whose optimizer has not updated."""
         if self._movement is None or self._forecast is None:
             return []
         return [k for k, owner in enumerate(self._forecast.owners) if not self.calls[owner]]
@@ -357,7 +370,7 @@ class Step:
     ) -> None:
         sharded = any(map(shards.is_sharded, self._optimizer.parameters(index)))
         total, finite = _agreed(held, norms, lengths, sharded)
-        loss_limit, limit = self._limits[0], self._limits[1 + index]
+        loss_limit, limit = self.limits[0], self.limits[1 + index]
         known = self._loss if ranks.size() == 1 else None
         good = finite & sound(total, limit, known, loss_limit)
         if self._optimizer.holds_on_device(index):
@@ -368,17 +381,6 @@ class Step:
             loss = None if self._loss is None else float(self._loss)
             self.held = cause(float(total), limit, loss, loss_limit)
             self._optimizer.hold_back(index)
-
-
-def _norms(gradients: Sequence[Tensor], scale: Tensor | None) -> list[Tensor]:
-    """Return the Euclidean norm of every gradient's local shard, 0-dim."""
-    if not gradients:
-        return []
-    flat = [torch.view_as_real(g) if g.is_complex() else g for g in gradients]
-    # The norm may exceed the range of 16-bit floats, which ends at 65504.
-    half = any(map(is_half, flat)) and not any(g.dtype == torch.float64 for g in flat)
-    norms = list(torch._foreach_norm(flat, 2, torch.float32 if half else None))
-    return norms if scale is None else [n / scale.to(n.device) for n in norms]
 
 
 def _agreed(

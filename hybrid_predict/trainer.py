@@ -1,4 +1,4 @@
-"""A training loop of the package's own, for any model with a forward and a backward pass."""
+"""A training loop for any model with a forward and a backward pass."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class HybridTrainer:
 
     @property
     def ledger(self) -> SavingsLedger:
-        """The run's ledger: what it has cost and saved."""
+        """The run's ledger: its costs and savings."""
         return self.engine.ledger
 
     def step(self, batch: Any) -> StepResult:

@@ -221,7 +221,7 @@ def refuse(args: TrainingArguments) -> None:
 
 
 def _counts_steps(scheduler: Any) -> bool:
-    """Whether the Trainer steps a scheduler in every step, and not by a metric."""
+    """Return whether the Trainer steps a scheduler in every step, and not by a metric."""
     return not (isinstance(scheduler, ReduceLROnPlateau) or type(scheduler).__name__ == "GreedyLR")
 
 
@@ -230,13 +230,13 @@ def _folder(args: TrainingArguments, state: TrainerState) -> Path:
 
 
 def _course(state: TrainerState) -> str:
-    """Identify a run by its course, to tell its checkpoint from another run's at the same step."""
+    """Identify a run by its course, to distinguish checkpoints of different runs."""
     course = [state.global_step, state.total_flos, state.log_history]
     return sha256(json.dumps(course, sort_keys=True).encode()).hexdigest()
 
 
 def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
-    """Return the state beside the checkpoint that the Trainer resumes from, or None.
+    """Return the state in the folder of the checkpoint that the Trainer resumes from, or None.
 
     The Trainer does not pass this folder to callbacks, so the likely folders are searched.
 

@@ -50,7 +50,7 @@ class HybridPredict(TrainerCallback):
     predicted steps too, so a Trainer with ``max_steps=3000`` stops after about ``3000 / speedup``
     full steps, with its schedule complete. Validation, checkpoints and other callbacks see the
     verified weights; list this callback first. With manual optimization, one ``training_step`` is
-    one full step, whatever it updates.
+    one full step, regardless of the number of updates.
 
     Args:
         speedup: See :class:`HybridConfig`, also for all arguments up to ``lag``; None uses the
@@ -211,7 +211,7 @@ class HybridPredict(TrainerCallback):
         if engine is None or clock is None or reporter is None or not engine.in_step:
             return
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
-        # With several optimizers, as in a GAN, no single loss has to fall.
+        # With several optimizers, as in a GAN, each loss is a non-stationary objective.
         if loss is not None and len(trainer.optimizers) == 1:
             self._loss = loss if self._loss is None else self._loss + loss
         if trainer.fit_loop._should_accumulate():

@@ -193,7 +193,7 @@ class TrainerClock:
             self._catch_up(k, plain - (self._progress.current.ready % config.frequency == 0))
 
     def _catch_up(self, k: int, more: int) -> None:
-        """Step a scheduler so often more than the Trainer does, or wait if it is ahead."""
+        """Step a scheduler this many times more than the Trainer does, or wait if it is ahead."""
         ahead = self._ahead.get(k, 0) - more
         for _ in range(-ahead):
             config = self._trainer.lr_scheduler_configs[k]
@@ -303,7 +303,7 @@ def counts_by_number(state: dict[str, Any], name: str) -> dict[int, int]:
 
 @final
 class MissedCheckpoints(TrainerCallback):
-    """Calls callbacks that wait for a global step which a full step of several ticks skipped.
+    """Calls callbacks that wait for a global step that a full step of several ticks has skipped.
 
     A full step of several ticks can skip a multiple of ``every_n_train_steps``, or a step at which
     a weight average is updated. The callback that waits for it is called once with that global

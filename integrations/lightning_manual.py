@@ -127,7 +127,7 @@ class ManualClock(TrainerClock):
 
 
 def _position(scheduler: Any) -> int:
-    """Number of steps of a scheduler; a chained scheduler has them in its parts."""
+    """Return the number of steps of a scheduler; a chained one has them in its parts."""
     if isinstance(scheduler, ChainedScheduler):
         return _position(scheduler._schedulers[0])
     return int(scheduler.last_epoch)

@@ -1,4 +1,4 @@
-"""Checks and warnings where a Trainer's run starts, goes on or ends."""
+"""Checks and warnings before and during a Trainer's run, and the state from which a run resumes."""
 
 from __future__ import annotations
 

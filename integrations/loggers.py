@@ -50,8 +50,8 @@ logger = ranks.rank_zero_logger(__name__)
 class Loggers:
     """Records one run in all loggers of a Trainer.
 
-    A logger that raises costs one warning, and is called again: the training and the other loggers
-    go on. Another warning at the end says how many calls failed.
+    A logger that raises causes one warning, and is called again; training and the other loggers
+    continue. Another warning at the end reports how many calls failed.
 
     Args:
         loggers: The loggers of a Trainer, of whichever package; their experiments exist.
@@ -62,7 +62,7 @@ class Loggers:
         self._events = 0
 
     def row(self, ledger: SavingsLedger, step: int) -> None:
-        """Log the numbers of a ledger; what is unknown or still 0 would be an empty chart.
+        """Log the numbers of a ledger, except for those that are unknown or still 0.
 
         Args:
             ledger: The run's ledger.
@@ -76,7 +76,7 @@ class Loggers:
             each.attempt(partial(each.row, row, step, time.time()))
 
     def text(self, name: str, text: str) -> None:
-        """Log a text where there is room for one."""
+        """Log a text in loggers that accept one."""
         for each in self._adapters:
             each.attempt(partial(each.text, name, text))
 
@@ -103,7 +103,7 @@ class Loggers:
         """Finish sending, and warn if calls have failed.
 
         Args:
-            timeout: Most seconds to wait for a server.
+            timeout: Largest number of seconds to wait for a server.
         """
         for each in self._adapters:
             each.close(timeout)
@@ -114,7 +114,7 @@ class Loggers:
 
 @final
 class Outcome:
-    """Configuration and result of a finished run, as loggers take them.
+    """Configuration and result of a finished run, in the form that loggers take.
 
     Args:
         config: The run's configuration.
@@ -176,13 +176,13 @@ class LoggerAdapter:
         self.name = type(logger).__name__
 
     def attempt(self, call: Callable[[], object]) -> None:
-        """Make a call to the logger; if it raises, count that, and warn the first time."""
+        """Call the logger; if it raises, count the failure, and warn the first time."""
         try:
             call()
         except Exception as error:
             self.failures += 1
             if self.failures == 1:
-                text = "hybrid_predict could not record the run in %s: %r. Training goes on."
+                text = "hybrid_predict could not record the run in %s: %r. Training continues."
                 logger.warning(text, self.name, error)
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
@@ -190,7 +190,7 @@ class LoggerAdapter:
         self.logger.log_metrics(dict(metrics), step=step)
 
     def text(self, name: str, text: object) -> None:
-        """Log a text, where there is room for one."""
+        """Log a text, if the logger accepts one."""
 
     def outcome(self, outcome: Outcome, step: int) -> None:
         """Log configuration and result of the finished run, after full step ``step``."""
@@ -203,7 +203,7 @@ class LoggerAdapter:
         self.row(counts, step, time.time())
 
     def close(self, timeout: float) -> None:
-        """Finish sending, in so many seconds at most."""
+        """Finish sending within this number of seconds."""
 
 
 @final
@@ -248,7 +248,7 @@ class WandbAdapter(LoggerAdapter):
             if value is not None:
                 self.text(name, value)
         self.logger.log_hyperparams(outcome.config)
-        if _HEADING in (run.notes or _HEADING):  # the user's own notes stay
+        if _HEADING in (run.notes or _HEADING):  # keep the user's own notes
             run.notes = outcome.description
 
     def close(self, timeout: float) -> None:
@@ -274,7 +274,7 @@ class MLflowAdapter(LoggerAdapter):
         self._thread.start()
 
     def attempt(self, call: Callable[[], object]) -> None:
-        """Let the thread make a call, after those that wait."""
+        """Queue a call for the thread."""
         super().attempt(partial(self._queue, call))
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
@@ -298,13 +298,13 @@ class MLflowAdapter(LoggerAdapter):
                 client.log_param(run, name, value)
         for name, fact in outcome.facts.items():
             self.text(name, f"{fact:.4g}" if isinstance(fact, float) else fact or "unknown")
-        if _HEADING in known.tags.get(NOTE, _HEADING):  # the user's own description stays
+        if _HEADING in known.tags.get(NOTE, _HEADING):  # keep the user's own description
             client.set_tag(run, NOTE, outcome.description)
         client.log_dict(run, outcome.ledger, "hybrid_predict/ledger.json")
         client.log_figure(run, loss_figure(outcome.log), "hybrid_predict/run.png")
 
     def close(self, timeout: float) -> None:
-        """Wait for the thread; what it has not sent by then counts as failed."""
+        """Wait for the thread; calls that it has not sent by then count as failed."""
         self._calls.put(None)
         self._thread.join(timeout)
         if self._thread.is_alive():  # in a call, before those that wait and the None

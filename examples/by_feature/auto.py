@@ -1,7 +1,7 @@
 """speedup="auto": let the library choose how many predicted steps to plan.
 
-Look at: the plan in the first line, and how many of these steps were made: predicted steps are made
-only while forecasts have skill.
+Look at: the plan in the first line, and how many of these steps were taken: predicted steps are
+taken only while forecasts have skill.
 
 Run with: python examples/by_feature/auto.py (about 8 seconds on one core)
 """

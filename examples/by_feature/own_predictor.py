@@ -1,7 +1,7 @@
-"""A predictor of your own: a frozen dataclass with three methods, checked by check_predictor.
+"""Your own predictor: a frozen dataclass with three methods, checked by check_predictor.
 
 Look at: check_predictor, which raises a ContractError if a method does not behave as it must. In
-the run, skill measures the forecasts; predicted steps are made only while they have skill.
+the run, skill measures the forecasts; predicted steps are taken only while they have skill.
 
 Run with: python examples/by_feature/own_predictor.py (about 10 seconds on one core)
 """

@@ -1,4 +1,4 @@
-"""A corrected update of your own: a direction for hidden matrices, checked by check_update.
+"""Your own corrected update: a direction for hidden matrices, checked by check_update.
 
 Look at: check_update, which raises a ContractError if a method does not behave as it must. The
 callback applies weight decay, sets the length of the update and writes it.

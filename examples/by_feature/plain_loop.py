@@ -1,7 +1,7 @@
 """A plain torch loop with gradient accumulation, saved halfway and resumed bit for bit.
 
 Look at: before_step and after_step around a full step, and record.ticks, the number of times to
-step the scheduler. The engine's state is saved beside those of model and optimizer.
+step the scheduler. The engine's state is saved together with those of model and optimizer.
 
 Run with: python examples/by_feature/plain_loop.py (about 5 seconds on one core)
 """

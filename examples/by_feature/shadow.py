@@ -1,7 +1,7 @@
 """shadow=True: forecasts are scored, and training stays plain.
 
-Look at: the last line. The weights are those of plain training, bit for bit. The skill tells
-whether predicted steps would be made on this model.
+Look at: the last line. The weights are those of plain training, bit for bit. The skill shows
+whether predicted steps would be taken on this model.
 
 Run with: python examples/by_feature/shadow.py (about 8 seconds on one core)
 """

@@ -2,7 +2,7 @@
 
 Look at: all runs end at step 300 with the same schedule. speedup=1 corrects but predicts nothing;
 1.5 plans a predicted step in every three, 2 in every two; full_steps=3, predict_steps=1 sets the
-pattern directly. Fewer are made than planned, because none are made before skill is known.
+pattern directly. Fewer are taken than planned, because none are taken before skill is known.
 
 Run with: python examples/by_feature/speedup.py (about 10 seconds on one core)
 """

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @final
 @dataclass
 class PredictorState:
-    """The history of a group of tensors.
+    """The history of the displacements of a group of tensors.
 
     Args:
         names: Names of the K parameters.
@@ -52,7 +52,7 @@ class AbstractPredictor(ABC):
         Args:
             names: Names of the K parameters.
             like: Their local shards.
-            history: Type in which averages are stored, ``float32`` or ``bfloat16``; see
+            history: Dtype in which averages are stored, ``float32`` or ``bfloat16``; see
                 `torch.lists.zeros`.
         """
 

@@ -68,7 +68,7 @@ class _DriftPredictor(AbstractPredictor):
         return WeightDelta(state.names, tuple(state.arrays["drift"]), factors)
 
     def _length(self, state: PredictorState, name: str) -> float:
-        """Length of a tensor's forecast, in drifts."""
+        """Return the length of a tensor's forecast, as a multiple of the drift."""
         raise NotImplementedError
 
 
@@ -117,10 +117,10 @@ class FittedPredictor(_DriftPredictor):
         \Bigl\| \tfrac1{K_w} D_w - \lambda \, \bar d_w \Bigr\|^2 + \rho \,
         \| \lambda - \bar\lambda \|^2_{\bar d}
 
-    with :math:`\bar d` the drift of `MomentumPredictor`, and :math:`D_w` the sum of the
-    :math:`K_w` displacements in window w, on a fixed sample of entries. Every window is divided by
-    the squared length of its drift over all tensors. So windows weigh alike, although drifts get
-    many times shorter during a run. Each tensor has its own length; the ridge draws it towards
+    with :math:`\bar d` the drift of `MomentumPredictor`, and :math:`D_w` the sum of the :math:`K_w`
+    displacements in window w, on a fixed sample of entries. Every window is divided by the squared
+    length of its drift over all tensors. So all windows have the same weight, although drifts get
+    many times shorter during a run. Each tensor has its own length; the ridge pulls it towards
     :math:`\bar\lambda`, the length fitted to all tensors together. No forecast is longer than the
     drift. The formula is in `rules.skill`.
 
@@ -157,6 +157,8 @@ class FittedPredictor(_DriftPredictor):
 
     def fit(self, state: PredictorState, reading: Reading) -> float:
         """Fit the lengths with one more window; skip one without drift or not finite."""
+        if reading.gram.shape[1] < 3:  # saved by a run that fitted no length
+            return reading.square
         sums = np.array([state.numbers.get(n, (START, 0.0, 0.0))[1:] for n in reading.names])
         with np.errstate(all="ignore"):  # windows that are not finite are skipped
             new = add_squares(sums, reading.gram, reading.steps, self.memory)

@@ -1,4 +1,4 @@
-"""Forecasts as movements: the check of their form, and how steep they were."""
+"""Checks of the form of forecasts, and their slopes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def slopes(
     rates: Sequence[float | Tensor],
     counts: Counts,
 ) -> Tensor:
-    r"""Inner products with the averaged gradient, and squared lengths, of two movements.
+    r"""Return inner products with the averaged gradient, and squared lengths, of two movements.
 
     .. math::
         \Bigl( \sum_k \langle m_k, \Delta_k \rangle, \; \sum_k \|\Delta_k\|^2, \;

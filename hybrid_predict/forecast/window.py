@@ -50,7 +50,7 @@ class Reading(NamedTuple):
         return float(self.gram[:, _FORECAST, _FORECAST].sum())
 
     def pooled(self, following: float) -> Pooled:
-        """Sum over all tensors; ``following`` is the squared length of the next forecast."""
+        """Return sums over all tensors, with the squared length of the next forecast."""
         numbers = pool(self.gram, self.chance, self.drift, self.steps, following)
         return Pooled(*map(float, numbers))
 
@@ -92,12 +92,12 @@ class Window:
 
     One window is open at a time: it stores a forecast, sums the displacements that follow, and
     measures their inner products. A window closes after every ``length`` displacements, and the
-    next one opens. The first one opens after half as many: before that the drift averages too few
-    displacements to be foreseen from, and would say little of the later ones.
+    next one opens. The first one opens after half as many, because before that the drift averages
+    too few displacements for a useful forecast.
 
     The host does not wait for the device. Memory per tensor: 3 or 4 arrays of at most ``SAMPLE``
-    numbers, for drift, displacement, forecast and fitted direction; of 64 bits beside weights of 64
-    bits, else of 32.
+    numbers, for drift, displacement, forecast and fitted direction; float64 for float64 weights,
+    else float32.
 
     Args:
         length: Number of displacements in a window, at least 2; the first has half as many.
@@ -118,8 +118,9 @@ class Window:
 
     @property
     def due(self) -> bool:
-        """Whether a window is to be opened now."""
-        return not self._frozen and self._seen >= self.length // 2
+        """Whether a window is to be opened now, with at least half its displacements to come."""
+        half, left = self.length // 2, self.length - self._seen % self.length
+        return not self._frozen and self._seen >= half and left >= half
 
     @property
     def held_bytes(self) -> int:
@@ -201,6 +202,7 @@ class Window:
         """Return the samples of this rank."""
         return {
             "length": self.length,
+            "ranks": ranks.size(),
             "sizes": list(self._sizes),
             "seen": self._seen,
             "count": self._count,
@@ -211,7 +213,7 @@ class Window:
         }
 
     def fits(self, state: dict[str, Any]) -> bool:
-        """Whether a saved state has samples of these tensors."""
+        """Return whether a saved state has samples of these tensors."""
         shapes = [x.shape for x in self._drift]
         lists = [state["drift"], *state["frozen"], *([state["moved"]] if state["frozen"] else [])]
         squares = [x.shape for x in state["squares"]] if state["frozen"] else []
@@ -251,16 +253,18 @@ class Window:
         Raises:
             CheckpointError: If an array is missing or has another shape.
         """
-        split = len(windows) > 1 or any(map(shards.is_sharded, tensors))
-        alike = len(windows) in (1, ranks.size())
-        saved = windows[ranks.rank() if alike and len(windows) > 1 else 0]
-        if split and not all(ranks.gather(alike and self.fits(saved))):
+        several = len(windows) > 1
+        alike = all(window["ranks"] == ranks.size() for window in windows)
+        saved = windows[ranks.rank() if alike and several else 0]
+        if several and alike:
+            alike = all(ranks.gather(self.fits(saved)))
+        if not alike and (several or any(map(shards.is_sharded, tensors))):
             saved = Window(self.length, list(map(shards.local, tensors))).state_dict()
         self.load_state_dict(saved)
 
 
 def _places(value: Tensor) -> Tensor | None:
-    """Positions of the sampled entries, None for all; no user's random generator is used."""
+    """Return the positions of the sampled entries, None for all, without global random state."""
     if value.numel() <= SAMPLE:
         return None
     generator = torch.Generator().manual_seed(value.numel())

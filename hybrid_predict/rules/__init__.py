@@ -1,1 +1,1 @@
-"""What is decided from measured numbers: pure functions, for the engine and under ``jax.jit``."""
+"""The rules: decisions from measured numbers, as pure functions, also under ``jax.jit``."""

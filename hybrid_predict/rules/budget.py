@@ -1,4 +1,4 @@
-"""How many rows of a matrix corrected updates treat together, within a budget of operations."""
+"""The budget of corrected updates: how many rows of a matrix they treat together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ the full steps with weak corrections end worse than all full steps (decision 19)
 
 
 class Limited(Protocol):
-    """An update that can say what else a block of rows changes."""
+    """An update that can describe further effects of a block of rows."""
 
     def limited(self, block: int) -> str:
         """Return a clause for the log, or nothing."""
@@ -81,7 +81,7 @@ def flatten_operations(
 
 
 def uses_gram(short: int, long: int) -> bool:
-    """Whether evaluating polynomials on the Gram matrix takes fewer operations."""
+    """Return whether evaluating polynomials on the Gram matrix takes fewer operations."""
     return 2 * long > 3 * short
 
 
@@ -96,7 +96,8 @@ def largest_block(
     """Choose the largest block of rows with which corrections stay within a budget.
 
     Args:
-        operations: What correcting adds to a full step, by the block; None stands for all rows.
+        operations: Operations that correcting adds to a full step, by the block; None means all
+            rows.
         allowed: The budget, see :func:`budget`.
 
     Returns:
@@ -114,20 +115,20 @@ def tried(block: int | None) -> list[int]:
 
 
 def describe_block(block: int, max_overhead: float, updates: Iterable[Limited]) -> str:
-    """Say how many rows corrections treat together, and what else that changes."""
+    """Return a message about the number of rows that corrections treat together."""
     rows = "rows one by one" if block == 1 else f"{block} rows at a time"
     text = f"corrected updates treat {rows}, which max_overhead={max_overhead:g} allows"
     return "; ".join([text, *sorted({update.limited(block) for update in updates} - {""})])
 
 
 def describe_excess(share: str, max_overhead: float) -> str:
-    """Say that corrections are over the budget even with rows one by one."""
+    """Return a message that corrections exceed the budget even with one row at a time."""
     text = f"corrected updates take {share} of a full step's operations"
     return f"{text}, more than max_overhead={max_overhead:g} allows"
 
 
 def weak(shapes: Sequence[Sequence[int]], block: int | None) -> bool:
-    """Whether the corrections of most matrices of these shapes are weak with a block of rows."""
+    """Return whether a block of rows makes the corrections of most of these matrices weak."""
     rows = math.inf if block is None else LEAST_PART * block
     few = sum(math.prod(shape) for shape in shapes if rows < min(as_matrix(shape)))
     return 2 * few > sum(map(math.prod, shapes))

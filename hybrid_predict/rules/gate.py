@@ -14,7 +14,7 @@ TOO_SHORT = (
     "no predicted steps where they were planned: forecasts have skill, but predicted steps would "
     f"be shorter than {SHORTEST:g} of the drift"
 )
-"""Event of the ledger: planned predicted steps are not made because they would hardly move."""
+"""Event of the ledger: planned predicted steps are not taken because they would be too short."""
 
 TOO_EXPENSIVE = (
     "no predicted steps where they were planned: max_overhead leaves corrected updates too weak to "
@@ -57,7 +57,7 @@ class Part(NamedTuple):
 
 
 def suffice(parts: Sequence[Part], trained: int) -> Any:
-    """Whether the ready parts have most of the weights that need skill, and move enough of all.
+    """Return whether the ready parts have most of the gated weights, and enough of all weights.
 
     Otherwise a predicted step would replace a full step and move only few weights.
 
@@ -73,10 +73,10 @@ def suffice(parts: Sequence[Part], trained: int) -> Any:
 
 
 def too_few(parts: Sequence[Part], trained: int) -> bool:
-    """Whether predicted steps would move too few weights even if every part were ready."""
+    """Return whether predicted steps would move too few weights even if every part were ready."""
     return LEAST_MOVED * sum(part.size for part in parts if not part.table) < trained
 
 
 def _ready(parts: Iterable[Part]) -> Any:
-    """Number of weights in the parts that are ready."""
+    """Return the number of weights in the parts that are ready."""
     return sum((part.ready * part.size for part in parts), 0)

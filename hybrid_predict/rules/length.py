@@ -1,4 +1,4 @@
-"""How long corrected updates are, from the lengths of the optimizer's own updates."""
+"""The lengths of corrected updates, from the lengths of the optimizer's own updates."""
 
 from __future__ import annotations
 

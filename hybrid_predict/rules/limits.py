@@ -35,7 +35,7 @@ to be a standard deviation above it too, because a fifth of a loss near 0 is les
 
 @final
 class Baseline(NamedTuple):
-    """Running mean and mean squared deviation of a number, and how many readings there were."""
+    """Running mean and mean squared deviation of a number, and the number of readings."""
 
     mean: Any = 0.0
     square: Any = 0.0
@@ -97,17 +97,17 @@ def _norm_limit(norm: Baseline) -> Any:
 
 
 def exhausted(limits: Limits) -> Any:
-    """Whether alarms have come back after too many pauses."""
+    """Return whether alarms have come back after too many pauses."""
     return limits.pauses > MOST_PAUSES
 
 
 def risen(limits: Limits) -> Any:
-    """Whether the loss has exceeded that of the warm-up for too long."""
+    """Return whether the loss has exceeded that of the warm-up for too long."""
     return limits.above >= PATIENCE
 
 
 def pausing(limits: Limits, step: Any) -> Any:
-    """Whether predicted steps are paused before full step number ``step``."""
+    """Return whether predicted steps are paused before full step number ``step``."""
     return exhausted(limits) | (step <= limits.until)
 
 
@@ -161,7 +161,7 @@ def _with_loss(limits: Limits, loss: Any, warmup: Any) -> Limits:
 
 
 def _deviation(baseline: Baseline, rough: float, least: float) -> Any:
-    """The running standard deviation, above 0."""
+    """Return the running standard deviation, above 0."""
     xp = library(*baseline)
     return xp.maximum(xp.maximum(xp.sqrt(baseline.square), rough * abs(baseline.mean)), least)
 

@@ -87,5 +87,5 @@ def clip(number: Any, least: float, most: float) -> Any:
 
 
 def within(number: Any, limit: Any) -> Any:
-    """Whether a number is finite and at most a limit; also for torch's 0-dim tensors."""
+    """Return whether a number is finite and at most a limit; also for torch's 0-dim tensors."""
     return (abs(number) < math.inf) & (number <= limit)

@@ -61,7 +61,7 @@ class Schedule(NamedTuple):
 
     @property
     def shortfall(self) -> str:
-        """Message that tells why not all predicted steps fit; empty if all of them fit."""
+        """Message that says why not all predicted steps fit; empty if all of them fit."""
         if self.planned == self.wanted:
             return ""
         return (
@@ -160,7 +160,7 @@ def phase(
 
 
 def cooling(schedule: Schedule, position: Any) -> Any:
-    """Whether the step at a position belongs to the cooldown."""
+    """Return whether the step at a position belongs to the cooldown."""
     return position >= schedule.total - schedule.cooldown
 
 

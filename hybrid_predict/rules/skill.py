@@ -1,4 +1,4 @@
-"""Skill: the share of the following movement that forecasts explain; and their fitted length."""
+"""Skill, the share of the following movement that forecasts explain, and their fitted length."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ class Skill(NamedTuple):
     windows it is not reliable, so the bound also uses v, the variance of c for forecasts with
     random signs: for these, s has the standard deviation :math:`\sqrt 3 v`.
 
-    Skill is about the direction of forecasts. Their length has numbers of its own, in lengths of
+    Skill measures the direction of forecasts. Their length is measured separately, in lengths of
     the drift :math:`\bar d`:
 
     .. math:: \text{length} = \frac{\|\hat\Delta\|}{\|\bar d\|}, \qquad
@@ -113,7 +113,7 @@ class Skill(NamedTuple):
         square: Mean squared deviation from the mean skill.
         chance: Mean of v.
         length: Length of the next predicted step.
-        fitted: Mean length that least squares gives the direction in a window.
+        fitted: Mean least-squares length of the direction in a window.
         error: Mean squared prediction error of the forecasts made before their window, as a share
             of the squared movement. It is 1 for forecasts of length 0, and above 1 for forecasts
             that are worse than none.
@@ -128,7 +128,7 @@ class Skill(NamedTuple):
     error: Any = 0.0
 
     def summary(self) -> dict[str, float | int]:
-        """Return the numbers that a user looks at."""
+        """Return the numbers that are shown to a user."""
         return {
             "mean": self.mean,
             "lower": lower(self),
@@ -165,7 +165,7 @@ def add_window(skill: Skill, window: Pooled) -> Skill:
 
 
 def known(skill: Skill) -> Any:
-    """Whether there were enough windows for an estimate."""
+    """Return whether there were enough windows for an estimate."""
     return skill.windows >= FIRST
 
 
@@ -180,16 +180,16 @@ def lower(skill: Skill) -> Any:
 
 
 def enough(skill: Skill) -> Any:
-    """Whether skill and the length of the next predicted step are enough to make it."""
+    """Return whether skill and the length of the next predicted step are enough to make it."""
     return (lower(skill) > 0.0) & (skill.length >= SHORTEST)
 
 
 def add_squares(sums: Any, gram: Any, steps: Any, memory: float) -> Any:
     r"""Add one window to the least squares of each tensor.
 
-    Every window is divided by the squared length of its drift over all tensors, so windows weigh
-    alike, although drifts get many times shorter during a run. A window that is not finite, or
-    without drift, is skipped.
+    Every window is divided by the squared length of its drift over all tensors, so all windows have
+    the same weight, although drifts get many times shorter during a run. A window that is not
+    finite, or without drift, is skipped.
 
     Args:
         sums: Squares of the drifts, and products with the mean displacement, shape (T, 2).

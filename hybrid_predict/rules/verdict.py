@@ -1,6 +1,6 @@
 """The verdict on predicted steps, its causes, and a sequential test over many verdicts.
 
-Arithmetic on numbers, or on 0-dim arrays of any library, whose values are not read.
+The functions take numbers, or 0-dim arrays of any library, whose values are not read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Verdict(str, Enum):
 
 
 def sound(norm: Any, norm_limit: Any, loss: Any | None, loss_limit: Any) -> Any:
-    """Whether a verifying step lets the predicted steps before it stand.
+    """Return whether a verifying step lets the predicted steps before it stand.
 
     Args:
         norm: Its gradient norm.
@@ -66,13 +66,13 @@ LEVEL = 0.01
 AVERAGE = 0.95
 """Decay of averaged gradients where no update asks for another."""
 
-ENDED = "predicted steps ended: more often than chance allows they did not go downhill"
+ENDED = "predicted steps ended: they failed to go downhill more often than chance allows"
 """Event of the ledger: the test has ended predicted steps."""
 
 
 @final
 class Slopes(NamedTuple):
-    r"""How steep predicted steps were, and the full step after them; summed over all tensors.
+    r"""Slopes of predicted steps and of the full step after them, summed over all tensors.
 
     Args:
         product: :math:`\langle m, \Delta \rangle`, with m the averaged gradient, that of the
@@ -94,7 +94,7 @@ class Evidence(NamedTuple):
 
     Args:
         verdicts: Verdicts that have counted.
-        wealth: What the bets against predicted steps have grown to.
+        wealth: Wealth of the bets against predicted steps.
         ended: 1 once the evidence was enough, else 0.
     """
 

@@ -103,9 +103,9 @@ def plain_steps_to_reach(
 ) -> PlainSteps:
     r"""Return the fewest full steps with which plain training reaches a given loss.
 
-    Every plain run has a schedule of its own. Between two runs the loss is interpolated linearly in
-    the logarithm of the steps. A run that ends no lower than a shorter one is skipped. Nothing is
-    extrapolated.
+    Every plain run has a schedule of its own length. Between two runs the loss is interpolated
+    linearly in the logarithm of the steps. A run whose final loss is not below that of a shorter
+    run is skipped. Nothing is extrapolated.
 
     Args:
         steps: Full steps of the plain runs, ascending.

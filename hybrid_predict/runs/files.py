@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole."""
+"""Atomic replacement of files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from uuid import uuid4
 
 
 def replace_text(path: Path, text: str) -> Path:
-    """Write a text file, complete or not at all; never through a link, nor over a device.
+    """Write a text file atomically; never through a link, nor over a device.
 
     Raises:
         OSError: If the file cannot be written, or what is in its place is not a regular file.

@@ -1,4 +1,4 @@
-"""Makes objects from their description in a file: ``class_path`` and ``init_args``."""
+"""Creates objects from their description in a file: ``class_path`` and ``init_args``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finished runs in a file, so that a command can go on after a stop."""
+"""Finished runs in a file, so that a command can continue after a stop."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Observer:
         """A search tests whether an arm keeps quality at a speedup; its runs follow."""
 
     def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
-        """A search has tested it; in a few words what came of it."""
+        """A search has tested the candidate, with this finding in a few words."""
 
 
 @contextmanager

@@ -91,7 +91,7 @@ class BufferTracker:
             self._changing |= {slot} if bool(differs) else set()
 
     def _replaced(self, slot: Slot, tensor: Tensor) -> bool:
-        """Whether a tensor is known to change: it was replaced, or has another version."""
+        """Return whether a tensor is known to change: it was replaced, or has another version."""
         version = (id(tensor), tensor._version)
         if self._seen.setdefault(slot, version) != version:
             self._changing.add(slot)
@@ -175,7 +175,7 @@ class BufferTracker:
 
 
 def _transient(module: nn.Module) -> set[str]:
-    """Names of the buffers that a checkpoint does not hold; scripted modules have no such set."""
+    """Return the names of buffers that are not saved; scripted modules have no such set."""
     return getattr(module, "_non_persistent_buffers_set", set())
 
 
@@ -184,16 +184,16 @@ def _identities(buffers: Mapping[str, Tensor | None]) -> dict[str, int]:
 
 
 def _parts(tensor: Any) -> list[Tensor]:
-    """Dense tensors that store this rank's part of a tensor; none for unknown layouts."""
-    own = shards.local(tensor.detach())
-    if own.layout is torch.strided:
-        return [own]
-    if own.layout is torch.sparse_coo:
-        return [own._values(), own._indices()]
-    if own.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [own.values(), own.crow_indices(), own.col_indices()]
-    if own.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [own.values(), own.ccol_indices(), own.row_indices()]
+    """Return dense tensors that store this rank's part of a tensor; none for unknown layouts."""
+    shard = shards.local(tensor.detach())
+    if shard.layout is torch.strided:
+        return [shard]
+    if shard.layout is torch.sparse_coo:
+        return [shard._values(), shard._indices()]
+    if shard.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [shard.values(), shard.crow_indices(), shard.col_indices()]
+    if shard.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [shard.values(), shard.ccol_indices(), shard.row_indices()]
     return []
 
 

@@ -88,10 +88,10 @@ class OperationCounter:
         Returns:
             Whether anything was counted.
         """
-        own = ranks.total(_FAILED if self._failed else self._total - self._added)
-        if own > 0:
-            self._ledger.flops_per_step = own
-        return own > 0
+        operations = ranks.total(_FAILED if self._failed else self._total - self._added)
+        if operations > 0:
+            self._ledger.flops_per_step = operations
+        return operations > 0
 
     def end_step(self) -> bool:
         """Write the counts of a finished full step to the ledger; return whether there were any."""
@@ -121,7 +121,7 @@ class OperationCounter:
 
 
 def _recurrent(args: Sequence[Any]) -> int:
-    """Operations of the matrix products in one pass through a recurrent layer."""
+    """Return the operations of the matrix products in one pass through a recurrent layer."""
     flat = [x for arg in args for x in (arg if isinstance(arg, (list, tuple)) else [arg])]
     tensors = [x for x in flat if isinstance(x, Tensor)]
     positions = tensors[0].numel() // max(1, tensors[0].shape[-1])
@@ -153,7 +153,7 @@ def watching(see: Callable[[Any, Any, Any, Any], None]) -> Any:
 
 
 def _compiled(model: nn.Module) -> bool:
-    """Whether the model has, or may have, compiled parts, whose operations are not all seen."""
+    """Return whether the model may have compiled parts, whose operations are not all seen."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
     for module in model.modules():

@@ -22,7 +22,7 @@ _NAMED = 3
 
 @final
 class KindDecision:
-    """Collects what the losses of a full step show, and decides the kinds per optimizer.
+    """Collects the findings from the losses of a full step, and decides the kinds per optimizer.
 
     Args:
         mapper: The model's parameters.

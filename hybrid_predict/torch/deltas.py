@@ -124,7 +124,8 @@ class Movement:
         """Undo the movement of weights that other code may have written to since.
 
         A weight without a later write is restored bit for bit; otherwise the movement is
-        subtracted. Version counters tell which. An interrupted call can be repeated.
+        subtracted. Version counters show which weights these are. An interrupted call can be
+        repeated.
 
         Args:
             members: Positions in the delta of the weights to undo.
@@ -143,7 +144,7 @@ class Movement:
 
     @contextmanager
     def without_carries(self, members: Sequence[int]) -> Iterator[None]:
-        """Put the Kahan compensation of some weights back as long as the block runs."""
+        """Restore the Kahan compensation of some weights inside the block."""
         pairs = [pair for k in members for pair in self._copies[k][1:]]
         present = [carry.clone() for carry, _ in pairs]
         for carry, before in pairs:

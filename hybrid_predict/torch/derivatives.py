@@ -23,7 +23,7 @@ class Reversed:
     r"""The products with matrices that a backward pass has made, as for forces or residuals.
 
     A layer's product h = W x has the reverse Wᵀ δ, which goes from the layer's outputs to its
-    inputs. In the graph of a derivative the first layer therefore stands next to the loss.
+    inputs. So in the graph of a derivative the first layer is next to the loss.
 
     Args:
         products: Nodes of reverse products.
@@ -39,12 +39,13 @@ class Reversed:
 def reversed_products(nodes: Sequence[Node], index: MatrixIndex) -> Reversed:
     """Find the reverse products in a graph.
 
-    Names of nodes tell it only for convolutions. Otherwise, a product with W is a reverse one if
-    it sums over the other axis of W than a second product with W, and if its data depend on that
-    second product without a product in between: the activation's derivative at h is a factor of δ.
-    They also depend on the next layer's reverse product, or on a constant times W if W is the last
-    matrix; this tells it from a layer whose own transpose follows, as in a tied autoencoder. Other
-    layers, such as two without an activation in between, follow from their neighbours.
+    Node names identify reverse products only for convolutions. Otherwise, a product with W is a
+    reverse one if it sums over the other axis of W than a second product with W, and if its data
+    depend on that second product without a product in between: the activation's derivative at h is
+    a factor of δ. They also depend on the next layer's reverse product, or on a constant times W if
+    W is the last matrix; this distinguishes it from a layer whose own transpose follows, as in a
+    tied autoencoder. Other layers, such as two without an activation in between, are inferred from
+    their neighbours.
 
     Args:
         nodes: All nodes of the graph, each one after its inputs.
@@ -154,7 +155,7 @@ class _Search:
         return False
 
     def _is_open(self, product: _Product) -> bool:
-        """Whether nothing shows on which side a product of constants has its weight."""
+        """Return whether nothing shows on which side a product of constants has its weight."""
         bases = [base for base, _ in product.uses if base not in self._sides]
         return not product.reach and any(self._usual[base] is None for base in bases)
 

@@ -1,4 +1,4 @@
-"""Finds in the graph of a loss which matrices are at its end, inside, or no weights at all."""
+"""Finds in the graph of a loss which matrices are heads, which are inside, and which no weights."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ products of a derivative alone."""
 @final
 @dataclass
 class GraphFindings:
-    """What the graphs of losses have shown, as sets of the ``id`` of parameters.
+    """Findings from the graphs of losses, as sets of the ``id`` of parameters.
 
     Attributes:
         heads: Matrices in a product that no product with another matrix follows.
         inside: Matrices in a product that products with other matrices follow.
         tables: Matrices in which rows are looked up.
-        elementwise: Matrices that meet data element by element.
+        elementwise: Matrices that are combined with data element by element.
         weights: Matrices in a product, or in what may be one.
         reached: All parameters that a loss depends on.
     """
@@ -129,7 +129,7 @@ def _sizes(shape: Sequence[int]) -> list[int]:
 
 
 def _meets_frozen(node: Node, index: MatrixIndex) -> bool:
-    """Whether the other factor of a product's data has the shape of a frozen weight."""
+    """Return whether the other factor of a product's data has the shape of a frozen weight."""
     if node.operation == "recurrent":
         return True
     known = [n for n in node.data if n.operand is None]
@@ -140,13 +140,13 @@ def _meets_frozen(node: Node, index: MatrixIndex) -> bool:
     if min(len(into), len(out)) < 2:
         return False
     axis = 1 if node.operation == "convolution" else -1
-    if axis == -1 and node.inputs[-1] is known[0]:  # the data stand on the right
+    if axis == -1 and node.inputs[-1] is known[0]:  # the data are the right factor
         axis = -2
     return any(_maps(shape, into[axis], out[axis]) for shape in index.frozen)
 
 
 def _maps(shape: tuple[int, ...], into: int, out: int) -> bool:
-    """Whether a weight of this shape, also with groups, can map ``into`` features to ``out``."""
+    """Return whether a weight of this shape, or a grouped one, can map ``into`` to ``out``."""
     if len(shape) == 2:
         rows, columns = shape
         packed = (rows, rows / 3, rows / 1.5)  # attention may pack its projections in one weight

@@ -74,10 +74,12 @@ class StepHooks:
             if handle.id in hooks and next((reversed if last else iter)(hooks)) != handle.id:
                 hooks.move_to_end(handle.id, last)
 
-    def _before(self, _: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _before(self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the listener, or let the closure call it when the gradients are final."""
         handled = id(sys.exc_info()[1])
-        nested = self._outermost() is not None and handled == self._handled
+        under_way = self._outermost() is not None and handled == self._handled
+        # A kept traceback keeps a call that has raised: another one is a retry where none can nest.
+        nested = under_way and _nests(type(optimizer))
         receiver = None if nested else self._listener()
         if receiver is None:
             return None
@@ -113,5 +115,11 @@ class StepHooks:
                 receiver.after_update(self._index)
 
 
+def _nests(cls: type) -> bool:
+    """Whether a step of this class may call another step that calls the hooks again."""
+    steps = [vars(base).get("step") for base in cls.__mro__]
+    return sum(bool(getattr(step, "hooked", False)) for step in steps) > 1
+
+
 def _no_call() -> None:
-    """No call of ``step`` is under way."""
+    """Return None: no call of ``step`` is running."""

@@ -51,7 +51,7 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
     for network in [] if _tied_head(model) else _networks(model, matrices, owners or {}):
         if (head := _head(model, network)) is not None:
             kinds[head.key] = "head"
-            kinds.update((m.key, "head") for m in _beside(model, network, head))
+            kinds.update((m.key, "head") for m in _sibling_heads(model, network, head))
     return kinds
 
 
@@ -90,14 +90,15 @@ def resolve(
 
     A head is a matrix whose product reaches the loss without a product with another matrix in
     between. It stays a head if it is also used inside, as in a model that feeds its prediction
-    back. A table in which rows are looked up is an embedding, whatever else it is used for. What
-    meets data element by element alone is a vector. Kinds do not change for the only matrix of a
-    network, and for matrices that no graph shows. The sibling of a head, without gradient, is one.
+    back. A table in which rows are looked up is an embedding, whatever else it is used for. A
+    parameter that is only combined with data element by element is a vector. Kinds do not change
+    for the only matrix of a network, and for matrices that no graph shows. The sibling of a head,
+    without gradient, is one.
 
     Args:
         model: The model.
         known: Present kinds of the parameters to classify, by ``id``.
-        seen: What graphs have shown.
+        seen: Findings from the graphs.
         index: Result of :func:`matrix_index` for the model.
         with_gradient: Parameters that have a gradient, by ``id``.
 
@@ -110,8 +111,8 @@ def resolve(
     for network in index.networks:
         members = [matrices[key] for key in matrices if key in network]
         for head in [m for m in members if m.key in heads]:
-            beside = {m.key for m in _beside(model, members, head)}
-            heads |= beside - seen.reached - set(with_gradient)
+            siblings = {m.key for m in _sibling_heads(model, members, head)}
+            heads |= siblings - seen.reached - set(with_gradient)
     kinds, unseen = dict(known), []
     for key, kind in known.items():
         p = index.matrices.get(key)
@@ -156,7 +157,7 @@ def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
 
 
 def _named_embedding(name: str) -> bool:
-    """Whether a word of a name, split at underscores, dots and capitals, means embedding."""
+    """Return whether a word of a name, split at underscores, dots and capitals, means embedding."""
     words = [word.lower() for word in _WORD.findall(name)]
     return any(w in _EMBEDDING_WORDS or w.startswith(("embed", "position")) for w in words)
 
@@ -175,7 +176,7 @@ class _Matrix:
         return self.module.split(".")[0]
 
     def takes_outputs_of(self, other: _Matrix) -> bool:
-        """Whether it can follow another matrix directly; conv outputs may be flattened."""
+        """Return whether it can follow another matrix directly; conv outputs may be flattened."""
         inputs, outputs = math.prod(self.shape[1:]), other.shape[0]
         flattened = len(other.shape) > 2 and outputs > 0 and inputs % outputs == 0
         return flattened or inputs == outputs
@@ -190,8 +191,8 @@ def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
     frozen = _frozen_children(model)
     behind = list(matrices[last + 1 :])
     for child in frozen:
-        own = [m for m in matrices if m.child == child]
-        if len(own) > 1 and not own[0].takes_outputs_of(matrices[last]):
+        inner = [m for m in matrices if m.child == child]
+        if len(inner) > 1 and not inner[0].takes_outputs_of(matrices[last]):
             behind = [m for m in behind if m.child != child]
     before = [m for m in matrices[: last + 1] if m.child not in frozen]
     if len(before) + len(behind) < 2:
@@ -224,7 +225,9 @@ def _networks(
     return [list(matrices)] if shared or small or len(parts) < 2 else parts
 
 
-def _beside(model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix) -> Iterator[_Matrix]:
+def _sibling_heads(
+    model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix
+) -> Iterator[_Matrix]:
     """Yield the heads of modules next to the one that ends in the head, at every level."""
     path = head.module.split(".") if head.module else []
     modules = dict(model.named_modules(remove_duplicate=False))
@@ -235,17 +238,17 @@ def _beside(model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix) -> Ite
             name: [m for m in matrices if f"{m.module}.".startswith(f"{prefix}{name}.")]
             for name in children
         }
-        names = [name for name, own in holding.items() if own]
+        names = [name for name, inner in holding.items() if inner]
         at = names.index(path[depth])
         first, cls = holding[path[depth]][0], _class(children[path[depth]])
         for side in (reversed(names[:at]), names[at + 1 :]):
             for name in side:
-                own = holding[name]
-                alike = _class(children[name]) == cls and own[-1].trained
-                parallel = own[0].shape[1:] == first.shape[1:]
-                if not (alike and parallel) or own[-1].shape[0] == first.shape[1]:
+                inner = holding[name]
+                alike = _class(children[name]) == cls and inner[-1].trained
+                parallel = inner[0].shape[1:] == first.shape[1:]
+                if not (alike and parallel) or inner[-1].shape[0] == first.shape[1]:
                     break
-                yield own[-1]
+                yield inner[-1]
 
 
 def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
@@ -257,7 +260,7 @@ def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
 
 
 def _frozen_children(model: nn.Module) -> set[str]:
-    """Names of the model's children without trained parameters."""
+    """Return the names of the model's children without trained parameters."""
     return {
         name
         for name, child in model.named_children()
@@ -272,7 +275,7 @@ def _class(module: nn.Module) -> type | str:
 
 
 def _is(module: nn.Module, classes: Sequence[type]) -> bool:
-    """Whether a module has one of these classes, also after ``torch.jit.script``."""
+    """Return whether a module has one of these classes, also after ``torch.jit.script``."""
     return isinstance(module, tuple(classes)) or _class(module) in [c.__name__ for c in classes]
 
 

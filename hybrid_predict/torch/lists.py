@@ -24,7 +24,7 @@ Counts = Sequence[float] | None
 
 
 def is_half(tensor: Tensor) -> bool:
-    """Whether a tensor has a 16-bit type."""
+    """Return whether a tensor has a 16-bit type."""
     return tensor.dtype in _HALF
 
 
@@ -34,7 +34,7 @@ def upcast(tensor: Tensor) -> Tensor:
 
 
 def widest(tensors: Sequence[Tensor]) -> torch.dtype:
-    """64 bits if one of the tensors has them, else 32."""
+    """Return float64 if one of the tensors has it, else float32."""
     return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
 
 

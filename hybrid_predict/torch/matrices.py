@@ -1,4 +1,4 @@
-"""Orthogonal factors, levelled rows and inverse roots of stacks of matrices, by products alone."""
+"""Orthogonal factors, levelled rows and inverse roots of stacks of matrices, by products only."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _whiten(stack: Tensor, roots: Roots, members: Sequence[int]) -> None:
 
 
 def lengths(stack: Tensor) -> Tensor:
-    """Frobenius norm of each matrix, at least the smallest normal number, shape (K, 1, 1)."""
+    """Return the Frobenius norm of each matrix, at least the smallest normal number."""
     return torch.linalg.vector_norm(stack, dim=(-2, -1), keepdim=True).clamp_min(_TINY)
 
 
@@ -178,7 +178,7 @@ def diagonals(
 ) -> list[Tensor]:
     """Return one flat diagonal matrix per tensor, of shape (side²,), stored as ``history``.
 
-    Flat, it cannot be taken for a shard of a parameter. A side of 0 makes it empty.
+    A flat matrix cannot be mistaken for a shard of a parameter. A side of 0 makes it empty.
     """
     flat = []
     for x, side in zip(like, sides, strict=True):
@@ -208,7 +208,7 @@ def update_covariances(sides: tuple[Tensor, Tensor], value: Tensor, decay: float
 
 
 def inverse_roots(covariances: Sequence[Tensor], roots: Sequence[Tensor]) -> None:
-    r"""Write :math:`C^{-1/4}` of each covariance C, but for its scale, to ``roots``; both flat.
+    r"""Write :math:`C^{-1/4}` of each covariance C, up to scale, to ``roots``; both flat.
 
     The orthogonal factor of a root B of C is p(C) B, so p(C) is near the inverse of B. The same
     polynomials applied to that once more give the root of it. Eigenvalues far below the largest get

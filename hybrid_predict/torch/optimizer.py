@@ -1,4 +1,4 @@
-"""Wraps torch optimizers: shows each update, and can hold one back."""
+"""Wraps torch optimizers: reports each update, and can skip one."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Options(NamedTuple):
 
 @final
 class OptimizerWrapper:
-    """Shows the updates of torch optimizers, and holds back single updates.
+    """Reports the updates of torch optimizers, and skips single updates.
 
     Args:
         optimizers: One torch optimizer or several; they are not modified.
@@ -82,7 +82,7 @@ class OptimizerWrapper:
     def layout(self) -> tuple[Any, ...]:
         """Return a value that changes if parameters are added, frozen or unfrozen.
 
-        It also changes if a group's updates can be explained from now on, or no longer.
+        It also changes if the updates of a group become known or unknown.
         """
         content: list[Any] = []
         for group, rule in self._ruled():
@@ -173,8 +173,8 @@ class OptimizerWrapper:
         if options.sign < 0:
             gradient = -gradient
         if options.coupled:
-            own = shards.local(p).reshape(gradient.shape)
-            gradient = upcast(gradient).add(own, alpha=options.coupled)
+            value = shards.local(p).reshape(gradient.shape)
+            gradient = upcast(gradient).add(value, alpha=options.coupled)
         return gradient
 
     def step(self, closure: Callable[[], Any] | None = None, *, rate: float | None = None) -> Any:
@@ -207,17 +207,17 @@ class OptimizerWrapper:
         """Set the learning rate of every group, and restore it at the end."""
         groups = [group for o in self.optimizers for group in o.param_groups if rate is not None]
         rates = [group["lr"] for group in groups]
-        kept = [own.clone() if isinstance(own, Tensor) else own for own in rates]
+        kept = [old.clone() if isinstance(old, Tensor) else old for old in rates]
         try:
             for group in groups:
                 _set_rate(group, rate)
             yield
         finally:
-            for group, own in zip(groups, kept, strict=True):
-                _set_rate(group, own)
+            for group, old in zip(groups, kept, strict=True):
+                _set_rate(group, old)
 
     def holds_on_device(self, index: int) -> bool:
-        """Whether the next update can be held back without reading the device.
+        """Return whether the next update can be held back without reading the device.
 
         Fused optimizers can, if all parameters to be updated have a state already: an optimizer
         that is held back would leave a new state undefined.
@@ -234,11 +234,9 @@ class OptimizerWrapper:
         """Make a fused optimizer skip its next update if ``good`` is false."""
         optimizer: Any = self.optimizers[index]
         existing = getattr(optimizer, "found_inf", None)
-        found = (~good).to(torch.float32)
+        skip = (~good).to(torch.float32)
         self._flags[index] = existing
-        optimizer.found_inf = (
-            found if existing is None else torch.maximum(found, existing.to(found))
-        )
+        optimizer.found_inf = skip if existing is None else torch.maximum(skip, existing.to(skip))
 
     def hold_back(self, index: int) -> None:
         """Remove the gradients of an optimizer, so that its next update does nothing."""
@@ -284,9 +282,9 @@ class OptimizerWrapper:
         """
         optimizer = self.optimizers[index]
         for group in optimizer.param_groups:
-            found = second_copy(optimizer, group)
-            if found:
-                reason = f"its state {found!r} holds a second copy of the weights"
+            name = second_copy(optimizer, group)
+            if name:
+                reason = f"its state {name!r} holds a second copy of the weights"
                 raise refusal(optimizer, reason)
 
     def attach(self, listener: Callable[[], UpdateListener | None]) -> list[RemovableHandle]:
@@ -319,7 +317,7 @@ def _set_rate(group: dict[str, Any], rate: Any) -> None:
 
 
 def _flags(group: Mapping[str, Any]) -> list[Any]:
-    """Options that determine a rule, but for the numbers in its basis: flags and strings.
+    """Return the options that determine a rule, except for the numbers in its basis.
 
     Of a number, only whether it is zero counts.
     """

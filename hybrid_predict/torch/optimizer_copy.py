@@ -29,9 +29,9 @@ _SHARED = (type, ModuleType, torch.Stream, torch.Event)
 class OptimizerCopy:
     """Makes copies of an optimizer that update another parameter and share nothing with it.
 
-    A copy has everything that the optimizer holds, and none of its state. The other parameter
-    stands for the first parameter of the group. Further parameters, and tensors with more than
-    16,384 entries, have only a shape: nothing of the model's size is copied.
+    A copy has everything that the optimizer holds, except its state. The other parameter replaces
+    the first parameter of the group. Further parameters, and tensors with more than 16,384 entries,
+    have only a shape: nothing of the model's size is copied.
 
     Args:
         optimizer: The optimizer.
@@ -80,7 +80,7 @@ class OptimizerCopy:
 
 @final
 class _Writer(pickle.Pickler):
-    """Writes what an optimizer holds, but for objects that a copy has to make anew or can share.
+    """Writes what an optimizer holds, except for objects that a copy has to recreate or can share.
 
     Args:
         file: Where to write.
@@ -153,7 +153,7 @@ class _Reader(pickle.Unpickler):
 
 @contextmanager
 def without_trace() -> Iterator[None]:
-    """Keep warnings, random numbers and calls of global hooks from the user's run."""
+    """Hide warnings, random numbers and calls of global hooks from the user's run."""
     import warnings
 
     states = random_states()

@@ -93,7 +93,7 @@ class ParameterMapper:
 
         Args:
             keys: The parameters, by ``id``.
-            seen: What graphs have shown.
+            seen: Findings from the graphs.
             index: Result of :meth:`matrix_index` before the graphs were made.
             with_gradient: Parameters that have a gradient, by ``id``.
 
@@ -156,14 +156,14 @@ class ParameterMapper:
         values = [shards.local(p) for p in self.parameters]
         with torch.no_grad():
             pairs = zip(self.names, values, strict=True)
-            found = [fn(name, value.clone()) for name, value in pairs]
-            for name, value, new in zip(self.names, values, found, strict=True):
+            results = [fn(name, value.clone()) for name, value in pairs]
+            for name, value, new in zip(self.names, values, results, strict=True):
                 if not isinstance(new, Tensor):
                     raise ConfigError("fn", f"a tensor for {name}", type(new).__name__)
                 if new.shape != value.shape:
                     expected = f"shape {tuple(value.shape)} for {name}"
                     raise ConfigError("fn", expected, tuple(new.shape))
-            for value, new in zip(values, found, strict=True):
+            for value, new in zip(values, results, strict=True):
                 value.copy_(new)
         self.written()
 
@@ -214,7 +214,7 @@ class ParameterMapper:
         return VerifiedReads(self._model, tensors, movement, copies, unverified, withdraw)
 
     def _targets(self, delta: WeightDelta) -> list[Tensor]:
-        found = []
+        targets = []
         for name, direction in zip(delta.names, delta.directions, strict=True):
             if name not in self._index:
                 raise ConfigError("delta", "names of trained parameters", name)
@@ -222,8 +222,8 @@ class ParameterMapper:
             if direction.shape != value.shape:
                 expected = f"shape {tuple(value.shape)} for {name}"
                 raise ConfigError("delta", expected, tuple(direction.shape))
-            found.append(value)
-        return found
+            targets.append(value)
+        return targets
 
     def _check(self) -> None:
         known = {id(p) for p in self._model.parameters()}

@@ -58,7 +58,7 @@ class UpdateRule:
         returns: Whether the optimizer moves weights back that other code has moved, because it
             keeps a second copy of them.
         sign: -1 if the optimizer goes along the gradient at a positive learning rate, else 1.
-        unknown: What about the optimizer could not be found out, "" if nothing.
+        unknown: What could not be determined about the optimizer, "" if nothing.
         basis: Name and value of each option that ``decay`` and ``coupled`` depend on, and whether
             they are proportional to it.
     """
@@ -149,7 +149,7 @@ def second_copy(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
 
 
 def _like(state: Mapping[str, Any], p: Tensor) -> Iterator[str]:
-    """Names of states that look like a copy of a parameter."""
+    """Return the names of states that look like a copy of a parameter."""
     weights = p.detach()
     for name, value in state.items():
         named = any(word in str(name).lower() for word in _SECOND_COPIES)
@@ -200,7 +200,7 @@ class _Probe:
         return replace(rule, relative=relative, returns=self._returns(without), sign=sign or 1.0)
 
     def follows_state(self, name: str) -> bool:
-        """Whether weights come to where a state is moved after the first update."""
+        """Return whether weights follow a state that is moved after the first update."""
         without = {option: 0.0 for option in self._options if "weight_decay" in option}
         paths: list[list[Tensor]] = []
         for nudge in (0.0, 0.1):
@@ -226,7 +226,7 @@ class _Probe:
         return (1.0 if cosine > 0 else -1.0) if seen else 0.0
 
     def _decay(self, sign: float) -> UpdateRule:
-        """The rule as far as weight decay is concerned."""
+        """Return the part of the rule that concerns weight decay."""
         still, unknown = self._moves(self._weights, self._zero), DECAY
         moves = any(bool(move.any()) for move in still)
         # In their first updates, some optimizers make of coupled decay what decoupled decay does.
@@ -238,7 +238,7 @@ class _Probe:
         return UpdateRule(unknown=unknown)
 
     def _decoupled(self, sign: float, still: Sequence[Tensor]) -> UpdateRule | None:
-        """The rule if each update removes a fraction of the weights, else None."""
+        """Return the rule if each update removes a fraction of the weights, else None."""
         halved = self._moves(self._weights, self._zero, lr=_RATE / 2)
         fractions = [-move / self._weights for move in (*still, halved[0])]
         full, again, half = (float(f.mean()) for f in fractions)
@@ -258,7 +258,7 @@ class _Probe:
         )
 
     def _coupled(self, sign: float, still: Sequence[Tensor]) -> UpdateRule | None:
-        """The rule if a multiple of the weights is added to the gradient, else None."""
+        """Return the rule if a multiple of the weights is added to the gradient, else None."""
 
         def pull(coupled: float, options: Mapping[str, float]) -> float:
             moves = self._moves(self._weights, -sign * coupled * self._weights, **options)
@@ -283,7 +283,7 @@ class _Probe:
     def _basis(
         self, is_multiple: Callable[[float, Mapping[str, float]], bool]
     ) -> tuple[tuple[str, float, bool], ...]:
-        """The options that decay depends on, see :class:`UpdateRule`.
+        """Return the options that decay depends on, see :class:`UpdateRule`.
 
         Args:
             is_multiple: Whether decay is ``share`` times what it was, if options are others.
@@ -297,7 +297,7 @@ class _Probe:
         return tuple(basis)
 
     def _returns(self, without: Mapping[str, Any]) -> bool:
-        """Whether most of a manual movement after the first update is gone some updates later."""
+        """Return whether most of a manual movement after the first update is gone later."""
         nudge, ends = torch.full_like(self._weights, 0.1), []
         for moved in (self._zero, nudge):
             gradients = [self._gradient * (-1.0) ** k for k in range(_PATIENCE)]
@@ -306,7 +306,7 @@ class _Probe:
         return not bool(kept > 0.7)
 
     def _pulls(self, coupled: float, sign: float) -> bool:
-        """Whether updates depend on where the weights were at the first one.
+        """Return whether updates depend on where the weights were at the first one.
 
         What an optimizer makes of a gradient and of coupled decay is the same in both runs.
         """

@@ -31,8 +31,8 @@ def set_random_states(states: dict[str, Any]) -> None:
     Raises:
         CheckpointError: If a state is missing or damaged.
     """
-    own = random_states()
-    with all_or_nothing(lambda: _set(own)):
+    current = random_states()
+    with all_or_nothing(lambda: _set(current)):
         _set(states)
 
 

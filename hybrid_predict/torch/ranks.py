@@ -85,13 +85,13 @@ def fail_together(error: BaseException | None) -> None:
     """
     if error is None or size() == 1 or isinstance(error, RankError):
         return
-    own = f"{rank()} {summary(error)}"
+    failure = f"{rank()} {summary(error)}"
     try:
         store = dist.distributed_c10d._get_default_store()
-        first = store.compare_set(_FAILURE, "", own).decode()
+        first = store.compare_set(_FAILURE, "", failure).decode()
     except RuntimeError:
         raise RankError(None, "the loss of the process group's store") from error
-    if first != own:
+    if first != failure:
         number, cause = first.split(" ", 1)
         raise RankError(int(number), cause) from error
 

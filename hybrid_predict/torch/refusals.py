@@ -74,11 +74,11 @@ def refusal(
 
 
 def _wraps_another(optimizer: Optimizer) -> bool:
-    """Whether an optimizer holds another optimizer, which copies of it would share and update."""
+    """Return whether an optimizer holds another optimizer, which its copies would share."""
     held = list(vars(optimizer).values())
     held += [v for x in held if isinstance(x, (list, tuple)) for v in x]
     held += [v for x in held if isinstance(x, dict) for v in x.values()]
     if any(isinstance(x, Optimizer) and x is not optimizer for x in held):
         return True
-    own = [inspect.getattr_static(type(optimizer), n, None) for n in ("param_groups", "state")]
-    return any(isinstance(x, property) for x in own)
+    known = [inspect.getattr_static(type(optimizer), n, None) for n in ("param_groups", "state")]
+    return any(isinstance(x, property) for x in known)

@@ -52,7 +52,7 @@ def unwrapped(model: Any) -> Any:
 
 
 def is_tensor_parallel(model: nn.Module) -> bool:
-    """Whether layers compute on sharded parameters (FSDP2 gathers the full parameters first)."""
+    """Return whether layers compute on sharded parameters, unlike FSDP2, which gathers first."""
     return not _fsdp2_modules(model) and any(is_sharded(p) for p in model.parameters())
 
 
@@ -95,7 +95,7 @@ def unsharded_ids(model: nn.Module) -> dict[int, int]:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether a tensor is a DTensor, of which every rank holds a shard or a copy."""
+    """Return whether a tensor is a DTensor, of which every rank holds a shard or a copy."""
     return type(tensor) not in _PLAIN and hasattr(tensor, "to_local")
 
 
@@ -202,7 +202,7 @@ def local_gradient(p: Tensor) -> Tensor:
 
 
 def norm_factors(tensors: Sequence[Tensor]) -> list[float] | None:
-    r"""Factors on local norms, so that a sum over the ranks counts every element once.
+    r"""Return factors on local norms with which a sum over the ranks counts every element once.
 
     .. math:: \sqrt{1 / c_k}
 

@@ -98,7 +98,7 @@ class AbstractUpdate(ABC):
         return own
 
     def limited(self, block: int) -> str:
-        """Return what else blocks of so many rows change, as a clause for the log; or nothing."""
+        """Return a clause for the log about further effects of blocks of this size; or ""."""
         return ""
 
     def operations(self, like: Sequence[Tensor], block: int | None) -> int:

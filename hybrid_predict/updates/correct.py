@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -66,7 +66,7 @@ class Correction:
             counts: See `torch.lists`.
         """
         update = self.update
-        kept = [1.0 - own.shrink for own in options]
+        kept = [1.0 - option.shrink for option in options]
         lengths, lost = self._lengths(values, before, kept, bound, counts)
         pairs = zip(self.directions, values, strict=True)
         new = [d.to(torch.promote_types(d.dtype, upcast(v).dtype)) for d, v in pairs]
@@ -97,15 +97,15 @@ class Correction:
         These are updates that are zero or not finite. None if there are none, which is only tested
         on the CPU.
         """
-        own = lists.distances(values, before, kept, counts)
-        finite = own.isfinite() & lists.norms(self.directions).isfinite()
-        own = torch.where(finite, own, 0.0)
-        lengths = self.update.lengths(self.state, self.members, own)
+        plain = lists.distances(values, before, kept, counts)
+        finite = plain.isfinite() & lists.norms(self.directions).isfinite()
+        plain = torch.where(finite, plain, 0.0)
+        lengths = self.update.lengths(self.state, self.members, plain)
         bounds = [b for b in (self.update.bound, bound) if b is not None]
         if bounds:
-            lengths = torch.minimum(lengths, min(bounds) * own)
-        none_lost = own.device.type == "cpu" and bool(own.all())
-        return lengths, None if none_lost else (own == 0).unbind()
+            lengths = torch.minimum(lengths, min(bounds) * plain)
+        none_lost = plain.device.type == "cpu" and bool(plain.all())
+        return lengths, None if none_lost else (plain == 0).unbind()
 
 
 def correction(
@@ -115,7 +115,7 @@ def correction(
     average: Sequence[Tensor],
     gradients: Sequence[Tensor],
     cosines: Tensor,
-    tensors: Sequence[Tensor],
+    parameters: Mapping[str, Tensor],
 ) -> Correction:
     """Find the directions of corrected updates, right before the optimizer updates.
 
@@ -126,8 +126,8 @@ def correction(
         average: Their averaged gradients, as local shards.
         gradients: The newest gradients, as local shards.
         cosines: Cosine of each newest gradient with its average before, shape (K,).
-        tensors: The parameters. If one is sharded, one full matrix at a time is gathered from the
-            ranks.
+        parameters: The parameters by name. If one is sharded, one full matrix at a time is gathered
+            from the ranks.
 
     Raises:
         PredictorError: If the update returns directions of the wrong form.
@@ -135,16 +135,17 @@ def correction(
     keep = 1.0 - update.newest * (1.0 + cosines)
     rows = zip(average, gradients, (1.0 - keep).unbind(), strict=True)
     blends: Iterator[Tensor] = (lists.lerp(m, g, share) for m, g, share in rows)
-    if not any(map(shards.is_sharded, tensors)):
-        made = _checked(update, update.direction(state, members, list(blends), gradients), average)
-        return Correction(update, state, members, made)
-    parts = []
+    if not any(map(shards.is_sharded, parameters.values())):
+        directions = update.direction(state, members, list(blends), gradients)
+        like = dict(zip(parameters, average, strict=True))
+        return Correction(update, state, members, _checked(update, directions, like))
+    parts, named = [], list(parameters.items())
     for position, (k, blend) in enumerate(zip(members, blends, strict=True)):
-        own = tensors[position : position + 1]
-        full = [shards.full_tensor(blend, own[0]).contiguous()]
-        newest = _Gathered(gradients[position : position + 1], own)
-        made = _checked(update, update.direction(state, [k], list(full), newest), full)
-        parts.append(shards.local_shard(made[0], own[0]).clone())
+        name, parameter = named[position]
+        full = shards.full_tensor(blend, parameter).contiguous()
+        newest = _Gathered(gradients[position : position + 1], [parameter])
+        directions = _checked(update, update.direction(state, [k], [full], newest), {name: full})
+        parts.append(shards.local_shard(directions[0], parameter).clone())
     return Correction(update, state, members, parts)
 
 
@@ -162,11 +163,11 @@ class _Gathered(Sequence[Tensor]):
         return shards.full_tensor(self._parts[k], self._tensors[k])
 
 
-def _checked(update: object, made: Any, like: Sequence[Tensor]) -> list[Tensor]:
-    """Check the form of directions from any class."""
+def _checked(update: object, directions: Any, like: Mapping[str, Tensor]) -> list[Tensor]:
+    """Check the form of directions from any class, by tensors of that form by name."""
     subject = f"{type(update).__name__}.direction"
-    if not isinstance(made, (list, tuple)) or len(made) != len(like):
-        raise PredictorError(subject, f"a list of {len(like)} directions", made)
-    for k, (direction, wanted) in enumerate(zip(made, like, strict=True)):
-        lists.check_form(subject, f"tensor {k}", direction, wanted)
-    return list(made)
+    if not isinstance(directions, (list, tuple)) or len(directions) != len(like):
+        raise PredictorError(subject, f"a list of {len(like)} directions", directions)
+    for (name, wanted), direction in zip(like.items(), directions, strict=True):
+        lists.check_form(subject, name, direction, wanted)
+    return list(directions)

@@ -1,4 +1,4 @@
-"""Which gradients and which entries corrections and forecasts may use."""
+"""Masks of the gradients and entries that corrections and forecasts may use."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ def usable_gradients(
         norms: Norms of the gradients, shape (K,).
         good: Whether the update will happen.
 
-    Returns:
-        The gradients, and a bool per gradient that tells whether it was usable, shape (K,). The
-        latter is None if all are known to be usable without waiting for a device.
+    Returns: The gradients, and whether each gradient was usable, as bools of shape (K,). The latter
+    is None if all are known to be usable without waiting for a device.
     """
     usable = norms.isfinite() & good
     if usable.device.type == "cpu" and bool(usable.all()):
@@ -51,8 +50,8 @@ def optimizer_only(
         averages: Averaged gradients.
         members: Positions of the tensors that have a gradient in this step.
         usable: Which of these gradients are usable, or None if all are.
-        still: Mask of the entries whose own gradient is exactly zero, by position. Without any, no
-            entry of the average can be zero either.
+        still: Mask of the entries whose own gradient is exactly zero, by position. Without any, the
+            average is not searched for zeros.
         good: Whether the update happens.
 
     Returns:
@@ -86,17 +85,17 @@ def without_gradient(parameter: Tensor, gradient: Tensor, options: Options) -> T
         gradient: What its update follows, with coupled weight decay.
         options: How it is updated.
     """
-    own = dense_gradient(parameter).reshape(gradient.shape) if options.coupled else gradient
-    return zeros(own)
+    followed = dense_gradient(parameter).reshape(gradient.shape) if options.coupled else gradient
+    return zeros(followed)
 
 
 def unmoved(
     value: Tensor, before: Tensor, own: Options, still: Tensor | None, good: Tensor | bool
 ) -> Tensor | None:
-    """Find the entries that stand still now, such as rows that a gradient hook has frozen.
+    """Find the entries that are frozen now, such as rows that a gradient hook has frozen.
 
     These have an exactly zero gradient, and the optimizer's update has left them where they were,
-    but for weight decay.
+    except for weight decay.
 
     Args:
         value: Weights after the update.

@@ -31,14 +31,14 @@ def projects(
     momentum: float,
     counts: Counts,
 ) -> Tensor:
-    r"""Whether first updates are orthogonal projections of plain gradient descent.
+    r"""Return whether first updates are orthogonal projections of plain gradient descent.
 
     .. math:: u = - \eta P g \iff \langle u, u + \eta g \rangle = 0
 
     with P any orthogonal projection: onto the null space of earlier tasks, or a mask. It is known
     from zero, not from P, so that nothing has to be decomposed. With momentum, only the first
-    update is a multiple of the gradient, with Nesterov's by another factor. Projections of updates
-    that do not follow the gradient linearly, as Adam's, cannot be told.
+    update is a multiple of the gradient; with Nesterov momentum the factor differs. Projections of
+    updates that are not linear in the gradient, such as Adam's, cannot be detected.
 
     Args:
         values: K weights after their updates.
@@ -78,7 +78,7 @@ def projects(
 @final
 @dataclass
 class Examination:
-    """What first updates have shown of the optimizer of a group.
+    """Results of the first updates about the optimizer of a group.
 
     Args:
         projected: Whether the optimizer projects its updates, by name of each examined parameter.
@@ -91,7 +91,7 @@ class Examination:
     def copies(
         self, names: Sequence[str], members: Sequence[int], gradients: Sequence[Tensor]
     ) -> dict[int, Tensor]:
-        """Copy the gradients of what is still to be examined, as an optimizer may write to them.
+        """Copy the gradients of parameters still to be examined; optimizers may write to them.
 
         Args:
             names: Names of all parameters of the group.

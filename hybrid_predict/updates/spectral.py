@@ -110,7 +110,7 @@ class SpectralUpdate(AbstractUpdate):
     def _roots(
         self, state: UpdateState, members: Sequence[int], gradients: Sequence[Tensor]
     ) -> Roots | None:
-        """What matrices are multiplied with from the left and from the right; None for nothing."""
+        """Return the factors of the matrices from the left and from the right, or None."""
         return None
 
     def operations(self, like: Sequence[Tensor], block: int | None) -> int:

@@ -1,4 +1,4 @@
-"""The whitened update: the spectral update of gradients without their covariances."""
+"""The whitened update: the spectral update of gradients whitened by their covariances."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ SIDES = ("left", "right")
 @final
 @dataclass(frozen=True, kw_only=True)
 class WhitenedUpdate(SpectralUpdate):
-    r"""The spectral update, of gradients that are divided by roots of their covariances first.
+    r"""The spectral update of gradients that are first whitened by their covariances.
 
     .. math::
         L \leftarrow \rho L + (1 - \rho) \, g g^\top / \|g\|_F^2, \qquad
         R \leftarrow \rho R + (1 - \rho) \, g^\top g / \|g\|_F^2, \\
         L^{-1/4} \bigl( (1 - \nu_t) m + \nu_t g \bigr) R^{-1/4} = U \Sigma V^\top
 
-    with the names of :class:`SpectralUpdate`, whose rule goes on from there. Rows and columns
-    whose gradients are large or move together count less. A gradient that is not finite counts as
+    with the names of :class:`SpectralUpdate`, which then applies to the result. Rows and columns
+    whose gradients are large or correlated get less weight. A gradient that is not finite counts as
     the average. On the benchmark this direction is better and takes more operations and memory.
 
     Operations grow with the weights, not with the batch, so they are affordable where batches are
@@ -53,10 +53,8 @@ class WhitenedUpdate(SpectralUpdate):
     Raises:
         ConfigError: If an argument is invalid.
 
-    References:
-        Roots of covariances: Gupta, Koren and Singer, Shampoo (2018),
-        https://arxiv.org/abs/1802.09568
-        Whitened, then orthogonal: decisions 26 and 27.
+    References: Roots of covariances: Gupta, Koren and Singer, Shampoo (2018),
+    https://arxiv.org/abs/1802.09568 Orthogonalization after whitening: decisions 26 and 27.
     """
 
     longest: int = 8192
@@ -87,7 +85,7 @@ class WhitenedUpdate(SpectralUpdate):
     def _roots(
         self, state: UpdateState, members: Sequence[int], gradients: Sequence[Tensor]
     ) -> Roots:
-        """The inverse roots of both covariances, computed anew when it is their turn."""
+        """Return the inverse roots of both covariances, recomputed when they are due."""
         from hybrid_predict.torch.matrices import inverse_roots, update_covariances
 
         left, right = (self._used(state, axis, "") for axis in range(2))
@@ -111,7 +109,7 @@ class WhitenedUpdate(SpectralUpdate):
         return [x if shape[axis] <= longest else x[:0] for x, shape in pairs]
 
     def limited(self, block: int) -> str:
-        """Say which covariances are left out."""
+        """Describe which covariances are left out."""
         if (longest := block // 2) >= self.longest:
             return ""
         return f"sides longer than {longest} are not whitened" if longest else "none is whitened"
@@ -122,7 +120,7 @@ class WhitenedUpdate(SpectralUpdate):
         return super().operations(like, block) + products
 
     def _longest_side(self, block: int | None) -> int:
-        """The longest side with a covariance."""
+        """Return the longest side with a covariance."""
         return self.longest if block is None else min(self.longest, block // 2)
 
 
