@@ -14,8 +14,9 @@ import torch
 from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
+from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.rows import RUNS, Rows
-from hybrid_predict.runs.runtime import finite, writing
+from hybrid_predict.runs.runtime import finite
 
 RunKey = tuple[str, float | None, int]
 """Arm, speedup and seed of a run; the full arm and controls have no speedup."""

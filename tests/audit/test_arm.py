@@ -19,10 +19,11 @@ from lightning.pytorch.callbacks import (
 from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
+from hybrid_predict.audit import plan_audit
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.training import train_arm, try_steps
+from hybrid_predict.audit.training import train_arm
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 
@@ -267,7 +268,7 @@ def test_run_without_batches_is_refused(tmp_path, nothing, how):
 
     with pytest.raises(UnsupportedSetupError, match="expected batches to train on, got 'none'"):
         if how == "plan":
-            try_steps(make_run, AuditConfig(), 6, tmp_path)
+            plan_audit(make_run, AuditConfig())
         else:
             train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
 

@@ -23,7 +23,7 @@ from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
 from hybrid_predict.audit.earned import sentences
 from hybrid_predict.audit.results import make_results
-from hybrid_predict.report.audit import write_audit_page
+from hybrid_predict.report.pages import audit_page
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 
@@ -288,7 +288,7 @@ def made_up(
 def test_outcome_of_five_seeds_reaches_results_and_report(tmp_path, hybrid, outcome, mode):
     results, verdict = made_up(hybrid, mode=mode)
     assert verdict.outcome is outcome
-    page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = audit_page(results, None)
     assert verdict.headline[1:] in page
     assert ("credited to hybrid_predict" in page) == (outcome is AuditOutcome.VERIFIED)
 
@@ -324,7 +324,7 @@ def test_predicted_steps_that_were_not_made_earn_nothing(tmp_path, seeds):
     assert sentences(results["earned"])[1] == (
         "Predicted steps: none was made, so none earned anything."
     )
-    page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = audit_page(results, None)
     assert "none was made, so none earned anything" in page
     assert "corrected → hybrid" in page and "+0.2" not in page.split("predicted steps</td>")[1]
 

@@ -12,7 +12,7 @@ from audit_task import STEPS, Task, config, kept
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_search, search
 from hybrid_predict.audit.plan import most_runs
-from hybrid_predict.audit.searching import Candidate, _Search, trainer_line
+from hybrid_predict.audit.searching import Candidate, Searching, trainer_line
 from hybrid_predict.audit.verdict import AuditVerdict, Bounds
 from hybrid_predict.runs.runtime import Observer
 
@@ -73,9 +73,7 @@ def searched(
     """A search over made runs: its result, what it asked for, and what it told."""
     runs, lines = Made(metric, failure), Lines()
     chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
-    searching = _Search(runs.run, chosen, folder, lines)
-    searching.run()
-    return searching.result(partial=False), runs, lines
+    return Searching(runs.run, chosen, folder, lines).result(), runs, lines
 
 
 def metric(borders: Mapping[str, float]) -> Callable[[str, float, int], float]:

@@ -19,7 +19,7 @@ from hybrid_predict.audit import AuditConfig, AuditOutcome, AuditResult, plan_au
 from hybrid_predict.audit.file import importable, read_audit
 from hybrid_predict.audit.verdict import AuditVerdict
 from hybrid_predict.cli.screen import Screen
-from hybrid_predict.report.audit import plain_finding
+from hybrid_predict.report.pages import plain_finding
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The number of training batches"),
@@ -254,10 +254,10 @@ def test_bad_file_is_told_in_one_line(work, capsys, content, said):
         ([], "FILE"),
         (["nowhere.yaml"], "nowhere.yaml"),
         (["file.yaml", "--seeds", "0"], "seeds: expected an integer, at least 1"),
-        (["file.yaml", "--seeds", "x"], "an integer, got 'x'"),
+        (["file.yaml", "--seeds", "x"], "invalid int value: 'x'"),
         (["file.yaml", "--output-dir", __file__], "a folder that can be written to"),
         (["file.yaml", "--bogus"], "--bogus"),
-        (["file.yaml", "--threads", "0"], "--threads: expected an integer, at least 1"),
+        (["file.yaml", "--threads", "0"], "argument --threads: expected an integer, at least 1"),
     ],
 )
 def test_bad_usage_is_told_in_one_line(work, capsys, arguments, said):

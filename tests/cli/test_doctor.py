@@ -6,9 +6,9 @@ import sys
 import pytest
 import torch
 
-from hybrid_predict import cli
+from hybrid_predict import cli, overview
 from hybrid_predict.cli import doctor
-from hybrid_predict.updates import budget
+from hybrid_predict.rules import budget
 
 pytest.importorskip("lightning")
 
@@ -216,7 +216,8 @@ def test_no_checkpoint_is_written_and_a_callback_that_is_off_is_examined_as_if_o
 
 @pytest.fixture
 def every_operation_counts(monkeypatch):
-    monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
+    for module in (budget, overview):
+        monkeypatch.setattr(module, "SMALLEST_STEP", 0.0)
 
 
 @pytest.mark.filterwarnings("ignore:The number of training batches")

@@ -7,9 +7,8 @@ import pytest
 from run_logs import NAME, ROWS, row, written
 
 from hybrid_predict import cli
-from hybrid_predict.report.run_facts import facts, finding
+from hybrid_predict.report.run_facts import facts, finding, lines, sparkline
 from hybrid_predict.report.run_log import read_log
-from hybrid_predict.report.terminal import lines, sparkline
 
 
 def write(folder, rows, end="finished", **plan):

@@ -70,5 +70,5 @@ def test_a_reader_who_has_enough_is_no_failed_training(work, monkeypatch, capsys
 def test_a_line_to_paste_is_printed_as_it_is(work, capsys):
     line = "Trainer(max_steps=9, callbacks=[HybridPredict(kinds={'a': [b]})])"
     with Screen([1.0], str) as screen:
-        screen.answer(["arm"], [], line, work / "search.json", partial=False)
+        screen.say(line, soft_wrap=True)
     assert f"{line}\n" in capsys.readouterr().out
