@@ -139,15 +139,16 @@ def _parse(
             key, help=command.help, description=command.description, allow_abbrev=False
         )
         command.add_options(chosen.add_argument)
-        chosen.set_defaults(run=command.run, parser=chosen)
+        chosen.set_defaults(chosen=(command.run, chosen))
     first = next(iter(arguments), "--help")
     if not first.startswith("-") and first not in commands:
         remedy = did_you_mean(first, commands) or f"See {name} --help."
         raise ConfigError("COMMAND", f"one of {', '.join(commands)}", first, remedy)
     options, rest = parser.parse_known_args(arguments or ["--help"])
-    if rest or "run" not in options:
-        raise _unknown((rest or arguments)[0], getattr(options, "parser", parser))
-    return partial(options.run, options)
+    run, chosen = getattr(options, "chosen", (None, parser))
+    if rest or run is None:
+        raise _unknown((rest or arguments)[0], chosen)
+    return partial(run, options)
 
 
 def _unknown(word: str, parser: ArgumentParser) -> ConfigError:
