@@ -1,0 +1,121 @@
+"""What ``class_path`` describes is only called once it is known to be an update or a predictor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from audit_file import with_audit, write
+from lightning.pytorch.cli import LightningCLI
+from lightning_models import Net
+
+from hybrid_predict import ConfigError, HybridConfig, HybridPredict, SpectralUpdate, cli
+from hybrid_predict.audit.config import AuditConfig
+
+FOREIGN = {"class_path": "os.mkdir", "init_args": {"path": "called"}}
+PLACES = {
+    "argument": lambda chosen: HybridPredict(**chosen),
+    "fields": lambda chosen: HybridPredict(config=chosen),
+    "configuration": lambda chosen: HybridPredict(config=HybridConfig(**chosen)),
+    "audit": lambda chosen: AuditConfig(hybrid=chosen),
+}
+
+
+REFUSED = {
+    "updates": "updates.hidden.class_path: expected a subclass of AbstractUpdate, got",
+    "predictors": "predictors.hidden.class_path: expected a subclass of AbstractPredictor, got",
+}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_called(work: Path) -> Iterator[None]:
+    yield
+    assert not Path("called").exists()
+
+
+@pytest.mark.parametrize("field", REFUSED)
+@pytest.mark.parametrize("place", PLACES)
+def test_nothing_else_is_called(place: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=REFUSED[field]):
+        PLACES[place]({field: {"hidden": FOREIGN}})
+
+
+@pytest.mark.parametrize("command", [["audit", "--plan"], ["audit"], ["doctor"]], ids=" ".join)
+def test_nothing_else_is_called_by_commands(command: list[str], refused: Any) -> None:
+    file = write(with_audit(hybrid={"predictors": {"hidden": FOREIGN}}))
+    capture = [*command, file]
+    assert REFUSED["predictors"] in refused(*capture)
+
+
+def lightning_cli(content: Mapping[str, Any], patch: pytest.MonkeyPatch) -> HybridPredict:
+    """The callback that LightningCLI makes of a file."""
+    patch.setattr("sys.argv", ["train"])
+    options: Any = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    program = LightningCLI(
+        Net, run=False, args=["--config", write(content)], save_config_callback=None,
+        seed_everything_default=False, parser_kwargs={"exit_on_error": False},
+        trainer_defaults={**options, "enable_model_summary": False, "accelerator": "cpu"},
+    )  # fmt: skip
+    return next(c for c in program.trainer.callbacks if isinstance(c, HybridPredict))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("wrapped", [False, True], ids=["arguments", "config"])
+def test_a_lightning_cli_makes_updates_and_nothing_else(
+    wrapped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def content(described: Mapping[str, Any]) -> dict[str, Any]:
+        chosen: dict[str, Any] = {"updates": {"hidden": described}}
+        arguments = {"config": chosen} if wrapped else chosen
+        callback = {"class_path": "hybrid_predict.HybridPredict", "init_args": arguments}
+        return {"trainer": {"callbacks": [callback]}}
+
+    update = {"class_path": "hybrid_predict.SpectralUpdate", "init_args": {"share": 0.5}}
+    callback = lightning_cli(content(update), monkeypatch)
+    assert callback.config.updates == {"hidden": SpectralUpdate(share=0.5)}
+    with pytest.raises(Exception, match=REFUSED["updates"]):
+        lightning_cli(content(FOREIGN), monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("hybrid", "words"),
+    [
+        ({"updates": {"hiden": {"class_path": "only_imported.Update"}}}, "Did you mean hidden"),
+        ({"updates": {"hidden": {"class_path": "only_imported.Update", "args": {}}}}, "'args'"),
+        ({"updates": {"hidden": {"class_path": "only_imported.X", "init_args": 3}}}, "a mapping"),
+        ({"kinds": 3, "updates": {"hidden": {"class_path": "only_imported.X"}}}, "kinds"),
+    ],
+    ids=["kind", "key", "arguments", "other field"],
+)
+@pytest.mark.parametrize("place", PLACES)
+def test_no_module_is_imported_for_what_is_wrong_without_it(
+    work: Path, place: str, hybrid: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(work))
+    (work / "only_imported.py").write_text("open('called', 'w').close()")
+    with pytest.raises(ConfigError, match=words):
+        PLACES[place](hybrid)
+
+
+@pytest.mark.filterwarnings("ignore:The number of training batches")
+@pytest.mark.filterwarnings("ignore:.*configure_optimizers. will be overridden")
+def test_arms_do_not_call_what_arguments_of_updates_describe(work: Path) -> None:
+    """Lightning's parser makes the objects of each arm; the section audit is not among them."""
+    (work / "mine.py").write_text(UPDATE)
+    update = {"class_path": "mine.Update", "init_args": {"note": FOREIGN}}
+    content = with_audit(hybrid={"warmup_steps": 5, "updates": {"hidden": update}})
+    assert cli.main(["audit", write(content)]) == 3
+
+
+UPDATE = '''
+from hybrid_predict import SpectralUpdate
+
+class Update(SpectralUpdate):
+    """Keeps a note."""
+
+    def __init__(self, note=None):
+        super().__init__()
+        object.__setattr__(self, "note", note)
+'''
