@@ -123,13 +123,6 @@ _COEFFICIENTS = tuple(map(_predicted, (0, 0.35, 0.5, 1)))
 _NESTEROV = {".3": 0.3, ".6": 0.6}
 _WHITENED = {"hidden": "whitened"}
 
-_FITTED = {
-    "fitted": ("drift", FittedPredictor()),
-    "fitted-decays": ("three drifts", FittedPredictor(decays=(0.95, 0.8, 0.99))),
-    "fitted-last": ("drift and last displacement", FittedPredictor(last=True)),
-}
-"""Arms of the fitted predictor: words for the title, and the predictor."""
-
 
 def _placebos(*, gated: bool) -> tuple[Arm, ...]:
     """Return arms with corrected updates, and with predicted steps of a meaningless direction."""
@@ -174,9 +167,8 @@ ARMS: dict[str, Arm] = {
             plugin={"max_overhead": 1e9, "updates": {"hidden": WhitenedUpdate(bound=None)}}),
         Arm(name="all-kinds", title="corrected + predicted, all kinds",
             plugin={"predictors": dict.fromkeys(KINDS, _momentum(0.5))}),
-        *(Arm(name=name, title=f"corrected + fitted, {title}",
-              plugin={"predictors": {"hidden": predictor}})
-          for name, (title, predictor) in _FITTED.items()),
+        Arm(name="fitted", title="corrected + fitted, drift",
+            plugin={"predictors": {"hidden": FittedPredictor()}}),
         Arm(name="fitted-only", title="fitted only",
             plugin={"updates": {}, "predictors": {"hidden": FittedPredictor()}}),
         *(Arm(name=f"nesterov-{name}", title=f"corrected, EMA-Nesterov {name}",

@@ -166,9 +166,8 @@ class HybridEngine(Uncopied):
                 step.set_limits(loss_limit(state.limits), norm_limits(state.limits))
                 state.kinds.open()
         waiting, position = self._groups.awaits_skill, self._position - step.predicted
-        step.phase = phase(
-            self.schedule, position, step.predicted, waiting=waiting, plain=state.over
-        )
+        known = {"waiting": waiting, "plain": state.over}
+        step.phase = phase(self.schedule, position, step.predicted, **known)
         step.opened_at = perf_counter()
         step.predict_seconds = step.opened_at - started
         if self._watching:
@@ -198,7 +197,7 @@ class HybridEngine(Uncopied):
                 self._state.kinds.observe(loss)
 
     def after_step(self, loss: Tensor | float | None = None) -> StepRecord:
-        """Close a full step: read verdicts, advance the clock and update the ledger.
+        """Close a full step: read verdicts, count it, and update the ledger.
 
         Args:
             loss: The training loss of the step, or None. A tensor is read ``lag`` full steps later.
@@ -212,9 +211,8 @@ class HybridEngine(Uncopied):
         """
         step, started = self._step, perf_counter()
         if step is None:
-            raise UsageError(
-                "after_step() was called without before_step(). Call each once per full step."
-            )
+            text = "after_step() was called without before_step(). Call each once per full step."
+            raise UsageError(text)
         if not (loss is None or isinstance(loss, (Tensor, int, float))):
             raise ConfigError("loss", "a tensor, a number or None", loss)
         counted = self._operations.end_step()
@@ -231,7 +229,11 @@ class HybridEngine(Uncopied):
             self._open.clear()
         if self._watching:
             with self._contained(step):
-                self._judge(drain=self._position + 1 >= self.schedule.total)
+                self._state.read(drain=self._position + 1 >= self.schedule.total)
+                if not self._state.plain and (reason := self._state.futile):
+                    self._fall_back(reason)
+        elif self._state.unread:  # of a saved state
+            self._state.read(drain=True)
         record = self._state.advance(step)
         step.add_seconds(self.ledger, started, perf_counter())
         return record
@@ -260,10 +262,8 @@ class HybridEngine(Uncopied):
         if step is None:
             return
         if step.has_updated:
-            raise UsageError(
-                "The optimizer has updated, but after_step() was not called. "
-                "Call after_step(loss) after every optimizer.step()."
-            )
+            text = "The optimizer has updated, but after_step() was not called."
+            raise UsageError(f"{text} Call after_step(loss) after every optimizer.step().")
         reason = "a full step was left before its update"
         step.undo(reason)
         self._operations.reset()
@@ -329,12 +329,6 @@ class HybridEngine(Uncopied):
             step.predict(self.mapper, forecast, count, self._groups.carries)
         elif self._groups.gate.closed:
             self._state.record_event(self._groups.gate.reason, logging.INFO, step.number)
-
-    def _judge(self, *, drain: bool) -> None:
-        """Apply the verdicts that can be read, and fall back if the plug-in does no good."""
-        self._state.read(drain=drain)
-        if not self._state.plain and (reason := self._state.futile):
-            self._fall_back(reason)
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:
@@ -404,5 +398,3 @@ class HybridEngine(Uncopied):
         """
         self._between_steps("load_state_dict()")
         self._state.load_state_dict(state, steps)
-        if not self._watching:  # no later step would read these verdicts
-            self._state.read(drain=True)

@@ -14,6 +14,7 @@ from hybrid_predict.forecast.movement import check_delta, slopes
 from hybrid_predict.forecast.window import Reading
 from hybrid_predict.memory import Memory, Treatment, allocate
 from hybrid_predict.rules.skill import window_length
+from hybrid_predict.rules.verdict import AVERAGE
 from hybrid_predict.torch import lists, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
@@ -27,9 +28,6 @@ from hybrid_predict.updates.masks import (
     without_gradient,
 )
 from hybrid_predict.updates.projection import projects
-
-AVERAGE = 0.95
-"""Decay of averaged gradients where no update asks for another."""
 
 
 @final

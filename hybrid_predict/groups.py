@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
 from torch import Tensor
@@ -13,11 +12,11 @@ from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.predictors import make_predictor
 from hybrid_predict.forecast.window import Reading, reading
+from hybrid_predict.gate import Gate, make_gate
 from hybrid_predict.group import Group
 from hybrid_predict.memory import Treatment
-from hybrid_predict.rules import gate as rules
 from hybrid_predict.rules.budget import largest_block, weak
-from hybrid_predict.rules.skill import Pooled, Skill, add_window, enough, known, lower
+from hybrid_predict.rules.skill import FIRST, Pooled, Skill, add_window, known
 from hybrid_predict.saved import check_count, damaged, finite_tuple
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
@@ -51,29 +50,6 @@ class Forecast(NamedTuple):
 
 
 @final
-@dataclass(frozen=True)
-class Gate:
-    """Which groups must not be predicted at the moment.
-
-    Args:
-        blocked: Parameter names of each group that must not be predicted.
-        closed: Whether every group that has a predictor is blocked.
-        weak: Whether most matrices have weak corrections.
-        reason: Reason for a closed gate, as an event for the ledger.
-    """
-
-    blocked: frozenset[tuple[str, ...]] = frozenset()
-    closed: bool = False
-    weak: bool = False
-    reason: str = ""
-
-    @property
-    def locked(self) -> bool:
-        """Whether the gate stays closed: the budget is fixed after the first full step."""
-        return self.closed and self.weak
-
-
-@final
 class Groups:
     """Groups the trained tensors by kind and optimizer, and forecasts their movement.
 
@@ -95,7 +71,7 @@ class Groups:
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
-        self._history = config.history_dtype
+        self._history, self._lag = config.history_dtype, config.lag or 0
         updates = {kind: make_update(u) for kind, u in config.active_updates.items()}
         self._updates = {kind: update for kind, update in updates.items() if update.share > 0}
         predictors = config.active_predictors.items()
@@ -123,18 +99,14 @@ class Groups:
         return not self._updates and not self._predictors
 
     @property
-    def _predicted(self) -> list[Group]:
+    def predicted(self) -> list[Group]:
+        """The groups that have a predictor."""
         return [group for group in self._groups if group.treatment.predictor is not None]
-
-    @property
-    def predicts(self) -> bool:
-        """Whether at least one tensor has a predictor."""
-        return bool(self._predicted)
 
     @property
     def gated(self) -> bool:
         """Whether there are forecasts, and all of them need skill."""
-        predictors = [group.treatment.predictor for group in self._predicted]
+        predictors = [group.treatment.predictor for group in self.predicted]
         return bool(predictors) and all(p is not None and p.gated for p in predictors)
 
     @property
@@ -143,9 +115,10 @@ class Groups:
         return self.gated and not any(map(known, self.skills.values()))
 
     @property
-    def longest_window(self) -> int:
-        """Number of displacements in the longest window."""
-        return max((group.window_length for group in self._groups), default=0)
+    def steps_until_skill(self) -> int:
+        """Number of steps until skill can be known; 0 if predicted steps need none."""
+        longest = max((group.window_length for group in self._groups), default=0)
+        return FIRST * longest + self._lag if self.gated else 0
 
     @property
     def held_bytes(self) -> int:
@@ -295,37 +268,8 @@ class Groups:
         return sum(count * max(1, self._calls[owner]) for count, owner in each)
 
     def _update_gate(self) -> None:
-        """Block groups whose forecasts lack skill, and all gated groups if corrections are weak."""
-        predicted = self._predicted
         too_weak = weak(self.corrected_shapes, self.block)
-        skills = [self.skills.get(group.treatment.kind, Skill()) for group in predicted]
-        trained = self._mapper.count_trained()
-        able = self._parts([bool(enough(skill)) for skill in skills])
-        skilled = self._parts([bool(lower(skill) > 0.0) for skill in skills])
-        opened = not too_weak and rules.suffice(able, trained)
-        pairs = zip(predicted, able, strict=True)
-        blocked = frozenset(g.names for g, p in pairs if p.gated and not (p.ready and opened))
-        closed = bool(predicted) and len(blocked) == len(predicted)
-        if too_weak:
-            reason = rules.TOO_EXPENSIVE
-        elif rules.too_few(able, trained):
-            reason = rules.TOO_FEW
-        else:
-            short = closed and rules.suffice(skilled, trained)
-            reason = rules.TOO_SHORT if short else rules.NO_SKILL
-        self.gate = Gate(blocked, closed, too_weak, reason)
-
-    def _parts(self, ready: Sequence[bool]) -> list[rules.Part]:
-        """The groups with a predictor, as the gate sees them."""
-        return [
-            rules.Part(
-                group.size,
-                group.treatment.predictor is not None and group.treatment.predictor.gated,
-                now,
-                group.treatment.kind == "embedding",
-            )
-            for group, now in zip(self._predicted, ready, strict=True)
-        ]
+        self.gate = make_gate(self.predicted, self.skills, self._mapper.count_trained(), too_weak)
 
     def length_bound(self, options: Mapping[int, Options]) -> float | None:
         """Return 1.0 if corrected matrices have different learning rates, else None."""

@@ -142,26 +142,19 @@ def pack(
     first = next(iter(norms.values()), loss)
     device = first.device if isinstance(first, Tensor) else None
     weights = dict(zip(norms, counts or [1.0] * len(norms), strict=True))
-    own = [weights[name] for name in moved]
-    lengths = [m.length for m in moved.values()] + [m.drift for m in moved.values()]
+    own, moves = [weights[name] for name in moved], moved.values()
+    lengths = [m.length for m in moves] + [m.drift for m in moves]
     scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *own, *own], device)
-    dots = _scaled([m.dot for m in moved.values()], [w * w for w in own], device)
-    head = [
-        _scalar(0.0 if loss is None else loss, device),
-        _scalar(float(loss is not None), device),
-        sum((1.0 - _scalar(g, device) for g in good), _scalar(0.0, device)),
-    ]
+    dots = _scaled([m.dot for m in moves], [w * w for w in own], device)
+    known = [0.0 if loss is None else loss, float(loss is not None)]
+    bad = sum((1.0 - _scalar(g, device) for g in good), _scalar(0.0, device))
+    head = [*(_scalar(number, device) for number in known), bad]
     steep = [torch.stack([s.to(scaled.device) for s in slopes]).sum(0)] if slopes else []
     closed = steep + [numbers.to(scaled.device) for _, numbers in windows]
     scaled, sums = ranks.combine(scaled, torch.cat([torch.stack(head), dots, *closed]))
-    tag = {
-        **about,
-        "norms": list(norms),
-        "owners": list(owners),
-        "moved": list(moved),
-        "slopes": bool(slopes),
-        "windows": [[tag, numbers.numel()] for tag, numbers in windows],
-    }
+    names = {"norms": list(norms), "owners": list(owners), "moved": list(moved)}
+    sizes = [[tag, numbers.numel()] for tag, numbers in windows]
+    tag = {**about, **names, "slopes": bool(slopes), "windows": sizes}
     return tag, torch.cat([sums[:3], scaled, sums[3:]])
 
 

@@ -149,7 +149,7 @@ def overview(engine: HybridEngine) -> Overview:
         parts=tuple(Part(*key, *counts[key]) for key in order),
         left_out=tuple(sorted(groups.left_out)),
         steps=schedule.total,
-        predicted=schedule.planned if groups.predicts else 0,
+        predicted=schedule.planned if groups.predicted else 0,
         warmup=schedule.warmup,
         cooldown=schedule.cooldown,
         held_bytes=groups.held_bytes,
@@ -158,7 +158,7 @@ def overview(engine: HybridEngine) -> Overview:
 
 def steps_until_skill(engine: HybridEngine) -> int:
     """Return the number of steps until skill can be known; 0 if predicted steps need none."""
-    return engine._state.steps_until_skill
+    return engine._state.groups.steps_until_skill
 
 
 def shortage(engine: HybridEngine) -> Shortage | None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
+from hybrid_predict.rules.limits import Baseline, Limits
 
 T = TypeVar("T")
 
@@ -156,7 +157,24 @@ def finite_tuple(form: type[T], numbers: Any, least: float = -math.inf) -> T:
     fields: Any = form
     if len(numbers) != len(fields._fields) or min(check_numbers(form.__name__, numbers)) < least:
         raise damaged(f"{len(fields._fields)} numbers of {form.__name__}", numbers)
-    return fields(*numbers)  # type: ignore[no-any-return]
+    return form(*numbers)
+
+
+def checked_limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -> Limits:
+    """Return saved limits.
+
+    Raises:
+        CheckpointError: If a number is missing or cannot be.
+    """
+    baselines = [finite_tuple(Baseline, numbers) for numbers in (loss, *norms)]
+    names = Limits._fields[-len(counts) :]
+    for name, count in zip(names, counts, strict=True):
+        check_count(name, count)
+    for baseline in baselines:
+        check_count("readings", baseline.count)
+    if min(b.square for b in baselines) < 0.0 or any(map(math.isinf, (start, mean))):
+        raise damaged("finite baselines", [start, mean, *baselines])
+    return Limits(baselines[0], tuple(baselines[1:]), float(start), float(mean), *counts)
 
 
 def as_tensor(values: Sequence[float]) -> Tensor:

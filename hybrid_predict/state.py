@@ -17,14 +17,9 @@ from hybrid_predict.ledger import SavingsLedger, percent
 from hybrid_predict.measurement import Judgement, Measurement, check, judge, unpack
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules import limits as rules
-from hybrid_predict.rules.budget import (
-    budget,
-    describe_block,
-    describe_excess,
-)
-from hybrid_predict.rules.limits import Baseline, Limits
+from hybrid_predict.rules.budget import budget, describe_block, describe_excess
 from hybrid_predict.rules.schedule import schedule
-from hybrid_predict.rules.skill import FIRST, known
+from hybrid_predict.rules.skill import known
 from hybrid_predict.rules.verdict import ENDED, Evidence, Verdict, weigh
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks
@@ -80,19 +75,13 @@ class State:
         self.groups = Groups(mapper, optimizer, config)
         self.kinds = KindDecision(mapper, optimizer)
         self._mapper, self._buffers, self._config = mapper, buffers, config
-        self.schedule = schedule(config, self.steps_until_skill)
+        self.schedule = schedule(config, self.groups.steps_until_skill)
         self.limits = rules.first_limits(len(optimizer.optimizers))
         self.evidence = Evidence()
         self.plain = not config.enabled
         self._lag = config.lag or 0
         self._queue: deque[tuple[dict[str, Any], HostCopy]] = deque()
         self._read: list[tuple[Measurement, Judgement]] = []
-
-    @property
-    def steps_until_skill(self) -> int:
-        """Number of steps until skill can be known; 0 if predicted steps need none."""
-        groups, lag = self.groups, self._config.lag or 0
-        return FIRST * groups.longest_window + lag if groups.gated else 0
 
     @property
     def unread(self) -> int:
@@ -144,7 +133,7 @@ class State:
     def log_left_out(self) -> None:
         """Log once what is left to the optimizer, and whether nothing can be predicted."""
         reasons = set(self.groups.left_out)
-        if self.schedule.planned and not self.groups.predicts:
+        if self.schedule.planned and not self.groups.predicted:
             reasons.add(NOTHING)
         for reason in sorted(reasons - {event["reason"] for event in self.ledger.events}):
             self.record_event(reason, logging.WARNING)
@@ -260,22 +249,26 @@ class State:
             if judgement.verdict is Verdict.UNDONE:
                 ledger.undone_steps += measured.predicted
             elif judgement.verdict is Verdict.STANDS:
-                # A length that was not measured counts as the mean one.
-                length = measured.length if measured.length is not None else ledger.mean_length
-                ledger.predicted_length += measured.predicted * (length or 0.0)
+                length = measured.length
+                if length is None:  # it was not measured, and counts as the mean one
+                    length = ledger.mean_length or 0.0
+                elif not ledger.predicted_length:  # nor were those before
+                    ledger.predicted_length = length * ledger.predicted_steps
+                ledger.predicted_length += measured.predicted * length
                 ledger.predicted_steps += measured.predicted
                 standing += measured.predicted
         if not step.reported:
             ledger.undone_steps += step.predicted
         ledger.full_steps += 1
-        ledger.steps += 1 + standing
+        ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
         ledger.corrected_steps += step.corrected
         ticks = min(1 + standing, max(0, self.schedule.total - before))
         if not ticks:
             self.record_event(OVER, logging.WARNING, step.number)
         if known(self.groups.skill):
             ledger.skill = self.groups.skill.mean
-        return _record(step, ticks, ledger.skill, read)
+        about = step.number, step.phase, ticks, step.predicted
+        return StepRecord(*about, skill=ledger.skill, **_newest(read))
 
     def count_left(self, step: Step) -> None:
         """Count the predicted steps of an abandoned full step: undone, unless they are verified."""
@@ -318,12 +311,15 @@ class State:
         saved.check_state(state)
         names = set(state["names"])
         if names and names.isdisjoint(self._mapper.names):
-            raise CheckpointError(
-                f"state: expected parameters of this model, got {sorted(names)[:3]}. "
-                "The checkpoint belongs to another model."
-            )
-        own = self.state_dict(whole=False)
-        with saved.all_or_nothing(lambda: self._load(own, None)):
+            text = f"state: expected parameters of this model, got {sorted(names)[:3]}."
+            raise CheckpointError(f"{text} The checkpoint belongs to another model.")
+        own, plain = self.state_dict(whole=False), self.plain
+
+        def restore() -> None:
+            self.plain = plain
+            self._load(own, None)
+
+        with saved.all_or_nothing(restore):
             self._load(state, steps)
 
     def _load(self, state: dict[str, Any], steps: int | None) -> None:
@@ -331,7 +327,7 @@ class State:
         self.kinds.load_state_dict(state["kinds"], state["undecided"])
         if self._mapper.kinds != before:
             self.groups.regroup()
-        self.ledger.load(state["ledger"])
+        self._load_ledger(state["ledger"])
         saved.check_count("total", state["total"], 1)
         self.plain = self.plain or state["plain"]
         self._buffers.load_state_dict(state["bystanders"])
@@ -348,17 +344,25 @@ class State:
         for part in dropped:
             reason = f"what was saved of {part} does not fit this run and was dropped"
             self.record_event(reason, logging.WARNING)
-        changes = {
-            "run's length": (state["total"], self.schedule.total, logging.INFO),
-            "number of ranks": (state["ranks"], ranks.size(), logging.WARNING),
-        }
-        for what, (then, now, level) in changes.items():
+        for what, then, now, level in (
+            ("run's length", state["total"], self.schedule.total, logging.INFO),
+            ("number of ranks", state["ranks"], ranks.size(), logging.WARNING),
+        ):
             if then != now:
                 self.record_event(f"the {what} changed from {then} to {now}", level)
 
+    def _load_ledger(self, state: dict[str, Any]) -> None:
+        """Load the ledger, which counts the steps of the run."""
+        self.ledger.load(state)
+        for name in ("full_steps", "steps", "corrected_steps", "predicted_steps", "undone_steps"):
+            saved.check_count(name, getattr(self.ledger, name))
+        steps, counted = self.ledger.steps, self.ledger.full_steps + self.ledger.predicted_steps
+        if steps != counted:
+            raise saved.damaged(f"full and predicted steps to be {steps} together", counted)
+
     def _load_verdicts(self, state: dict[str, Any]) -> bool:
         """Load limits, evidence and unread measurements; not if there are other optimizers now."""
-        limits = _limits(*state["limits"])
+        limits = saved.checked_limits(*state["limits"])
         if len(limits.norms) != len(self.limits.norms):
             self._queue.clear()
             return False
@@ -381,39 +385,15 @@ class State:
         self.record_event(reason, logging.WARNING)
 
 
-def _record(
-    step: Step, ticks: int, skill: float | None, read: list[tuple[Measurement, Judgement]]
-) -> StepRecord:
-    """Return the record of a full step, with what was read last."""
+def _newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
+    """Return what a record tells about the full step that was read last."""
     if not read:
-        return StepRecord(step.number, step.phase, ticks, step.predicted, skill=skill)
+        return {}
     measured, judgement = read[-1]
-    return StepRecord(
-        step.number,
-        step.phase,
-        ticks,
-        step.predicted,
-        skill=skill,
-        read_step=measured.step,
-        verdict=judgement.verdict,
-        length=measured.length,
-        loss=measured.loss,
-        gradients=measured.info if measured.info.norms else None,
-    )
-
-
-def _limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -> Limits:
-    """Return saved limits.
-
-    Raises:
-        CheckpointError: If a number is missing or cannot be.
-    """
-    baselines = [saved.finite_tuple(Baseline, numbers) for numbers in (loss, *norms)]
-    names = Limits._fields[-len(counts) :]
-    for name, count in zip(names, counts, strict=True):
-        saved.check_count(name, count)
-    for baseline in baselines:
-        saved.check_count("readings", baseline.count)
-    if min(b.square for b in baselines) < 0.0 or any(map(math.isinf, (start, mean))):
-        raise saved.damaged("finite baselines", [start, mean, *baselines])
-    return Limits(baselines[0], tuple(baselines[1:]), float(start), float(mean), *counts)
+    return {
+        "read_step": measured.step,
+        "verdict": judgement.verdict,
+        "length": measured.length,
+        "loss": measured.loss,
+        "gradients": measured.info if measured.info.norms else None,
+    }

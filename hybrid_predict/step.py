@@ -37,6 +37,7 @@ LOADED = "weights were loaded in a verifying step"
 """Reason for undoing predicted steps if a state dict was loaded before they were verified."""
 
 
+@final
 class _Gradient(NamedTuple):
     """The gradient of one parameter: its norm (of the local shard), and who updates it."""
 
@@ -337,9 +338,10 @@ class Step:
         assert self._movement is not None and self._forecast is not None
         delta, (_, owners, drifts) = self._movement.delta, self._forecast
         columns = zip(delta.names, delta.directions, delta.factors, drifts, owners, strict=True)
-        rows = [row for *row, owner in columns if owner == index]
+        rows = [(n, d, f, drift) for n, d, f, drift, owner in columns if owner == index]
         norms = lists.norms([direction for _, direction, _, _ in rows]).unbind()
-        lengths = [abs(factor) * norm for (_, _, factor, _), norm in zip(rows, norms, strict=True)]
+        pairs = zip(rows, norms, strict=True)
+        lengths = [lists.size(factor) * norm for (_, _, factor, _), norm in pairs]
         met = [k for k, (name, *_) in enumerate(rows) if name in gradients]
         sides = [(gradients[rows[k][0]][0], rows[k][1]) for k in met]
         dots = lists.dots([g.reshape(d.shape) for g, d in sides], [d for _, d in sides])

@@ -5,38 +5,25 @@ Needs the extra ``jax``. Trees of parameters are named by their paths, such as `
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any, NamedTuple, final
 
 from hybrid_predict import functional
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError, MissingExtraError
-from hybrid_predict.integrations.optax_decay import UPDATES, find_decay
 
 try:
-    import array_api_compat  # noqa: F401 - the functional form needs it
     import jax
     import jax.numpy as jnp
     import optax
 
-    from hybrid_predict.integrations.optax_direction import UNKNOWN, directions
+    from hybrid_predict.integrations.optax_probe import Probe
 except ModuleNotFoundError as missing:
     raise MissingExtraError("hybrid_predict.integrations.optax", "jax") from missing
 
-logger = logging.getLogger(__name__)
-
 Rate = Callable[[Any], Any] | float
 """A learning rate, or a schedule: a function from the number of steps done to a rate."""
-
-_SCRATCH_RATE = 0.01
-"""Learning rate with which an optimizer shows its direction."""
-
-
-_TRIED_RATES = [2.0 ** -(10 + k) for k in range(UPDATES)]
-"""Learning rates at which an optimizer is tried that is made from a rate."""
 
 
 @final
@@ -57,7 +44,7 @@ def corrected(
     outputs_last: bool = True,
     step_operations: float | None = None,
 ) -> optax.GradientTransformation:
-    """An optimizer whose updates of hidden matrices are corrected; nothing is predicted.
+    """Return an optimizer whose updates of hidden matrices are corrected; nothing is predicted.
 
     Args:
         optimizer: Any optax optimizer that updates parameters right away.
@@ -89,35 +76,19 @@ def corrected(
         expected, remedy = "1 in an optax transformation", "Use train_step for predicted steps."
         raise ConfigError("speedup", expected, config.speedup, remedy)
     settings = _settings(config, outputs_last, step_operations)
-    made = _Decay(weight_decay, lambda rate: optimizer, partial(_at, learning_rate))
-    return _transformation(optimizer, learning_rate, made, settings)
+    probe = Probe(lambda rate: optimizer, lambda k: _at(learning_rate, k), weight_decay)
 
-
-def _transformation(
-    optimizer: optax.GradientTransformation,
-    learning_rate: Rate,
-    decay: _Decay,
-    settings: dict[str, Any],
-) -> optax.GradientTransformation:
     def init(params: Any) -> CorrectedState:
-        _check_axes(params)
-        decay(params)
-        hybrid = functional.init(named(params), **settings)
-        hybrid = _plain_if_unknown(hybrid, optimizer, learning_rate, params)
+        hybrid = _start(params, probe, settings)
         return CorrectedState(optimizer.init(params), hybrid, jnp.zeros((), jnp.int32))
 
     def update(updates: Any, state: CorrectedState, params: Any = None) -> Any:
         if params is None:
             raise ConfigError("params", "the parameters", None, "Call update(g, state, params).")
         own, inner = optimizer.update(updates, state.optimizer, params)
-        after = named(optax.apply_updates(params, own))
-        rate = _at(learning_rate, state.count)
-        turned = _descended(updates, optimizer, learning_rate, params)
-        new, hybrid = functional.correct(
-            state.hybrid, named(turned), named(params), after, rate,
-            weight_decay=decay(params), **settings,
-        )  # fmt: skip
-        moved = jax.tree.map(lambda x, y: x - y, _tree(new, params), params)
+        after, rate = optax.apply_updates(params, own), _at(learning_rate, state.count)
+        new, hybrid = _correct(state.hybrid, updates, params, after, rate, probe, settings)
+        moved = jax.tree.map(lambda x, y: x - y, new, params)
         return moved, CorrectedState(inner, hybrid, state.count + 1)
 
     return optax.GradientTransformation(init, update)
@@ -125,7 +96,7 @@ def _transformation(
 
 @final
 class TrainState(NamedTuple):
-    """What a train step takes and gives: parameters, and states of optimizer and plug-in."""
+    """What a train step takes and returns: parameters, and states of optimizer and plug-in."""
 
     params: Any
     optimizer: Any
@@ -138,10 +109,10 @@ class Record(NamedTuple):
 
     Args:
         loss: Loss of the full step.
-        aux: What the loss function gives beside it; None without ``has_aux``.
+        aux: What the loss function returns besides it; None without ``has_aux``.
         predicted: Number of predicted steps that came right before the full step.
-        stands: Whether these stand; True where there were none. If not, the full step has undone
-            them, and nothing else.
+        stands: Whether these stand; True if there were none. If not, the full step has undone them,
+            and nothing else.
         ticks: Steps of the run that this call has brought: 1 + the predicted steps that stand.
         steps: Steps of the run so far. The run is done at ``config.total_steps``.
     """
@@ -166,7 +137,7 @@ def train_step(
     has_aux: bool = False,
     step_operations: float | None = None,
 ) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
-    """A jitted full step, with the predicted steps that are due right before it.
+    """Return a jitted full step, with the predicted steps that are due right before it.
 
     Args:
         value_and_grad: What ``jax.value_and_grad(loss)`` returns. It is called with
@@ -180,13 +151,13 @@ def train_step(
             `ConfigError` where these do not tell it.
         momentum: The optimizer's ``b1``, or momentum, in [0, 1).
         outputs_last: Whether matrices are of shape (inputs, outputs).
-        has_aux: Whether ``value_and_grad`` gives ``(loss, aux)`` in place of the loss.
+        has_aux: Whether ``value_and_grad`` returns ``(loss, aux)`` in place of the loss.
         step_operations: Operations of ``value_and_grad``, see :func:`count_operations`. None
             corrects in full, whatever ``config.max_overhead`` says.
 
     Returns:
-        Two functions. ``init(params)`` copies the parameters and gives a :class:`TrainState`.
-        ``step(state, *batch)`` gives a new one and a :class:`Record`; the buffers of the old one
+        Two functions. ``init(params)`` copies the parameters and returns a :class:`TrainState`.
+        ``step(state, *batch)`` returns a new one and a :class:`Record`; the buffers of the old one
         are donated, so it cannot be used again.
 
     Raises:
@@ -198,46 +169,29 @@ def train_step(
         remedy = "Give optax.adamw in place of optax.adamw(1e-3)."
         raise ConfigError("optimizer", expected, type(optimizer).__name__, remedy)
     settings = _settings(config, outputs_last, step_operations)
-    evaluate = _evaluation(value_and_grad, has_aux, config.watch_loss)
-    tried = _TRIED_RATES.__getitem__
-    decay = _Decay(weight_decay, optimizer, tried)
-    init, step = _steps(evaluate, optimizer, learning_rate, settings, decay, momentum)
+    probe = Probe(optimizer, lambda k: 2.0 ** -(10.0 + k), weight_decay)
+
+    def init(params: Any) -> TrainState:
+        own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
+        hybrid = _start(own, probe, {**settings, "momentum": momentum})
+        return TrainState(own, optimizer(_at(learning_rate, 0)).init(own), hybrid)
+
+    def step(state: TrainState, *batch: Any) -> tuple[TrainState, Record]:
+        rate = _at(learning_rate, state.hybrid.clock.steps)
+        moved, hybrid = functional.predict(
+            state.hybrid, named(state.params), rate, config=settings["config"]
+        )
+        params, predicted = _tree(moved, state.params), hybrid.predicted
+        value, gradients = value_and_grad(params, *batch)
+        loss, aux = value if has_aux else (value, None)
+        watched = loss if config.watch_loss else None
+        stands, hybrid = functional.verify(hybrid, named(gradients), watched)
+        after, inner = _update(optimizer(rate), stands, gradients, state.optimizer, params)
+        new, hybrid = _correct(hybrid, gradients, params, after, rate, probe, settings)
+        record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
+        return TrainState(new, inner, hybrid), record
+
     return init, jax.jit(step, donate_argnums=0)
-
-
-@final
-class _Decay:
-    """The decoupled decay of an optimizer by name: the number that was said, or what is found out.
-
-    Args:
-        said: The number, one by name, or None.
-        optimizer: Makes the optimizer from a learning rate.
-        rate: The learning rate by the number of updates.
-    """
-
-    def __init__(
-        self,
-        said: float | Mapping[str, float] | None,
-        optimizer: Callable[[Any], Any],
-        rate: Callable[[Any], Any],
-    ) -> None:
-        self._said, self._optimizer, self._rate = said, optimizer, rate
-        self._found: dict[Any, dict[str, float]] = {}
-
-    def __call__(self, params: Any) -> Any:
-        """Return the decay; parameters of one form are tried once.
-
-        Raises:
-            ConfigError: If it has to be said.
-        """
-        if self._said is not None:
-            return self._said
-        leaves, structure = jax.tree.flatten(params)
-        form = (structure, *((x.shape, str(x.dtype)) for x in map(jnp.asarray, leaves)))
-        if form not in self._found:
-            decays = find_decay(self._optimizer, self._rate, params)
-            self._found[form] = dict(zip(named(params), decays, strict=True))
-        return self._found[form]
 
 
 def _settings(
@@ -248,76 +202,42 @@ def _settings(
     return {"config": config, "outputs_last": outputs_last, "step_operations": step_operations}
 
 
-def _evaluation(
-    value_and_grad: Callable[..., tuple[Any, Any]], has_aux: bool, watch_loss: bool
-) -> Callable[..., tuple[Any, Any, Any, Any]]:
-    """A function that gives loss, what is beside it, the loss if it is watched, and gradients."""
-
-    def evaluate(params: Any, *batch: Any) -> tuple[Any, Any, Any, Any]:
-        value, gradients = value_and_grad(params, *batch)
-        loss, aux = value if has_aux else (value, None)
-        return loss, aux, loss if watch_loss else None, gradients
-
-    return evaluate
+def _start(params: Any, probe: Probe, settings: dict[str, Any]) -> functional.HybridState:
+    """The first state; if the optimizer's direction is unknown, everything is left to it."""
+    _check_axes(params)
+    signs, _ = probe(params)
+    hybrid = functional.init(named(params), **settings)
+    plain = hybrid.clock.plain
+    return hybrid._replace(clock=hybrid.clock._replace(plain=plain if signs else ~plain))
 
 
-def _steps(
-    evaluate: Callable[..., tuple[Any, Any, Any, Any]],
-    optimizer: Callable[[Any], optax.GradientTransformation],
-    learning_rate: Rate,
-    settings: dict[str, Any],
-    decay: _Decay,
-    momentum: float,
-) -> tuple[Callable[[Any], TrainState], Callable[..., tuple[TrainState, Record]]]:
-    correct: Any = partial(functional.correct, **settings)
-    config = settings["config"]
-
-    def init(params: Any) -> TrainState:
-        _check_axes(params)
-        decay(params)
-        own = jax.tree.map(lambda x: jnp.array(x, copy=True), params)
-        hybrid = functional.init(named(own), momentum=momentum, **settings)
-        hybrid = _plain_if_unknown(hybrid, optimizer(_SCRATCH_RATE), _SCRATCH_RATE, own)
-        return TrainState(own, optimizer(_at(learning_rate, 0)).init(own), hybrid)
-
-    def step(state: TrainState, *batch: Any) -> tuple[TrainState, Record]:
-        rate = _at(learning_rate, state.hybrid.clock.steps)
-        moved, hybrid = functional.predict(state.hybrid, named(state.params), rate, config=config)
-        params = _tree(moved, state.params)
-        loss, aux, watched, gradients = evaluate(params, *batch)
-        predicted = hybrid.predicted
-        stands, hybrid = functional.verify(hybrid, named(gradients), watched)
-        after, inner = _update(optimizer(rate), stands, gradients, state.optimizer, params)
-        turned = _descended(gradients, optimizer(_SCRATCH_RATE), _SCRATCH_RATE, params)
-        changed = map(named, (turned, params, after))
-        new, hybrid = correct(hybrid, *changed, rate, weight_decay=decay(params))
-        record = Record(loss, aux, predicted, stands, hybrid.clock.ticks, hybrid.clock.steps)
-        return TrainState(_tree(new, params), inner, hybrid), record
-
-    return init, step
-
-
-def _plain_if_unknown(
+def _correct(
     hybrid: functional.HybridState,
-    optimizer: optax.GradientTransformation,
-    learning_rate: Rate,
+    gradients: Any,
     params: Any,
-) -> functional.HybridState:
-    """The state, in which all is left to the optimizer if its direction is not known."""
-    if directions(optimizer, learning_rate, params) is not None:
-        return hybrid
-    logger.warning(UNKNOWN)
-    return hybrid._replace(clock=hybrid.clock._replace(plain=~hybrid.clock.plain))
+    after: Any,
+    rate: Any,
+    probe: Probe,
+    settings: dict[str, Any],
+) -> tuple[Any, functional.HybridState]:
+    """Parameters after the corrected update, and the state; gradients as the optimizer takes them.
 
-
-def _descended(
-    gradients: Any, optimizer: optax.GradientTransformation, learning_rate: Rate, params: Any
-) -> Any:
-    """What updates at a positive rate go against: gradients, or their negatives."""
-    signs = directions(optimizer, learning_rate, params)
-    if signs is None:
-        return gradients
-    return jax.tree.map(lambda g, sign: -g if sign < 0 else g, gradients, signs)
+    What an update goes against is the gradient, or its negative.
+    """
+    signs, decay = probe(params)
+    names = list(named(params))
+    if isinstance(decay, list):
+        decay = dict(zip(names, decay, strict=True))
+    turned = {
+        name: -gradient if sign < 0 else gradient
+        for (name, gradient), sign in zip(
+            named(gradients).items(), signs or [1.0] * len(names), strict=True
+        )
+    }
+    new, hybrid = functional.correct(
+        hybrid, turned, named(params), named(after), rate, weight_decay=decay, **settings
+    )
+    return _tree(new, params), hybrid
 
 
 def _update(
@@ -325,14 +245,11 @@ def _update(
 ) -> Any:
     """Parameters and state after the optimizer's update, or as they are if it is held back."""
 
-    def updated(gradients: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        own, state = optimizer.update(gradients, state, params)
-        return optax.apply_updates(params, own), state
+    def updated() -> tuple[Any, Any]:
+        moved, new = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, moved), new
 
-    def held_back(_: Any, state: Any, params: Any) -> tuple[Any, Any]:
-        return params, state
-
-    return jax.lax.cond(stands, updated, held_back, gradients, state, params)
+    return jax.lax.cond(stands, updated, lambda: (params, state))
 
 
 def count_operations(function: Callable[..., Any], *arguments: Any) -> float:
@@ -353,24 +270,24 @@ def count_operations(function: Callable[..., Any], *arguments: Any) -> float:
         >>> count_operations(square, jnp.ones((8, 8)), jnp.ones((4, 8))) >= 2 * 2 * 4 * 8 * 8
         True
     """
-    found = (jax.jit(function).lower(*arguments).cost_analysis() or {}).get("flops", 0.0)
-    if not found > 0.0:
+    count = (jax.jit(function).lower(*arguments).cost_analysis() or {}).get("flops", 0.0)
+    if not count > 0.0:
         expected, remedy = "a function that XLA counts operations of", "State the number yourself."
-        raise ConfigError("function", expected, found, remedy)
-    return float(found)
+        raise ConfigError("function", expected, count, remedy)
+    return float(count)
 
 
 def named(tree: Any) -> dict[str, Any]:
-    """The leaves of a tree by their paths, joined by dots.
+    """Return the leaves of a tree by their paths, joined by dots.
 
     Raises:
         ConfigError: If two leaves have one name.
     """
     leaves = jax.tree_util.tree_leaves_with_path(tree)
-    found = {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}
-    if len(found) < len(leaves):
-        raise ConfigError("params", "leaves with names of their own", sorted(found))
-    return found
+    names = {jax.tree_util.keystr(path, simple=True, separator="."): x for path, x in leaves}
+    if len(names) < len(leaves):
+        raise ConfigError("params", "leaves with names of their own", sorted(names))
+    return names
 
 
 def _tree(arrays: dict[str, Any], like: Any) -> Any:

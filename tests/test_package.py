@@ -93,8 +93,15 @@ def test_files_and_functions_stay_short(path):
     assert len(text.splitlines()) <= 400
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, functions)]
-    lengths = {node.name: node.end_lineno - node.lineno + 1 for node in nodes}
+    lengths = {node.name: node.end_lineno - node.lineno + 1 - documented(node) for node in nodes}
     assert {name: length for name, length in lengths.items() if length > 50} == {}
+
+
+def documented(node):
+    """Lines of the docstring of a function."""
+    first = node.body[0]
+    text = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    return first.end_lineno - first.lineno + 1 if text else 0
 
 
 def examples():
@@ -154,15 +161,22 @@ def test_a_class_with_abstract_methods_is_an_abc():
 
 
 LAYERS = (
-    ("errors", "config"),
-    ("tensors",),
-    ("accounts",),
-    ("torch",),
-    ("updates",),
-    ("forecast",),
-    ("verify",),
-    ("engine", "functional"),
+    ("errors",),
+    ("config", "html"),
+    ("rules", "ledger"),
+    ("saved",),
     ("runs",),
+    ("torch",),
+    ("updates", "forecast", "record"),
+    ("memory", "measurement"),
+    ("group",),
+    ("gate",),
+    ("groups",),
+    ("step",),
+    ("state",),
+    ("attachment", "containment"),
+    ("engine", "functional"),
+    ("trainer", "overview"),
     ("report",),
     ("integrations",),
     ("audit",),
@@ -171,7 +185,7 @@ LAYERS = (
     ("testing",),
     (house.PACKAGE,),
 )
-"""From the bottom up; a layer imports only itself and what stands below it."""
+"""Folders and files from the bottom up; one imports only itself and what stands below its layer."""
 
 HEIGHT = {name: height for height, names in enumerate(LAYERS) for name in names}
 
@@ -186,11 +200,11 @@ IMPORTS_BY_NAME = {
 
 
 def imports_from_above(text, module):
-    """Folders that a file imports although they stand above its own, and computed imports."""
+    """What a file imports although it does not stand below the file, and computed imports."""
     place = module.split(".")[1]
     names = set(house.imports(ast.parse(text), module))
-    found = house.folders(names) - {"__version__"}
-    wrong = {name for name in found if HEIGHT.get(name, len(LAYERS)) > HEIGHT[place]}
+    others = house.folders(names) - {"__version__", place}
+    wrong = {name for name in others if HEIGHT.get(name, len(LAYERS)) >= HEIGHT[place]}
     computed = house.UNKNOWN in names and module not in IMPORTS_BY_NAME
     return wrong | ({house.UNKNOWN} if computed else set())
 
@@ -211,8 +225,8 @@ VIOLATIONS = {
     "from the package": "from hybrid_predict import engine",
     "a public name": "from hybrid_predict import HybridEngine",
     "everything": "from hybrid_predict import *",
-    "relative": "from ..engine.step import Step",
-    "relative folder": "from .. import engine",
+    "relative": "from ..engine import HybridEngine",
+    "relative module": "from .. import engine",
     "relative public name": "from .. import HybridEngine",
     "import_module": "importlib.import_module('hybrid_predict.engine')",
     "import_module by keyword": "import_module(name='hybrid_predict.step')",
@@ -236,9 +250,9 @@ def test_every_form_of_import_from_above_is_found(text):
 
 
 ALLOWED = (
-    "import hybrid_predict.tensors.ranks",
+    "import hybrid_predict.rules.skill",
     "from hybrid_predict import ConfigError",
-    "from ..tensors import ranks",
+    "from ..rules import skill",
     "from .kinds import classify",
     "import_module('hybrid_predict.config')",
     "import torch.distributed as engine",
@@ -251,8 +265,8 @@ def test_imports_from_below_are_allowed(text):
     assert imports_from_above(text, "hybrid_predict.torch.kinds") == set()
 
 
-def test_every_folder_has_a_layer():
-    folders = {p.name for p in (ROOT / "hybrid_predict").iterdir() if (p / "__init__.py").exists()}
-    assert folders <= HEIGHT.keys()
-    files = {p.stem for p in (ROOT / "hybrid_predict").glob("*.py")}
-    assert files == {"__init__", "config", "errors"}
+def test_every_folder_and_every_file_has_a_layer():
+    package = ROOT / "hybrid_predict"
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    files = {path.stem for path in package.glob("*.py")} - {"__init__"}
+    assert folders | files | {"integrations", house.PACKAGE} == HEIGHT.keys()

@@ -21,10 +21,10 @@ from benchmarks.run import code_digest
 from benchmarks.search.subjects import SUBJECTS, Subject, configured, subject
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditConfig, judge_audit, search
-from hybrid_predict.audit.bisection import level
 from hybrid_predict.audit.results import paired
-from hybrid_predict.audit.searching import WAYS
-from hybrid_predict.audit.shared_runs import SharedRuns
+from hybrid_predict.audit.run import ArmRuns
+from hybrid_predict.audit.searching import WAYS, level
+from hybrid_predict.audit.store import RunStore
 from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
@@ -61,14 +61,15 @@ def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any
     place, source = writable_folder(folder), chosen.to_dict()
     with locked(place), quiet(), without_advice():
         trained = _Told(config)
-        runs = SharedRuns(chosen.make_run, config, place, observer=trained, source=source)
+        store = RunStore(place, config, source)
+        runs = ArmRuns(chosen.make_run, config, config.speedups, store, trained)
         rows = [
             {"speedup": speedup, **{name: run[name] for name in KEPT}}
             for seed in range(config.seeds)
             for speedup in config.speedups
             for name in (FULL, SHORT, *WAYS)
             if name != FULL or speedup == config.speedups[0]
-            for run in [runs.run(name, speedup, seed)]
+            for run in [runs.get(name, speedup, seed)]
         ]
     used = _Told(config)
     with without_advice():

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import torch
+from torch import Tensor
 from waves import train
 
 from hybrid_predict import HybridPredict, WeightDelta
@@ -25,15 +26,15 @@ class MeanPredictor(AbstractPredictor):
 
     coefficient: float = 0.5
 
-    def init(self, names: Sequence[str], like: Sequence[Any], backend: Any) -> PredictorState:
-        return PredictorState(tuple(names), {"mean": backend.zeros(like)})
+    def init(self, names: Sequence[str], like: Sequence[Tensor], history: str) -> PredictorState:
+        return PredictorState(tuple(names), {"mean": [torch.zeros_like(x) for x in like]})
 
-    def observe(self, state: PredictorState, displacement: Sequence[Any], backend: Any) -> None:
+    def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
         state.count += 1
-        decay = 1.0 - 1.0 / state.count
-        state.arrays["mean"] = backend.average(state.arrays["mean"], displacement, decay)
+        for mean, x in zip(state.arrays["mean"], displacement, strict=True):
+            mean.lerp_(x.to(mean.dtype), 1.0 / state.count)
 
-    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
+    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
         factors = tuple(self.coefficient * rate for rate in rates)
         return WeightDelta(state.names, tuple(state.arrays["mean"]), factors)
 

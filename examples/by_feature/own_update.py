@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
+import torch
+from torch import Tensor
 from waves import train
 
 from hybrid_predict import HybridPredict
@@ -23,31 +24,20 @@ from hybrid_predict.updates import AbstractUpdate, UpdateState
 class RowUpdate(AbstractUpdate):
     """Moves against the averaged gradient, with all rows of equal length."""
 
-    share: float = 1.0
     bound: float | None = 1.0
-    decay: float = 0.95
-
-    def init(self, like: Sequence[Any], backend: Any) -> UpdateState:
-        return UpdateState()
 
     def direction(
         self,
         state: UpdateState,
         members: Sequence[int],
-        average: Sequence[Any],
-        gradients: Sequence[Any],
-        cosines: Any,
-        backend: Any,
-    ) -> list[Any]:
-        found = []
-        for mean in average:
-            rows = mean.float().flatten(1)
-            rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12)
-            found.append((-rows / rows.norm().clamp_min(1e-12)).view_as(mean))
-        return found
-
-    def lengths(self, state: UpdateState, members: Sequence[int], own: Any) -> Any:
-        return own
+        matrices: list[Tensor],
+        gradients: Sequence[Tensor],
+    ) -> list[Tensor]:
+        directions = []
+        for matrix in matrices:
+            rows = torch.nn.functional.normalize(matrix.flatten(1), dim=1)
+            directions.append(-(rows / rows.norm().clamp_min(1e-12)).view_as(matrix))
+        return directions
 
 
 def main() -> HybridPredict:

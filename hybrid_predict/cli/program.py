@@ -35,8 +35,7 @@ EXTRAS = {
     "lightning": ("lightning",),
     "huggingface": ("transformers", "accelerate"),
     "mlflow": ("mlflow",),
-    "functional": ("array_api_compat",),
-    "jax": ("jax", "optax", "array_api_compat"),
+    "jax": ("jax", "optax"),
     "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum", "sklearn"),
 }
 """Modules that each extra installs and the commands import."""

@@ -158,8 +158,9 @@ class FittedPredictor(_DriftPredictor):
     def fit(self, state: PredictorState, reading: Reading) -> float:
         """Fit the lengths with one more window; skip one without drift or not finite."""
         sums = np.array([state.numbers.get(n, (START, 0.0, 0.0))[1:] for n in reading.names])
-        new = add_squares(sums, reading.gram, reading.steps, self.memory)
-        if new is not sums and not np.array_equal(new, sums):
+        with np.errstate(all="ignore"):  # windows that are not finite are skipped
+            new = add_squares(sums, reading.gram, reading.steps, self.memory)
+        if not np.array_equal(new, sums):
             rows = zip(reading.names, fit(new, self.ridge).tolist(), new.tolist(), strict=True)
             state.numbers.update({name: [length, *row] for name, length, row in rows})
         lengths = np.array([self._length(state, name) for name in reading.names])

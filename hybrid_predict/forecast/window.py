@@ -245,14 +245,14 @@ class Window:
         """Load this rank's window; start an empty one if tensors are sharded differently now.
 
         Args:
-            windows: The saved windows of all ranks.
+            windows: The saved windows of all ranks, or that of this rank alone.
             tensors: The parameters.
 
         Raises:
             CheckpointError: If an array is missing or has another shape.
         """
         split = len(windows) > 1 or any(map(shards.is_sharded, tensors))
-        alike = len(windows) == ranks.size() if split else True
+        alike = len(windows) in (1, ranks.size())
         saved = windows[ranks.rank() if alike and len(windows) > 1 else 0]
         if split and not all(ranks.gather(alike and self.fits(saved))):
             saved = Window(self.length, list(map(shards.local, tensors))).state_dict()

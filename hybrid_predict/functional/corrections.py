@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any, NamedTuple, final
 
-import numpy as np
-
-from hybrid_predict.errors import ConfigError
-from hybrid_predict.forecast.masks import ROUNDING
-from hybrid_predict.functional.plan import Plan, turned
-from hybrid_predict.functional.state import Group, select
-from hybrid_predict.tensors.arrays import ArrayBackend, cast, namespace
-from hybrid_predict.updates import AbstractUpdate
-from hybrid_predict.updates.base import UpdateState
-
-AVERAGE = 0.95
-"""Decay of averaged gradients where no update asks for another."""
+from hybrid_predict.functional import kernels
+from hybrid_predict.functional.kernels import norm, wide, wide_dtype
+from hybrid_predict.functional.plan import Plan
+from hybrid_predict.functional.state import Correction, Group
+from hybrid_predict.rules.length import longest_update, magnification, stretch
+from hybrid_predict.rules.numbers import ROUNDING, array_library, select
+from hybrid_predict.rules.polynomials import ROW_MEMORY
+from hybrid_predict.rules.verdict import AVERAGE
+from hybrid_predict.updates.whitened import COVARIANCE_DECAY, EARLY, ROOTS_EVERY, SEEN_EVERY
 
 
 @final
@@ -26,13 +22,14 @@ class Update(NamedTuple):
 
     Args:
         gradients: By name.
-        before: Weights right before it.
-        after: Weights right after it.
+        before: Weights right before it, by name.
+        after: Weights right after it, by name.
         rates: Learning rates by name, 0-dim arrays.
-        shrinks: Fractions that decoupled weight decay has taken off, by name.
+        shrinks: Fractions that decoupled weight decay has removed, by name, 0-dim arrays.
         bound: How much longer than this update a corrected one is at most, 0-dim.
         active: Whether updates are corrected now, 0-dim bool; averages move on anyway.
-        outputs_last: Whether matrices are of shape (inputs, outputs), a bool.
+        outputs_last: Whether matrices are of shape (inputs, outputs).
+        history: Type in which averages are stored.
     """
 
     gradients: Mapping[str, Any]
@@ -43,173 +40,181 @@ class Update(NamedTuple):
     bound: Any
     active: Any
     outputs_last: bool
+    history: str
+
+
+def start(plan: Plan, like: Mapping[str, Any], history: str) -> Correction:
+    """Return the memory of a group's corrected updates before the first one."""
+    xp, dtype = array_library(*like.values()), wide_dtype(*like.values())
+
+    def squares(scale: float) -> tuple[dict[str, Any], ...]:
+        def square(name: str, side: int) -> Any:
+            return scale * xp.eye(side, dtype=kernels.average_dtype(like[name], history))
+
+        return tuple(
+            {n: square(n, sides[k]) for n, sides in plan.shapes.items() if sides[k] <= plan.longest}
+            for k in range(2)
+        )
+
+    rows = {n: xp.zeros(m, dtype=wide_dtype(like[n])) for n, (m, _) in plan.shapes.items()}
+    longest, steps = xp.zeros((), dtype=dtype), xp.zeros((), dtype=xp.int32)
+    return Correction(rows, longest, steps, squares(0.0), squares(1.0))
 
 
 def corrected(
-    plan: Plan, group: Group, made: Update, backend: ArrayBackend
+    plan: Plan, group: Group, update: Update
 ) -> tuple[dict[str, Any], Group, dict[str, Any]]:
-    """Weights after the corrected update of a group.
-
-    Args:
-        plan: What happens to it.
-        group: What is known of it.
-        made: The optimizer's update.
-        backend: How averages are stored.
+    """Correct the update of a group.
 
     Returns:
-        The weights, the group with its average and the update's state moved on, and a mask per
-        tensor of the entries that are the optimizer's alone.
+        The weights, the group with its new averages, and a mask per tensor of the entries that only
+        the optimizer moves.
     """
-    names = list(plan.names)
-    average = [group.average[n] for n in names]
-    new = [_descended(made.gradients[n], made.rates[n]) for n in names]
-    xp = namespace(*new)
-    norms, cosines = backend.angles(new, average)
-    fine = [xp.isfinite(norms[k]) for k in range(len(names))]
-    new = [xp.where(ok, g, cast(m, g.dtype)) for ok, g, m in zip(fine, new, average, strict=True)]
-    average = backend.average(average, new, plan.update.decay if plan.update else AVERAGE)
-    still = [(m == 0) | ~ok for m, ok in zip(average, fine, strict=True)]
-    frozen = unmoved(plan, made)
-    still = [
-        mask | frozen[n] if n in frozen else mask for n, mask in zip(names, still, strict=True)
-    ]
-    weights, arrays, numbers = dict(made.after), group.arrays, group.numbers
-    if plan.update is not None:
-        last = made.outputs_last
-        state = _state(plan, plan.update, group, made, backend)
-        both, everyone = (turned(average, last), turned(new, last)), range(len(names))
-        found = plan.update.direction(state, everyone, *both, cosines, backend)
-        directions = turned(found, last, back=True)
-        lengths = _lengths(plan.update, state, plan, made, backend)
-        alone = [~made.active | mask for mask in still]
-        weights = _moved(plan, directions, lengths, alone, made, backend)
-        moved_on = (dict(state.arrays), dict(state.numbers))
-        arrays, numbers = select(made.active, moved_on, (arrays, numbers))
-    known_group = group._replace(
-        average=dict(zip(names, average, strict=True)), arrays=arrays, numbers=numbers
+    average, newest, cosines, still = {}, {}, {}, {}
+    decay = plan.update.decay if plan.update else AVERAGE
+    frozen = unmoved(plan, update)
+    for name in plan.shapes:
+        gradient, mean, rate = update.gradients[name], group.average[name], update.rates[name]
+        xp = array_library(gradient)
+        gradient = xp.where(rate < 0, -gradient, gradient)  # an update goes against it
+        usable = xp.isfinite(norm(gradient))
+        newest[name] = xp.where(usable, gradient, mean.astype(gradient.dtype))
+        cosines[name] = kernels.cosine(gradient, mean)
+        average[name] = kernels.average(mean, newest[name], decay, update.history)
+        still[name] = (average[name] == 0) | ~usable | frozen.get(name, False)
+    weights = {name: update.after[name] for name in plan.shapes}
+    correction = group.correction
+    if correction is not None:
+        directions, new = _directions(plan, correction, average, newest, cosines, update)
+        lengths, new = _lengths(plan, new, update)
+        weights = _moved(plan, directions, lengths, still, update)
+        correction = select(update.active, new, correction)
+    return weights, group._replace(average=average, correction=correction), still
+
+
+def unmoved(plan: Plan, update: Update) -> dict[str, Any]:
+    """Return masks of the entries that stand still now, by name; none of embeddings.
+
+    Their gradient is exactly zero, and the update has left them where they were, but for weight
+    decay. Many rows of an embedding have no gradient in any batch.
+    """
+    masks = {}
+    for name in plan.shapes if plan.kind != "embedding" else ():
+        shrink, after = update.shrinks[name], update.after[name]
+        rest = (update.before[name] * (1.0 - shrink)).astype(after.dtype)
+        rounding = array_library(after).where(shrink > 0, ROUNDING, 0.0) * abs(wide(rest))
+        alike = abs(wide(after) - wide(rest)) <= rounding
+        masks[name] = (update.gradients[name] == 0) & alike
+    return masks
+
+
+def _directions(
+    plan: Plan,
+    correction: Correction,
+    average: Mapping[str, Any],
+    newest: Mapping[str, Any],
+    cosines: Mapping[str, Any],
+    update: Update,
+) -> tuple[dict[str, Any], Correction]:
+    """Directions of length one by name, and the memory after them."""
+    assert plan.update is not None
+    last = update.outputs_last
+    matrices = {name: _matrix(x, last) for name, x in newest.items()}
+    correction = _whitened(correction, matrices, update.history)
+    directions, rows = {}, {}
+    for name in plan.shapes:
+        keep = 1.0 - plan.update.newest * (1.0 + cosines[name])
+        mixed = kernels.blend(average[name], newest[name], keep)
+        xp, matrix = array_library(mixed), _matrix(mixed, last)
+        left, right = (roots.get(name) for roots in correction.roots)
+        matrix = matrix if left is None else left.astype(matrix.dtype) @ matrix
+        matrix = matrix if right is None else matrix @ right.astype(matrix.dtype)
+        factor = kernels.orthogonal(matrix, plan.update.iterations, plan.block)
+        moments = kernels.blend(correction.rows[name], (factor * factor).mean(1), ROW_MEMORY)
+        unit = -kernels.unit(kernels.level_rows(factor, moments))
+        shape = mixed.shape[-1:] + mixed.shape[:-1]
+        directions[name] = (
+            xp.moveaxis(unit.reshape(shape), 0, -1) if last else unit.reshape(mixed.shape)
+        )
+        rows[name] = moments
+    return directions, correction._replace(rows=rows, steps=correction.steps + 1)
+
+
+def _matrix(array: Any, outputs_last: bool) -> Any:
+    """An array as a matrix of shape (outputs, rest)."""
+    array = array_library(array).moveaxis(array, -1, 0) if outputs_last else array
+    return array.reshape(array.shape[0], -1)
+
+
+def _whitened(correction: Correction, values: Mapping[str, Any], history: str) -> Correction:
+    """New covariances and roots, if it is their turn."""
+    if not any(correction.covariances):
+        return correction
+    seen, due = (
+        (correction.steps < EARLY) | (correction.steps % every == 0)
+        for every in (SEEN_EVERY, ROOTS_EVERY)
     )
-    weights = {name: weights[name] for name in names}
-    return weights, known_group, dict(zip(names, still, strict=True))
+    decay = COVARIANCE_DECAY**SEEN_EVERY
+
+    def side(means: dict[str, Any], axis: int) -> dict[str, Any]:
+        units = {name: kernels.unit(wide(values[name])) for name in means}
+        products = {name: x.T @ x if axis else x @ x.T for name, x in units.items()}
+        return {n: kernels.average(mean, products[n], decay, history) for n, mean in means.items()}
+
+    def averaged() -> tuple[dict[str, Any], ...]:
+        return tuple(side(means, axis) for axis, means in enumerate(correction.covariances))
+
+    def rooted() -> tuple[dict[str, Any], ...]:
+        return tuple(
+            {n: kernels.inverse_fourth_root(x, history) for n, x in means.items()}
+            for means in covariances
+        )
+
+    covariances = kernels.when(seen, averaged, correction.covariances)
+    roots = kernels.when(due, rooted, correction.roots)
+    return correction._replace(covariances=covariances, roots=roots)
 
 
-def unmoved(plan: Plan, made: Update) -> dict[str, Any]:
-    """Masks of the entries that stand still now; see `hybrid_predict.forecast.masks.unmoved`."""
-    found = {}
-    for name in plan.names if plan.kind != "embedding" else ():
-        shrink, after = made.shrinks[name], made.after[name]
-        xp, rest = namespace(after), cast(made.before[name] * (1.0 - shrink), after.dtype)
-        off = cast(shrink > 0, after.dtype) * ROUNDING * xp.abs(rest)
-        found[name] = (made.gradients[name] == 0) & (xp.abs(after - rest) <= off)
-    return found
+def _lengths(plan: Plan, correction: Correction, update: Update) -> tuple[Any, Correction]:
+    """Lengths of the corrected updates, shape (K,), and the memory after them.
 
-
-def _descended(gradient: Any, rate: Any) -> Any:
-    """What an update goes against: the gradient, or its negative at a negative learning rate."""
-    xp = namespace(gradient)
-    one = xp.ones_like(rate)
-    return cast(xp.where(rate < 0, -one, one), gradient.dtype) * gradient
-
-
-def _state(
-    plan: Plan, update: AbstractUpdate, group: Group, made: Update, backend: ArrayBackend
-) -> UpdateState:
-    """The update's state, from what the group holds of it."""
-    like = [made.before[name] for name in plan.names]
-    make = _layout if _has_hash(update) else _layout.__wrapped__
-    found = make(update, tuple(tuple(x.shape) for x in like), made.outputs_last)
-    _check_layout(found, group)
-    stretch = None if found.stretch is None else backend.constants(found.stretch, like)
-    arrays = {name: list(values) for name, values in group.arrays.items()}
-    numbers = dict(group.numbers)
-    return UpdateState(arrays, numbers, found.matrices, stretch, block=plan.block)
-
-
-@final
-class _Layout(NamedTuple):
-    """What depends on shapes alone.
-
-    Args:
-        matrices: Rows and columns, as in the update's state.
-        stretch: Factor per array, or None.
-        arrays: Shapes of the state's arrays, by name.
+    They are 0 where the optimizer has not moved, or not by a finite length.
     """
-
-    matrices: tuple[tuple[int, int], ...]
-    stretch: tuple[float, ...] | None
-    arrays: dict[str, list[tuple[int, ...]]]
-
-
-def _has_hash(update: AbstractUpdate) -> bool:
-    """Whether an update can be a key; a frozen dataclass with a list in it cannot."""
-    try:
-        hash(update)
-    except TypeError:
-        return False
-    return True
-
-
-@lru_cache(maxsize=256)
-def _layout(
-    update: AbstractUpdate, shapes: tuple[tuple[int, ...], ...], outputs_last: bool
-) -> _Layout:
-    """What a state has that is made for arrays of these shapes; made once, and by NumPy."""
-    like = turned([np.broadcast_to(np.zeros(()), shape) for shape in shapes], outputs_last)
-    state = update.init(like, ArrayBackend())
-    stretch = None if state.stretch is None else tuple(state.stretch.tolist())
-    arrays = {name: [tuple(x.shape) for x in xs] for name, xs in state.arrays.items()}
-    return _Layout(state.shapes, stretch, arrays)
-
-
-def _check_layout(found: _Layout, group: Group) -> None:
-    """Check that a group's state has the shapes that it would have if it were made now."""
-    known = {name: [tuple(x.shape) for x in xs] for name, xs in group.arrays.items()}
-    if found.arrays != known:
-        raise ConfigError("outputs_last", "that of init", "the other layout of matrices")
+    assert plan.update is not None
+    steps = [
+        norm(wide(update.after[n]) - (1.0 - update.shrinks[n]) * wide(update.before[n]))
+        for n in plan.shapes
+    ]
+    xp = array_library(*steps)
+    own = xp.stack(steps)
+    own = xp.where(xp.isfinite(own), own, 0.0)
+    shapes = list(plan.shapes.values())
+    longest = longest_update(own, correction.longest)
+    tall = xp.asarray([stretch(*shape) for shape in shapes], dtype=own.dtype)
+    lengths = own * magnification(shapes, longest) * tall
+    most = update.bound
+    if plan.update.bound is not None:
+        most = xp.minimum(most, plan.update.bound)
+    lengths = xp.where(own > 0.0, xp.minimum(lengths, most * own), 0.0)
+    return lengths, correction._replace(longest=longest)
 
 
 def _moved(
     plan: Plan,
-    directions: Sequence[Any],
+    directions: Mapping[str, Any],
     lengths: Any,
-    alone: Sequence[Any],
-    made: Update,
-    backend: ArrayBackend,
+    still: Mapping[str, Any],
+    update: Update,
 ) -> dict[str, Any]:
-    """Weights after the corrected update, but for the entries that are the optimizer's alone."""
+    """Weights after the corrected update; the optimizer's own where it is not corrected."""
     assert plan.update is not None
     share, weights = plan.update.share, {}
-    xp = namespace(*directions)
-    known = xp.isfinite(backend.norms(directions))
-    for k, (name, direction) in enumerate(zip(plan.names, directions, strict=True)):
-        own = alone[k] | (lengths[k] == 0) | ~known[k]
-        before, after, shrink = made.before[name], made.after[name], made.shrinks[name]
-        mixed = _mixed(share, lengths[k] * direction, before, after, shrink)
-        weights[name] = xp.where(own, after, cast(mixed, after.dtype))
+    for k, name in enumerate(plan.shapes):
+        before, after, direction = update.before[name], update.after[name], directions[name]
+        kept = share * (1.0 - update.shrinks[name])
+        mixed = share * lengths[k] * direction + kept * before
+        mixed = mixed + (1.0 - share) * after if share < 1.0 else mixed
+        xp = array_library(mixed)
+        usable = update.active & (lengths[k] > 0) & xp.isfinite(norm(direction))
+        weights[name] = xp.where(still[name] | ~usable, after, mixed.astype(after.dtype))
     return weights
-
-
-def _lengths(
-    update: AbstractUpdate,
-    state: UpdateState,
-    plan: Plan,
-    made: Update,
-    backend: ArrayBackend,
-) -> Any:
-    """Lengths of the corrected updates; 0 where the optimizer's own is no update."""
-    kept = [1.0 - made.shrinks[n] for n in plan.names]
-    left, right = ([side[n] for n in plan.names] for side in (made.after, made.before))
-    own = backend.distances(left, right, kept)
-    xp = namespace(own)
-    own = xp.where(xp.isfinite(own), own, xp.zeros_like(own))
-    lengths = update.lengths(state, range(len(plan.names)), own)
-    most = made.bound
-    if update.bound is not None:
-        most = xp.minimum(most, xp.full_like(most, update.bound))
-    longest = xp.where(xp.isfinite(most), xp.where(xp.isfinite(most), most, 1.0) * own, lengths)
-    return xp.minimum(lengths, longest)
-
-
-def _mixed(share: float, change: Any, before: Any, after: Any, shrink: Any) -> Any:
-    """The optimizer's update and the corrected one by its share, beside weight decay."""
-    mixed = share * change + (share * (1.0 - shrink)) * before
-    return mixed + (1.0 - share) * after if share < 1.0 else mixed

@@ -3,72 +3,73 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.forecast.predictors import (
-    AbstractPredictor,
-    FittedPredictor,
-    MomentumPredictor,
-    make_predictor,
-)
-from hybrid_predict.forecast.predictors.fitted import START
-from hybrid_predict.rules.budget import budget, largest_block, weak
-from hybrid_predict.tensors.arrays import ArrayBackend, namespace
-from hybrid_predict.updates import AbstractUpdate, make_update
+from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor, make_predictor
+from hybrid_predict.rules.budget import as_matrix, budget, flatten_operations, largest_block, weak
+from hybrid_predict.rules.gate import Part
+from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate, make_update
+from hybrid_predict.updates.whitened import covariance_operations
 
-
-@final
-class Rule(NamedTuple):
-    """How a group is forecast.
-
-    Args:
-        decays: Decays of its drifts.
-        last: Whether the last displacement is a direction too.
-        coefficient: Of the first drift, before any window is read.
-        fitted: The predictor that fits coefficients; None keeps them.
-        gated: Whether predicted steps need skill.
-    """
-
-    decays: tuple[float, ...]
-    last: bool
-    coefficient: float
-    fitted: FittedPredictor | None
-    gated: bool
+_ENGINE = "Use HybridEngine for others."
 
 
 @final
 class Plan(NamedTuple):
-    """What happens to the arrays of one group.
+    """How the arrays of one group are treated.
 
     Args:
         kind: Their kind.
-        names: Their names.
-        update: How their updates are corrected, None if they are not.
-        rule: How they are forecast, None if they are not.
-        block: Largest number of rows that corrected updates treat together, None for all.
+        shapes: Rows (outputs) and columns of each, read as a matrix, by name; names are sorted, as
+            a jitted function sees those of a dict.
+        update: Their corrected update, or None.
+        predictor: Their predictor, or None.
+        block: Largest number of rows that corrected updates treat together; None for all.
     """
 
     kind: str
-    names: tuple[str, ...]
-    update: AbstractUpdate | None
-    rule: Rule | None
+    shapes: dict[str, tuple[int, int]]
+    update: SpectralUpdate | None
+    predictor: FittedPredictor | MomentumPredictor | None
     block: int | None = None
+
+    @property
+    def longest(self) -> int:
+        """Longest side that is whitened."""
+        if not isinstance(self.update, WhitenedUpdate):
+            return 0
+        own = self.update.longest
+        return own if self.block is None else min(own, self.block // 2)
+
+    def operations(self, block: int | None) -> int:
+        """Return the operations that correcting adds to a full step, by the block of rows."""
+        if self.update is None:
+            return 0
+        shapes, longest = list(self.shapes.values()), self._replace(block=block).longest
+        products = flatten_operations(shapes, self.update.iterations, block, gram=False)
+        return products + covariance_operations(shapes, longest)
+
+    def part(self, ready: Any) -> Part:
+        """Return a predicted group as the gate sees it; its size is a float, as JAX has 32 bits."""
+        assert self.predictor is not None
+        size: Any = float(sum(map(math.prod, self.shapes.values())))
+        return Part(size, self.predictor.gated, ready, self.kind == "embedding")
 
 
 def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
-    """The kind of every array.
+    """Return the kind of every array.
 
-    Arrays show neither modules nor a graph. What has fewer than two dimensions above size 1 is a
-    vector; other arrays are hidden matrices unless a pattern of ``config.kinds`` says otherwise.
+    Arrays show neither modules nor a graph. An array with fewer than two dimensions above size 1 is
+    a vector; others are hidden matrices unless a pattern of ``config.kinds`` says otherwise.
 
     Args:
         weights: Arrays by name.
-        config: Whose ``kinds`` count; the first pattern that matches wins.
+        config: Its ``kinds`` count; the first pattern that matches wins.
 
     Raises:
         ConfigError: If there are several matrices and no pattern, or a pattern matches nothing.
@@ -82,15 +83,16 @@ def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
         expected = "patterns that name the head and the embeddings, which arrays do not show"
         remedy = f"Matrices are {_some(matrices)}: write kinds={{{matrices[-1]!r}: 'head'}}."
         raise ConfigError("kinds", expected, {}, remedy)
-    found = {name: "hidden" if name in matrices else "vector" for name in weights}
-    for name in weights:
+
+    def kind(name: str) -> str:
         matching = (k for pattern, k in config.kinds.items() if fnmatchcase(name, pattern))
-        found[name] = next(matching, found[name])
-    return found
+        return next(matching, "hidden" if name in matrices else "vector")
+
+    return {name: kind(name) for name in weights}
 
 
 def count_trained(weights: Mapping[str, Any], config: HybridConfig) -> int:
-    """Number of weights outside embeddings, of which predicted steps have to move a part."""
+    """Return the number of weights outside embeddings, of which predicted steps move a part."""
     counted = (n for n, kind in kinds(weights, config).items() if kind != "embedding")
     return sum(math.prod(weights[name].shape) for name in counted)
 
@@ -101,125 +103,98 @@ def plans(
     outputs_last: bool = False,
     step_operations: float | None = None,
 ) -> dict[str, Plan]:
-    """The groups by their keys; none where nothing is corrected or predicted.
+    """Return the groups by their keys; none if nothing is corrected or predicted.
 
     Args:
         weights: Arrays by name.
         config: What is corrected and predicted.
         outputs_last: Whether matrices are of shape (inputs, outputs).
-        step_operations: Operations of forward and backward; None if corrections are not limited.
+        step_operations: Operations of forward and backward; None does not limit corrections.
 
     Raises:
         ConfigError: If a setting has no meaning for arrays, or ``step_operations`` is no number.
     """
+    updates, predictors = _methods(config, step_operations)
+    if not (updates or predictors):
+        return {}
+    members: dict[tuple[str, bool], dict[str, tuple[int, int]]] = {}
+    for name, kind in sorted(kinds(weights, config).items()):
+        shape = tuple(weights[name].shape)
+        corrected = kind in updates and updates[kind].share > 0 and len(shape) > 1
+        if (corrected or kind in predictors) and 0 not in shape:
+            shape = (*shape[-1:], *shape[:-1]) if outputs_last else shape
+            members.setdefault((kind, corrected), {})[name] = as_matrix(shape)
+    groups = {
+        kind if corrected else f"{kind}, not corrected": Plan(
+            kind, shapes, updates[kind] if corrected else None, predictors.get(kind)
+        )
+        for (kind, corrected), shapes in sorted(members.items())
+    }
+    if step_operations is None:
+        return groups
+    return _limited(groups, budget(step_operations, config.max_overhead))
+
+
+def operations(groups: Mapping[str, Plan], block: int | None) -> int:
+    """Return the operations that correcting adds to a full step, by the block of rows."""
+    return sum(plan.operations(block) for plan in groups.values())
+
+
+def chosen_block(groups: Mapping[str, Plan]) -> int | None:
+    """Return the largest number of rows that are treated together, which all groups share."""
+    return next((plan.block for plan in groups.values()), None)
+
+
+def _limited(groups: Mapping[str, Plan], allowed: float) -> dict[str, Plan]:
+    """The groups with corrections within a budget.
+
+    If this leaves them weak, predicted steps that need skill are not made; and if no others are
+    left, nothing is corrected either.
+    """
+    block, _ = largest_block(partial(operations, groups), allowed)
+    limited = {key: plan._replace(block=block) for key, plan in groups.items()}
+    if not weak(
+        [s for plan in groups.values() if plan.update for s in plan.shapes.values()], block
+    ):
+        return limited
+    gated = {key for key, plan in groups.items() if plan.predictor and plan.predictor.gated}
+    if gated and not any(p.predictor for key, p in groups.items() if key not in gated):
+        return {}
+    limited |= {key: limited[key]._replace(predictor=None) for key in gated}
+    return {key: plan for key, plan in limited.items() if plan.update or plan.predictor}
+
+
+def _methods(
+    config: HybridConfig, step_operations: float | None
+) -> tuple[dict[str, SpectralUpdate], dict[str, FittedPredictor | MomentumPredictor]]:
+    """The updates and predictors by kind, checked with the other settings."""
     number = isinstance(step_operations, (int, float)) and 0.0 < step_operations < math.inf
     if step_operations is not None and not number:
         raise ConfigError("step_operations", "a finite number above 0, or None", step_operations)
     if config.shadow:
-        expected, remedy = "False in the functional form", "Use HybridEngine to shadow a run."
-        raise ConfigError("shadow", expected, True, remedy)
+        remedy = "Use HybridEngine to shadow a run."
+        raise ConfigError("shadow", "False in the functional form", True, remedy)
     if not config.watch_loss:
-        expected, remedy = "True in the functional form", "Call verify() without a loss."
-        raise ConfigError("watch_loss", expected, False, remedy)
+        remedy = "Call verify() without a loss."
+        raise ConfigError("watch_loss", "True in the functional form", False, remedy)
+    updates: dict[str, Any] = {kind: make_update(u) for kind, u in config.updates.items()}
+    predictors: dict[str, Any] = {k: make_predictor(p) for k, p in config.predictors.items()}
+    for argument, methods, known in (
+        ("updates", updates, (SpectralUpdate, WhitenedUpdate)),
+        ("predictors", predictors, (FittedPredictor, MomentumPredictor)),
+    ):
+        for method in methods.values():
+            if type(method) not in known:
+                expected = f"{known[0].__name__} or {known[1].__name__} in the functional form"
+                raise ConfigError(argument, expected, type(method).__name__, _ENGINE)
+    decays = [method.decay for method in (*updates.values(), *predictors.values())]
+    if config.history_dtype == "bfloat16" and max(decays, default=0.0) > 0.95:
+        expected = "'float32' for averages with a decay above 0.95"
+        remedy = "Lower the decay, or store averages in 32 bits."
+        raise ConfigError("history_dtype", expected, config.history_dtype, remedy)
     if not config.enabled:
-        return {}
-    updates = {kind: make_update(u) for kind, u in config.updates.items()}
-    rules = {kind: _rule(make_predictor(p)) for kind, p in config.predictors.items()}
-    if config.compression == 1:
-        rules = {}
-    members: dict[tuple[str, bool], list[str]] = {}
-    for name, kind in kinds(weights, config).items() if updates or rules else ():
-        update = updates.get(kind)
-        corrected = update is not None and update.share > 0 and weights[name].ndim > 1
-        if (corrected or kind in rules) and 0 not in weights[name].shape:
-            members.setdefault((kind, corrected), []).append(name)
-    # By name: a jitted function sees the names of a dict in this order.
-    found = {
-        kind if corrected else f"{kind}, not corrected": Plan(
-            kind, tuple(sorted(names)), updates[kind] if corrected else None, rules.get(kind)
-        )
-        for (kind, corrected), names in sorted(members.items())
-    }
-    if step_operations is None:
-        return found
-    likes = corrected_arrays(found, weights, outputs_last)
-    return _limited(found, likes, config, step_operations)
-
-
-def corrected_arrays(
-    found: Mapping[str, Plan], weights: Mapping[str, Any], outputs_last: bool
-) -> dict[str, list[Any]]:
-    """The arrays of the groups that are corrected, their dimension of outputs first."""
-    return {
-        key: turned([weights[name] for name in plan.names], outputs_last)
-        for key, plan in found.items()
-        if plan.update is not None
-    }
-
-
-def operations(
-    found: Mapping[str, Plan],
-    likes: Mapping[str, list[Any]],
-    config: HybridConfig,
-    block: int | None,
-) -> int:
-    """Operations that correcting these arrays adds to a full step, by the block."""
-    backend = ArrayBackend(config.history_dtype)
-    each = ((found[key].update, like) for key, like in likes.items())
-    return sum(update.operations(like, backend, block) for update, like in each if update)
-
-
-def chosen_block(found: Mapping[str, Plan]) -> int | None:
-    """The largest number of rows that are treated together, which all groups share."""
-    return next((plan.block for plan in found.values()), None)
-
-
-def _limited(
-    found: Mapping[str, Plan],
-    likes: Mapping[str, list[Any]],
-    config: HybridConfig,
-    step_operations: float,
-) -> dict[str, Plan]:
-    """The groups with corrections within ``max_overhead``, as the engine limits them.
-
-    Where this leaves them weak, what needs skill is not predicted; and if nothing else is
-    predicted, nothing is corrected either.
-    """
-    allowed = budget(step_operations, config.max_overhead)
-    block, _ = largest_block(partial(operations, found, likes, config), allowed)
-    limited = {key: plan._replace(block=block) for key, plan in found.items()}
-    if not weak([x.shape for like in likes.values() for x in like], block):
-        return limited
-    gated = [plan.rule.gated for plan in found.values() if plan.rule is not None]
-    if gated and all(gated):
-        return {}
-    kept = {
-        key: plan._replace(rule=None) if plan.rule and plan.rule.gated else plan
-        for key, plan in limited.items()
-    }
-    return {key: plan for key, plan in kept.items() if plan.update or plan.rule}
-
-
-def turned(arrays: Sequence[Any], outputs_last: bool, *, back: bool = False) -> list[Any]:
-    """Arrays with their dimension of outputs first, or back as they were."""
-    if not outputs_last:
-        return list(arrays)
-    found = []
-    for x in arrays:
-        axes = list(range(x.ndim))
-        order = [*axes[1:], 0] if back else [*axes[-1:], *axes[:-1]]
-        found.append(namespace(x).permute_dims(x, tuple(order)))
-    return found
-
-
-def _rule(predictor: AbstractPredictor) -> Rule:
-    if isinstance(predictor, MomentumPredictor):
-        own = predictor.coefficient
-        return Rule((predictor.decay,), False, own, None, predictor.gated)
-    if isinstance(predictor, FittedPredictor):
-        return Rule(predictor.decays, predictor.last, START, predictor, predictor.gated)
-    expected, remedy = "'fitted' or 'momentum' in the functional form", "Use HybridEngine."
-    raise ConfigError("predictors", expected, type(predictor).__name__, remedy)
+        return {}, {}
+    return updates, predictors if config.compression > 1 else {}
 
 
 def _some(names: Any) -> str:

@@ -3,71 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from functools import wraps
-from inspect import signature
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.forecast.gate import LEAST_MOVED
-from hybrid_predict.functional import baselines, descents, histories, places
-from hybrid_predict.functional.corrections import Update, corrected, unmoved
+from hybrid_predict.functional import forecasts
+from hybrid_predict.functional.arrays import check_arrays, check_library, number, numbers_by_name
+from hybrid_predict.functional.corrections import Update, corrected
+from hybrid_predict.functional.kernels import dot, norm, wide, wide_dtype
 from hybrid_predict.functional.plan import Plan, chosen_block, count_trained, plans
-from hybrid_predict.functional.schedule import due
-from hybrid_predict.functional.state import Group, HybridState, select
-from hybrid_predict.functional.windows import add_skill, enough
+from hybrid_predict.functional.state import Group, HybridState
 from hybrid_predict.rules.budget import BLOCKS
-from hybrid_predict.tensors.arrays import ArrayBackend, beside, cast, namespace, wide_dtype
-from hybrid_predict.verify.descent import Evidence, Slopes
-
-Call = TypeVar("Call", bound=Callable[..., Any])
-
-NAMED = ("weights", "gradients", "before", "after")
-"""Arguments that are arrays by name."""
+from hybrid_predict.rules.gate import suffice
+from hybrid_predict.rules.limits import alarmed, learned, loss_limit, norm_limits, pausing, risen
+from hybrid_predict.rules.numbers import array_library, select
+from hybrid_predict.rules.schedule import cooling, due
+from hybrid_predict.rules.skill import Pooled, enough, known
+from hybrid_predict.rules.verdict import Evidence, Slopes, sound, weigh
 
 _NONE = HybridConfig()
-"""Stands for the configuration where a call takes none."""
+"""The configuration where a call takes none."""
 
 
-def placed(call: Call) -> Call:
-    """Check the arrays of a call, and compute all of it with NumPy where their library cannot."""
-    form = signature(call)
-
-    @wraps(call)
-    def checked(*positional: Any, **options: Any) -> Any:
-        given = form.bind(*positional, **options).arguments
-        state, trees = given["state"], {name: given[name] for name in NAMED if name in given}
-        if not isinstance(state, HybridState):
-            expected, remedy = "the state that init or the last call gave", "Call init first."
-            raise ConfigError("state", expected, type(state).__name__, remedy)
-        if not isinstance(config := given.get("config", _NONE), HybridConfig):
-            raise ConfigError("config", "a HybridConfig", type(config).__name__)
-        (xp, *_) = [places.check_arrays(name, tree) for name, tree in trees.items()]
-        with np.errstate(all="ignore"):  # what is not finite is masked, as on every device
-            if not places.computed_elsewhere(xp):
-                namespace(state.stands, *(x for tree in trees.values() for x in tree.values()))
-                return call(**given)
-            found, new = call(**{name: places.to_numpy(value) for name, value in given.items()})
-            wanted = trees.get("before") or next(iter(trees.values()))
-            if isinstance(found, Mapping):
-                return places.like(found, wanted, xp), new
-            return xp.asarray(bool(found), **beside(list(wanted.values()))), new
-
-    return checked  # type: ignore[return-value]
-
-
-@placed
+@np.errstate(all="ignore")  # numbers that are not finite are masked
 def predict(
     state: HybridState, weights: Mapping[str, Any], learning_rates: Any, *, config: HybridConfig
 ) -> tuple[dict[str, Any], HybridState]:
     r"""Take the predicted steps that are due right before the coming full step.
 
-    .. math:: \theta \leftarrow \theta + n \, \eta \sum_j \lambda_j d_j
+    .. math:: \theta \leftarrow \theta + n \, \eta \, \lambda \, d
 
-    They are made only with skill; else nothing moves, and ``state.predicted`` is 0.
+    They are made only with skill; otherwise nothing moves, and ``state.predicted`` is 0.
 
     Args:
         state: What is known.
@@ -77,102 +46,105 @@ def predict(
         config: That of :func:`init`.
 
     Returns:
-        Weights that only stand once :func:`verify` says so, and the new state.
+        The moved weights, which :func:`verify` has still to accept, and the new state.
+
+    Raises:
+        ConfigError: If an argument has the wrong form, or the state is another run's.
     """
-    xp, clock = namespace(*weights.values()), state.clock
+    _check_call(state, {"weights": weights}, config)
     if not state.kept:
-        return dict(weights), state._replace(predicted=0 * clock.steps)
-    named = {k: plan for k, plan in plans(weights, config).items() if k in state.groups}
-    _check_state(state, named, weights)
-    planned = due(clock, config)
-    pausing = baselines.pausing(state.monitor, clock.full_steps + 1) | (state.evidence.ended > 0)
-    may = ~clock.plain & ~pausing
-    open_groups = _open(state, named, weights, config)
-    rates, moved = _by_name(learning_rates, weights, "learning_rates"), dict(weights)
-    predicted, sound = 0 * planned, state.stands | True
-    for key, ready in open_groups.items():
-        history = state.groups[key].history
+        return dict(weights), state._replace(predicted=0 * state.predicted)
+    groups, clock = plans(weights, config), state.clock
+    groups = {key: plan for key, plan in groups.items() if key in state.groups}
+    _check_state(state, groups, weights)
+    planned = due(state.schedule, clock.steps).astype(state.predicted.dtype)
+    paused = pausing(state.limits, clock.full_steps + 1) | (state.evidence.ended > 0)
+    may = ~clock.plain & ~paused & (planned > 0)
+    rates, moved = numbers_by_name(learning_rates, weights, "learning_rates"), dict(weights)
+    predicted, finite, xp = 0 * planned, state.stands | True, array_library(planned)
+    for key, ready in _ready(state, groups, weights, config).items():
+        history, made = state.groups[key].history, may & ready
         assert history is not None
-        made = may & ready & (planned > 0)
         predicted = xp.where(made, planned, predicted)
-        for name, direction in histories.forecast(history).items():
-            # One factor first, as the engine's alpha.
-            change = (rates[name] * cast(planned, direction.dtype)) * direction
-            sound = sound & (xp.all(xp.isfinite(change)) | ~made)
-            wide = cast(weights[name], wide_dtype(weights[name])) + change
-            moved[name] = xp.where(made, cast(wide, weights[name].dtype), weights[name])
+        for k, (name, drift) in enumerate(history.drift.items()):
+            change = (rates[name] * planned * history.factors[k]) * wide(drift)
+            finite = finite & (xp.isfinite(change).all() | ~made)
+            new = (wide(weights[name]) + change).astype(weights[name].dtype)
+            moved[name] = xp.where(made, new, weights[name])
     kept = select(predicted > 0, {name: weights[name] for name in state.kept}, state.kept)
-    stands = predicted == 0
-    return moved, state._replace(kept=kept, predicted=predicted, sound=sound, stands=stands)
+    return moved, state._replace(
+        kept=kept, predicted=predicted, sound=finite, stands=predicted == 0
+    )
 
 
-def _open(
-    state: HybridState, named: Mapping[str, Plan], weights: Mapping[str, Any], config: HybridConfig
+def _ready(
+    state: HybridState,
+    groups: Mapping[str, Plan],
+    weights: Mapping[str, Any],
+    config: HybridConfig,
 ) -> dict[str, Any]:
-    """Which groups may be predicted, as 0-dim bools: with skill, which most weights need."""
-    ready, able, gated, free = {}, 0, 0, 0
-    for key, group in state.groups.items():
-        plan, history = named[key], group.history
-        if plan.rule is None or history is None:
+    """Which groups may be predicted, as 0-dim bools: those with skill, if they suffice."""
+    ready, parts = {}, []
+    for key, plan in groups.items():
+        history = state.groups[key].history
+        if plan.predictor is None or history is None:
             continue
         ready[key] = history.count > 0
-        size = sum(math.prod(weights[name].shape) for name in plan.names)
-        if plan.rule.gated:
-            gated += size
+        if plan.predictor.gated:
             ready[key] = ready[key] & enough(state.skills[plan.kind])
-            able = able + ready[key] * float(size)
-        else:
-            free += size
-    trained = count_trained(weights, config)
-    may = (2 * able >= gated) & (LEAST_MOVED * (able + free) >= trained)
+        parts.append(plan.part(ready[key]))
+    if not parts:
+        return {}
+    may = suffice(parts, count_trained(weights, config))
     return {
-        key: (found & may) if named[key].rule.gated else found  # type: ignore[union-attr]
-        for key, found in ready.items()
+        key: value & may if each.gated else value
+        for (key, value), each in zip(ready.items(), parts, strict=True)
     }
 
 
-@placed
+@np.errstate(all="ignore")
 def verify(
     state: HybridState, gradients: Mapping[str, Any], loss: Any = None
 ) -> tuple[Any, HybridState]:
     """Decide by a full step's gradients and loss whether the predicted steps before it stand.
 
-    They do not where a number is not finite, or beyond the limits of `verify.monitor`; then they
-    pause. Numbers of every full step, verifying or not, move the limits.
+    They do not if a number is not finite, or exceeds its limit, see
+    :class:`hybrid_predict.rules.limits.Limits`; then they pause. Numbers of every full step,
+    verifying or not, move the limits.
 
     Args:
-        state: What :func:`predict` gave.
-        gradients: Of all trained arrays by name, at the weights that :func:`predict` gave.
-        loss: The full step's loss there, a number or a 0-dim array; None if it is not known, or
-            if it need not fall.
+        state: What :func:`predict` returned.
+        gradients: Those of all trained arrays by name, at the weights that :func:`predict`
+            returned.
+        loss: The full step's loss there, a number or a 0-dim array; None if it is not known, or the
+            objective is not stationary.
 
     Returns:
-        The verdict as 0-dim bool, True without predicted steps, and the new state. Where it is
-        False the optimizer's update must not happen: keep its old state, see :func:`select`.
+        The verdict as 0-dim bool, True without predicted steps, and the new state. If it is False,
+        the optimizer's update must not happen: keep its old state, see :func:`select`.
+
+    Raises:
+        ConfigError: If an argument has the wrong form.
     """
-    xp, monitor, clock = namespace(*gradients.values()), state.monitor, state.clock
-    dtype = monitor.start.dtype
-    norms = ArrayBackend().norms(list(gradients.values()))
-    norm = cast(xp.sqrt(xp.sum(norms * norms)), dtype)
-    value = xp.full_like(norm, math.nan) if loss is None else _number(loss, norm, "loss")
-    loss_limit, norm_limit = baselines.limits(monitor)
-    good = state.sound & xp.isfinite(norm) & (norm <= norm_limit)
-    if loss is not None:
-        good = good & xp.isfinite(value) & (value <= loss_limit)
-    stands = good | (state.predicted == 0)
-    number = clock.full_steps + 1
-    warmup = clock.steps < clock.warmup
+    _check_call(state, {"gradients": gradients})
+    clock, limits = state.clock, state.limits
+    xp, dtype = array_library(state.stands), limits.start.dtype
+    length = norm(xp.stack([norm(gradient) for gradient in gradients.values()])).astype(dtype)
+    value = None if loss is None else number(loss, length, "loss")
+    verdict = sound(length, norm_limits(limits)[0], value, loss_limit(limits))
+    stands = (verdict & state.sound) | (state.predicted == 0)
+    warmup = clock.steps < state.schedule.warmup
     if state.skills:
-        known = [skill.windows >= 2 for skill in state.skills.values()]
-        waiting = ~xp.any(xp.stack(known)) & (clock.warmup > clock.length)
-        warmup = warmup | waiting
-    calm = baselines.learn(monitor, value, norm, warmup & (state.predicted == 0))
-    new = select(stands, calm, baselines.alarm(monitor, number))
-    plain = clock.plain | baselines.risen(new)
-    return stands, state._replace(monitor=new, clock=clock._replace(plain=plain), stands=stands)
+        skilled = xp.stack([known(skill) for skill in state.skills.values()]).any()
+        warmup = warmup | (state.gated & ~skilled)
+    loss_or_nan = xp.asarray(math.nan, dtype=dtype) if value is None else value
+    calm = learned(limits, loss_or_nan, (length,), warmup & (state.predicted == 0))
+    limits = select(stands, calm, alarmed(limits, clock.full_steps + 1))
+    plain = clock.plain | risen(limits)
+    return stands, state._replace(limits=limits, clock=clock._replace(plain=plain), stands=stands)
 
 
-@placed
+@np.errstate(all="ignore")
 def correct(
     state: HybridState,
     gradients: Mapping[str, Any],
@@ -185,20 +157,20 @@ def correct(
     outputs_last: bool = False,
     step_operations: float | None = None,
 ) -> tuple[dict[str, Any], HybridState]:
-    r"""Put corrected updates in place of the optimizer's own, and learn from the displacement.
+    r"""Replace the optimizer's updates by corrected ones, and learn from the displacement.
 
     .. math:: \theta \leftarrow (1 - \eta w) \, \theta + (1 - \kappa)\,u + \kappa\,c
 
     with c of ``config.updates``. Predicted steps that do not stand are undone; nothing is learned.
 
     Args:
-        state: What :func:`verify` gave.
-        gradients: Of the full step, by name; negated if a positive rate goes along them.
+        state: What :func:`verify` returned.
+        gradients: Those of the full step, by name; negated if a positive rate goes along them.
         before: Weights right before the optimizer's own update.
         after: Weights right after it.
         learning_rates: :math:`\eta` of it: a number, a 0-dim array, or one of them by name.
         config: That of :func:`init`.
-        weight_decay: w of decoupled weight decay, likewise; 0 where it is added to the gradient.
+        weight_decay: w of decoupled weight decay, likewise; 0 if it is added to the gradient.
         outputs_last: That of :func:`init`.
         step_operations: That of :func:`init`.
 
@@ -209,151 +181,149 @@ def correct(
         ConfigError: If a number is missing, a shape differs, the state is another run's, or
             ``step_operations`` limits corrections otherwise than in :func:`init`.
     """
-    _check_alike(before, gradients, after)
-    named, clock = plans(before, config, outputs_last, step_operations), state.clock
-    _check_state(state, named, before)
-    _check_block(state, named)
-    rates = _by_name(learning_rates, before, "learning_rates")
-    decays = _by_name(weight_decay, before, "weight_decay")
+    _check_call(state, {"gradients": gradients, "before": before, "after": after}, config)
+    for argument, arrays in (("gradients", gradients), ("after", after)):
+        given = {name: x for name, x in arrays.items() if name in before}
+        _check_shapes(argument, given, before, "Give an array for every name in before.")
+    groups, clock = plans(before, config, outputs_last, step_operations), state.clock
+    _check_state(state, groups, before)
+    _check_layout(state, groups)
+    rates = numbers_by_name(learning_rates, before, "learning_rates")
+    decays = numbers_by_name(weight_decay, before, "weight_decay")
     shrinks = {name: rates[name] * decay for name, decay in decays.items()}
-    active = (clock.steps + state.predicted < clock.total - clock.cooldown) & ~clock.plain
-    bound = _bound(named, rates, before)
-    made = Update(gradients, before, after, rates, shrinks, bound, active, outputs_last)
-    weights, groups, skills, evidence = _all_followed(named, made, state, config)
-    known = select(state.stands, (groups, skills), (state.groups, state.skills))
-    state = state._replace(evidence=evidence)
-    return select(state.stands, weights, _back(state, before)), _ticked(state, *known)
-
-
-def _all_followed(
-    named: Mapping[str, Plan], made: Update, state: HybridState, config: HybridConfig
-) -> tuple[dict[str, Any], dict[str, Group], dict[str, Any], Evidence]:
-    """Weights after the corrected updates of all groups, and what is known of these then."""
-    weights, groups = {name: made.after[name] for name in made.before}, {}
-    readings: dict[str, list[Any]] = {}
+    active = ~cooling(state.schedule, clock.steps + state.predicted) & ~clock.plain
+    update = Update(gradients, before, after, rates, shrinks, _bound(groups, rates), active,
+                    outputs_last, config.history_dtype)  # fmt: skip
+    weights, kept, xp = {name: after[name] for name in before}, {}, array_library(state.stands)
+    windows: dict[str, list[Pooled]] = {kind: [] for kind in state.skills}
     slopes: list[Slopes] = []
-    for key, plan in named.items():
-        new, groups[key], found = _followed(plan, state.groups[key], made, state, config)
+    ready = _ready(state, groups, before, config)
+    for key, plan in groups.items():
+        new, kept[key], still = corrected(plan, state.groups[key], update)
         weights |= new
-        readings.setdefault(plan.kind, []).extend(reading for reading, _ in found)
-        slopes += [steep for _, steep in found]
-    skills = {kind: add_skill(skill, readings[kind]) for kind, skill in state.skills.items()}
-    return weights, groups, skills, descents.weighed(state, slopes)
-
-
-def _back(state: HybridState, weights: Mapping[str, Any]) -> dict[str, Any]:
-    """Weights as they were before the predicted steps under way."""
-    moved = {name: weights[name] for name in state.kept}
-    return {**weights, **select(state.predicted > 0, state.kept, moved)}
-
-
-def _check_alike(
-    before: Mapping[str, Any], gradients: Mapping[str, Any], after: Mapping[str, Any]
-) -> None:
-    for argument, given in (("gradients", gradients), ("after", after)):
-        if missing := sorted(before.keys() - given.keys()):
-            raise ConfigError(argument, "an array for every name in before", f"none of {missing}")
-        for name, array in before.items():
-            if tuple(given[name].shape) != tuple(array.shape):
-                expected, got = f"{tuple(array.shape)} as in before", tuple(given[name].shape)
-                raise ConfigError(f"{argument}[{name!r}]", expected, got)
-
-
-def _check_state(state: HybridState, named: Mapping[str, Plan], arrays: Mapping[str, Any]) -> None:
-    """Check that a state is about these weights and settings."""
-    remedy = "Give init the same weights, config, outputs_last and step_operations."
-    own, dtype = wide_dtype(*arrays.values()), state.monitor.start.dtype
-    if dtype != own:
-        raise ConfigError("state", f"a state of {own}", str(dtype), remedy)
-    known = {key: group.average for key, group in state.groups.items()}
-    for key in sorted(known.keys() | named.keys()):
-        shapes = {name: tuple(x.shape) for name, x in known.get(key, {}).items()}
-        plan = named.get(key)
-        wanted = {name: tuple(arrays[name].shape) for name in plan.names} if plan else {}
-        if odd := sorted(name for name, _ in shapes.items() ^ wanted.items()):
-            expected, got = (each.get(odd[0], "nothing") for each in (wanted, shapes))
-            raise ConfigError(f"state of {odd[0]!r}", f"the shape {expected}", got, remedy)
-
-
-def _check_block(state: HybridState, named: Mapping[str, Plan]) -> None:
-    """Check that ``step_operations`` limits corrections as it did for :func:`init`."""
-    wanted, block = BLOCKS[state.blocks.shape[0] - 1], chosen_block(named)
-    if block != wanted:
-        expected = f"a number that allows {wanted or 'all'} rows at a time"
-        remedy = "Give correct the step_operations and the config that init was given."
-        raise ConfigError("step_operations", expected, f"{block or 'all'} rows", remedy)
-
-
-def _followed(
-    plan: Plan, group: Group, made: Update, state: HybridState, config: HybridConfig
-) -> tuple[dict[str, Any], Group, list[tuple[Any, Slopes]]]:
-    """A group's weights after its corrected update, and what the displacement teaches."""
-    backend = ArrayBackend(config.history_dtype)
-    new, group, still = corrected(plan, group, made, backend)
-    if plan.rule is None or group.history is None:
-        return new, group, []
-    moved, any_rate = {}, []
-    xp = namespace(*new.values())
-    for name, mask in still.items():
-        rate, dtype = made.rates[name], wide_dtype(new[name])
-        change = cast(new[name], dtype) - cast(made.before[name], dtype)
-        moves = xp.abs(rate) > 0
-        per_rate = change / xp.where(moves, rate, xp.ones_like(rate))
-        # What a gradient that is not finite has moved is no drift: it would stay in it.
-        moved[name] = xp.where(~mask & moves, per_rate, xp.zeros_like(per_rate))
-        any_rate.append(moves)
-    learns, length = state.stands & xp.any(xp.stack(any_rate)), state.clock.length
-    steep = descents.slopes(state, group, made.before, moved, made.rates)
-    frozen = unmoved(plan, made)
-    history, found = histories.learn(
-        plan.rule, group.history, moved, frozen, length, learns, backend
+        if key in ready:
+            moved = forecasts.displacements(update, new, still)
+            predicted = xp.where(ready[key], state.predicted, 0)
+            slopes.append(_slopes(kept[key], moved, rates, predicted))
+            kept[key], window = forecasts.learn(plan, kept[key], moved, update, clock.length)
+            windows[plan.kind].append(window)
+    skills = {kind: forecasts.score(state.skills[kind], each) for kind, each in windows.items()}
+    moving = {name: before[name] for name in state.kept}
+    undone = {**before, **select(state.predicted > 0, state.kept, moving)}
+    return select(state.stands, weights, undone), _advanced(state)._replace(
+        groups=select(state.stands, kept, state.groups),
+        skills=select(state.stands, skills, state.skills),
+        evidence=_evidence(state, slopes),
     )
-    return new, group._replace(history=history), [(found, steep)]
 
 
-def _ticked(state: HybridState, groups: Any, skills: Any) -> HybridState:
-    xp, clock = namespace(state.stands), state.clock
-    standing = xp.where(state.stands, state.predicted, 0 * state.predicted)
-    steps = xp.maximum(clock.steps, xp.minimum(clock.steps + 1 + standing, clock.total))
-    new = clock._replace(
+def _bound(groups: Mapping[str, Plan], rates: Mapping[str, Any]) -> Any:
+    """1 if corrected arrays have different learning rates, else infinite; a number or 0-dim."""
+    own = [rates[name] for plan in groups.values() if plan.update for name in plan.shapes]
+    if not own:
+        return math.inf
+    xp = array_library(*own)
+    each = xp.stack(own)
+    return xp.where(each.max() > each.min(), 1.0, math.inf).astype(each.dtype)
+
+
+def _slopes(
+    group: Group, moved: Mapping[str, Any], rates: Mapping[str, Any], predicted: Any
+) -> Slopes:
+    """How steep the predicted steps of a group were, and its displacement; zeros without them.
+
+    The predicted movement is computed in at least 32 bits from the drift, because weights in 16
+    bits round it.
+    """
+    assert group.history is not None
+    products, squares, own_products, own_squares = [], [], [], []
+    for k, (name, drift) in enumerate(group.history.drift.items()):
+        length, mean = rates[name] * predicted * group.history.factors[k], group.average[name]
+        products.append(length * dot(mean, drift))
+        squares.append(length**2 * dot(drift, drift))
+        own_products.append(rates[name] * dot(mean, moved[name]))
+        own_squares.append(rates[name] ** 2 * dot(moved[name], moved[name]))
+    sums = Slopes(*map(sum, (products, squares, own_products, own_squares)))
+    xp = array_library(*sums)
+    return Slopes(*(xp.where(sums.square > 0, number, 0.0) for number in sums))
+
+
+def _evidence(state: HybridState, slopes: list[Slopes]) -> Evidence:
+    """The evidence after a full step, which counts if predicted steps before it stand."""
+    if not slopes:
+        return state.evidence
+    new = weigh(state.evidence, Slopes(*map(sum, zip(*slopes, strict=True))))
+    return select(state.stands & (state.predicted > 0), new, state.evidence)
+
+
+def _advanced(state: HybridState) -> HybridState:
+    """The state after a full step, with an open verdict on nothing."""
+    xp, clock = array_library(state.stands), state.clock
+    standing = xp.where(state.stands, state.predicted, 0)
+    steps = xp.minimum(clock.steps + 1 + standing, state.schedule.total)
+    steps = xp.maximum(clock.steps, steps)
+    clock = clock._replace(
         ticks=steps - clock.steps,
         steps=steps,
         full_steps=clock.full_steps + 1,
         undone_steps=clock.undone_steps + state.predicted - standing,
     )
     return state._replace(
-        groups=groups, skills=skills, clock=new, predicted=0 * state.predicted,
-        sound=state.sound | True, stands=state.stands | True,
+        clock=clock, predicted=0 * state.predicted, sound=state.sound | True,
+        stands=state.stands | True,
     )  # fmt: skip
 
 
-def _bound(named: Mapping[str, Plan], rates: Mapping[str, Any], like: Mapping[str, Any]) -> Any:
-    """1 where arrays that are corrected have different learning rates, else infinite; 0-dim."""
-    own = [rates[n] for plan in named.values() if plan.update is not None for n in plan.names]
-    arrays = list(like.values())
-    xp, dtype = namespace(*arrays), wide_dtype(*arrays)
-    free = xp.asarray(math.inf, dtype=dtype, **beside(arrays))
-    if not own:
-        return free
-    each = xp.stack([cast(rate, dtype) for rate in own])
-    return xp.where(xp.max(each) > xp.min(each), xp.ones_like(free), free)
+def _check_call(state: Any, trees: Mapping[str, Mapping[str, Any]], config: Any = _NONE) -> None:
+    """Check the forms of a call's arguments, and that all arrays are of one library."""
+    if not isinstance(state, HybridState):
+        expected, remedy = "the state that init or the last call returned", "Call init first."
+        raise ConfigError("state", expected, type(state).__name__, remedy)
+    if not isinstance(config, HybridConfig):
+        raise ConfigError("config", "a HybridConfig", type(config).__name__)
+    for name, arrays in trees.items():
+        check_arrays(name, arrays)
+    check_library("arrays", [state.stands, *(x for each in trees.values() for x in each.values())])
 
 
-def _by_name(given: Any, arrays: Mapping[str, Any], argument: str) -> dict[str, Any]:
-    """A 0-dim array of at least 32 bits for every array."""
-    if isinstance(given, Mapping):
-        if missing := sorted(arrays.keys() - given.keys()):
-            raise ConfigError(argument, "a number for every name", f"none of {missing}")
-        return {name: _number(given[name], x, argument) for name, x in arrays.items()}
-    return {name: _number(given, array, argument) for name, array in arrays.items()}
+def _check_state(state: HybridState, groups: Mapping[str, Plan], arrays: Mapping[str, Any]) -> None:
+    """Check that a state is about these weights and settings."""
+    dtype, own = wide_dtype(*arrays.values()), state.limits.start.dtype
+    remedy = "Give init the same weights, config, outputs_last and step_operations."
+    if dtype != own:
+        raise ConfigError("state", f"a state of {dtype}", str(own), remedy)
+    planned = {
+        f"{key}: {name}": arrays[name] for key, plan in groups.items() for name in plan.shapes
+    }
+    averages = {
+        f"{key}: {name}": x
+        for key, group in state.groups.items()
+        for name, x in group.average.items()
+    }
+    _check_shapes("state", averages, planned, remedy)
 
 
-def _number(given: Any, like: Any, argument: str) -> Any:
-    """A 0-dim array beside another one, in its type of at least 32 bits."""
-    xp = namespace(like)
-    if not (isinstance(given, (int, float)) or getattr(given, "shape", None) == ()):
-        got = getattr(given, "shape", type(given).__name__)
-        raise ConfigError(argument, "a number or a 0-dim array", got)
-    if hasattr(given, "dtype"):
-        return cast(xp.asarray(given, **beside([like])), wide_dtype(like))
-    return xp.asarray(given, dtype=wide_dtype(like), **beside([like]))
+def _check_shapes(
+    argument: str, arrays: Mapping[str, Any], wanted: Mapping[str, Any], remedy: str
+) -> None:
+    """Check that arrays have the names and shapes of others."""
+    shapes, expected = (
+        {name: tuple(x.shape) for name, x in each.items()} for each in (arrays, wanted)
+    )
+    for name in sorted({name for name, _ in shapes.items() ^ expected.items()}):
+        shape, got = (each.get(name, "nothing") for each in (expected, shapes))
+        raise ConfigError(f"{argument}[{name!r}]", f"the shape {shape}", got, remedy)
+
+
+def _check_layout(state: HybridState, groups: Mapping[str, Plan]) -> None:
+    """Check that matrices are read, and corrections limited, as :func:`init` was told."""
+    wanted, block = BLOCKS[state.blocks.shape[0] - 1], chosen_block(groups)
+    if block != wanted:
+        expected = f"a number that allows {wanted or 'all'} rows at a time"
+        remedy = "Give correct the step_operations and the config that init was given."
+        raise ConfigError("step_operations", expected, f"{block or 'all'} rows", remedy)
+    for key, plan in groups.items():
+        memory = state.groups[key].correction
+        for name, moments in memory.rows.items() if memory else ():
+            if moments.shape[0] != plan.shapes[name][0]:
+                raise ConfigError("outputs_last", "that of init", "the other layout of matrices")

@@ -9,6 +9,9 @@ import numpy as np
 
 Tree = TypeVar("Tree")
 
+ROUNDING = 2.0**-22
+"""Largest relative difference between weights that decayed and those that should have."""
+
 
 @final
 class _Plain:
@@ -30,10 +33,14 @@ class _Plain:
 
 def library(*values: Any) -> Any:
     """Return the functions that fit these values: those of plain numbers, NumPy, or JAX."""
-    arrays = [value for value in values if not isinstance(value, (int, float))]
-    if not arrays:
+    if all(isinstance(value, (int, float)) for value in values):
         return _Plain
-    if all(isinstance(array, (np.ndarray, np.generic)) for array in arrays):
+    return array_library(*values)
+
+
+def array_library(*values: Any) -> Any:
+    """Return the functions of NumPy or JAX, whichever fits these numbers and arrays."""
+    if all(isinstance(value, (int, float, np.ndarray, np.generic)) for value in values):
         return np
     import jax.numpy
 
@@ -59,9 +66,9 @@ def select(condition: Any, new: Tree, old: Tree) -> Tree:
     if isinstance(new, (list, tuple)):
         parts = [select(condition, a, b) for a, b in zip(new, old, strict=True)]  # type: ignore[call-overload]
         named = hasattr(new, "_fields")
-        return type(new)(*parts) if named else type(new)(parts)  # type: ignore[return-value]
+        return type(new)(*parts) if named else type(new)(parts)
     if new is None:
-        return None
+        return new
     xp = library(condition, new, old)
     kept = xp.asarray(old)
     return xp.where(condition, xp.asarray(new, dtype=kept.dtype), kept)

@@ -156,7 +156,7 @@ def add_window(skill: Skill, window: Pooled) -> Skill:
         windows,
         skill.mean + share * off,
         (1.0 - share) * (skill.square + share * off * off),
-        skill.chance + share * (ratio(chance, sizes**2) - skill.chance),
+        skill.chance + share * (ratio(chance, sizes * sizes) - skill.chance),
         xp.where(drift > 0.0, xp.sqrt(xp.maximum(ratio(following, drift), 0.0)), skill.length),
         skill.fitted + xp.where(drift > 0.0, share * fitted, 0.0),
         skill.error + share * error,

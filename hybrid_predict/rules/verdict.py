@@ -63,6 +63,9 @@ CHANCE = 0.5
 LEVEL = 0.01
 """Largest probability, over a whole run, of ending predicted steps that are sound."""
 
+AVERAGE = 0.95
+"""Decay of averaged gradients where no update asks for another."""
+
 ENDED = "predicted steps ended: more often than chance allows they did not go downhill"
 """Event of the ledger: the test has ended predicted steps."""
 

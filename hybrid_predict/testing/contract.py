@@ -1,68 +1,60 @@
-"""Checks that predictors and updates share: of arguments, classes and saved states."""
+"""What the checks of predictors and updates share."""
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
 import io
-from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from torch import Tensor
 
+from hybrid_predict.config import HISTORY_DTYPES
 from hybrid_predict.errors import ConfigError, ContractError
 from hybrid_predict.forecast.predictors import PREDICTORS, AbstractPredictor
 from hybrid_predict.saved import cloned
-from hybrid_predict.tensors import TorchBackend
 from hybrid_predict.updates import UPDATES, AbstractUpdate
 
-if TYPE_CHECKING:
-    from hybrid_predict.testing.backends import BackendUnderTest
 
-_REGISTERED: dict[type, dict[str, type]] = {
-    AbstractPredictor: dict(PREDICTORS),
-    AbstractUpdate: dict(UPDATES),
-}
-
-
-def expect(argument: str, value: object, kind: type) -> None:
-    """Check that an argument is an object of a class.
+def expect(argument: str, value: object, base: type, history: object = "float32") -> None:
+    """Check that an argument is an object of a class, and the type of its history.
 
     Raises:
         ConfigError: If it is not; the remedy says how to make one.
     """
-    if isinstance(value, kind):
+    if history not in HISTORY_DTYPES:
+        raise ConfigError("history", f"one of {', '.join(HISTORY_DTYPES)}", history)
+    if isinstance(value, base):
         return
-    known, base = _REGISTERED.get(kind, {}), kind.__name__
-    remedy = f"Derive its class from {base}." if known else f"Make one: {base}(...)."
-    if inspect.isclass(value) and issubclass(value, kind):
+    registered: dict[type, Mapping[str, type]] = {
+        AbstractPredictor: PREDICTORS,
+        AbstractUpdate: UPDATES,
+    }
+    known, remedy = registered[base], f"Derive its class from {base.__name__}."
+    if inspect.isclass(value) and issubclass(value, base):
         remedy = f"Make one of the class: {value.__name__}(...)."
     elif isinstance(value, str) and value in known:
         remedy = f"Make one: {known[value].__name__}()."
-    article = "an" if base[0] in "AEIO" else "a"
-    raise ConfigError(argument, f"{article} object of {base}", value, remedy)
+    raise ConfigError(argument, f"an object of {base.__name__}", value, remedy)
+
+
+def require(kept: object, value: object, promise: str, *got: object) -> None:
+    """Raise a `ContractError` for an object that has not kept a promise."""
+    if not kept:
+        raise ContractError(type(value).__name__, promise, *got)
 
 
 def check_frozen(value: object) -> None:
     """Check that an object is a frozen dataclass."""
     parameters = getattr(type(value), "__dataclass_params__", None)
-    if not dataclasses.is_dataclass(value) or parameters is None or not parameters.frozen:
-        raise ContractError(type(value).__name__, "a frozen dataclass")
+    frozen = dataclasses.is_dataclass(value) and parameters is not None and parameters.frozen
+    require(frozen, value, "a frozen dataclass")
 
 
-def saved_and_loaded(name: str, state: Any, case: BackendUnderTest) -> Any:
-    """Return a copy of a state; torch tensors go through ``torch.save`` and ``torch.load``.
-
-    Args:
-        name: Name of the class that has the state, for the message.
-        state: Nested containers of arrays and primitives.
-        case: The backend of its arrays.
-
-    Raises:
-        ContractError: If it has anything but tensors and primitives.
-    """
-    if not isinstance(case.backend, TorchBackend):
-        return deepcopy(state)
+def saved_and_loaded(value: object, state: Any) -> Any:
+    """Return a copy of the state of an object that went through ``torch.save`` and ``load``."""
     buffer = io.BytesIO()
     torch.save(cloned(state), buffer)
     buffer.seek(0)
@@ -70,4 +62,16 @@ def saved_and_loaded(name: str, state: Any, case: BackendUnderTest) -> Any:
         return torch.load(buffer, weights_only=True)
     except Exception as error:
         promise = "a state of tensors and primitives, for torch.load(weights_only=True)"
-        raise ContractError(name, promise, repr(error)) from error
+        raise ContractError(type(value).__name__, promise, repr(error)) from error
+
+
+def steps(shapes: Mapping[str, tuple[int, ...]], seed: int = 0, count: int = 4) -> Any:
+    """Return random tensors of 32 bits, one list of them per full step."""
+    generator = torch.Generator().manual_seed(seed)
+    shaped = shapes.values()
+    return [[torch.randn(shape, generator=generator) for shape in shaped] for _ in range(count)]
+
+
+def same(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    """Whether two lists of tensors are equal, element by element."""
+    return all(map(torch.equal, left, right))

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hybrid_predict.config import HybridConfig
-from hybrid_predict.errors import ConfigError, ContractError
+from hybrid_predict.errors import ConfigError
 from hybrid_predict.forecast.predictors import AbstractPredictor, MomentumPredictor, PredictorState
-from hybrid_predict.tensors import AbstractBackend, upcast
-from hybrid_predict.testing.contract import expect
+from hybrid_predict.testing.contract import expect, require
 from hybrid_predict.torch.deltas import WeightDelta
+from hybrid_predict.torch.lists import upcast
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Wrapped(AbstractPredictor):
-    """A predictor with the forecasts of another one, which subclasses change. Torch tensors only.
+    """A predictor with the forecasts of another one, which subclasses change.
 
     Args:
         inner: The predictor that makes the forecasts and has the history.
@@ -30,21 +30,20 @@ class _Wrapped(AbstractPredictor):
     inner: AbstractPredictor = field(default_factory=MomentumPredictor)
     gated: bool = True
 
-    def init(
-        self, names: Sequence[str], like: Sequence[Any], backend: AbstractBackend[Any]
-    ) -> PredictorState:
-        """Return an empty history of ``inner``."""
-        return self.inner.init(names, like, backend)
+    def init(self, names: Sequence[str], like: Sequence[Tensor], history: str) -> PredictorState:
+        return self.inner.init(names, like, history)
 
-    def observe(
-        self, state: PredictorState, displacement: Sequence[Any], backend: AbstractBackend[Any]
-    ) -> None:
-        """Add one displacement to the history of ``inner``."""
-        self.inner.observe(state, displacement, backend)
+    def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
+        self.inner.observe(state, displacement)
 
-    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """Return the forecast of ``inner``."""
-        return self.inner.forecast(state, rates)
+    def forecast(self, state: PredictorState, rates: Sequence[float | Tensor]) -> WeightDelta:
+        delta = self.inner.forecast(state, rates)
+        directions = self._changed(delta.directions, state)
+        return WeightDelta(delta.names, tuple(directions), delta.factors)
+
+    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
+        """Return other directions of the same lengths."""
+        return directions
 
 
 @final
@@ -74,27 +73,24 @@ class RandomForecast(_Wrapped):
             if not isinstance(value, int) or value < least:
                 raise ConfigError(name, f"an integer, at least {least}", value)
 
-    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """Return the forecast of ``inner`` in a random direction."""
-        delta = self.inner.forecast(state, rates)
-        entropy = [self.seed, state.count // self.hold]
-        mixed = np.random.SeedSequence(entropy).generate_state(1, np.uint64)
-        generators = {
-            device: torch.Generator(device).manual_seed(int(mixed[0]))
-            for device in {d.device for d in delta.directions}
-        }
-        turned = tuple(_turned(d, generators[d.device]) for d in delta.directions)
-        return WeightDelta(delta.names, turned, delta.factors)
+    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
+        mixed = np.random.SeedSequence([self.seed, state.count // self.hold])
+        seed = int(mixed.generate_state(1, np.uint64)[0])
+        devices = {d.device for d in directions}
+        generators = {device: torch.Generator(device).manual_seed(seed) for device in devices}
+        return [
+            _as_long(torch.empty_like(d).normal_(generator=generators[d.device]), d)
+            for d in directions
+        ]
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class NegatedForecast(_Wrapped):
-    r"""Forecasts the opposite of another predictor, :math:`-d` instead of d."""
+    """Forecasts the opposite of another predictor."""
 
-    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """Return the negated forecast of ``inner``."""
-        return self.inner.forecast(state, rates).scaled(-1.0)
+    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
+        return [-d for d in directions]
 
 
 @final
@@ -107,12 +103,8 @@ class ShuffledForecast(_Wrapped):
     with R the entries of a tensor, from its middle on, in the shape of another tensor.
     """
 
-    def forecast(self, state: PredictorState, rates: Sequence[Any]) -> WeightDelta:
-        """Return the forecast of ``inner`` with each tensor's direction taken from the next one."""
-        delta = self.inner.forecast(state, rates)
-        others = (*delta.directions[1:], *delta.directions[:1])
-        moved = tuple(map(_read_as, delta.directions, others))
-        return WeightDelta(delta.names, moved, delta.factors)
+    def _changed(self, directions: Sequence[Tensor], state: PredictorState) -> Sequence[Tensor]:
+        return list(map(_read_as, directions, [*directions[1:], directions[0]]))
 
 
 @final
@@ -126,12 +118,10 @@ class StaleForecast(_Wrapped):
 
     until: int = 20
 
-    def observe(
-        self, state: PredictorState, displacement: Sequence[Any], backend: AbstractBackend[Any]
-    ) -> None:
+    def observe(self, state: PredictorState, displacement: Sequence[Tensor]) -> None:
         """Add a displacement to the history of ``inner``, if it is one of the first."""
         if state.count < self.until:
-            super().observe(state, displacement, backend)
+            self.inner.observe(state, displacement)
         else:
             state.count += 1
 
@@ -143,9 +133,8 @@ PLACEBOS: dict[str, type[_Wrapped]] = {
 }
 """Placebos by name; their forecasts explain nothing of the following movement."""
 
-
 FEWEST = 100
-"""Fewest steps that show skill: several windows of 20 full steps."""
+"""Steps in which skill can be told from none: several windows of 20 full steps."""
 
 
 def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
@@ -172,29 +161,25 @@ def check_placebos(predictor: AbstractPredictor, steps: int = 400) -> None:
     expect("predictor", predictor, AbstractPredictor)
     if not isinstance(steps, int) or isinstance(steps, bool) or steps < FEWEST:
         raise ConfigError("steps", f"an integer, at least {FEWEST}", steps, "Skill needs windows.")
-    name = type(predictor).__name__
     fresh = _trained(_Wrapped(inner=predictor, gated=False), steps)
-    if not fresh.lower > 0:
-        promise = "skill of its own, which placebos do not have: a lower bound above 0"
-        raise ContractError(name, promise, fresh.lower)
-    for placebo, make in PLACEBOS.items():
-        if count := _trained(make(inner=predictor), steps).predicted_steps:
-            raise ContractError(name, f"no predicted step by its {placebo} placebo", count)
-        bound = _trained(make(inner=predictor, gated=False), steps).highest
-        if bound > 0:
-            promise = f"a lower bound of skill of its {placebo} placebo that is never above 0"
-            raise ContractError(name, promise, bound)
+    promise = "skill of its own, which placebos do not have: a lower bound above 0"
+    require(fresh.lower > 0, predictor, promise, fresh.lower)
+    for name, placebo in PLACEBOS.items():
+        made = _trained(placebo(inner=predictor), steps).made
+        require(not made, predictor, f"no predicted step by its {name} placebo", made)
+        bound = _trained(placebo(inner=predictor, gated=False), steps).highest
+        promise = f"a lower bound of skill of its {name} placebo that is never above 0"
+        require(bound <= 0, predictor, promise, bound)
     stale = _trained(StaleForecast(inner=predictor, gated=False), steps)
-    if not stale.skill < fresh.skill:
-        skills = [fresh.skill, stale.skill]
-        raise ContractError(name, "more skill than stale forecasts have", skills)
+    skills = [fresh.skill, stale.skill]
+    require(stale.skill < fresh.skill, predictor, "more skill than stale forecasts have", skills)
 
 
 @final
 class _Skill(NamedTuple):
     """Predicted steps of a run, its last skill, and the last and highest lower bound of skill."""
 
-    predicted_steps: int
+    made: int
     skill: float
     lower: float
     highest: float
@@ -234,10 +219,6 @@ def _read_as(direction: Tensor, other: Tensor) -> Tensor:
     copies = -(-direction.numel() // max(1, entries.numel()))
     taken = entries.repeat(copies)[: direction.numel()].reshape(direction.shape)
     return _as_long(taken.to(direction.dtype), direction)
-
-
-def _turned(direction: Tensor, generator: torch.Generator) -> Tensor:
-    return _as_long(torch.empty_like(direction).normal_(generator=generator), direction)
 
 
 def _as_long(direction: Tensor, wanted: Tensor) -> Tensor:

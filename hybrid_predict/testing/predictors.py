@@ -2,89 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
+from collections.abc import Mapping, Sequence
+from typing import final
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
-from hybrid_predict.errors import ContractError
+from hybrid_predict.forecast.movement import check_delta
 from hybrid_predict.forecast.predictors import AbstractPredictor
-from hybrid_predict.forecast.predictors.contract import check_delta
-from hybrid_predict.testing.backends import TORCH, BackendUnderTest
-from hybrid_predict.testing.contract import check_frozen, expect, saved_and_loaded
-from hybrid_predict.torch.deltas import WeightDelta
+from hybrid_predict.testing.contract import (
+    check_frozen,
+    expect,
+    require,
+    same,
+    saved_and_loaded,
+    steps,
+)
 
-NDFloat = NDArray[Any]
 SHAPES: dict[str, tuple[int, ...]] = {
     "matrix": (4, 3),
     "vector": (5,),
     "kernel": (3, 2, 2, 2),
     "scalar": (),
 }
+"""Shapes of parameters of every kind, by name."""
 
 
 @final
 class History:
-    """A predictor with its state, with NumPy arrays as input and output.
+    """A predictor with its state.
 
     Args:
         predictor: The predictor.
-        case: The backend of its arrays.
+        history: Type in which averages are stored, ``float32`` or ``bfloat16``.
         shapes: Shapes of the parameters by name.
     """
 
     def __init__(
         self,
         predictor: AbstractPredictor,
-        case: BackendUnderTest = TORCH,
+        history: str = "float32",
         shapes: Mapping[str, tuple[int, ...]] = SHAPES,
     ) -> None:
-        self.predictor, self.case = predictor, case
-        self._like = [self.load(np.zeros(shape)) for shape in shapes.values()]
-        self.state = predictor.init(tuple(shapes), self._like, case.backend)
+        self.predictor = predictor
+        self._like = [torch.zeros(shape) for shape in shapes.values()]
+        self.state = predictor.init(tuple(shapes), self._like, history)
 
-    def load(self, array: NDFloat | float) -> Any:
-        """Convert an array to the backend, in 64 bits."""
-        return self.case.load(np.asarray(array), "float64")
-
-    def observe(self, arrays: Sequence[NDFloat]) -> None:
+    def observe(self, displacement: Sequence[Tensor]) -> None:
         """Observe a displacement per unit of the learning rate."""
-        self.predictor.observe(self.state, [self.load(x) for x in arrays], self.case.backend)
+        self.predictor.observe(self.state, [x.clone() for x in displacement])
 
-    def delta(self, rates: float | Sequence[Any] = 1.0) -> WeightDelta:
-        """Return the forecast after checking its form; ``rates`` is one number or one each."""
-        each = [rates] * len(self.state.names) if isinstance(rates, float) else list(rates)
+    def forecast(self, rates: float | Sequence[float | Tensor] = 1.0) -> list[Tensor]:
+        """Return the forecast after checking its form; ``rates`` is one number, or one each."""
+        each = [rates] * len(self._like) if isinstance(rates, float) else list(rates)
         delta = self.predictor.forecast(self.state, each)
         check_delta(self.predictor, delta, self.state.names, self._like)
-        return delta
-
-    def forecast(self, rates: float | Sequence[Any] = 1.0) -> list[NDFloat]:
-        """Return the forecast as NumPy arrays."""
-        delta = self.delta(rates)
-        pairs = zip(delta.directions, delta.factors, strict=True)
-        return [float(factor) * self.case.dump(direction) for direction, factor in pairs]
+        return list(delta.tensors().values())
 
 
-def steps(
-    seed: int = 0, count: int = 4, shapes: Mapping[str, tuple[int, ...]] = SHAPES
-) -> list[list[NDFloat]]:
-    """Return random displacements, one list of arrays per full step."""
-    generator = np.random.default_rng(seed)
-    return [[np.asarray(generator.normal(size=s)) for s in shapes.values()] for _ in range(count)]
-
-
-def same(left: Sequence[NDFloat], right: Sequence[NDFloat]) -> bool:
-    """Whether two lists of arrays are equal, element by element."""
-    return all(np.array_equal(x, y) for x, y in zip(left, right, strict=True))
-
-
-def check_predictor(predictor: AbstractPredictor, case: BackendUnderTest = TORCH) -> None:
+def check_predictor(predictor: AbstractPredictor, history: str = "float32") -> None:
     """Check that a predictor keeps its contract.
 
     Args:
         predictor: The predictor, with any hyperparameters.
-        case: The backend of its arrays.
+        history: Type in which averages are stored, ``float32`` or ``bfloat16``.
 
     Raises:
         ContractError: If it breaks a promise of `AbstractPredictor`.
@@ -95,82 +76,45 @@ def check_predictor(predictor: AbstractPredictor, case: BackendUnderTest = TORCH
         >>> from hybrid_predict import MomentumPredictor
         >>> check_predictor(MomentumPredictor())
     """
-    expect("predictor", predictor, AbstractPredictor)
-    expect("case", case, BackendUnderTest)
-    for check in PREDICTOR_CHECKS.values():
-        check(predictor, case)
-
-
-def _observed(predictor: AbstractPredictor, case: BackendUnderTest) -> History:
-    """Return a history of some displacements."""
-    history = History(predictor, case)
-    for arrays in steps():
-        history.observe(arrays)
-    return history
-
-
-def immutable(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """The predictor is a frozen dataclass of hyperparameters; its history is in the state."""
+    expect("predictor", predictor, AbstractPredictor, history)
     check_frozen(predictor)
-
-
-def zero_at_first(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """The forecast is zero before the first displacement."""
-    if any(np.any(x) for x in History(predictor, case).forecast(3.0)):
-        raise ContractError(type(predictor).__name__, "a forecast of zero before any step")
-
-
-def counted(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """The history counts its displacements."""
-    history = _observed(predictor, case)
-    if history.state.count != len(steps()):
+    still = not any(x.any() for x in History(predictor, history).forecast(3.0))
+    require(still, predictor, "a forecast of zero before any step")
+    observed = History(predictor, history)
+    for count, displacement in enumerate(steps(SHAPES), 1):
+        observed.observe(displacement)
         promise = "a history that counts its displacements"
-        raise ContractError(type(predictor).__name__, promise, history.state.count)
+        require(observed.state.count == count, predictor, promise, observed.state.count)
+    _check_forecasts(observed)
+    _check_saving(observed, History(predictor, history))
 
 
-def pure(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """A forecast changes nothing, can be repeated, and is finite."""
-    name, history = type(predictor).__name__, _observed(predictor, case)
-    count, first = history.state.count, history.forecast(0.5)
-    history.forecast(7.0)
-    if history.state.count != count or not same(first, history.forecast(0.5)):
-        raise ContractError(name, "a forecast that changes nothing and can be repeated")
-    if not all(np.all(np.isfinite(x)) for x in first):
-        raise ContractError(name, "a finite forecast of finite displacements")
+def _check_forecasts(observed: History) -> None:
+    """A forecast changes nothing, can be repeated, and is finite; a rate of 0 moves nothing."""
+    predictor, count, first = observed.predictor, observed.state.count, observed.forecast(0.5)
+    observed.forecast(7.0)
+    unchanged = observed.state.count == count and same(first, observed.forecast(0.5))
+    require(unchanged, predictor, "a forecast that changes nothing and can be repeated")
+    finite = all(x.isfinite().all() for x in first)
+    require(finite, predictor, "a finite forecast of finite displacements")
+    rates = [float(k % 2) for k in range(len(SHAPES))]
+    for each in (rates, [torch.tensor(rate) for rate in rates]):
+        still = not any(x.any() for x in observed.forecast(each)[::2])
+        require(still, predictor, "no forecast for a tensor whose learning rate is 0")
 
 
-def still_at_rate_zero(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
-    """A tensor with learning rate 0 is not moved, whatever the others' rates are."""
-    history = _observed(predictor, case)
-    rates: list[Any] = [float(k % 2) for k in range(len(SHAPES))]
-    for given in (rates, [history.load(rate) for rate in rates]):
-        for rate, moved in zip(rates, history.forecast(given), strict=True):
-            if rate == 0 and np.any(moved):
-                promise = "no forecast for a tensor whose learning rate is 0"
-                raise ContractError(type(predictor).__name__, promise)
-
-
-def round_trip(predictor: AbstractPredictor, case: BackendUnderTest) -> None:
+def _check_saving(original: History, restored: History) -> None:
     """The history has arrays shaped like the parameters, and continues alike after being saved."""
-    name = type(predictor).__name__
-    original, restored = _observed(predictor, case), History(predictor, case)
+    predictor = original.predictor
     for key, values in original.state.arrays.items():
         shapes = [tuple(x.shape) for x in values]
-        if shapes != list(SHAPES.values()):
-            promise = f"one array shaped like each parameter in {key!r}"
-            raise ContractError(name, promise, shapes)
-    restored.state.arrays = saved_and_loaded(name, original.state.arrays, case)
+        promise = f"one array shaped like each parameter in {key!r}"
+        require(shapes == list(SHAPES.values()), predictor, promise, shapes)
+    state = [original.state.arrays, original.state.numbers]
+    restored.state.arrays, restored.state.numbers = saved_and_loaded(predictor, state)
     restored.state.count = original.state.count
-    restored.state.numbers = saved_and_loaded(name, original.state.numbers, case)
-    for displacement in steps(seed=1):
-        if not same(original.forecast(), restored.forecast()):
-            raise ContractError(name, "a history that survives being saved")
+    for displacement in steps(SHAPES, seed=1):
+        alike = same(original.forecast(), restored.forecast())
+        require(alike, predictor, "a history that survives being saved")
         original.observe(displacement)
         restored.observe(displacement)
-
-
-PREDICTOR_CHECKS: dict[str, Callable[[AbstractPredictor, BackendUnderTest], None]] = {
-    check.__name__: check
-    for check in (immutable, zero_at_first, counted, pure, still_at_rate_zero, round_trip)
-}
-"""What :func:`check_predictor` checks, by name."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, final
+from collections.abc import Sequence
+from typing import final
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from hybrid_predict.errors import ContractError
-from hybrid_predict.testing.backends import TORCH, BackendUnderTest
-from hybrid_predict.testing.contract import check_frozen, expect, saved_and_loaded
-from hybrid_predict.testing.predictors import NDFloat, same, steps
+from hybrid_predict.testing.contract import (
+    check_frozen,
+    expect,
+    require,
+    same,
+    saved_and_loaded,
+    steps,
+)
+from hybrid_predict.torch import lists
 from hybrid_predict.updates import AbstractUpdate
+from hybrid_predict.updates.correct import correction
 
 SHAPES: dict[str, tuple[int, ...]] = {
     "square": (4, 4),
@@ -21,175 +28,128 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }
 """Shapes of hidden matrices, the kind of parameters that updates are made for."""
 
-_ROUNDING = {"float32": 1e-4, "bfloat16": 1e-2}
-"""Tolerance of a unit length, by the type in which averages are stored."""
+ALL = range(len(SHAPES))
+
+_ROUNDING = 1e-4
+"""Tolerance of a unit length."""
 
 
 @final
-class Correction:
-    """An update with its state and averaged gradients, with NumPy arrays as input and output."""
+class Corrected:
+    """An update with its state and the averaged gradients.
 
-    def __init__(self, update: AbstractUpdate, case: BackendUnderTest = TORCH) -> None:
-        self.update, self.case = update, case
-        like = [self.load(np.zeros(shape)) for shape in SHAPES.values()]
-        self.state = update.init(like, case.backend)
-        self.average = case.backend.zeros(like)
+    Args:
+        update: The update.
+        history: Type in which averages are stored, ``float32`` or ``bfloat16``.
+    """
 
-    def load(self, array: NDFloat) -> Any:
-        """Convert an array to the backend, in 32 bits."""
-        return self.case.load(np.asarray(array), "float32")
+    def __init__(self, update: AbstractUpdate, history: str = "float32") -> None:
+        self.update = update
+        self._like = [torch.zeros(shape) for shape in SHAPES.values()]
+        self.state = update.init(self._like, history)
+        self.average = lists.zeros(self._like, history)
 
-    def step(self, gradients: Sequence[NDFloat], members: Sequence[int] | None = None) -> Any:
-        """Return the directions after one more gradient.
-
-        Args:
-            gradients: One gradient per tensor.
-            members: Positions of the tensors that have a gradient; None for all.
-
-        Returns:
-            The directions of these tensors as arrays of the backend.
+    def directions(self, gradients: Sequence[Tensor], members: Sequence[int] = ALL) -> list[Tensor]:
+        """Return the directions of the tensors at these positions after one more gradient.
 
         Raises:
-            ContractError: If their number is wrong, or gradients or averages were changed.
+            PredictorError: If the directions have a wrong form.
+            ContractError: If gradients were changed.
         """
-        backend = self.case.backend
-        chosen = range(len(SHAPES)) if members is None else members
-        new = [self.load(gradients[k]) for k in chosen]
-        before = [self.average[k] for k in chosen]
-        _, cosines = backend.angles(new, before)
-        average = backend.average(before, new, self.update.decay)
-        for k, value in zip(chosen, average, strict=True):
-            self.average[k] = value
-        kept = [[self.case.dump(x).copy() for x in xs] for xs in (average, new)]
-        directions = self.update.direction(self.state, list(chosen), average, new, cosines, backend)
-        name = type(self.update).__name__
-        if len(directions) != len(new):
-            raise ContractError(name, f"{len(new)} directions", len(directions))
-        if not all(map(same, kept, [[self.case.dump(x) for x in xs] for xs in (average, new)])):
-            raise ContractError(name, "a direction() that does not change gradients and averages")
-        return directions
+        new, update = [gradients[k].clone() for k in members], self.update
+        average, like = ([xs[k] for k in members] for xs in (self.average, self._like))
+        _, cosines = lists.angles(new, average)
+        lists.average(average, new, update.decay)
+        result = correction(update, self.state, list(members), average, new, cosines, like)
+        unchanged = same(new, [gradients[k] for k in members])
+        require(unchanged, update, "a direction() that does not change gradients")
+        return result.directions
 
-    def directions(self, gradients: Sequence[NDFloat]) -> list[NDFloat]:
-        """Return the directions of all tensors as NumPy arrays."""
-        return [self.case.dump(x) for x in self.step(gradients)]
-
-    def lengths(self, plain: Sequence[float], members: Sequence[int] | None = None) -> NDFloat:
-        """Return the lengths if the optimizer's updates have the lengths ``plain``."""
-        chosen = list(range(len(SHAPES)) if members is None else members)
-        lengths = self.update.lengths(self.state, chosen, self.load(np.asarray(plain)))
-        return np.asarray(self.case.dump(lengths))
+    def lengths(self, lengths: Sequence[float], members: Sequence[int] = ALL) -> Tensor:
+        """Return the lengths if the optimizer's own updates have these lengths."""
+        return self.update.lengths(self.state, list(members), torch.tensor(lengths))
 
 
-def check_update(update: AbstractUpdate, case: BackendUnderTest = TORCH) -> None:
+def check_update(update: AbstractUpdate, history: str = "float32") -> None:
     """Check that a corrected update keeps its contract.
 
     Args:
         update: The update, with any hyperparameters.
-        case: The backend of its arrays.
+        history: Type in which averages are stored, ``float32`` or ``bfloat16``.
 
     Raises:
         ContractError: If it breaks a promise of `AbstractUpdate`.
+        PredictorError: If directions have a wrong form.
         ConfigError: If an argument is of another kind, such as a class in place of an object.
 
     Example:
         >>> from hybrid_predict import SpectralUpdate
         >>> check_update(SpectralUpdate())
     """
-    expect("update", update, AbstractUpdate)
-    expect("case", case, BackendUnderTest)
-    for check in UPDATE_CHECKS.values():
-        check(update, case)
-
-
-def plain_value(update: AbstractUpdate, case: BackendUnderTest) -> None:
-    """The update is a frozen dataclass: share and decay in [0, 1], bound at least 1 or None."""
-    name = type(update).__name__
+    expect("update", update, AbstractUpdate, history)
     check_frozen(update)
-    if not (0.0 <= update.share <= 1.0 and 0.0 <= update.decay < 1.0):
-        raise ContractError(name, "share in [0, 1] and decay in [0, 1)", update)
-    if update.bound is not None and not update.bound >= 1.0:
-        raise ContractError(name, "a bound of at least 1, or None", update.bound)
+    inside = 0.0 <= update.share <= 1.0 and 0.0 <= update.decay < 1.0
+    require(inside, update, "share in [0, 1] and decay in [0, 1)", update)
+    bounded = update.bound is None or update.bound >= 1.0
+    require(bounded, update, "a bound of at least 1, or None", update.bound)
+    for check in (_check_directions, _check_lengths, _check_absent):
+        check(Corrected(update, history))
+    _check_saving(Corrected(update, history), Corrected(update, history))
 
 
-def downhill(update: AbstractUpdate, case: BackendUnderTest) -> None:
-    """Directions have unit length and the tensors' shapes, and the first goes downhill."""
-    name, correction = type(update).__name__, Correction(update, case)
-    for number, gradients in enumerate(steps(shapes=SHAPES)):
-        directions = correction.directions(gradients)
-        for key, direction, gradient in zip(SHAPES, directions, gradients, strict=True):
-            if direction.shape != gradient.shape:
-                raise ContractError(name, f"a direction shaped like {key}", direction.shape)
-            length = float(np.linalg.norm(direction))
-            if not abs(length - 1.0) < _ROUNDING[case.backend.history]:
-                raise ContractError(name, f"a direction of unit length for {key}", length)
-            if number == 0 and not np.vdot(direction, gradient) < 0:
-                raise ContractError(name, f"a direction down the gradient of {key}")
+def _check_directions(corrected: Corrected) -> None:
+    """Directions are finite, have unit length, and the first goes downhill."""
+    update, zeros = corrected.update, [torch.zeros(shape) for shape in SHAPES.values()]
+    finite = all(x.isfinite().all() for x in corrected.directions(zeros))
+    require(finite, update, "finite directions where gradients are zero")
+    for number, gradients in enumerate(steps(SHAPES)):
+        rows = zip(SHAPES, corrected.directions(gradients), gradients, strict=True)
+        for key, direction, gradient in rows:
+            length, steepness = float(direction.norm()), float((direction * gradient).sum())
+            unit = abs(length - 1.0) < _ROUNDING
+            require(unit, update, f"a direction of unit length for {key}", length)
+            downhill = number > 0 or steepness < 0
+            require(downhill, update, f"a direction down the gradient of {key}")
 
 
-def finite_at_zero(update: AbstractUpdate, case: BackendUnderTest) -> None:
-    """Directions are finite if all gradients are zero."""
-    zeros = [np.zeros(shape) for shape in SHAPES.values()]
-    if not all(np.all(np.isfinite(x)) for x in Correction(update, case).directions(zeros)):
-        raise ContractError(type(update).__name__, "finite directions where gradients are zero")
-
-
-def still_where_the_optimizer_is(update: AbstractUpdate, case: BackendUnderTest) -> None:
+def _check_lengths(corrected: Corrected) -> None:
     """Lengths are finite and at least 0, and 0 where the optimizer's own length is 0."""
-    name, correction = type(update).__name__, Correction(update, case)
-    for plain in ([0.0] * len(SHAPES), [1.0] * len(SHAPES), [0.0, 1e-6, 2.0, 0.0]):
-        correction.step(steps(count=1, shapes=SHAPES)[0])
-        lengths = correction.lengths(plain)
-        if lengths.shape != (len(SHAPES),):
-            raise ContractError(name, f"lengths of shape ({len(SHAPES)},)", lengths.shape)
-        if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
-            raise ContractError(name, "finite lengths of at least 0", lengths.tolist())
-        if np.any(lengths[np.asarray(plain) == 0]):
-            raise ContractError(name, "a length of 0 if the optimizer's update has length 0")
+    update = corrected.update
+    for own in ([0.0] * len(SHAPES), [1.0] * len(SHAPES), [0.0, 1e-6, 2.0, 0.0]):
+        corrected.directions(steps(SHAPES, count=1)[0])
+        lengths = corrected.lengths(own)
+        shape = tuple(lengths.shape)
+        require(shape == (len(SHAPES),), update, f"lengths of shape ({len(SHAPES)},)", shape)
+        positive = lengths.isfinite().all() and (lengths >= 0).all()
+        require(positive, update, "finite lengths of at least 0", lengths.tolist())
+        still = not lengths[torch.tensor(own) == 0].any()
+        require(still, update, "a length of 0 if the optimizer's update has length 0")
 
 
-def absent_members_keep_their_state(update: AbstractUpdate, case: BackendUnderTest) -> None:
+def _check_absent(corrected: Corrected) -> None:
     """The state of a tensor without a gradient does not change."""
-    name, correction = type(update).__name__, Correction(update, case)
-    gradients = steps(shapes=SHAPES)
-    correction.step(gradients[0])
-    correction.lengths([1.0] * len(SHAPES))
-    arrays = correction.state.arrays
-    before = [case.dump(values[1]).copy() for values in arrays.values()]
-    correction.step(gradients[1], members=[0, 2, 3])
-    lengths = correction.lengths([1.0] * 3, members=[0, 2, 3])
-    if lengths.shape != (3,):
-        raise ContractError(name, "one length for each member", lengths.shape)
-    if not same(before, [case.dump(values[1]) for values in arrays.values()]):
-        raise ContractError(name, "an unchanged state for a tensor without a gradient")
+    update, (first, second, *_), present = corrected.update, steps(SHAPES), [0, 2, 3]
+    corrected.directions(first)
+    corrected.lengths([1.0] * len(SHAPES))
+    before = [values[1].clone() for values in corrected.state.arrays.values()]
+    corrected.directions(second, present)
+    shape = tuple(corrected.lengths([1.0] * 3, present).shape)
+    require(shape == (3,), update, "one length for each member", shape)
+    unchanged = same(before, [values[1] for values in corrected.state.arrays.values()])
+    require(unchanged, update, "an unchanged state for a tensor without a gradient")
 
 
-def survives_saving(update: AbstractUpdate, case: BackendUnderTest) -> None:
+def _check_saving(original: Corrected, restored: Corrected) -> None:
     """Arrays and numbers of the state are sufficient to continue."""
-    name = type(update).__name__
-    original, restored = Correction(update, case), Correction(update, case)
-    for gradients in steps(shapes=SHAPES):
-        original.step(gradients)
-        original.lengths([1.0] * len(SHAPES))
-    kept = {"arrays": original.state.arrays, "numbers": original.state.numbers}
-    loaded = saved_and_loaded(name, {**kept, "average": original.average}, case)
-    restored.state.arrays, restored.state.numbers = loaded["arrays"], loaded["numbers"]
-    restored.average = loaded["average"]
-    for gradients in steps(seed=1, shapes=SHAPES):
-        first, second = original.directions(gradients), restored.directions(gradients)
-        plain = [0.5] * len(SHAPES)
-        if not (same(first, second) and same([original.lengths(plain)], [restored.lengths(plain)])):
-            raise ContractError(name, "a state that survives being saved")
-
-
-UPDATE_CHECKS: dict[str, Callable[[AbstractUpdate, BackendUnderTest], None]] = {
-    check.__name__: check
-    for check in (
-        plain_value,
-        downhill,
-        finite_at_zero,
-        still_where_the_optimizer_is,
-        absent_members_keep_their_state,
-        survives_saving,
-    )
-}
-"""What :func:`check_update` checks, by name."""
+    update, own = original.update, [0.5] * len(SHAPES)
+    for gradients in steps(SHAPES):
+        original.directions(gradients)
+        original.lengths(own)
+    state = [original.state.arrays, original.state.numbers, original.average]
+    loaded = saved_and_loaded(update, state)
+    restored.state.arrays, restored.state.numbers, restored.average = loaded
+    for gradients in steps(SHAPES, seed=1):
+        first, second = (
+            [*each.directions(gradients), each.lengths(own)] for each in (original, restored)
+        )
+        require(same(first, second), update, "a state that survives being saved")

@@ -95,7 +95,7 @@ def add_scaled(
     # In half precision the product would be rounded before the addition.
     fused = not is_half(target[0]) and not any(isinstance(f, Tensor) for f in factors)
     if fused and all(f == factors[0] for f in factors):
-        torch._foreach_add_(list(target), list(other), alpha=factors[0])  # type: ignore[call-overload]
+        torch._foreach_add_(list(target), list(other), alpha=factors[0])  # type: ignore[arg-type]
         return
     for x, y, factor in zip(target, other, factors, strict=True):
         if isinstance(factor, Tensor):
@@ -186,6 +186,11 @@ def angles(
     first, second = lengths.view(2, -1)
     cosines = (products / (first * second).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
     return first, cosines
+
+
+def size(number: float | Tensor) -> Any:
+    """Return a number or a tensor without its sign."""
+    return abs(number)
 
 
 def minus(left: Tensor, right: Tensor, factor: float | Tensor) -> Tensor:

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from hybrid_predict.rules.numbers import ROUNDING
 from hybrid_predict.torch.gradients import dense_gradient
-from hybrid_predict.torch.lists import upcast
+from hybrid_predict.torch.lists import size, upcast
 from hybrid_predict.torch.optimizer import Options
-
-ROUNDING = 2.0**-22
-"""Largest relative difference between weights that decayed and those that should have."""
 
 
 def usable_gradients(
@@ -114,7 +112,7 @@ def unmoved(
         return None
     alike = value == before
     if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
-        rest = upcast(before) * (1.0 - own.shrink - abs(own.rate) * own.coupled)
+        rest = upcast(before) * (1.0 - own.shrink - size(own.rate) * own.coupled)
         rest = rest.to(value.dtype)
         alike = (value - rest).abs() <= ROUNDING * rest.abs()
     mask = still & alike & good

@@ -81,12 +81,8 @@ def test_help_and_version(capsys, arguments, words):
             "from hybrid_predict.audit.file import check_file; check_file('examples/audit.yaml')",
             {"torch", "lightning"},
         ),
-        (
-            "from hybrid_predict.cli import main; main(['schema'])",
-            {"lightning", "matplotlib", "rich", "mlflow"},
-        ),
     ],
-    ids=["help", "check", "schema"],
+    ids=["help", "check"],
 )
 def test_what_takes_seconds_to_import_is_imported_where_it_is_needed(code, modules):
     code = f"import sys; {code}; print({modules} & sys.modules.keys())"

@@ -21,7 +21,7 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").r
 FENCE = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
-HAS_JAX = all(find_spec(name) for name in ("jax", "optax", "array_api_compat"))
+HAS_JAX = all(find_spec(name) for name in ("jax", "optax"))
 
 
 def named(path: Path) -> str:

@@ -169,7 +169,6 @@ def test_the_first_example_ends_early() -> None:
 
 def test_a_jax_loop_takes_fewer_full_steps() -> None:
     pytest.importorskip("optax")
-    pytest.importorskip("array_api_compat")
     full_steps, steps, right = example(EXAMPLES / "jax_loop.py").main()
     assert full_steps < steps == 300 and right > 0.8
 

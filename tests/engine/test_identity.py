@@ -62,16 +62,6 @@ def test_an_engine_with_nothing_to_do_registers_no_hook_and_keeps_nothing(mode):
     assert bench.engine.state_dict()["tensors"]["groups"] == []
 
 
-def test_a_share_of_zero_leaves_predicted_runs_their_own_updates():
-    """Predicted steps are those of a run that corrects nothing, bit for bit."""
-    off, none = ({"hidden": SpectralUpdate(share=0.0)}, {})
-    first, records = trace_of(make_config(updates=off))
-    second, others = trace_of(make_config(updates=none))
-    assert same_bits(first.trace(), second.trace())
-    assert any(record.predicted for record in records)
-    assert [r.ticks for r in records] == [r.ticks for r in others]
-
-
 def test_a_speedup_of_one_corrects_hidden_matrices_and_nothing_else():
     plain, _ = trace_of(None, steps=1)
     corrected, _ = trace_of(make_config(speedup=1), steps=1)

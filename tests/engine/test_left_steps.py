@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from loops import Bench, make_config
+from loops import NAN, Bench, make_config, weights
 
 from hybrid_predict import UsageError, Verdict
 
@@ -22,74 +22,58 @@ class Flaky(torch.optim.AdamW):
         return super().step(closure)
 
 
-def flaky_bench():
+def verifying(optimizer=None):
+    """A run inside the full step that verifies its first predicted step."""
     bench = Bench(make_config())
-    bench.optimizer = Flaky(bench.model.parameters(), lr=1e-2)
-    bench.engine.replace_optimizer(bench.optimizer)
+    if optimizer:
+        bench.optimizer = optimizer(bench.model.parameters(), lr=1e-2)
+        bench.engine.replace_optimizer(bench.optimizer)
+    bench.train(3)
+    bench.engine.before_step()
+    assert bench.engine._step.predicted == 1
     return bench
 
 
-def until_predicted(bench):
-    """Open the full step that verifies the first predicted step."""
-    engine = bench.engine
-    while True:
-        engine.before_step()
-        if engine._state.unread:
-            return
-        take_update(bench)
-        engine.after_step()
-
-
-def take_update(bench, scale=1.0):
+def take_update(bench, factor=1.0):
     bench.optimizer.zero_grad()
-    (scale * bench.loss()).backward()
+    (factor * bench.loss()).backward()
     bench.optimizer.step()
 
 
-@pytest.mark.parametrize("scale", [1.0, float("nan")])
-def test_an_update_that_raised_and_is_made_again_counts_once(scale):
+@pytest.mark.parametrize("factor", [1.0, NAN])
+def test_an_update_that_raised_and_is_made_again_counts_once(factor):
     """Whatever its gradients were, those of the second call decide."""
-    bench = flaky_bench()
-    until_predicted(bench)
+    bench = verifying(Flaky)
     bench.optimizer.failing = True
     with pytest.raises(MemoryError):
-        take_update(bench, scale)
-    before = [p.detach().clone() for p in bench.model.parameters()]
+        take_update(bench, factor)
+    before = weights(bench.model)
     take_update(bench)
     assert all(p.grad is not None for p in bench.model.parameters())
     record = bench.engine.after_step()
     assert (record.verdict, record.ticks) == (Verdict.STANDS, 2)
     assert record.gradients.total_norm < float("inf")
-    assert not any(map(torch.equal, before, bench.model.parameters()))
+    assert not any(torch.equal(p, before[name]) for name, p in bench.model.named_parameters())
     assert not [e for e in bench.engine.ledger.events if "undone" in e["reason"]]
 
 
-@pytest.mark.parametrize("updated", [False, True])
-def test_an_engine_that_goes_after_the_update_leaves_verified_steps_uncounted(updated):
-    """They are undone where no update has verified them, and only then counted as undone."""
-    bench = Bench(make_config())
-    until_predicted(bench)
-    moved = [p.detach().clone() for p in bench.model.parameters()]
-    if updated:
-        take_update(bench)
-        moved = [p.detach().clone() for p in bench.model.parameters()]
+@pytest.mark.parametrize(
+    ("factor", "undone"),
+    [(None, True), (1.0, False), (NAN, True)],
+    ids=["before the update", "after it", "after one that was held back"],
+)
+def test_an_engine_that_goes_undoes_and_counts_predicted_steps_that_do_not_stand(factor, undone):
+    bench = verifying()
+    if factor is not None:
+        take_update(bench, factor)
+    moved = weights(bench.model)
     bench.engine.detach()
-    assert bench.engine.ledger.undone_steps == (not updated)
-    stayed = map(torch.equal, moved, bench.model.parameters())
-    assert all(stayed) == updated
-
-
-def test_an_engine_that_goes_after_an_update_that_was_held_back_counts_it_as_undone():
-    bench = Bench(make_config())
-    until_predicted(bench)
-    take_update(bench, float("nan"))
-    bench.engine.detach()
-    assert bench.engine.ledger.undone_steps == 1
+    assert bench.engine.ledger.undone_steps == undone
+    stayed = [torch.equal(p, moved[name]) for name, p in bench.model.named_parameters()]
+    assert all(stayed) == (factor is not None)
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, copy.copy, pickle.dumps])
 def test_an_engine_is_not_copied(again):
-    bench = Bench(make_config())
-    bench.step()
     with pytest.raises(UsageError, match="HybridEngine: expected its state_dict"):
-        again(bench.engine)
+        again(Bench(make_config()).engine)

@@ -26,13 +26,10 @@ FEW = 4 * (4 * SIDE * LAYERS + 1000)
 """Bytes of row moments, of numbers per tensor, and of what one full step has measured."""
 
 
-FEWEST = 16
-
-
 @pytest.fixture(autouse=True)
 def small_samples(monkeypatch):
     """Matrices are small here; samples of them are as small in comparison as those of others."""
-    monkeypatch.setattr(window, "SAMPLE", FEWEST)
+    monkeypatch.setattr(window, "SAMPLE", 16)
 
 
 class Watched(torch.optim.AdamW):
@@ -148,22 +145,6 @@ def test_a_large_buffer_is_copied_while_a_verdict_is_open_if_it_changes(changes)
                 self.model.extra.add_(1.0)
 
     check(Moving(extra=extra).found, {"between": 2, "open": 5 if changes else 3})
-
-
-@pytest.mark.parametrize("entries", [16, 1000])
-def test_samples_of_an_open_window_are_three_arrays_and_their_positions(entries, monkeypatch):
-    found = []
-    for sample in (1, entries):
-        monkeypatch.setattr(window, "SAMPLE", sample)
-        found.append(Moments(steps=12).found["between"])  # the first window opens after ten
-    assert found[1] - found[0] == (3 * 4 + 8) * (entries - 1) * (LAYERS - 1)
-
-
-def test_nothing_is_held_after_falling_back():
-    moments = Moments()
-    moments.engine._fall_back("because")
-    moments.note("fallen back")
-    check(moments.found, {"fallen back": 0})
 
 
 class Peak(TorchDispatchMode):

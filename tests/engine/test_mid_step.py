@@ -8,6 +8,7 @@ from loops import Bench, make_config, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridEngine, Verdict
+from hybrid_predict.rules.schedule import due
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 PLACES = ("before the forward pass", "before the backward pass", "before the update")
@@ -36,7 +37,7 @@ def verifying(model="conv"):
     """A run at the start of a verifying step."""
     bench = start(made(model))
     bench.train(6)
-    assert bench.engine.clock.due == 1
+    assert due(bench.engine.schedule, bench.engine._position) == 1
     return bench
 
 
@@ -119,7 +120,7 @@ def test_after_the_update_the_new_weights_are_read_and_a_saved_state_tells_what_
     bench.optimizer.step()
     assert same_bits(dict(bench.model.state_dict()), bench.trace()["model"])
     state = bench.engine.state_dict()
-    assert state["clock"]["full_steps"] == 6
+    assert state["ledger"]["full_steps"] == 6
     reasons = [event["reason"] for event in bench.engine.ledger.events]
     assert any("between an update and after_step()" in reason for reason in reasons)
     bench.model.load_state_dict(bench.model.state_dict())
@@ -132,25 +133,6 @@ def test_what_an_undone_step_leaves_is_what_was_read_in_it():
     read = copy.deepcopy(dict(bench.model.state_dict()))
     bench.engine.abandon()
     assert same_bits(dict(bench.trace()["model"]), read)
-
-
-def hooks(model):
-    return [
-        hook
-        for module in model.modules()
-        for each in (module._state_dict_hooks, module._load_state_dict_pre_hooks)
-        for hook in each.values()
-    ]
-
-
-@pytest.mark.parametrize("end", ["finish", "abandon", "detach"])
-def test_the_model_has_hooks_only_while_predicted_steps_are_open(end):
-    bench = verifying()
-    assert not hooks(bench.model)
-    finish = at(bench, PLACES[2])
-    assert hooks(bench.model)
-    finish() if end == "finish" else getattr(bench.engine, end)()
-    assert not hooks(bench.model)
 
 
 def test_a_copy_of_the_model_is_its_own():

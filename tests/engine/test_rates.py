@@ -3,9 +3,10 @@
 import pytest
 import torch
 from cases import UNGATED
+from loops import Run
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict import HybridConfig
 
 SLOW, FAST = 1e-6, 1e-3
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
@@ -17,95 +18,58 @@ def net():
     return nn.Sequential(*layers, nn.Linear(16, 1))
 
 
-def batch(k):
+def loss(model, k):
     x = torch.randn(32, 6, generator=torch.Generator().manual_seed(k))
-    return x, x.prod(1, keepdim=True).tanh()
+    return (model(x) - x.prod(1, keepdim=True).tanh()).square().mean()
 
 
-def trained(model, optimizer, steps, plugged=True, rates=None, config=None):
-    """Paths of the weights: how far each parameter went in each full step, and between them."""
-    engine = None
-    if plugged:
-        engine = HybridEngine(
-            model, optimizer, config or HybridConfig(total_steps=3 * steps // 2, predictors=UNGATED)
-        )
-    inside, between = [], []
-    for k in range(steps):
-        for group, rate in zip(optimizer.param_groups, rates(k) if rates else (), strict=False):
-            group["lr"] = rate
-        start = [p.detach().clone() for p in model.parameters()]
-        if engine:
-            engine.before_step()
-        opened = [p.detach().clone() for p in model.parameters()]
-        x, y = batch(k)
-        (model(x) - y).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if engine:
-            engine.after_step()
-        ends = [p.detach() for p in model.parameters()]
-        between.append([(b - a).norm().item() for a, b in zip(start, opened, strict=True)])
-        inside.append([(b - a).norm().item() for a, b in zip(opened, ends, strict=True)])
-    return inside, between
+def plugged(model, optimizer, steps, **changes):
+    settings = {"total_steps": 3 * steps // 2, "predictors": UNGATED, **changes}
+    return Run(model, optimizer, HybridConfig(**settings), loss)
 
 
-def two_rates(model, make):
+def two_rates(model, make, slow=SLOW):
     """A backbone that is fine-tuned beside a new head."""
-    slow, fast = list(model[0].parameters()), list(model[2:].parameters())
-    return make([{"params": slow, "lr": SLOW}, {"params": fast, "lr": FAST}], lr=FAST)
+    backbone, head = list(model[0].parameters()), list(model[2:].parameters())
+    return make([{"params": backbone, "lr": slow}, {"params": head, "lr": FAST}], lr=FAST)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_backbone_at_a_small_rate_moves_as_far_as_in_plain_training(name):
-    paths, ends = [], []
-    for plugged in (False, True):
+    paths = []
+    for plain in (True, False):
         model = net()
-        start = model[0].weight.detach().clone()
-        inside, between = trained(model, two_rates(model, OPTIMIZERS[name]), 60, plugged)
-        paths.append(sum(step[0] for step in (*inside, *between)))
-        ends.append((model[0].weight - start).norm().item())
+        optimizer = two_rates(model, OPTIMIZERS[name])
+        run = Run(model, optimizer, None, loss) if plain else plugged(model, optimizer, 40)
+        run.train(40)
+        paths.append(sum(float(m["0.weight"].norm()) for m in (*run.inside, *run.between)))
     assert paths[1] < 2 * paths[0]
-    assert ends[1] < 2 * ends[0]
 
 
-@pytest.mark.parametrize("rates", [(FAST, FAST), (SLOW, FAST)], ids=["alike", "different"])
-def test_the_bound_is_one_where_hidden_matrices_have_different_rates(rates):
+@pytest.mark.parametrize(("slow", "bound"), [(FAST, 2.0), (SLOW, 1.0)], ids=["alike", "different"])
+def test_the_bound_is_one_where_hidden_matrices_have_different_rates(slow, bound):
     """At a rate so small the update would be made twice as long as the optimizer's."""
-    model = net()
-    slow, fast = list(model[0].parameters()), list(model[2:].parameters())
-    groups = [{"params": slow, "lr": rates[0]}, {"params": fast, "lr": rates[1]}]
-    optimizer = torch.optim.SGD(groups, lr=FAST)
-    norms = []
+    model, norms = net(), []
     model[2].weight.register_hook(lambda gradient: norms.append(gradient.norm().item()))
-    inside, _ = trained(model, optimizer, 20, config=HybridConfig(total_steps=40, speedup=1))
-    place = [name for name, _ in model.named_parameters()].index("2.weight")
-    for step, norm in zip(inside, norms, strict=True):
-        ratio = step[place] / (rates[1] * norm)
-        assert ratio == pytest.approx(2.0 if rates[0] == rates[1] else 1.0, rel=1e-3)
+    optimizer = two_rates(model, torch.optim.SGD, slow)
+    run = plugged(model, optimizer, 20, total_steps=40, speedup=1).train(20)
+    for moved, norm in zip(run.inside, norms, strict=True):
+        assert float(moved["2.weight"].norm()) / (FAST * norm) == pytest.approx(bound, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["number", "tensor"])
-def test_nothing_moves_once_the_rate_is_zero(name, as_tensor):
+def test_nothing_moves_while_the_rate_is_zero_and_the_drift_survives(name, as_tensor):
     model = net()
-    optimizer = OPTIMIZERS[name](model.parameters(), lr=FAST)
-
-    def rates(k):
-        rate = FAST if k < 15 else 0.0
-        return [torch.tensor(rate) if as_tensor and name != "sgd" else rate]
-
-    inside, between = trained(model, optimizer, 30, rates=rates)
-    assert min(min(step) for step in inside[:15]) > 0
-    assert any(max(step) > 0 for step in between[:15])
-    assert max(max(step) for step in (*inside[15:], *between[15:])) == 0
-
-
-def test_the_drift_survives_a_rate_of_zero():
-    """Steps at rate 0 tell nothing of the drift's unit; they move nothing and break nothing."""
-    model = net()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=FAST)
-    inside, between = trained(model, optimizer, 40, rates=lambda k: [0.0 if 15 <= k < 20 else FAST])
-    assert all(torch.isfinite(p).all() for p in model.parameters())
-    late = [max(step) for step in between[20:] if max(step) > 0]
-    assert late
-    assert max(late) < max(max(step) for step in inside[20:])
+    run = plugged(model, OPTIMIZERS[name](model.parameters(), lr=FAST), 40)
+    for k in range(40):
+        rate = 0.0 if 15 <= k < 25 else FAST
+        run.optimizer.param_groups[0]["lr"] = (
+            torch.tensor(rate) if as_tensor and name != "sgd" else rate
+        )
+        run.step()
+        assert run.moved_inside == (set() if rate == 0.0 else set(run.inside[0]))
+        assert rate or not run.moved_between
+    late = [max(float(m.norm()) for m in step.values()) for step in run.between[25:]]
+    assert 0 < max(late) < max(float(m.norm()) for step in run.inside for m in step.values())
+    assert all(p.isfinite().all() for p in model.parameters())

@@ -12,7 +12,6 @@ from hybrid_predict import (
     HybridTrainer,
     OptimizerWrapper,
     TorchModel,
-    TrainableModel,
     Verdict,
 )
 
@@ -88,18 +87,6 @@ def test_fit_trains_until_the_run_is_done():
     assert (ledger.full_steps, ledger.predicted_steps, ledger.steps) == (20, 10, 30)
 
 
-def test_a_trainer_that_goes_on_after_its_run_leaves_the_schedule_at_its_end():
-    shop = Workshop(make_config(), scheduled=True)
-    results = shop.steps(40)
-    assert shop.scheduler.last_epoch == 30 == sum(r.record.ticks for r in results)
-
-
-def test_fit_ends_with_its_batches():
-    shop = Workshop(make_config())
-    assert shop.trainer.fit(range(4)).full_steps == 4
-    assert not shop.trainer.done
-
-
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_a_batch_that_raises_undoes_the_predicted_steps_before_it(error):
     config = make_config()
@@ -128,13 +115,6 @@ def test_a_batch_that_raises_undoes_the_predicted_steps_before_it(error):
     assert same_bits(weights(shop.bench.model), seen["verified"])
 
 
-def test_result_holds_the_loss_of_the_batch_without_its_history():
-    result = Workshop(make_config()).trainer.step(0)
-    assert not result.loss.requires_grad
-    assert result.loss.item() == pytest.approx(result.record.loss)
-    assert result.record.verdict is None
-
-
 def test_backward_tells_loss_and_norms_as_tensors_by_name():
     net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
     net[0].bias.requires_grad_(False)
@@ -149,25 +129,6 @@ def test_backward_tells_loss_and_norms_as_tensors_by_name():
     torch.testing.assert_close(info.total_norm, torch.stack(list(expected.values())).norm())
     assert info.loss.item() == loss.item() and not info.loss.requires_grad
     assert info.alignments == {}
-
-
-def test_several_optimizers_update_and_forget_their_gradients():
-    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
-    before = weights(model)
-    trainer = HybridTrainer(
-        TorchModel(model, lambda net, x: net(x).square().mean()),
-        OptimizerWrapper(optimizers),
-        make_config(),
-    )
-    verdicts = [trainer.step(torch.ones(2, 3)).record.verdict for _ in range(8)]
-    assert all(p.grad is None for p in model.parameters())
-    assert not any(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    assert set(verdicts) == {None, Verdict.STANDS}
-
-
-def test_a_model_of_ones_own_needs_module_forward_and_backward():
-    assert TrainableModel.__abstractmethods__ == {"module", "forward", "backward"}
 
 
 @pytest.mark.parametrize(

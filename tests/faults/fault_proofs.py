@@ -1,4 +1,4 @@
-"""The entries of the table of faults about one training run; others: `fault_proofs_around`."""
+"""Proofs of the faults of one training run; others: `fault_proofs_around`."""
 
 import pytest
 import torch
@@ -7,8 +7,7 @@ from torch import nn
 
 from fault_proofs_around import AROUND
 from fault_proofs_files import FILES
-from fault_proofs_numbers import FALLS_BACK, LONG, NUMBERS, VERIFYING, each
-from fault_table import Fault
+from fault_proofs_numbers import LONG, NUMBERS, VERIFYING, each
 from faulty import (
     Failing,
     FailingUpdate,
@@ -26,13 +25,12 @@ from faulty import (
 )
 from hybrid_predict import (
     HybridEngine,
-    Phase,
     PredictorError,
     Verdict,
     WeightDelta,
 )
+from hybrid_predict.rules.limits import MOST_PAUSES
 from hybrid_predict.torch.deltas import Movement
-from hybrid_predict.verify.monitor import MOST_PAUSES
 from interrupts import interrupt_lines
 
 
@@ -240,7 +238,6 @@ def clock_jumps(tmp_path, monkeypatch):
         bench = Bench(make_config())
         bench.train(12)
         traces.append(bench.trace())
-        assert bench.engine.clock.phase(0) is Phase.FULL
         check_goes_on(bench, 2)
     assert same_bits(*traces)
 
@@ -249,74 +246,56 @@ def renamed(delta):
     return WeightDelta(tuple(f"x.{n}" for n in delta.names), delta.directions, delta.factors)
 
 
-FORM = "`PredictorError` in the first full step, naming the class and what was expected."
-
-PARTS = "Predictors and corrected updates"
 NO_MEMORY = torch.OutOfMemoryError
 
-PREDICTORS = [
-    *(
-        Fault(PARTS, f"a predictor raises, or runs out of memory, in `{where}`", FALLS_BACK,
-              each(*(predictor_raises(where, error) for error in (ZeroDivisionError, NO_MEMORY))))
-        for where in ("forecast", "observe")
-    ),
-    *(
-        Fault(PARTS, f"a corrected update raises, or runs out of memory, in `{where}` in {at}",
-              f"{FALLS_BACK} {happens}",
-              each(*(update_raises(where, error, "verifying" in at)
-                     for error in (ZeroDivisionError, NO_MEMORY))))
-        for where, at, happens in (
-            ("direction", "a full step", "The optimizer's update stands."),
-            ("direction", "a verifying step",
-             "That one batch is skipped, and the predicted steps are undone."),
-            ("lengths", "a full step", "The optimizer's update stands."),
-            ("lengths", "a verifying step", "The optimizer's update and the predicted steps stand "
-             "in the weights; the predicted steps do not tick."),
+PREDICTORS = {
+    **{
+        f"A predictor raises, or runs out of memory, in `{where}`": each(
+            predictor_raises(where, ZeroDivisionError), predictor_raises(where, NO_MEMORY)
         )
+        for where in ("forecast", "observe")
+    },
+    **{
+        f"A corrected update raises, or runs out of memory, in `{where}` in {at}": each(
+            *(update_raises(where, e, "verifying" in at) for e in (ZeroDivisionError, NO_MEMORY))
+        )
+        for where in ("direction", "lengths")
+        for at in ("a full step", "a verifying step")
+    },
+    "Out of memory in the copy that makes predicted steps": each(
+        copy_does_not_fit("__init__"), copy_does_not_fit("apply")
     ),
-    Fault(PARTS, "out of memory in the copy that makes predicted steps undoable, or while they "
-          "move the weights", f"{FALLS_BACK} Weights are as they were before.",
-          each(copy_does_not_fit("__init__"), copy_does_not_fit("apply"))),
-    Fault(PARTS, "forecasts of a wrong shape, on a wrong device, of other parameters, or none at "
-          "all", FORM,
-          each(wrong_form(directions(lambda d: d.reshape(-1, 1)), "shape"),
-               wrong_form(directions(lambda d: d.to("meta")), "device cpu"),
-               wrong_form(renamed, "names"),
-               wrong_form(lambda d: None, "a WeightDelta"))),
-    Fault(PARTS, "directions of a corrected update of a wrong shape, on a wrong device, too few of "
-          "them, or none", FORM,
-          each(wrong_direction(lambda found: [d.reshape(-1) for d in found], "shape"),
-               wrong_direction(lambda found: [d.to("meta") for d in found], "device cpu"),
-               wrong_direction(lambda found: found[1:], "directions"),
-               wrong_direction(lambda found: None, "directions"))),
-    Fault(PARTS, "NaN in the directions of a corrected update", "The optimizer's own update of "
-          "that tensor stands.", poisoned_update),
-    Fault(PARTS, "NaN in the directions or factors of every forecast", "Undone each time, until "
-          "there are no more predicted steps.",
-          each(broken_numbers(directions(lambda d: d * NAN)),
-               broken_numbers(lambda d: d.scaled(NAN)))),
-    Fault(PARTS, "NaN in the forecast of a row that the batch does not visit", "Undone: the "
-          "verdict also checks the lengths of forecasts.", untouched_row),
-]  # fmt: skip
+    "Forecasts of a wrong shape, on a wrong device, of other": each(
+        wrong_form(directions(lambda d: d.reshape(-1, 1)), "shape"),
+        wrong_form(directions(lambda d: d.to("meta")), "device cpu"),
+        wrong_form(renamed, "names"),
+        wrong_form(lambda d: None, "a WeightDelta"),
+    ),
+    "Directions of a corrected update of a wrong shape, on a": each(
+        wrong_direction(lambda found: [d.reshape(-1) for d in found], "shape"),
+        wrong_direction(lambda found: [d.to("meta") for d in found], "device cpu"),
+        wrong_direction(lambda found: found[1:], "directions"),
+        wrong_direction(lambda found: None, "directions"),
+    ),
+    "NaN in the directions of a corrected update": poisoned_update,
+    "NaN in the directions or factors of every forecast": each(
+        broken_numbers(directions(lambda d: d * NAN)), broken_numbers(lambda d: d.scaled(NAN))
+    ),
+    "NaN in the forecast of a row that the batch does not visit": untouched_row,
+}
 
-PROCESS = [
-    Fault("Process", "Ctrl-C at any line of the plug-in", "It goes on to the caller. Weights, "
-          "buffers and optimizer state are those before the step, with the predicted steps undone, "
-          "or those after it. While updates are being corrected, each tensor is what the optimizer "
-          "has made of it or already corrected; right before that, predicted steps are taken out "
-          "of what the optimizer has made.", interrupted),
-    Fault("Process", "a predictor raises `KeyboardInterrupt`", "It goes on to the caller. In "
-          "`forecast` no weight has moved; in `observe` the update stands, and the engine can go "
-          "on after `after_step()`.",
-          each(predictor_interrupts("forecast"), predictor_interrupts("observe"))),
-    Fault("Process", "the forward or backward pass raises at predicted weights", "Its error goes "
-          "on to the caller. The next `before_step()`, `abandon()`, `detach()` or the end of a "
-          "`with` block undoes the predicted steps; the next full step makes them again.",
-          forward_raises),
-    Fault("Process", "the optimizer itself raises in a verifying step", "Its error goes on to the "
-          "caller; predicted steps are undone in the same way.", optimizer_raises),
-    Fault("Process", "clocks that run backwards", "Nothing: no decision reads them, and counted "
-          "seconds never fall.", clock_jumps),
-]  # fmt: skip
+PROCESS = {
+    "Ctrl-C at any line of the plug-in": interrupted,
+    "A predictor raises `KeyboardInterrupt`": each(
+        predictor_interrupts("forecast"), predictor_interrupts("observe")
+    ),
+    "The forward or backward pass raises at predicted weights": forward_raises,
+    "The optimizer itself raises in a verifying step": optimizer_raises,
+    "Clocks that run backwards": clock_jumps,
+}
 
-FAULTS = [*NUMBERS, *PREDICTORS, *PROCESS, *AROUND, *FILES]
+PROOFS = {**NUMBERS, **PREDICTORS, **PROCESS, **AROUND, **FILES}
+"""What injects each fault and asserts, by the first words of its entry on the page.
+
+Each takes pytest's ``tmp_path`` and ``monkeypatch``.
+"""

@@ -1,26 +1,26 @@
-"""The entries of the table of faults about what surrounds a run: data, servers, files."""
+"""Proofs of the faults around a run: ranks, data, servers, folders, checkpoints."""
 
 import copy
 import errno
 import io
 import json
+import math
 import os
 import pickle
 import signal
 import threading
 import warnings
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from damage import REMOVED, changed, entries
 from loops import Bench, make_config, same_bits, weights
 from run_logs import ROWS, written
 
 from benchmarks.plan import Cell
 from benchmarks.run import stored
-from fault_table import Fault
-from faulty import Log, check_consistent, check_goes_on, replaced, state
+from faulty import Log, check_consistent, check_goes_on, state
 from hybrid_predict import CheckpointError, ConfigError, HybridTrainer, OptimizerWrapper, TorchModel
 from hybrid_predict.integrations import loggers
 from hybrid_predict.integrations.loggers import MLflowAdapter
@@ -215,39 +215,21 @@ def another_version(saved):
 
 
 def truncated(saved):
-    for name in saved:
-        yield {k: v for k, v in saved.items() if k != name}
-    for name in ("clock", "ledger", "tensors", "verdicts"):
-        for entry in saved[name]:
-            if name == "ledger" and entry not in ("full_steps", "events", "undone_steps"):
-                continue
-            yield {**saved, name: {k: v for k, v in saved[name].items() if k != entry}}
-    first, *others = saved["tensors"]["groups"]
-    for entry in first:
-        left = {k: v for k, v in first.items() if k != entry}
-        yield {**saved, "tensors": {**saved["tensors"], "groups": [left, *others]}}
+    for path in entries(saved):  # the others are in test_damaged_states
+        if len(path) == 1 or (path[:3] == ("tensors", "groups", 0) and len(path) == 4):
+            yield changed(saved, path, REMOVED)
 
 
 def tampered(saved):
-    changed = partial(replaced, saved)
-    nan = float("nan")
-    yield changed(["clock", "full_steps"], -5)
-    yield changed(["clock", "steps"], 2)
-    yield changed(["clock", "unread"], 0.5)
-    yield changed(["ledger", "undone_steps"], nan)
-    yield changed(["ledger", "events"], ["free text"])
-    yield changed(["tensors", "groups", 0, "average"], [torch.zeros(1)])
-    yield changed(["tensors", "groups", 0, "history.drift", 0], torch.zeros(1))
-    yield changed(["tensors", "groups", 0, "count"], "many")
-    yield changed(["tensors", "groups"], "none")
-    yield changed(["tensors", "calls"], None)
-    yield changed(["verdicts", "monitor", "loss"], [nan, 1.0, 3])
-    yield changed(["verdicts", "monitor", "mean"], nan)
-    yield changed(["verdicts", "monitor", "counts", "until"], 1.5)
-    yield changed(["verdicts", "queue", 0, 1], [0.0])
-    yield changed(["verdicts", "queue", 0, 0, "norms"], [99])
-    yield changed(["verdicts", "queue", 0, 0, "predicted"], -1)
-    yield changed(["verdicts", "queue", 0, 0], {"norms": []})
+    first = ("tensors", "groups", 0)
+    for count in (-5, 2, 2.5):
+        yield changed(saved, ("ledger", "full_steps"), count)
+    yield changed(saved, ("ledger", "undone_steps"), 0.5)
+    yield changed(saved, (*first, "average"), [torch.zeros(1)])
+    yield changed(saved, (*first, "count"), "many")
+    yield changed(saved, ("limits", 0), [math.nan, 1.0, 3])
+    yield changed(saved, ("queue", 0, 1), [0.0])
+    yield changed(saved, ("queue", 0, 0, "predicted"), -1)
 
 
 class Malicious:
@@ -312,59 +294,24 @@ def one_rank_fails(tmp_path, monkeypatch):
     assert first["whole"] and second["whole"]
 
 
-AROUND = [
-    Fault("Trainer and ranks", "`kill -9` at any moment", "The last checkpoint on disk is whole "
-          "and holds weights that a full step has verified; the run that goes on from it is the "
-          "uninterrupted one, bit for bit, given a loader that can resume. Lightning moves a file "
-          "into its place in one piece only within a file system, so keep `TMPDIR` on that of the "
-          "checkpoints.", killed),
-    Fault("Trainer and ranks", "SIGTERM in a Trainer, in any hook", "Lightning ends the run after "
-          "the batch; what is saved then goes on bit for bit.", asked_to_end(sigterm)),
-    Fault("Trainer and ranks", "Ctrl-C in a Trainer, in any hook of the module and of any "
-          "callback", "Predicted steps that are not verified are undone, and no hook stays; the "
-          "run goes on from its last checkpoint bit for bit.", asked_to_end(ctrl_c)),
-    Fault("Trainer and ranks", "one of several ranks fails", "No rank hangs once the failed "
-          "process has ended: the others raise `RankError` with the rank and the cause, all with "
-          "the weights before their last full step. See "
-          "[several devices](distributed.md#when-one-rank-fails).", one_rank_fails),
-    Fault("Data and schedules", "a data loader raises", "Its error goes on to the caller; no "
-          "predicted steps are under way, and `fit` can be called again.", loader_raises),
-    Fault("Data and schedules", "a data loader ends early", "`fit` returns a ledger that says so; "
-          "calling it again goes on where the run stopped.", loader_ends),
-    Fault("Data and schedules", "a data loader repeats one batch for ever", "Nothing: the clock "
-          "counts steps, not data.", loader_repeats),
-    Fault("Data and schedules", "a scheduler's `total_steps` are nearly used up", "Ticks never "
-          "pass the run's length, so a scheduler of that length is stepped to its end and not "
-          "beyond. Full steps after the last one are plain training without ticks, and the ledger "
-          "says so. A scheduler that is shorter raises its own error, between full steps.",
-          scheduler_used_up),
-    Fault("MLflow", "the server is down", "Training goes on, with one warning. Each call fails "
-          "after MLflow's own attempts, the next ones wait and are sent in order. The end of the "
-          "run says how many failed.", server_down),
-    Fault("MLflow", "the server is slow", "Nothing waits for it: a thread of its own sends.",
-          server_slow),
-    Fault("MLflow", "the server hangs", "At most 10,000 calls wait, further ones fail. The end of "
-          "the run waits 30 seconds at most and says how many calls were not sent; the process "
-          "does not wait for them.", server_hangs),
-    Fault("Folders", "the output folder is read-only", "`ConfigError` with the system's own words, "
-          "before training begins.", no_folder),
-    Fault("Folders", "the output folder is full", "`ConfigError` with the system's own words. "
-          "Files that were there are whole; finished runs are kept, a line that was cut off is "
-          "left out.",
-          full_folder),
-    Fault("Folders", "the run log is damaged, or a pipe stands in its place", "`hybrid-predict "
-          "watch` and `report` show the lines that can be read, and how many cannot; nothing waits "
-          "for a pipe or a device. A run that goes on in the folder appends whole lines.",
-          damaged_log),
-    Fault("Checkpoints", "of another model", "`CheckpointError`; the engine stays as it was.",
-          refused(another_model, "another model")),
-    Fault("Checkpoints", "of another version", "`CheckpointError` with both versions; the engine "
-          "stays as it was.", refused(another_version, "version")),
-    Fault("Checkpoints", "truncated: any entry missing", "`CheckpointError`; the engine stays as "
-          "it was.", refused(truncated)),
-    Fault("Checkpoints", "tampered with: counts, averages, measurements",
-          "`CheckpointError`; the engine stays as it was.", refused(tampered)),
-    Fault("Checkpoints", "with code inside", "States are tensors and primitives, so "
-          "`torch.load(weights_only=True)` reads them and refuses the rest unexecuted.",
-          code_in_a_checkpoint),
-]  # fmt: skip
+AROUND = {
+    "`kill -9` at any moment": killed,
+    "SIGTERM in a Trainer, in any hook": asked_to_end(sigterm),
+    "Ctrl-C in a Trainer, in any hook of the module and of any": asked_to_end(ctrl_c),
+    "One of several ranks fails": one_rank_fails,
+    "A data loader raises": loader_raises,
+    "A data loader ends early": loader_ends,
+    "A data loader repeats one batch for ever": loader_repeats,
+    "A scheduler's `total_steps` are nearly used up": scheduler_used_up,
+    "The server is down": server_down,
+    "The server is slow": server_slow,
+    "The server hangs": server_hangs,
+    "The output folder is read-only": no_folder,
+    "The output folder is full": full_folder,
+    "The run log is damaged, or a pipe stands in its place": damaged_log,
+    "Of another model": refused(another_model, "another model"),
+    "Of another version": refused(another_version, "version"),
+    "Truncated: any entry missing": refused(truncated),
+    "Tampered with: counts, averages, measurements": refused(tampered),
+    "With code inside": code_in_a_checkpoint,
+}

@@ -1,4 +1,4 @@
-"""The entries of the table of faults about files that are damaged, or mean no good."""
+"""Proofs of the faults of files that are damaged, or mean no good."""
 
 import copy
 from types import SimpleNamespace
@@ -7,7 +7,6 @@ import pytest
 import torch
 from loops import Bench, make_config, same_bits
 
-from fault_table import Fault
 from hybrid_predict import CheckpointError, ConfigError
 from hybrid_predict.integrations.lightning_start import saved_ledger
 from hybrid_predict.runs.objects import objects
@@ -53,12 +52,8 @@ def foreign_class(tmp_path, monkeypatch):
     assert not place.exists()
 
 
-FILES = [
-    Fault("Files", "the callback's entries in a Lightning checkpoint are damaged: clock, random "
-          "states", "`CheckpointError` at the start of training, with weights and optimizer "
-          "as Lightning has loaded them, and random states as they were.", damaged_callback),
-    Fault("Files", "`hybrid_predict.pt` in a checkpoint of Hugging Face is cut off or foreign",
-          "`CheckpointError` before training begins.", cut_off_file),
-    Fault("Files", "`class_path` under `updates` or `predictors` names something else",
-          "`ConfigError`; nothing is called. The module that it names is imported.", foreign_class),
-]  # fmt: skip
+FILES = {
+    "The callback's entries in a Lightning checkpoint are": damaged_callback,
+    "`hybrid_predict.pt` in a checkpoint of Hugging Face is cut": cut_off_file,
+    "`class_path` under `updates` or `predictors` names": foreign_class,
+}

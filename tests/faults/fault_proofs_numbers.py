@@ -1,4 +1,4 @@
-"""Entries of the table of faults about bad numbers in a verifying step."""
+"""Proofs of the faults of numbers in a verifying step."""
 
 from functools import partial
 from itertools import pairwise
@@ -7,7 +7,6 @@ import torch
 from loops import NAN, SPOILERS, Bench, make_config, same_bits, spoil_with
 from torch import nn
 
-from fault_table import Fault
 from faulty import (
     Log,
     Reshaped,
@@ -24,8 +23,9 @@ from hybrid_predict import (
     MomentumPredictor,
     Verdict,
 )
+from hybrid_predict.rules.limits import MOST_PAUSES, PAUSE
+from hybrid_predict.rules.schedule import due
 from hybrid_predict.rules.verdict import ENDED
-from hybrid_predict.verify.monitor import MOST_PAUSES, PAUSE
 
 VERIFYING = 5
 """Full steps before one that predicted steps come right before."""
@@ -171,10 +171,9 @@ def alarms_come_back(tmp_path, monkeypatch):
     bench, pauses = Bench(make_config(**LONG)), []
     with Log() as log:
         while not bench.engine.done:
-            due = bench.engine.clock.due and not bench.engine._run.verifier.monitor.pausing(
-                bench.taken + 1
-            )
-            record = bench.step(SPOILERS["nan-loss"] if due else None)
+            engine = bench.engine
+            comes = due(engine.schedule, engine._position) and not engine._state.pausing
+            record = bench.step(SPOILERS["nan-loss"] if comes else None)
             if record.verdict is Verdict.UNDONE:
                 pauses.append(record.step)
     gaps = [later - earlier - 1 for earlier, later in pairwise(pauses)]
@@ -250,47 +249,29 @@ def fused_scaler_skips(tmp_path, monkeypatch):
         check_goes_on(bench)
 
 
-FALLS_BACK = "Falls back."
-
-NUMBERS = [
-    Fault("Numbers", "NaN or Inf in the gradients of a verifying step", "Undone.",
-          each(*(undone(SPOILERS[name]) for name in ("nan-loss", "inf-loss", "one-gradient")))),
-    Fault("Numbers", "a gradient a million times its length in a verifying step",
-          "Undone, if at least eight full steps came before. The limit is a hundred times the "
-          "usual length, or eight standard deviations if this is more.",
-          undone(burst, before=13, **LONG)),
-    Fault("Numbers", "only the loss of a verifying step, which its closure returned, is NaN, Inf, "
-          "or ten times the usual loss", "Undone.",
-          each(undone(SPOILERS["nan-loss-only"], step=closure_step),
-               undone(SPOILERS["inf-loss-only"], step=closure_step),
-               undone(AWAY, before=13, step=closure_step, **LONG))),
-    Fault("Numbers", "the same, where the loss is known after the update",
-          "Nothing is undone, but predicted steps pause.",
-          each(paused(SPOILERS["nan-loss-only"], "was not finite"),
-               paused(SPOILERS["inf-loss-only"], "was not finite"),
-               paused(AWAY, "stood far above its mean", before=13, warmup_steps=12))),
-    Fault("Numbers", "any of these in another full step", "Nothing: the step is the user's own. "
-          "The optimizer's update of a parameter whose gradient is not finite is not corrected.",
-          spoiled_full_step),
-    Fault("Numbers", "NaN gradients in another full step, after which the loop loads its own copy "
-          "of weights and optimizer", "The run goes on: averages leave out what is not "
-          "finite.", spoiled_full_step_and_back),
-    Fault("Numbers", "forecasts 30 times too long, with the right or the wrong sign", "Predicted "
-          "steps are undone or pause, and the run falls back; weights stay finite. A forecast that "
-          "is only slightly wrong raises no alarm.", too_far),
-    Fault("Numbers", "forecasts that point the wrong way, or nowhere", "Each verdict lets them "
-          "stand, as nothing explodes. After six or a few more verdicts in which they do not go "
-          "downhill, predicted steps end for the rest of the run, with a warning; updates are "
-          "corrected all the same.", wrong_way),
-    Fault("Numbers", "the mean loss stands above that of the warm-up for 32 full steps, by at "
-          "least a fifth of it and at least one standard deviation of single losses",
-          f"{FALLS_BACK} A rise that is smaller than the noise from step to step is not seen.",
-          stands_above),
-    Fault("Numbers", "alarms that come back", "The fourth ends predicted steps for good, with a "
-          "warning; updates are corrected all the same. 500 full steps without an alarm forgive "
-          "those before.", alarms_come_back),
-    Fault("Numbers", "NaN in the forecast of one of several optimizers", "The update of the others "
-          "is held back too, as their gradients are not finite.", other_optimizer),
-    Fault("Numbers", "a verifying step without an update, as where a gradient scaler skips it",
-          "Undone.", each(scaler_skips, fused_scaler_skips)),
-]  # fmt: skip
+NUMBERS = {
+    "NaN or Inf in the gradients of a verifying step": each(
+        *(undone(SPOILERS[name]) for name in ("nan-loss", "inf-loss", "one-gradient"))
+    ),
+    "A gradient a million times its length in a verifying step": undone(burst, before=13, **LONG),
+    "Only the loss of a verifying step, which its closure": each(
+        undone(SPOILERS["nan-loss-only"], step=closure_step),
+        undone(SPOILERS["inf-loss-only"], step=closure_step),
+        undone(AWAY, before=13, step=closure_step, **LONG),
+    ),
+    "The same, where the loss is known after the update": each(
+        paused(SPOILERS["nan-loss-only"], "was not finite"),
+        paused(SPOILERS["inf-loss-only"], "was not finite"),
+        paused(AWAY, "stood far above its mean", before=13, warmup_steps=12),
+    ),
+    "Any of these in another full step": spoiled_full_step,
+    "NaN gradients in another full step, after which the loop": spoiled_full_step_and_back,
+    "Forecasts 30 times too long, with the right or the wrong": too_far,
+    "Forecasts that point the wrong way, or nowhere": wrong_way,
+    "The mean loss stands above that of the warm-up for 32 full": stands_above,
+    "Alarms that come back": alarms_come_back,
+    "NaN in the forecast of one of several optimizers": other_optimizer,
+    "A verifying step without an update, as where a gradient": each(
+        scaler_skips, fused_scaler_skips
+    ),
+}

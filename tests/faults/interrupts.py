@@ -7,13 +7,14 @@ from loops import Bench, make_config, same_bits
 
 from faulty import Interrupt, check_consistent, state
 from hybrid_predict import UsageError
+from hybrid_predict.rules.schedule import due
 
 
 def prepared(model):
     """A run whose next full step is a verifying one, with a reading that comes one step late."""
     bench = Bench(make_config(lag=1), model)
     bench.train(6)
-    assert bench.engine.clock.due == 1
+    assert due(bench.engine.schedule, bench.engine._position) == 1
     return bench
 
 

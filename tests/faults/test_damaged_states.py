@@ -31,7 +31,7 @@ def saved() -> tuple[Bench, dict[str, Any]]:
     one = Bench(CONFIG)
     one.train(34)
     state = one.engine.state_dict()
-    assert state["tensors"]["latest"] and state["verdicts"]["queue"][0][0]["predicted"]
+    assert state["tensors"]["latest"] and state["queue"][0][0]["predicted"]
     return one, state
 
 
@@ -56,8 +56,8 @@ def numbers(bench: Bench) -> Any:
 
 
 PARTS = (
-    "version", "names", "kinds", "undecided", "lag", "ranks", "clock", "ledger", "tensors",
-    "verdicts", "bystanders",
+    "version", "names", "kinds", "undecided", "ranks", "total", "plain", "ledger", "tensors",
+    "limits", "evidence", "queue", "bystanders",
 )  # fmt: skip
 
 

@@ -3,30 +3,22 @@
 import contextlib
 import copy
 import dataclasses
-import json
 
 import pytest
 import torch
 from cases import MODELS, OPTIMIZERS
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from loops import SPOILERS, Bench, make_config, same_bits
+from loops import SPOILERS, Bench, same_bits
 
 from benchmarks.__main__ import main as bench
-from benchmarks.run import stored
-from faulty import replaced
 from hybrid_predict import (
-    CheckpointError,
-    ConfigError,
     HybridConfig,
     HybridEngine,
     MomentumPredictor,
-    SavingsLedger,
     SpectralUpdate,
     Verdict,
 )
-from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.store import RunStore
 from hybrid_predict.cli import main
 from hybrid_predict.config import KINDS
 from hybrid_predict.errors import HybridPredictError
@@ -71,8 +63,6 @@ UPDATES = st.builds(
     share=st.sampled_from([0.0, 0.3, 1.0]),
     bound=st.sampled_from([None, 1.0, 2.0]),
     newest=st.floats(0, 0.5),
-    damped=st.booleans(),
-    level_rows=st.booleans(),
 )
 PREDICTORS = st.builds(
     MomentumPredictor, decay=st.floats(0, 0.95), coefficient=st.floats(-1, 1), gated=st.booleans()
@@ -155,75 +145,4 @@ WORDS = ["demo", "audit", "run", "table", "--seeds", "--output-dir", "-1", "nan"
 def test_commands_that_make_no_sense_say_so(program, words, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert program([*words, "--no-such-option"]) in (0, 2)
-    assert "Traceback" not in capsys.readouterr().err
-
-
-def leaves(value, path=()):
-    """The path of every leaf of nested containers."""
-    if isinstance(value, (dict, list)):
-        pairs = value.items() if isinstance(value, dict) else enumerate(value)
-        return [leaf for key, item in pairs for leaf in leaves(item, (*path, key))]
-    return [path]
-
-
-@anywhere
-@given(data=st.data())
-def test_checkpoints_load_or_are_refused_and_change_nothing(data):
-    one = Bench(make_config(lag=1))
-    one.train(5)
-    kept = one.engine.state_dict()
-    path = data.draw(st.sampled_from(leaves(kept)))
-    try:
-        one.engine.load_state_dict(replaced(kept, path, data.draw(VALUES)))
-    except CheckpointError:
-        assert same_bits(one.engine.state_dict(), kept)
-
-
-@anywhere
-@given(data=st.data())
-def test_ledgers_load_or_are_refused(data):
-    ledger = SavingsLedger(full_steps=3, steps=4, predicted_steps=1)
-    ledger.record(2, "because")
-    plain = json.loads(ledger.to_json())
-    path = data.draw(st.sampled_from(leaves(plain)))
-    text = json.dumps(replaced(plain, path, data.draw(VALUES)))
-    cut = data.draw(st.integers(0, len(text)))
-    for tried in (text, text[:cut]):
-        with contextlib.suppress(ConfigError):
-            SavingsLedger.from_json(tried).summary()
-
-
-@anywhere
-@given(text=st.binary(max_size=40) | st.builds(json.dumps, VALUES).map(str.encode))
-def test_result_folders_load_or_are_refused(text, tmp_path):
-    (tmp_path / "runs.jsonl").write_bytes(text)
-    (tmp_path / "results.json").unlink(missing_ok=True)
-    assert RunStore(tmp_path, AuditConfig()).runs == {}
-    (tmp_path / "results.json").write_bytes(text)
-    with pytest.raises(ConfigError):
-        RunStore(tmp_path, AuditConfig())
-    with contextlib.suppress(ConfigError):
-        assert stored(tmp_path).done == {}
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory):
-    """The results of a benchmark of a few steps."""
-    folder = tmp_path_factory.mktemp("bench")
-    options = ["--suite", "smoke", "--tasks", "inr", "--arms", "short"]
-    assert bench(["run", *options, "--output-dir", str(folder)]) == 0
-    return json.loads((folder / "results.json").read_text())
-
-
-@settings(anywhere, max_examples=8)
-@given(data=st.data())
-def test_results_files_make_a_table_or_are_refused(data, small, tmp_path, capsys):
-    path = tmp_path / "results.json"
-    if data.draw(st.booleans()):
-        text = json.dumps(small)
-        path.write_text(text[: data.draw(st.integers(0, len(text) - 1))])
-    else:
-        name = data.draw(st.sampled_from(sorted(small)))
-        path.write_text(json.dumps({**small, name: data.draw(VALUES)}))
-    assert bench(["table", str(path)]) in (0, 2)
     assert "Traceback" not in capsys.readouterr().err

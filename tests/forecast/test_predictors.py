@@ -1,11 +1,11 @@
-"""What the registered predictors forecast, on every backend."""
+"""What the registered predictors forecast, and the form that every forecast has."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
 import torch
-from cases import BACKEND_CASES
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,146 +16,129 @@ from hybrid_predict import (
     PredictorError,
     WeightDelta,
 )
+from hybrid_predict.forecast.drift import START
+from hybrid_predict.forecast.movement import check_delta, slopes
 from hybrid_predict.forecast.predictors import PREDICTORS, make_predictor
-from hybrid_predict.forecast.predictors.contract import check_delta
-from hybrid_predict.testing.backends import NUMPY, NUMPY_NARROW, TORCH_NARROW
-from hybrid_predict.testing.predictors import SHAPES, History, steps
+from hybrid_predict.forecast.window import Reading
+from hybrid_predict.testing.contract import steps
+from hybrid_predict.testing.predictors import SHAPES, History
 
-DECAY, LAMBDA = 0.8, 0.7
-
-everywhere = pytest.mark.parametrize("backend", BACKEND_CASES)
+DECAY, LAMBDA, NAN = 0.8, 0.7, math.nan
 
 
-def momentum(backend, **changes):
-    predictor = MomentumPredictor(**{"decay": DECAY, "coefficient": LAMBDA, **changes})
-    return History(predictor, BACKEND_CASES[backend])
+def observed(predictor, displacements, history="float32", shapes=SHAPES):
+    history = History(predictor, history, shapes)
+    for displacement in displacements:
+        history.observe(displacement)
+    return history
 
 
-def averaged(displacements):
+def averaged(displacements, decay=DECAY):
     """The drift, summed term by term."""
-    drift = [np.zeros(shape) for shape in SHAPES.values()]
-    for t, arrays in enumerate(displacements, 1):
-        decay = min(DECAY, 1 - 1 / t)
-        drift = [decay * d + (1 - decay) * x for d, x in zip(drift, arrays, strict=True)]
+    drift = [torch.zeros_like(x) for x in displacements[0]]
+    for t, moved in enumerate(displacements, 1):
+        kept = min(decay, 1 - 1 / t)
+        drift = [kept * d + (1 - kept) * x for d, x in zip(drift, moved, strict=True)]
     return drift
 
 
-@everywhere
-@given(count=st.integers(1, 12), rate=st.floats(0, 50))
-def test_momentum_forecasts_coefficient_times_rate_times_drift(backend, count, rate):
-    history, displacements = momentum(backend), steps(count=count)
-    for arrays in displacements:
-        history.observe(arrays)
-    for found, drift in zip(history.forecast(rate), averaged(displacements), strict=True):
-        np.testing.assert_allclose(found, LAMBDA * rate * drift, rtol=1e-9, atol=1e-12)
+@given(count=st.integers(1, 12), rates=st.lists(st.floats(-9, 50), min_size=4, max_size=4))
+def test_momentum_forecasts_coefficient_times_rate_times_drift(count, rates):
+    displacements = steps(SHAPES, count=count)
+    history = observed(MomentumPredictor(decay=DECAY, coefficient=LAMBDA), displacements)
+    wanted = [LAMBDA * r * d for r, d in zip(rates, averaged(displacements), strict=True)]
+    torch.testing.assert_close(history.forecast(rates), wanted, rtol=1e-4, atol=1e-5)
 
 
-@everywhere
-def test_the_first_displacements_are_averaged_with_equal_weights(backend):
-    history, displacements = momentum(backend, coefficient=1.0), steps(count=4)
-    for arrays in displacements:
-        history.observe(arrays)
-    for found, *seen in zip(history.forecast(), *displacements, strict=True):
-        np.testing.assert_allclose(found, np.mean(seen, axis=0), rtol=1e-9, atol=1e-12)
+def test_the_first_displacements_are_averaged_with_equal_weights():
+    displacements = steps(SHAPES, count=4)
+    history = observed(MomentumPredictor(decay=DECAY, coefficient=-1.0), displacements)
+    means = [-torch.stack(moved).mean(0) for moved in zip(*displacements, strict=True)]
+    torch.testing.assert_close(history.forecast(), means)
 
 
-@everywhere
-def test_every_tensor_moves_by_its_own_rate(backend):
-    history = momentum(backend)
-    history.observe(steps(count=1)[0])
-    rates = [0.0, 1.0, 3.0, -2.0]
-    each, one = history.forecast(rates), history.forecast(1.0)
-    for rate, found, unit in zip(rates, each, one, strict=True):
-        np.testing.assert_allclose(found, rate * unit, rtol=1e-9)
-
-
-@everywhere
-@pytest.mark.parametrize("coefficient", [0.0, -1.0])
-def test_a_coefficient_may_turn_a_forecast_off_or_around(backend, coefficient):
-    history = momentum(backend, coefficient=coefficient)
-    arrays = steps(count=1)[0]
-    history.observe(arrays)
-    for found, x in zip(history.forecast(), arrays, strict=True):
-        np.testing.assert_allclose(found, coefficient * x, rtol=1e-9)
-
-
-def test_a_drift_in_bfloat16_is_the_reference_rounded_at_every_step():
-    predictor = MomentumPredictor(decay=DECAY)
-    cases = (TORCH_NARROW, NUMPY_NARROW, NUMPY)
-    found, wanted, exact = (History(predictor, case) for case in cases)
-    for arrays in steps(count=12):
-        for history in (found, wanted, exact):
-            history.observe(arrays)
-    assert {x.dtype for x in found.state.arrays["drift"]} == {torch.bfloat16}
-    for got, twin, plain in zip(*(h.forecast() for h in (found, wanted, exact)), strict=True):
-        size = np.abs(plain).max()
-        np.testing.assert_allclose(got, twin, atol=2.0**-7 * size)
-        assert 0 < np.abs(got - plain).max() < 0.05 * size
-
-
-@pytest.mark.parametrize("decay", [0.8, 0.95])
 @pytest.mark.parametrize("noise", [0.3, 3.0])
-def test_rounding_to_bfloat16_does_not_bias_a_noisy_drift(decay, noise):
-    predictor, shape = MomentumPredictor(decay=decay), {"matrix": (40, 50)}
-    narrow, exact = (History(predictor, case, shape) for case in (NUMPY_NARROW, NUMPY))
-    generator = np.random.default_rng(1)
-    mean = generator.normal(size=(40, 50))
-    for _ in range(150):
-        moved = mean + noise * generator.normal(size=mean.shape)
-        narrow.observe([moved])
-        exact.observe([moved])
-    (found,), (wanted,) = narrow.state.arrays["drift"], exact.state.arrays["drift"]
-    assert np.linalg.norm(found - wanted) < 0.01 * np.linalg.norm(wanted)
-    assert abs(np.vdot(found, wanted) / np.vdot(wanted, wanted) - 1) < 1e-3
+def test_rounding_to_bfloat16_does_not_bias_a_noisy_drift(noise):
+    shape = {"matrix": (40, 50)}
+    (mean,), *displacements = steps(shape, count=151)
+    moved = [[mean + noise * x] for (x,) in displacements]
+    narrow, exact = (
+        observed(MomentumPredictor(), moved, history, shape).state.arrays["drift"][0]
+        for history in ("bfloat16", "float32")
+    )
+    assert narrow.dtype == torch.bfloat16
+    narrow = narrow.float()
+    assert float((narrow - exact).norm()) < 0.01 * float(exact.norm())
+    assert abs(float((narrow * exact).sum() / exact.square().sum()) - 1) < 1e-3
 
 
-SLOW = {
-    "momentum": MomentumPredictor(decay=0.96),
-    "fitted": FittedPredictor(decays=(0.5, 0.96)),
-}
-
-
-@everywhere
 @pytest.mark.parametrize("name", PREDICTORS)
-def test_a_decay_that_bfloat16_cannot_follow_is_refused(name, backend):
-    case = BACKEND_CASES[backend]
-    narrow = dataclasses.replace(case, backend=type(case.backend)("bfloat16"))
-    predictor = SLOW[name]
-    History(predictor, case)
+def test_a_decay_that_bfloat16_cannot_follow_is_refused(name):
+    History(PREDICTORS[name](decay=0.96))
     with pytest.raises(ConfigError, match=r"history_dtype: expected 'float32' for .*0\.95, got"):
-        History(predictor, narrow)
+        History(PREDICTORS[name](decay=0.96), "bfloat16")
 
 
-NAN = float("nan")
+def reading(history, lengths):
+    """A window in which every tensor has moved by a multiple of its drift."""
+    drifts = [x.double().flatten().numpy() for x in history.state.arrays["drift"]]
+    columns = [np.stack([20 * c * d, START * d, d]) for c, d in zip(lengths, drifts, strict=True)]
+    gram = np.stack([x @ x.T for x in columns])
+    return Reading("hidden", 0, tuple(SHAPES), 20, gram, np.zeros(4), gram[:, 2, 2])
 
 
-@pytest.mark.parametrize(
-    ("argument", "value"),
-    [
-        *(("decay", value) for value in (-0.1, 1.0, NAN)),
-        *(("coefficient", value) for value in (NAN, float("inf"))),
-        ("gated", 1),
-    ],
-)
-def test_hyperparameters_out_of_range_are_refused(argument, value):
+def test_a_fitted_length_is_half_the_drift_before_the_first_window():
+    displacements = steps(SHAPES, count=6)
+    history = observed(FittedPredictor(), displacements)
+    wanted = [2.0 * START * drift for drift in averaged(displacements, 0.95)]
+    torch.testing.assert_close(history.forecast(2.0), wanted)
+    assert history.predictor.fitted_direction(history.state) is history.state.arrays["drift"]
+
+
+def test_fitted_lengths_are_those_of_the_windows():
+    history = observed(FittedPredictor(ridge=0.0), steps(SHAPES, count=6))
+    lengths, drifts = [0.2, 0.4, -0.6, 2.0], history.state.arrays["drift"]
+    square = history.predictor.fit(history.state, reading(history, lengths))
+    wanted = [c * d for c, d in zip([0.2, 0.4, -0.6, 1.0], drifts, strict=True)]
+    torch.testing.assert_close(history.forecast(), wanted, rtol=1e-5, atol=1e-7)
+    assert square == pytest.approx(sum(float(x.square().sum()) for x in wanted))
+
+
+def test_a_window_without_drift_fits_nothing():
+    history = observed(FittedPredictor(), steps(SHAPES, count=6))
+    still = reading(history, [0.5] * 4)._replace(gram=np.zeros((4, 3, 3)))
+    history.predictor.fit(history.state, still)
+    assert history.state.numbers == {}
+
+
+OUT_OF_RANGE = [
+    *((name, "decay", value) for name in PREDICTORS for value in (-0.1, 1.0, NAN)),
+    *((name, "gated", 1) for name in PREDICTORS),
+    *(("momentum", "coefficient", value) for value in (NAN, math.inf)),
+    *(("fitted", "ridge", value) for value in (-1.0, math.inf, NAN)),
+    *(("fitted", "memory", value) for value in (-0.1, 1.5)),
+]
+
+
+@pytest.mark.parametrize(("name", "argument", "value"), OUT_OF_RANGE)
+def test_hyperparameters_out_of_range_are_refused(name, argument, value):
     with pytest.raises(ConfigError, match=f"^{argument}: expected .*got {value!r}"):
-        MomentumPredictor(**{argument: value})
+        PREDICTORS[name](**{argument: value})
 
 
 @pytest.mark.parametrize("name", PREDICTORS)
 def test_a_predictor_is_a_value_that_its_name_stands_for(name):
-    made = make_predictor(name)
-    assert made == PREDICTORS[name]()
-    assert make_predictor(made) is made
+    predictor = make_predictor(name)
+    assert predictor == PREDICTORS[name]()
+    assert make_predictor(predictor) is predictor
     with pytest.raises(dataclasses.FrozenInstanceError):
-        made.decay = 0.1
+        predictor.decay = 0.1
 
 
 @pytest.mark.parametrize("choice", ["quadratic", None, 3])
 def test_an_unknown_predictor_is_refused_with_the_known_names(choice):
-    with pytest.raises(
-        ConfigError, match="predictors: expected one of fitted, momentum, or an Abst"
-    ):
+    expected = "predictors: expected one of fitted, momentum, or an AbstractPredictor"
+    with pytest.raises(ConfigError, match=expected):
         make_predictor(choice)
 
 
@@ -179,6 +162,11 @@ def test_a_forecast_of_another_form_is_refused(name):
         check_delta(MomentumPredictor(), delta, ("w",), (WEIGHT,))
 
 
-def test_a_factor_may_be_a_tensor_without_dimensions():
-    delta = WeightDelta(("w",), (WEIGHT,), (torch.tensor(0.5),))
-    check_delta(MomentumPredictor(), delta, ("w",), (WEIGHT,))
+@pytest.mark.parametrize("factor", [0.5, torch.tensor(0.5)])
+def test_slopes_are_products_with_the_averaged_gradient(factor):
+    direction, average, moved = (torch.tensor(x) for x in ([3.0, 4.0], [1.0, -2.0], [2.0, 0.0]))
+    delta = WeightDelta(("w",), (direction,), (factor,))
+    check_delta(MomentumPredictor(), delta, ("w",), (direction,))
+    steep = slopes(delta, [average], [moved], [0.1], None)
+    assert steep.tolist() == pytest.approx([0.5 * -5.0, 0.25 * 25.0, 0.2, 0.04])
+    assert not slopes(delta.scaled(0.0), [average], [moved], [0.1], None).any()

@@ -14,8 +14,6 @@ from torch.nn import functional as F
 from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 from hybrid_predict.functional import correct, init, predict, verify
 
-pytest.importorskip("array_api_compat")
-
 RATE, FROM, FROZEN = 0.05, 25, slice(4, None)
 SETTINGS = HybridConfig(
     total_steps=90, kinds=KINDS, max_overhead=1e9,

@@ -188,7 +188,7 @@ def test_sharded_parameters_have_the_numbers_of_whole_ones() -> None:
     assert found["kept"]
 
 
-def test_an_ensemble_is_a_vmap() -> None:
+def test_an_ensemble_is_a_vmap_and_a_run_is_a_scan() -> None:
     settings = config(total_steps=30, predictors=UNGATED, warmup_steps=2)
     call = {"config": settings}
     w = {name: jax.numpy.asarray(array) for name, array in weights().items()}
@@ -203,11 +203,13 @@ def test_an_ensemble_is_a_vmap() -> None:
     alone, together = (functional.init(w, **call), w), (
         jax.vmap(partial(functional.init, **call))(both), both
     )  # fmt: skip
+    scanned, _ = jax.lax.scan(lambda both, _: (step(*both), None), alone, length=8)
     one, all_of_them = jax.jit(step), jax.jit(jax.vmap(step))
     for _ in range(8):
         alone, together = one(*alone), all_of_them(*together)
     assert int(alone[0].clock.steps) > 8
     for name, wanted in alone[1].items():
+        np.testing.assert_allclose(scanned[1][name], wanted, rtol=0, atol=1e-12)
         np.testing.assert_allclose(together[1][name][0], wanted, rtol=0, atol=1e-12)
 
 

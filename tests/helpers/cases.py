@@ -11,29 +11,19 @@ from torch.optim import Optimizer
 from hybrid_predict import FittedPredictor, MomentumPredictor, SpectralUpdate, WhitenedUpdate
 from hybrid_predict.config import KINDS
 from hybrid_predict.forecast.predictors import AbstractPredictor
-from hybrid_predict.testing.backends import NUMPY, NUMPY_NARROW, TORCH, TORCH_NARROW
 from hybrid_predict.updates import AbstractUpdate
 
 PREDICTOR_CASES: dict[str, AbstractPredictor] = {
     "momentum": MomentumPredictor(decay=0.8, coefficient=0.7),
-    "fitted": FittedPredictor(decays=(0.8, 0.5), last=True, ridge=0.3),
+    "fitted": FittedPredictor(decay=0.8, ridge=0.1, memory=0.5),
 }
 """Every registered predictor, with other settings than its own."""
 
 UPDATE_CASES: dict[str, AbstractUpdate] = {
     "spectral": SpectralUpdate(share=0.8, decay=0.9, newest=0.3),
-    "whitened": WhitenedUpdate(share=0.8, longest=5, covariance_decay=0.9, roots_every=3),
+    "whitened": WhitenedUpdate(share=0.8, longest=5, decay=0.9),
 }
 """Every registered update, with other settings than its own."""
-
-BACKEND_CASES = {"arrays": NUMPY, "torch": TORCH}
-
-HISTORY_CASES = {
-    **BACKEND_CASES,
-    "numpy, bfloat16": NUMPY_NARROW,
-    "torch, bfloat16": TORCH_NARROW,
-}
-"""The backends with histories of either type."""
 
 EVERY_KIND = dict.fromkeys(KINDS, MomentumPredictor(gated=False))
 """A predictor for every kind, so that predicted steps move the whole model whatever their skill."""

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.functional import correct, init, predict, select, verify
-from hybrid_predict.tensors.arrays import namespace
+from hybrid_predict.rules.numbers import array_library
 
 RATE, DECAY = 3e-3, 0.05
 KINDS = {"4.weight": "head"}
@@ -43,19 +43,15 @@ def rate(step: int, total: int) -> float:
 
 
 def loss_and_gradients(w: dict[str, Any], x: Any, y: Any) -> tuple[Any, dict[str, Any]]:
-    """Mean squared error of the network and its derivatives, with any array library."""
-    xp = namespace(x)
-
-    def turned(a: Any) -> Any:
-        return xp.permute_dims(a, (1, 0))
-
-    first = xp.tanh(x @ turned(w["0.weight"]) + w["0.bias"])
-    second = xp.tanh(first @ turned(w["2.weight"]) + w["2.bias"])
-    off = second @ turned(w["4.weight"]) + w["4.bias"] - y
+    """Mean squared error of the network and its derivatives, with NumPy or JAX."""
+    xp = array_library(x)
+    first = xp.tanh(x @ w["0.weight"].T + w["0.bias"])
+    second = xp.tanh(first @ w["2.weight"].T + w["2.bias"])
+    off = second @ w["4.weight"].T + w["4.bias"] - y
     back, found = 2.0 * off / math.prod(y.shape), {}
     for name, inputs in (("4", second), ("2", first), ("0", x)):
-        found[f"{name}.weight"] = turned(back) @ inputs
-        found[f"{name}.bias"] = xp.sum(back, axis=0)
+        found[f"{name}.weight"] = back.T @ inputs
+        found[f"{name}.bias"] = back.sum(0)
         back = (back @ w[f"{name}.weight"]) * (1.0 - inputs * inputs)
     return xp.mean(off * off), found
 

@@ -84,7 +84,7 @@ def check_goes_on(folder: Path, inside: bool = False) -> None:
     expected, final, history = whole()
     for path in left.values():
         saved = torch.load(path, weights_only=True)
-        taken = saved["hybrid_predict"]["engine"]["clock"]["full_steps"]
+        taken = saved["hybrid_predict"]["engine"]["ledger"]["full_steps"]
         assert same(saved["state_dict"], history.weights[taken - 1]), path
     if inside:
         left.pop(max(left)).unlink()

@@ -93,6 +93,74 @@ class Bench:
         )
 
 
+class Run:
+    """A plain loop around any model, which notes how the weights move.
+
+    Args:
+        model: The model; its weights are seeded by the caller.
+        optimizer: Its optimizer.
+        config: Of its engine; None for a run without one.
+        loss: Takes the model and the number of the batch.
+
+    Attributes:
+        between: How far each weight moved right before each full step, by name.
+        inside: How far each weight moved in it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        config: HybridConfig | None,
+        loss: Callable[[nn.Module, int], Tensor],
+    ) -> None:
+        self.model, self.optimizer, self.loss = model, optimizer, loss
+        self.engine = HybridEngine(model, optimizer, config) if config else None
+        self.records: list[Any] = []
+        self.between: list[dict[str, Tensor]] = []
+        self.inside: list[dict[str, Tensor]] = []
+
+    def step(self) -> Any:
+        start = weights(self.model)
+        if self.engine:
+            self.engine.before_step()
+        opened = weights(self.model)
+        loss = self.loss(self.model, len(self.records))
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.records.append(self.engine.after_step(loss) if self.engine else None)
+        closed = weights(self.model)
+        self.between.append({n: opened[n] - x for n, x in start.items()})
+        self.inside.append({n: closed[n] - x for n, x in opened.items()})
+        return self.records[-1]
+
+    def train(self, steps: int) -> "Run":
+        for _ in range(steps):
+            self.step()
+        return self
+
+    def finish(self) -> "Run":
+        while not self.engine.done:
+            self.step()
+        return self
+
+    @property
+    def moved_between(self) -> set[str]:
+        """Names of the weights that moved right before the last full step."""
+        return {name for name, moved in self.between[-1].items() if moved.any()}
+
+    @property
+    def moved_inside(self) -> set[str]:
+        """Names of the weights that moved in the last full step."""
+        return {name for name, moved in self.inside[-1].items() if moved.any()}
+
+    @property
+    def reasons(self) -> list[str]:
+        """Reasons of the ledger's events."""
+        return [event["reason"] for event in self.engine.ledger.events]
+
+
 def spoil_with(factor: float = 1.0, offset: float = 0.0) -> Spoiler:
     """Makes a loss non-finite: a NaN factor spoils every gradient, an offset only the loss."""
     return lambda model, loss: loss * factor + offset

@@ -18,13 +18,13 @@ from hypothesis.stateful import (
 from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
 
 from hybrid_predict import CheckpointError, HybridConfig, Phase, UsageError, Verdict
-from hybrid_predict.accounts.clock import Clock
+from hybrid_predict.rules.schedule import due, phase, schedule
 
 STEPS = 20
 
 
-class ClockMachine(RuleBasedStateMachine):
-    """A clock whose verdicts come in order, some full steps later."""
+class ScheduleMachine(RuleBasedStateMachine):
+    """A schedule whose verdicts come in order, some full steps later."""
 
     @initialize(
         total=st.integers(1, 60),
@@ -38,51 +38,43 @@ class ClockMachine(RuleBasedStateMachine):
         cooldown=st.one_of(st.integers(0, 20), st.floats(0, 0.4)),
     )
     def start(self, total, pattern, warmup, cooldown):
-        self.config = HybridConfig(
+        config = HybridConfig(
             total_steps=total, warmup_steps=warmup, cooldown_steps=cooldown, **pattern
         )
-        self.clock = Clock(self.config)
-        self.pending, self.ticks, self.made = [], [], 0
+        self.schedule = schedule(config)
+        self.pending, self.steps, self.full = [], 0, 0
 
-    @precondition(lambda self: not self.clock.done)
+    @property
+    def position(self):
+        return self.steps + sum(self.pending)
+
+    @precondition(lambda self: self.steps < self.schedule.total)
     @rule(make=st.booleans(), read=st.integers(0, 3), stands=st.booleans())
     def step(self, make, read, stands):
-        at, due = self.clock.position, self.clock.due
-        count = due if make else 0
+        at = self.position
+        count = due(self.schedule, at) if make else 0
+        now = phase(self.schedule, at, count, waiting=False, plain=False)
+        assert (now is Phase.PREDICT) is (count > 0)
         if count:
-            assert self.clock.warmup <= at
-            assert at + count <= self.clock.total - self.clock.cooldown
-        self.clock.predict(count)
-        self.made += count
+            assert self.schedule.warmup <= at
+            assert at + count <= self.schedule.total - self.schedule.cooldown
         self.pending.append(count)
-        drain = self.clock.closing
-        turn = [self.pending.pop(0) for _ in range(len(self.pending) if drain else
-                                                   min(read, len(self.pending)))]  # fmt: skip
-        standing = sum(turn) if stands else 0
-        self.ticks.append(self.clock.advance(standing, sum(turn) - standing))
+        last = self.position + 1 >= self.schedule.total
+        read = len(self.pending) if last else min(read, len(self.pending))
+        judged = [self.pending.pop(0) for _ in range(read)]
+        self.full += 1
+        self.steps += 1 + (sum(judged) if stands else 0)
 
-    @rule()
-    def fall_back(self):
-        self.clock.fall_back()
-
-    @rule()
-    def save_and_load(self):
-        fresh = Clock(self.config)
-        fresh.load_state_dict(self.clock.state_dict())
-        assert (fresh.phase(), fresh.due) == (self.clock.phase(), self.clock.due)
-        self.clock = fresh
+    @rule(past=st.integers(0, 9))
+    def nothing_is_planned_outside(self, past):
+        cooldown = self.schedule.total - self.schedule.cooldown
+        assert due(self.schedule, cooldown + past) == 0
+        assert due(self.schedule, self.schedule.warmup - 1 - past) == 0
 
     @invariant()
-    def ticks_add_up_within_the_length(self):
-        assert self.clock.full_steps == len(self.ticks)
-        assert self.clock.steps == sum(self.ticks) <= self.clock.total
-        assert all(tick >= 1 for tick in self.ticks)
-        assert self.clock.unread == sum(self.pending)
-
-    @invariant()
-    def nothing_is_predicted_after_falling_back(self):
-        assert not self.clock.plain or self.clock.due == 0
-        assert self.clock.plain is (self.clock.phase() is Phase.PLAIN)
+    def steps_stay_within_the_length(self):
+        assert self.full <= self.steps <= self.position <= self.schedule.total
+        assert not self.pending or self.steps < self.schedule.total
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -108,6 +100,15 @@ class EngineMachine(RuleBasedStateMachine):
     def engine(self):
         return self.bench.engine
 
+    @property
+    def due(self):
+        return due(self.engine.schedule, self.engine._position)
+
+    def counts(self):
+        saved = self.engine.state_dict()
+        names = ("steps", "full_steps", "predicted_steps", "undone_steps")
+        return [saved["ledger"][name] for name in names], len(saved["queue"])
+
     def trace(self):
         trace = self.bench.trace()
         return trace["model"], trace["optimizer"]
@@ -121,7 +122,7 @@ class EngineMachine(RuleBasedStateMachine):
     def full_step(self):
         self.close(self.bench.step())
 
-    @precondition(lambda self: not self.engine.done and self.engine.clock.due)
+    @precondition(lambda self: not self.engine.done and self.due)
     @rule()
     def bad_batch(self):
         before = self.trace()
@@ -140,10 +141,10 @@ class EngineMachine(RuleBasedStateMachine):
     @rule()
     def accumulated_step_with_a_save_inside(self):
         bench = self.bench
-        outside = self.engine.state_dict()["clock"]
+        outside = self.counts()
         self.engine.before_step()
         (bench.loss() / 2).backward()
-        assert self.engine.state_dict()["clock"] == outside
+        assert self.counts() == outside
         (bench.loss() / 2).backward()
         bench.optimizer.step()
         bench.optimizer.zero_grad()
@@ -189,7 +190,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.engine.abandon()
 
     @precondition(lambda self: not self.engine.done)
-    @rule(kind=st.sampled_from(["version", "clock", "tensors", "verdicts"]))
+    @rule(kind=st.sampled_from(["version", "ledger", "tensors", "limits"]))
     def refused_load(self, kind):
         kept = self.engine.state_dict()
         with pytest.raises(CheckpointError):
@@ -221,7 +222,6 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.engine._step is None
         assert not self.engine._open
         assert self.engine._buffers._copies is None
-        assert all(group._pending is None for group in self.engine._state.groups)
         assert all(p.grad is None for p in self.bench.model.parameters())
 
     @invariant()
@@ -233,14 +233,14 @@ class EngineMachine(RuleBasedStateMachine):
         assert all(record.predicted == 0 for record in self.records[:1])
 
     @invariant()
-    def accounts_add_up(self):
-        ledger, clock = self.engine.ledger, self.engine.clock
-        assert ledger.full_steps == len(self.records) == clock.full_steps
-        assert ledger.steps == sum(r.ticks for r in self.records) == clock.steps <= STEPS
+    def counts_add_up(self):
+        ledger, unread = self.engine.ledger, self.engine._state.unread
+        assert ledger.full_steps == len(self.records)
+        assert ledger.steps == sum(r.ticks for r in self.records) <= STEPS
         assert ledger.full_steps + ledger.predicted_steps == ledger.steps
         made = sum(r.predicted for r in self.records) + self.left
-        assert made == ledger.predicted_steps + ledger.undone_steps + clock.unread
-        assert clock.unread == 0 or not clock.done
+        assert made == ledger.predicted_steps + ledger.undone_steps + unread
+        assert unread == 0 or not self.engine.done
         if self.config.shadow or self.config.speedup == 1:
             assert made == 0
 
@@ -255,7 +255,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert not optimizer._optimizer_step_pre_hooks
 
 
-TestClock = ClockMachine.TestCase
-TestClock.settings = settings(max_examples=40, stateful_step_count=30)
+TestSchedule = ScheduleMachine.TestCase
+TestSchedule.settings = settings(max_examples=40, stateful_step_count=30)
 TestEngine = EngineMachine.TestCase
 TestEngine.settings = settings(max_examples=12, stateful_step_count=12)

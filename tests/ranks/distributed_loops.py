@@ -30,7 +30,7 @@ from hybrid_predict import (
     UnsupportedSetupError,
     WhitenedUpdate,
 )
-from hybrid_predict.tensors import ShardedBackend, ranks, shards
+from hybrid_predict.torch import ranks, shards
 
 STEPS, SPOILED = 24, 12
 WHITENED = {"hidden": WhitenedUpdate(decay=0.8)}
@@ -218,37 +218,6 @@ def reductions(wrap: Callable[[Net], Any]) -> Callable[[Path], list[tuple[int, i
     return check
 
 
-def measured(wrap: Callable[[Net], Any], **options: Any) -> Callable[[Path], dict[str, Any]]:
-    """Norms, products and flattened spectra over the ranks, of gradients and parameters."""
-
-    def check(folder: Path) -> dict[str, Any]:
-        loop = Loop(wrap, **options)
-        loop.loss().backward()
-        every = list(loop.model.parameters())
-        found = {}
-        for name, parameters in (("all", every), ("some", every[1::3])):
-            backend = ShardedBackend(parameters)
-            parts = [shards.local(p) for p in parameters]
-            grads = [shards.local_gradient(p) for p in parameters]
-            norms, turn = backend.angles(grads, parts)
-            rows = backend.zero_rows(parts)
-            flat, rows = backend.flatten_spectrum(parts, grads, turn, 3, rows)
-            found[name] = {
-                "norms": backend.norms(grads),
-                "norms beside angles": norms,
-                "distances": backend.distances(grads, parts, [0.5] * len(parts)),
-                "dots": backend.dots(grads, parts),
-                "cosines": turn,
-                "rows": rows,
-                "flat": [
-                    shards.full_tensor(x, p).clone() for x, p in zip(flat, parameters, strict=True)
-                ],
-            }
-        return found
-
-    return check
-
-
 def spoiled(
     wrap: Callable[[Net], Any], spoil: Spoil, **options: Any
 ) -> Callable[[Path], dict[str, Any]]:
@@ -335,42 +304,42 @@ def logged(folder: Path) -> dict[str, Any]:
     return {"heard": log.lines, **outcome(loop, records)}
 
 
+SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
+    "ddp": (ddp(), {}),
+    "ddp, static graph": (ddp(static_graph=True), {}),
+    "ddp, unused parameters": (
+        ddp(find_unused_parameters=True), {"skips": lambda step: step % 3 == 2},
+    ),
+    "ddp, accumulation": (ddp(), {"window": 2}),
+    "ddp, late, fused": (ddp(), {"config": make_config(lag=3), "fused": True}),
+    "fsdp2": (sharded, {}),
+    "fsdp2, late, fused": (sharded, {"config": make_config(lag=3), "fused": True}),
+    "fsdp2, shadow": (sharded, {"config": make_config(shadow=True)}),
+    "fsdp2, bfloat16": (sharded, {"config": make_config(history_dtype="bfloat16")}),
+    "fsdp2, two in a row": (sharded, {"config": make_config(predict_steps=2)}),
+    "fsdp2, whitened": (sharded, {"config": make_config(updates=WHITENED)}),
+    "tensor parallelism": (tensor_parallel, {"shared": True}),
+}  # fmt: skip
+"""How a model is made parallel, and the loop around it; a single process takes the same loop."""
+
 GRADIENT, SHARD = Spoil(factor=float("nan")), Spoil(entry=float("inf"))
 LOSS, SPIKE = Spoil(offset=float("nan")), Spoil(offset=1e4)
 
-CHECKS: dict[str, Callable[[Path], Any]] = {
-    "ddp": trained(ddp()),
-    "ddp, static graph": trained(ddp(static_graph=True)),
-    "ddp, unused parameters": trained(
-        ddp(find_unused_parameters=True), skips=lambda step: step % 3 == 2
-    ),
-    "ddp, accumulation": trained(ddp(), window=2),
-    "ddp, late": trained(ddp(), make_config(lag=3)),
-    "ddp, fused": trained(ddp(), make_config(lag=3), fused=True),
-    "ddp, shadow": trained(ddp(), make_config(shadow=True)),
-    "fsdp2": trained(sharded),
-    "fsdp2, fused": trained(sharded, make_config(lag=3), fused=True),
-    "fsdp2, shadow": trained(sharded, make_config(shadow=True)),
-    "fsdp2, bfloat16": trained(sharded, make_config(history_dtype="bfloat16")),
-    "fsdp2, two in a row": trained(sharded, make_config(predict_steps=2)),
-    "fsdp2, whitened": trained(sharded, make_config(updates=WHITENED)),
-    "tensor parallelism": trained(tensor_parallel, shared=True),
-    "ddp, measured": measured(ddp()),
-    "fsdp2, measured": measured(sharded),
-    "tensor parallelism, measured": measured(tensor_parallel, shared=True),
-    "ddp, reductions": reductions(ddp()),
-    "fsdp2, reductions": reductions(sharded),
+GRADIENTS = {
     "ddp, spoiled gradient": spoiled(ddp(), GRADIENT),
     "ddp, fused, spoiled gradient": spoiled(ddp(), GRADIENT, fused=True),
-    "fsdp2, spoiled gradient": spoiled(sharded, GRADIENT),
     "fsdp2, spoiled shard": spoiled(sharded, SHARD),
     "fsdp2, fused, spoiled shard": spoiled(sharded, SHARD, fused=True),
     "tensor parallelism, spoiled shard": spoiled(tensor_parallel, SHARD, shared=True),
-    "ddp, spoiled loss": spoiled(ddp(), LOSS),
-    "fsdp2, spoiled loss": spoiled(sharded, LOSS),
-    "ddp, spiked loss": spoiled(ddp(), SPIKE),
-    "fsdp2, spiked loss": spoiled(sharded, SPIKE),
-    "ddp, moved": moved(ddp()),
+}
+LOSSES = {"ddp, spoiled loss": spoiled(ddp(), LOSS), "fsdp2, spiked loss": spoiled(sharded, SPIKE)}
+
+CHECKS: dict[str, Callable[[Path], Any]] = {
+    **{name: trained(wrap, **options) for name, (wrap, options) in SETUPS.items()},
+    **GRADIENTS,
+    **LOSSES,
+    "ddp, reductions": reductions(ddp()),
+    "fsdp2, reductions": reductions(sharded),
     "fsdp2, moved": moved(sharded),
     "refused": refused,
     "logged": logged,

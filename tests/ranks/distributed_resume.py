@@ -93,21 +93,36 @@ def read_inside(wrap: Callable[[Net], Any]) -> Callable[[Path], dict[str, Any]]:
 def refusal(loop: Loop, path: Path | None) -> dict[str, Any]:
     """What is said to the state of another rank, or to a damaged one, and whether that is all."""
     whole = loop.engine.state_dict()
-    before = loop.engine._run.state_dict(whole=False)
+    before = loop.engine._state.state_dict(whole=False)
     if path is not None:
         state = torch.load(path)["engine"]
     else:
         shared = [whole]
         dist.broadcast_object_list(shared)
-        state = {**shared[0], "verdicts": {}}
+        state = {**shared[0], "limits": []}
     try:
         loop.engine.load_state_dict(state)
     except CheckpointError as error:
         return {
             "text": str(error),
-            "same": same_bits(loop.engine._run.state_dict(whole=False), before),
+            "same": same_bits(loop.engine._state.state_dict(whole=False), before),
         }
     return {}
+
+
+def uneven(folder: Path) -> dict[str, Any]:
+    """Samples of windows that do not fit on one of two ranks: how many are left on this one."""
+    loop = Loop(sharded)
+    loop.train(SPOILED)
+    shared = [loop.engine.state_dict()]
+    dist.broadcast_object_list(shared)
+    for group in shared[0]["tensors"]["groups"]:
+        group["windows"][1]["sizes"][0] += 1
+    windows = [group.memory.window for group in loop.engine._state.groups]
+    before = [window.state_dict()["seen"] for window in windows]
+    loop.engine.load_state_dict(shared[0])
+    after = [window.state_dict()["seen"] for window in windows]
+    return {"seen": [before, after], **outcome(loop, loop.train(4))}
 
 
 def other(folder: Path, saved: dict[str, Any], wrap: Callable[[Net], Any]) -> dict[str, Any]:
@@ -146,14 +161,13 @@ def save_single(folder: Path) -> None:
 
 CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, resumed": resumed("fsdp2", sharded),
-    "fsdp2, late, resumed": resumed("late", sharded, lag=3),
-    "fsdp2, bfloat16, resumed": resumed("bfloat16", sharded, history_dtype="bfloat16"),
+    "fsdp2, late, resumed": resumed("late", sharded, lag=3, history_dtype="bfloat16"),
     "fsdp2, half, resumed": resumed("half", halved),
     "fsdp2, whitened, resumed": resumed("whitened", sharded, updates=WHITENED),
     "ddp, read inside a step": read_inside(DistributedDataParallel),
-    "fsdp2, read inside a step": read_inside(sharded),
     "fsdp2, half, read inside a step": read_inside(halved),
     "tensor parallelism, read inside a step": read_inside(tensor_parallel),
+    "fsdp2, uneven": uneven,
     "more": more,
     "alone": alone,
 }

@@ -1,139 +1,97 @@
 """The whitened update: covariances and their roots; `test_spectral` has its naive rule."""
 
-import math
-
 import numpy as np
 import pytest
 import torch
-from cases import BACKEND_CASES
 from torch.utils.flop_counter import FlopCounterMode
 
-from hybrid_predict import ConfigError, SpectralUpdate, WhitenedUpdate
-from hybrid_predict.rules.polynomials import ROOT_FLOOR, ROOT_PRODUCTS
-from hybrid_predict.tensors import ArrayBackend, TorchBackend
-from hybrid_predict.testing.updates import SHAPES, Correction, steps
+from hybrid_predict import SpectralUpdate, WhitenedUpdate
+from hybrid_predict.rules.polynomials import ROOT_FLOOR
+from hybrid_predict.testing.contract import same, steps
+from hybrid_predict.testing.updates import SHAPES, Corrected
+from hybrid_predict.torch.matrices import diagonals, inverse_roots, update_covariances
 
-everywhere = pytest.mark.parametrize("backend", BACKEND_CASES)
 
-
-@everywhere
 @pytest.mark.parametrize(("longest", "block"), [(1, None), (8192, 4)])
-def test_without_covariances_it_is_the_spectral_update(backend, longest, block):
-    pair = [SpectralUpdate(), WhitenedUpdate(longest=longest)]
-    spectral, whitened = (Correction(update, BACKEND_CASES[backend]) for update in pair)
+def test_without_covariances_it_is_the_spectral_update(longest, block):
+    spectral, whitened = map(Corrected, (SpectralUpdate(), WhitenedUpdate(longest=longest)))
     spectral.state.block = whitened.state.block = block
-    for arrays in steps(count=3, shapes=SHAPES):
-        for x, y in zip(spectral.directions(arrays), whitened.directions(arrays), strict=True):
-            np.testing.assert_array_equal(x, y)
+    for gradients in steps(SHAPES, count=3):
+        assert same(spectral.directions(gradients), whitened.directions(gradients))
 
 
-@everywhere
-def test_whitened_directions_level_what_gradients_have_more_of(backend):
-    loud, others = np.diag([100.0, 1.0, 1.0, 1.0]), [np.zeros(s) for s in list(SHAPES.values())[1:]]
-    found = {}
-    for update in (SpectralUpdate(level_rows=False), WhitenedUpdate(level_rows=False)):
-        correction = Correction(update, BACKEND_CASES[backend])
-        noise = np.random.default_rng(0)
-        for _ in range(40):
-            gradient = loud @ noise.normal(size=(4, 4)) + 0.1 * np.eye(4)
-            (direction, *_) = correction.directions([gradient, *others])
-        values = np.linalg.svd(direction, compute_uv=False)
-        found[type(update)] = values.min() / values.max()
-    assert found[WhitenedUpdate] > 1.2 * found[SpectralUpdate]
+def test_whitened_directions_level_what_gradients_have_more_of():
+    loud = torch.diag(torch.tensor([100.0, 1.0, 1.0, 1.0]))
+    spread = []
+    for update in (SpectralUpdate(), WhitenedUpdate()):
+        corrected = Corrected(update)
+        for gradients in steps(SHAPES, count=40):
+            gradients[0] = gradients[0] @ loud + 0.1 * torch.eye(4)
+            direction, *_ = corrected.directions(gradients)
+        values = torch.linalg.svdvals(direction)
+        spread.append(float(values.min() / values.max()))
+    assert spread[1] > 1.2 * spread[0]
 
 
 @pytest.mark.parametrize("block", [None, 16, 12, 8, 1])
 def test_operations_of_whitening_are_those_that_torch_counts(block):
-    update, backend, total = WhitenedUpdate(seen_every=2, roots_every=6), TorchBackend(), 0
+    update, total = WhitenedUpdate(), 0
     like = [torch.zeros(8, 4), torch.zeros(4, 3, 2), torch.zeros(3)]
-    state, members = update.init(like, backend), range(3)
+    state = update.init(like, "float32")
     state.block = block
-    for step in range(9):
-        gradients = [torch.randn(x.shape) for x in like]
-        average, cosines = backend.zeros(like), torch.zeros(3)
+    for step in range(20):
+        matrices, gradients = ([torch.randn(x.shape) for x in like] for _ in range(2))
         with FlopCounterMode(display=False) as counter:
-            update.direction(state, members, average, gradients, cosines, backend)
-        total += counter.get_total_flops() if step >= 3 else 0
-    assert total / 6 == pytest.approx(update.operations(like, backend, block), abs=0.5)
+            update.direction(state, range(3), matrices, gradients)
+        total += counter.get_total_flops() if step >= 10 else 0
+    assert total / 10 == pytest.approx(update.operations(like, block), abs=0.5)
 
 
-def test_arrays_of_any_library_need_as_many_products_for_a_root():
-    class Counted(np.ndarray):
-        products = 0
-
-        def __matmul__(self, other):
-            Counted.products += 1
-            return super().__matmul__(other)
-
-    eye = np.eye(5).reshape(-1).view(Counted)
-    ArrayBackend().inverse_roots([eye], [eye], [True])
-    assert Counted.products == ROOT_PRODUCTS
-
-
-@everywhere
 @pytest.mark.parametrize("size", [1e-30, 1e-18, 1e18, 1e30])
-def test_covariances_do_not_depend_on_the_size_of_gradients(backend, size):
-    case = BACKEND_CASES[backend]
-    matrix = np.random.default_rng(0).normal(size=(4, 3))
-    found = []
+def test_covariances_do_not_depend_on_the_size_of_gradients(size):
+    matrix, sides = torch.randn(4, 3, generator=torch.Generator().manual_seed(0)), []
     for factor in (1.0, size):
-        value = [case.load(factor * matrix, "float32")]
-        sides = case.backend.diagonals(value, 9, 1.0)
-        moved = case.backend.covariances(*sides, value, 0.5, [True])
-        found.append([case.dump(x) for (x,) in moved])
-    for x, y in zip(*found, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-7)
+        sides.append([torch.eye(n).flatten() for n in (4, 3)])
+        update_covariances(tuple(sides[-1]), factor * matrix, 0.5)
+    for left, right in zip(*sides, strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-5, atol=1e-7)
 
 
-@everywhere
 @pytest.mark.parametrize("period", [2, 5])
-def test_a_matrix_with_gradients_in_some_steps_only_is_whitened_by_all_of_them(backend, period):
-    seldom, always = (
-        Correction(WhitenedUpdate(decay=0.5), BACKEND_CASES[backend]) for _ in range(2)
-    )
-    for step, arrays in enumerate(steps(count=40, shapes=SHAPES)):
-        members = [0] if step % period else [0, 1]
-        seldom.step(arrays, members)
+def test_a_matrix_with_gradients_in_some_steps_only_is_whitened_by_all_of_them(period):
+    seldom, always = (Corrected(WhitenedUpdate(decay=0.5)) for _ in range(2))
+    for step, gradients in enumerate(steps(SHAPES, count=40)):
+        seldom.directions(gradients, [0] if step % period else [0, 1])
         if step % period == 0:
-            always.step(arrays)
+            always.directions(gradients)
     for name in ("left", "right", "left root", "right root", "steps"):
-        own = [BACKEND_CASES[backend].dump(c.state.arrays[name][1]) for c in (seldom, always)]
-        np.testing.assert_array_equal(*own)
+        assert torch.equal(seldom.state.arrays[name][1], always.state.arrays[name][1])
 
 
 @pytest.mark.parametrize("rank", [1, 4])
 def test_roots_of_covariances_in_16_bits_are_near_the_exact_ones(rank):
-    generator, backend = np.random.default_rng(0), TorchBackend("bfloat16")
-    like = [torch.zeros(64, rank)]
-    left, right = backend.diagonals(like, 64, 0.0)
+    generator, like = torch.Generator().manual_seed(0), [torch.zeros(64, rank)]
+    (left,), (right,) = (diagonals(like, [n], 0.0, "bfloat16") for n in (64, 0))
     exact = np.zeros((64, 64))
     for _ in range(60):
-        x = generator.normal(size=(64, rank))
-        left, right = backend.covariances(left, right, [torch.tensor(x).float()], 0.9, [True])
-        exact = 0.9 * exact + 0.1 * x @ x.T / np.square(x).sum()
-    roots, _ = backend.diagonals(like, 64, 1.0)
-    (root,) = backend.inverse_roots(left, roots, [True])
+        x = torch.randn(64, rank, generator=generator)
+        update_covariances((left, right), x, 0.9)
+        exact = 0.9 * exact + 0.1 * (x @ x.T / x.square().sum()).double().numpy()
+    (root,) = diagonals(like, [64], 1.0, "bfloat16")
+    inverse_roots([left], [root])
     values, basis = np.linalg.eigh(exact / np.linalg.norm(exact) + ROOT_FLOOR * np.eye(64))
-    wanted = (basis * values**-0.25) @ basis.T
-    found = root.double().numpy().reshape(64, 64)
-    assert np.vdot(found, wanted) > 0.97 * np.linalg.norm(found) * np.linalg.norm(wanted)
+    wanted, root = (basis * values**-0.25) @ basis.T, root.double().numpy().reshape(64, 64)
+    assert np.vdot(root, wanted) > 0.97 * np.linalg.norm(root) * np.linalg.norm(wanted)
 
 
-def test_a_decay_that_16_bits_cannot_store_is_refused():
-    like, backend = [torch.zeros(2, 2)], TorchBackend("bfloat16")
-    WhitenedUpdate(covariance_decay=0.98).init(like, backend)
-    with pytest.raises(ConfigError, match="history_dtype"):
-        WhitenedUpdate(covariance_decay=0.98, seen_every=1).init(like, backend)
-
-
-@pytest.mark.parametrize("name", ["longest", "seen_every", "roots_every"])
-@pytest.mark.parametrize("value", [0, 1.5, True, None])
-def test_whole_numbers_of_the_whitened_update_are_checked(name, value):
-    with pytest.raises(ConfigError, match=f"{name}: expected an integer of at least 1"):
-        WhitenedUpdate(**{name: value})
-
-
-@pytest.mark.parametrize("value", [-0.1, 1.0, math.nan, "x"])
-def test_the_decay_of_covariances_is_checked(value):
-    with pytest.raises(ConfigError, match=r"covariance_decay: expected a number in \[0, 1\)"):
-        WhitenedUpdate(covariance_decay=value)
+def test_several_small_covariances_are_treated_together_as_one_by_one():
+    generator = torch.Generator().manual_seed(0)
+    covariances = []
+    for side in (5, 3, 5):
+        x = torch.randn(side, 2 * side, generator=generator)
+        covariances.append((x @ x.T).flatten())
+    together, alone = ([torch.zeros_like(x) for x in covariances] for _ in range(2))
+    inverse_roots(covariances, together)
+    for covariance, root in zip(covariances, alone, strict=True):
+        inverse_roots([covariance], [root])
+    torch.testing.assert_close(together, alone)

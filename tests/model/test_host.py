@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hybrid_predict.torch.buffers import BufferTracker
-from hybrid_predict.verify.delayed_queue import DelayedQueue
+from hybrid_predict.torch.host import HostCopy
 
 
 class OnDevice(torch.Tensor):
@@ -59,10 +59,8 @@ def test_a_comparison_on_the_device_is_read_later_and_complete(device, changes):
     assert tracker.state_dict() == [":large"] * changes
 
 
-def test_a_queue_reads_what_has_arrived(device):
-    queue = DelayedQueue(1)
-    for k in range(3):
-        queue.push(k, torch.full((2,), float(k)).as_subclass(OnDevice))
+def test_a_copy_is_waited_for_only_when_it_is_read(device):
+    copies = [HostCopy(torch.full((2,), float(k)).as_subclass(OnDevice)) for k in range(3)]
     assert not Event.waited
-    assert queue.pop() == (0, [0.0, 0.0])
-    assert queue.state_dict() == [(1, [1.0, 1.0]), (2, [2.0, 2.0])]
+    assert copies[1].read().tolist() == [1.0, 1.0]
+    assert Event.waited == 1

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
-from loops import INF, NAN, same_bits, spoil_with, weights
+from loops import INF, NAN, Bench, make_config, same_bits, spoil_with, weights
 from verifying import kept, run
 
-from hybrid_predict import Verdict
+from hybrid_predict import CheckpointError, Phase, Verdict
+from hybrid_predict.rules.schedule import due
 
 
 def closing(bench, offset):
@@ -26,7 +27,7 @@ def closing(bench, offset):
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adamw, fused"])
 def test_a_bad_loss_that_is_known_before_the_update_undoes(optimizer, offset):
     bench = run(optimizer, model="mlp", total_steps=60, steps=20)
-    if not bench.engine.clock.due:
+    if not due(bench.engine.schedule, bench.engine.ledger.steps):
         bench.step()
     before = kept(bench)
     record = closing(bench, offset)
@@ -137,7 +138,7 @@ def test_a_bad_later_update_of_a_full_step_is_the_user_s_own():
 
 def test_every_update_of_a_full_step_is_corrected_and_seen_as_one_more_displacement():
     bench = run(model="mlp", predictors={"hidden": "momentum"})
-    state = bench.engine._state.groups[0].history_state
+    state = next(iter(bench.engine._state.groups)).memory.history
     counted, moved = state.count, []
     bench.engine.before_step()
     for _ in range(3):
@@ -151,3 +152,48 @@ def test_every_update_of_a_full_step_is_corrected_and_seen_as_one_more_displacem
     for step in moved:  # an orthogonal factor, not Adam's nearly constant entries
         values = torch.linalg.svdvals(step.detach())
         assert float(values.min() / values.max()) > 0.3
+
+
+def test_a_run_whose_loss_rises_falls_back_to_plain_training():
+    bench = Bench(make_config(total_steps=400, warmup_steps=20))
+    records = []
+    while not bench.engine.done:
+        factor = 1.0 if bench.taken < 30 else 3.0
+        records.append(bench.step(lambda model, loss, factor=factor: loss * factor))
+    assert records[-1].phase is Phase.PLAIN
+    (reason,) = [e["reason"] for e in bench.engine.ledger.events if "fell back" in e["reason"]]
+    assert "training loss stands above" in reason and "watch_loss=False" in reason
+    assert bench.engine.ledger.steps == 400
+
+
+def test_a_loss_that_need_not_fall_decides_nothing():
+    bench = Bench(make_config(total_steps=150, warmup_steps=20, watch_loss=False))
+    records = []
+    while not bench.engine.done:  # the gradients stay as they are
+        rise = 0.0 if bench.taken < 30 else 1e6
+        records.append(bench.step(lambda model, loss, rise=rise: loss + rise))
+    ledger = bench.engine.ledger
+    assert Phase.PLAIN not in {record.phase for record in records}
+    assert (ledger.steps, ledger.undone_steps, ledger.events) == (150, 0, [])
+    assert ledger.predicted_steps > 20 and records[-1].loss > 1e5
+
+
+@pytest.mark.parametrize(
+    ("entry", "place", "value"),
+    [
+        ("limits", 0, [NAN, 1.0, 3]),
+        ("limits", 0, [1.0, -1.0, 3]),
+        ("limits", 1, [[]]),
+        ("limits", 4, 1.5),
+        ("evidence", 1, -1.0),
+        ("ledger", "steps", -1),
+    ],
+)
+def test_damaged_numbers_of_verdicts_are_refused(entry, place, value):
+    bench = run(model="mlp")
+    state = bench.engine.state_dict()
+    kept = bench.engine.state_dict()
+    state[entry][place] = value
+    with pytest.raises(CheckpointError, match="expected"):
+        bench.engine.load_state_dict(state)
+    assert same_bits(bench.engine.state_dict(), kept)

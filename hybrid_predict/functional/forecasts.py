@@ -1,0 +1,151 @@
+"""Forecasts of one group, and windows that compare them with what followed, on arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from hybrid_predict.forecast.drift import START
+from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
+from hybrid_predict.functional import kernels
+from hybrid_predict.functional.corrections import Update, unmoved
+from hybrid_predict.functional.kernels import wide, wide_dtype
+from hybrid_predict.functional.plan import Plan
+from hybrid_predict.functional.state import Group, History
+from hybrid_predict.rules.numbers import array_library, select
+from hybrid_predict.rules.skill import (
+    DRIFT,
+    SAMPLE,
+    Pooled,
+    Skill,
+    add_squares,
+    add_window,
+    fit,
+    pool,
+)
+
+Predictor = FittedPredictor | MomentumPredictor
+
+
+def start(predictor: Predictor, like: Mapping[str, Any], history: str) -> History:
+    """Return a history without any displacement."""
+    xp, dtype, count = array_library(*like.values()), wide_dtype(*like.values()), len(like)
+
+    def numbers(value: float, *shape: int) -> Any:
+        return xp.full((count, *shape), value, dtype=dtype)
+
+    def empty() -> dict[str, Any]:
+        return {name: xp.zeros_like(x) for name, x in _sampled(like).items()}
+
+    factor = predictor.coefficient if isinstance(predictor, MomentumPredictor) else START
+    return History(
+        kernels.zeros(like, history), xp.zeros((), dtype=xp.int32), numbers(factor),
+        numbers(0.0, 2), empty(), empty(), empty(), numbers(factor), numbers(0.0),
+    )  # fmt: skip
+
+
+def displacements(
+    update: Update, weights: Mapping[str, Any], still: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return displacements per unit of the learning rate, by name; 0 where the rate is 0.
+
+    Args:
+        update: The optimizer's update.
+        weights: Weights after the corrected update, by name.
+        still: Masks of the entries that count as unmoved, by name: a displacement by a gradient
+            that is not finite would stay in the drift.
+    """
+    moved = {}
+    for name, mask in still.items():
+        rate, xp = update.rates[name], array_library(mask)
+        change = (wide(weights[name]) - wide(update.before[name])) / xp.where(rate != 0, rate, 1.0)
+        moved[name] = xp.where(~mask & (rate != 0), change, xp.zeros_like(change))
+    return moved
+
+
+def learn(
+    plan: Plan, group: Group, moved: Mapping[str, Any], update: Update, length: Any
+) -> tuple[Group, Pooled]:
+    """Add the displacement of one full step; nothing changes if all learning rates are 0.
+
+    The first window opens after half the displacements of a window: before that, the drift averages
+    too few to be foreseen from.
+
+    Args:
+        plan: How the group is forecast.
+        group: What is known.
+        moved: Its :func:`displacements`.
+        update: The optimizer's update. Entries that stand still in it lose their drift.
+        length: Displacements in a window, 0-dim integer.
+
+    Returns:
+        The group, and the numbers of the window if it has closed, else zeros.
+    """
+    predictor, before, frozen = plan.predictor, group.history, unmoved(plan, update)
+    assert predictor is not None and before is not None
+    xp, count, sample = array_library(*moved.values()), before.count + 1, _sampled(moved)
+    learns = (xp.stack([update.rates[name] for name in moved]) != 0).any()
+    decay, drift, average = 1.0 - 1.0 / count, {}, {}
+    for name, mean in before.drift.items():
+        new = kernels.average(mean, moved[name], xp.minimum(predictor.decay, decay), update.history)
+        drift[name] = xp.where(frozen[name], xp.zeros_like(new), new) if name in frozen else new
+        average[name] = kernels.blend(before.average[name], sample[name], xp.minimum(DRIFT, decay))
+    total = {name: x + sample[name] for name, x in before.moved.items()}
+    now = before._replace(drift=drift, count=count, average=average, moved=total)
+    full = learns & (before.count >= length // 2) & (count % length == 0)
+    # The next window is about the forecast as it was before this one was read.
+    opened = now._replace(
+        moved={name: xp.zeros_like(x) for name, x in total.items()},
+        direction=_sampled(drift),
+        multiples=before.factors,
+        squares=xp.stack([kernels.dot(x, x) for x in average.values()]),
+    )
+    after = select(full | (count == length // 2), opened, now)
+    gram, chance, squares = _products(now, moved)
+    steps = xp.where(count == length, length - length // 2, length)
+    if isinstance(predictor, FittedPredictor):
+        sums = select(full, add_squares(before.sums, gram, steps, predictor.memory), before.sums)
+        factors = fit(sums, predictor.ridge)
+        factors = select(sums[:, 0].sum() > 0.0, factors, before.factors)
+        after = after._replace(sums=sums, factors=factors)
+    following = (after.factors**2 * gram[:, 2, 2]).sum()
+    numbers = pool(gram, chance, squares, steps, following)
+    group = group._replace(history=select(learns, after, before))
+    return group, Pooled(*(xp.where(full, number, 0.0) for number in numbers))
+
+
+def score(skill: Skill, windows: list[Pooled]) -> Skill:
+    """Add windows of all groups of a kind; those that have not closed are zeros."""
+    return add_window(skill, Pooled(*map(sum, zip(*windows, strict=True))))
+
+
+def _products(history: History, moved: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+    """Inner products in a window, variances by chance, and squared drifts; see :func:`pool`."""
+    gram, chance, squares = [], [], []
+    for k, (name, total) in enumerate(history.moved.items()):
+        direction, xp = history.direction[name], array_library(total)
+        forecast, share = history.multiples[k] * direction, moved[name].size / total.size
+        rows = xp.stack([total, forecast, direction])
+        gram.append(share * (rows @ rows.T))
+        chance.append(share**2 * ((total * forecast) ** 2).sum())
+        squares.append(share * history.squares[k])
+    return xp.stack(gram), xp.stack(chance), xp.stack(squares)
+
+
+def _sampled(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries that are compared, of each array, in at least 32 bits."""
+    flat = {name: x.reshape(-1) for name, x in arrays.items()}
+    places = {name: _places(x.size) for name, x in flat.items()}
+    return {name: wide(x if places[name] is None else x[places[name]]) for name, x in flat.items()}
+
+
+@lru_cache(maxsize=256)
+def _places(size: int) -> Any:
+    """Places of the sampled entries, the same for all arrays of a size; None for all entries.
+
+    The engine draws others.
+    """
+    return None if size <= SAMPLE else np.random.default_rng(size).integers(size, size=SAMPLE)

@@ -1,0 +1,184 @@
+"""Array kernels of corrections and forecasts, on arrays of NumPy or JAX.
+
+They change no array, and read no value while JAX traces them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from hybrid_predict.rules.budget import split_rows
+from hybrid_predict.rules.numbers import array_library
+from hybrid_predict.rules.polynomials import CUSHION, POLYNOMIALS, ROOT_FLOOR, ROOT_POLYNOMIALS
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+def wide_dtype(*arrays: Any) -> Any:
+    """Return the widest dtype of floating-point arrays, of at least 32 bits."""
+    return array_library(*arrays).result_type(np.float32, *(array.dtype for array in arrays))
+
+
+def wide(array: Any) -> Any:
+    """Return an array in at least 32 bits."""
+    return array_library(array).asarray(array, dtype=wide_dtype(array))
+
+
+def norm(array: Any) -> Any:
+    """Return the Frobenius norm, 0-dim, of at least 32 bits."""
+    return array_library(array).sqrt(dot(array, array))
+
+
+def dot(left: Any, right: Any) -> Any:
+    """Return the inner product of two arrays of one shape, 0-dim, of at least 32 bits."""
+    return (wide(left) * wide(right)).sum()
+
+
+def cosine(left: Any, right: Any) -> Any:
+    """Return the cosine of the angle between two arrays, 0-dim; 0 if there is none."""
+    value = dot(left, right) / _positive(norm(left) * norm(right))
+    xp = array_library(value)
+    return xp.where(xp.isfinite(value), value, 0.0)
+
+
+def average_dtype(like: Any, history: str) -> Any:
+    """Return the dtype in which averages of arrays are stored.
+
+    Args:
+        like: An array to average.
+        history: ``"float32"`` for at least 32 bits, or ``"bfloat16"``; NumPy has no such dtype and
+            stores its values in 32 bits.
+    """
+    if history == "bfloat16":
+        return getattr(array_library(like), "bfloat16", np.float32)
+    return wide_dtype(like)
+
+
+def zeros(arrays: Mapping[str, Any], history: str) -> dict[str, Any]:
+    """Return averages of nothing, by name; see :func:`average_dtype`."""
+    return {
+        name: array_library(x).zeros_like(x, dtype=average_dtype(x, history))
+        for name, x in arrays.items()
+    }
+
+
+def average(mean: Any, value: Any, decay: Any, history: str) -> Any:
+    """Return decay * mean + (1 - decay) * value, rounded to the dtype of the mean."""
+    return _stored(blend(mean, value, decay), mean, history)
+
+
+def blend(mean: Any, value: Any, decay: Any) -> Any:
+    """Return decay * mean + (1 - decay) * value in at least 32 bits; exact if both are equal."""
+    return wide(mean) + (1.0 - decay) * (wide(value) - wide(mean))
+
+
+def unit(array: Any) -> Any:
+    """Scale an array to length one; zeros stay."""
+    array = array / _peak(array)
+    return array / _positive(norm(array))
+
+
+def orthogonal(matrix: Any, iterations: int, block: int | None = None) -> Any:
+    """Return about the orthogonal factor of a matrix.
+
+    Singular values that are not far below the largest become about one: 0.7 to 1.3.
+
+    Args:
+        matrix: Shape (m, n), of at least 32 bits.
+        iterations: Number of polynomials, from 1 to 5.
+        block: Largest number of rows of the shorter side that are made orthogonal to each other;
+            None for all, 1 for rows of length one.
+    """
+    xp, tall = array_library(matrix), matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    _, size = split_rows(x.shape[0], block)
+    if size == 1:
+        x = x / _peak(x, axis=1)
+        x = x / _positive(xp.sqrt((x * x).sum(1, keepdims=True)))
+    else:
+        parts = [x[k : k + size] for k in range(0, x.shape[0], size)]
+        x = xp.concatenate([_polar(part, iterations) for part in parts])
+    return x.T if tall else x
+
+
+def level_rows(matrix: Any, moments: Any) -> Any:
+    """Divide each row by the root of its second moment, shape (m,)."""
+    return matrix / array_library(matrix).sqrt(_positive(moments))[:, None]
+
+
+def inverse_fourth_root(covariance: Any, history: str) -> Any:
+    r"""Return :math:`C^{-1/4}` of a covariance, but for its scale, in its dtype.
+
+    Eigenvalues far below the largest get a smaller root than their own. The root of zero is a
+    multiple of the identity. Covariances in 16 bits are not quite positive, so
+    :math:`2^{-7} \|C\|_F` is added to their diagonals first.
+    """
+    square = wide(covariance)
+    if history == "bfloat16":
+        floor = ROOT_FLOOR * array_library(square).eye(square.shape[0], dtype=square.dtype)
+        square = square / _positive(norm(square)) + floor
+    first, second = ROOT_POLYNOMIALS
+    root = _shrunk(_polynomial(_shrunk(square), first))
+    return _stored(root @ _polynomial(root, second), covariance, history)
+
+
+def when(condition: Any, make: Callable[[], Any], otherwise: Any) -> Any:
+    """Return ``make()`` if a 0-dim condition holds; while JAX traces it, the device decides."""
+    if array_library(condition) is not np:
+        import jax
+
+        if isinstance(condition, jax.core.Tracer):
+            return jax.lax.cond(condition, make, lambda: otherwise)
+    return make() if condition else otherwise
+
+
+def _polar(x: Any, iterations: int) -> Any:
+    """The orthogonal factor of a wide matrix."""
+    xp = array_library(x)
+    x = x / _peak(x)
+    x = x / (CUSHION * xp.sqrt(_positive(norm(x @ x.T))))
+    for a, b, c in POLYNOMIALS[iterations]:
+        gram = x @ x.T
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    return x
+
+
+def _shrunk(matrix: Any) -> Any:
+    """A symmetric matrix with its largest eigenvalue just below one."""
+    matrix = matrix / _positive(norm(matrix))
+    return matrix / (CUSHION * array_library(matrix).sqrt(_positive(norm(matrix @ matrix))))
+
+
+def _polynomial(gram: Any, iterations: int) -> Any:
+    """What the polynomials of X multiply X with, from its Gram matrix."""
+    identity = array_library(gram).eye(gram.shape[0], dtype=gram.dtype)
+    factor = identity
+    for k, (a, b, c) in enumerate(POLYNOMIALS[iterations]):
+        step = a * identity + b * gram + c * (gram @ gram)
+        factor = step @ factor if k else step
+        if k + 1 < iterations:
+            gram = step @ gram @ step
+    return factor
+
+
+def _positive(number: Any) -> Any:
+    return array_library(number).maximum(number, _TINY)
+
+
+def _peak(array: Any, axis: int | None = None) -> Any:
+    """The largest magnitude; squares of what is divided by it fit in 32 bits."""
+    xp = array_library(array)
+    peak = xp.abs(array).max(axis=axis, keepdims=axis is not None)
+    return xp.where(peak > 0, peak, 1.0)
+
+
+def _stored(values: Any, like: Any, history: str) -> Any:
+    """Round values to the dtype in which averages are stored."""
+    if history == "bfloat16" and array_library(like) is np:
+        bits = np.asarray(values, np.float32).view(np.uint32)
+        to_even = 0x7FFF + ((bits >> 16) & 1)
+        values = ((bits + to_even) & 0xFFFF0000).astype(np.uint32).view(np.float32)
+    return values.astype(like.dtype)

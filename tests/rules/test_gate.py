@@ -1,0 +1,30 @@
+"""Which groups may be predicted: most of the gated weights, and a quarter of all that count."""
+
+import pytest
+
+from hybrid_predict.rules.gate import Part, suffice, too_few
+
+FREE = Part(50, gated=False, ready=False)
+
+
+@pytest.mark.parametrize(
+    ("parts", "trained", "wanted"),
+    [
+        ([Part(100, True, True)], 100, True),
+        ([Part(100, True, False)], 100, False),
+        ([Part(60, True, True), Part(40, True, False)], 100, True),
+        ([Part(40, True, True), Part(60, True, False)], 100, False),
+        ([Part(100, True, True)], 400, True),
+        ([Part(100, True, True)], 401, False),
+        ([Part(100, True, True), FREE], 401, True),
+        ([FREE], 200, True),
+        ([Part(10, True, True), Part(5, True, True, table=True)], 41, False),
+    ],
+)
+def test_the_ready_parts_have_most_gated_weights_and_move_enough(parts, trained, wanted):
+    assert suffice(parts, trained) is wanted
+
+
+@pytest.mark.parametrize(("table", "wanted"), [(False, False), (True, True)])
+def test_too_few_weights_can_ever_be_moved(table, wanted):
+    assert too_few([Part(100, True, False, table)], 400) is wanted
