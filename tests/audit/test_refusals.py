@@ -59,7 +59,7 @@ def test_results_of_others_are_refused(tmp_path, text):
 
 def test_overwrite_trains_all_runs_again(audited):
     task = Task()
-    result = audit(task, config(seeds=1, metric="train_loss"), audited, overwrite=True)
+    result = audit(task, config(seeds=1, hybrid={"warmup_steps": 5}), audited, overwrite=True)
     assert not result.partial and len(task.calls) == 4
 
 
