@@ -19,6 +19,7 @@ from hybrid_predict.containment import contained
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.groups import Groups
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.overview import Shortage, shortage
 from hybrid_predict.record import StepRecord
 from hybrid_predict.rules.limits import loss_limit, norm_limits
 from hybrid_predict.rules.schedule import Schedule, cooling, due, phase
@@ -89,6 +90,7 @@ class HybridEngine(Uncopied):
         self._state = State(self.mapper, optimizer, self._buffers, self.config)
         if self.schedule.shortfall:
             logger.warning("%s", self.schedule.shortfall)
+        self.shortage: Shortage | None = None
         self._open: dict[str, Step] = {}
         self._operations = OperationCounter(self.ledger)
         self._handles: list[Any] = []
@@ -365,6 +367,7 @@ class HybridEngine(Uncopied):
         state.plain = True
         with suppress(Exception) if error else nullcontext():
             state.read(drain=True)
+        self.shortage = None if error else shortage(self)  # the groups know it until they are freed
         state.groups.free()
         number = state.next_step
         self.ledger.record(number, f"fell back to plain training: {reason}")

@@ -29,7 +29,7 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.reporter import event_folder
-from hybrid_predict.overview import Overview, overview, shortage
+from hybrid_predict.overview import Overview, overview
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet
 
@@ -137,7 +137,7 @@ def _record_plain(engine: HybridEngine, batch: Any, result: Examination) -> None
     start = "fell back to plain training: "
     reasons = [event["reason"] for event in engine.ledger.events]
     result.plain = next((r.removeprefix(start) for r in reasons if r.startswith(start)), "")
-    lack = shortage(engine)
+    lack = engine.shortage
     if not result.plain or lack is None:
         return
     ways = [f"max_overhead={lack.max_overhead:g}", "updates={}"]

@@ -143,7 +143,7 @@ def test_a_file_for_lightning_cli_makes_nested_objects(tmp_path: Path) -> None:
     (log,) = tmp_path.rglob("hybrid_predict.jsonl")
     start = log.read_text().splitlines()[0]
     assert '"class": "SpectralUpdate", "share": 0.8' in start
-    assert '"class": "FittedPredictor", "decays": [0.8, 0.95]' in start
+    assert '"class": "FittedPredictor", "decay": 0.9' in start
 
 
 @pytest.mark.filterwarnings(*ADVICE)
