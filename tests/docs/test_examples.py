@@ -126,6 +126,7 @@ def test_what_needs_more_than_its_extras_says_so() -> None:
         assert "pip install scikit-learn" in page.read_text()
 
 
+@pytest.mark.slow  # tests/ranks train in two processes too
 @pytest.mark.distributed
 @pytest.mark.skipif(not dist.is_available() or not dist.is_gloo_available(), reason="no gloo")
 def test_two_processes_end_with_the_same_weights(tmp_path: Path) -> None:
