@@ -158,20 +158,27 @@ def audit(
     place = writable_folder(folder)
     with locked(place), quiet():
         store = RunStore(place, config, source, overwrite=overwrite)
-        tracking = _tracking(store, config) if config.mlflow else None
-        arms = ArmRuns(make_run, config, (config.speedup,), store, observer or Observer(), tracking)
-        status = "FAILED"
-        try:
-            for seed in range(config.seeds):  # all arms of a seed, so that they meet the same load
-                for arm in config.arms:
-                    arms.get(arm, config.speedup, seed)
-                    write_json(_results(store, config).results, place / RESULTS)
-            status = "FINISHED"
-        except KeyboardInterrupt:
-            status = "KILLED"
-        finally:
-            result = _finish(store, config, tracking, status)
-        return result
+        return _run(make_run, config, store, observer or Observer())
+
+
+def _run(
+    make_run: MakeRun, config: AuditConfig, store: RunStore, observer: Observer
+) -> AuditResult:
+    """Train what is missing; write results and report, whether it ends by itself or not."""
+    tracking = _tracking(store, config) if config.mlflow else None
+    arms = ArmRuns(make_run, config, (config.speedup,), store, observer, tracking)
+    status = "FAILED"
+    try:
+        for seed in range(config.seeds):  # all arms of a seed, so that they meet the same load
+            for arm in config.arms:
+                arms.get(arm, config.speedup, seed)
+                write_json(_results(store, config).results, store.folder / RESULTS)
+        status = "FINISHED"
+    except KeyboardInterrupt:
+        status = "KILLED"
+    finally:
+        result = _finish(store, config, tracking, status)
+    return result
 
 
 def _results(store: RunStore, config: AuditConfig) -> AuditResult:

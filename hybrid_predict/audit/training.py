@@ -118,6 +118,11 @@ def train_arm(
     meter = Meter(config.metric, seed, started, observer.stepped)
     arm = AuditArm(name, seed, config, folder, meter, logger)
     fit_arm(arm, make_run, meter)
+    return _entry(arm, meter)
+
+
+def _entry(arm: AuditArm, meter: Meter) -> FinishedRun:
+    """Return the run's entry of the results file."""
     ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
     return {
         **_known_before(arm, meter),

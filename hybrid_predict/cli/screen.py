@@ -50,14 +50,14 @@ class Screen(Observer):
         )
         self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
         self._one = self._progress.add_task("", note="", visible=False)
-        self._done, self._planned, self._found = done, 0, 0
+        self._done, self._planned, self._known = done, 0, 0
         self._speedup: float | None = None
         self._show_done()
 
     @property
     def trained(self) -> int:
         """Number of runs that were not finished before."""
-        return self._done - self._found
+        return self._done - self._known
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -82,7 +82,7 @@ class Screen(Observer):
 
     def run_found(self, run: Run) -> None:
         """Print a line for a run that was finished before."""
-        self._found += 1
+        self._known += 1
         self._print(run, ", done before")
 
     def run_finished(self, run: Run) -> None:

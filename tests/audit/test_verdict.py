@@ -79,10 +79,10 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_outcome(name):
-    paired, options, outcome, said = CASES[name]
+    paired, options, outcome, words = CASES[name]
     verdict = judge_audit(paired, AuditConfig(**options))
     assert verdict.outcome is outcome
-    assert said in verdict.headline
+    assert words in verdict.headline
     assert verdict.seeds == len(paired)
 
 
@@ -155,10 +155,10 @@ def test_control_is_plain_training_of_the_hybrid_arms_full_steps(steps, way, con
 
 
 def test_bounds_by_hand():
-    found = bounds([1.0, 2.0, 3.0, 4.0, 5.0], 0.05)
+    result = bounds([1.0, 2.0, 3.0, 4.0, 5.0], 0.05)
     reach = 2.1318468 * math.sqrt(2.5 / 5)
-    assert (found.mean, found.n, found.sd) == (3.0, 5, math.sqrt(2.5))
-    assert (found.lower, found.upper) == pytest.approx((3 - reach, 3 + reach))
+    assert (result.mean, result.n, result.sd) == (3.0, 5, math.sqrt(2.5))
+    assert (result.lower, result.upper) == pytest.approx((3 - reach, 3 + reach))
     assert bounds([2.0] * 5, 0.05).lower == bounds([2.0] * 5, 0.05).upper == 2.0
 
 
