@@ -19,8 +19,8 @@ from hybrid_predict.containment import contained
 from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.groups import Groups
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.overview import Shortage, shortage
 from hybrid_predict.record import StepRecord
+from hybrid_predict.rules.budget import Shortage, shortage
 from hybrid_predict.rules.limits import loss_limit, norm_limits
 from hybrid_predict.rules.schedule import Schedule, cooling, due, phase
 from hybrid_predict.state import State
@@ -367,7 +367,10 @@ class HybridEngine(Uncopied):
         state.plain = True
         with suppress(Exception) if error else nullcontext():
             state.read(drain=True)
-        self.shortage = None if error else shortage(self)  # the groups know it until they are freed
+        groups, operations = state.groups, self.ledger.flops_per_step
+        if operations and groups.gate.weak:
+            limit, step = self.config.max_overhead, operations / ranks.size()
+            self.shortage = shortage(groups.corrected_shapes, groups.operations, step, limit)
         state.groups.free()
         number = state.next_step
         self.ledger.record(number, f"fell back to plain training: {reason}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import BLOCKS, SMALLEST_STEP, weak
-from hybrid_predict.torch import ranks
 
 if TYPE_CHECKING:
     from hybrid_predict.engine import HybridEngine
@@ -112,21 +109,6 @@ class Overview:
         return asdict(self)
 
 
-@final
-@dataclass(frozen=True)
-class Shortage:
-    """What keeps corrections from being weak, each by itself.
-
-    Args:
-        max_overhead: A larger budget, rounded up to two digits.
-        batches: How many times as many operations a full step needs, as of larger batches; infinite
-            if no batch is large enough.
-    """
-
-    max_overhead: float
-    batches: float
-
-
 def overview(engine: HybridEngine) -> Overview:
     """Return the overview of an engine's run."""
     mapper, schedule, groups = engine.mapper, engine.schedule, engine._state.groups
@@ -159,18 +141,6 @@ def overview(engine: HybridEngine) -> Overview:
 def steps_until_skill(engine: HybridEngine) -> int:
     """Return the number of steps until skill can be known; 0 if predicted steps need none."""
     return engine._state.groups.steps_until_skill
-
-
-def shortage(engine: HybridEngine) -> Shortage | None:
-    """Return what corrections lack if ``max_overhead`` leaves them weak; None if nothing."""
-    groups, ledger, limit = engine._state.groups, engine.ledger, engine.config.max_overhead
-    if not ledger.flops_per_step or not groups.gate.weak:
-        return None
-    step = ledger.flops_per_step / ranks.size()
-    sufficient = next(b for b in reversed(BLOCKS) if not weak(groups.corrected_shapes, b))
-    needed = groups.operations(sufficient)
-    batches = needed / (limit * step) if limit else math.inf
-    return Shortage(_rounded_up(needed / max(step, SMALLEST_STEP)), batches)
 
 
 def cautions(engine: HybridEngine) -> list[str]:
@@ -216,9 +186,3 @@ def _count(number: float) -> str:
             break
         number /= 1000
     return f"{number:.3g}{unit}"
-
-
-def _rounded_up(value: float) -> float:
-    """Round up to two significant digits."""
-    digits = 1 - math.floor(math.log10(value))
-    return round(math.ceil(value * 10.0**digits) / 10.0**digits, max(0, digits))

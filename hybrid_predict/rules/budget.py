@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, final
 
 SMALLEST_STEP = 1e8
 """Smallest number of operations of a full step in the budget of corrections.
@@ -131,3 +132,45 @@ def weak(shapes: Sequence[Sequence[int]], block: int | None) -> bool:
     rows = math.inf if block is None else LEAST_PART * block
     few = sum(math.prod(shape) for shape in shapes if rows < min(as_matrix(shape)))
     return 2 * few > sum(map(math.prod, shapes))
+
+
+@final
+@dataclass(frozen=True)
+class Shortage:
+    """What keeps corrections from being weak, each by itself.
+
+    Args:
+        max_overhead: A larger budget, rounded up to two digits.
+        batches: How many times as many operations a full step needs, as of larger batches; infinite
+            if no batch is large enough.
+    """
+
+    max_overhead: float
+    batches: float
+
+
+def shortage(
+    shapes: Iterable[tuple[int, ...]],
+    operations: Callable[[int | None], int],
+    step_operations: float,
+    max_overhead: float,
+) -> Shortage:
+    """Return what corrections lack if ``max_overhead`` leaves them weak.
+
+    Args:
+        shapes: Shapes of the corrected matrices.
+        operations: What correcting adds to a full step, by the block; None stands for all rows.
+        step_operations: Operations of a full step.
+        max_overhead: The limit.
+    """
+    shapes = list(shapes)
+    sufficient = next(b for b in reversed(BLOCKS) if not weak(shapes, b))
+    needed = operations(sufficient)
+    batches = needed / (max_overhead * step_operations) if max_overhead else math.inf
+    return Shortage(_rounded_up(needed / max(step_operations, SMALLEST_STEP)), batches)
+
+
+def _rounded_up(value: float) -> float:
+    """Round up to two significant digits."""
+    digits = 1 - math.floor(math.log10(value))
+    return round(math.ceil(value * 10.0**digits) / 10.0**digits, max(0, digits))

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from hybrid_predict import cli, overview
+from hybrid_predict import cli
 from hybrid_predict.cli import doctor
 from hybrid_predict.rules import budget
 
@@ -236,8 +236,7 @@ def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, na
 
 
 def test_a_budget_that_refuses_corrections_is_shown_with_what_to_type(work, monkeypatch, examine):
-    for module in (budget, overview):
-        monkeypatch.setattr(module, "SMALLEST_STEP", 0.0)
+    monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
     status, out = examine("threads_of_mine:wide")
     assert status == doctor.REFUSED
     assert "works no, the run would be plain training. no predicted steps" in out
