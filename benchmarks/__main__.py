@@ -27,10 +27,15 @@ from benchmarks.run import (
     stored,
 )
 from hybrid_predict import ConfigError
-from hybrid_predict.cli.options import integer, need, output_folder
-from hybrid_predict.cli.program import INTERRUPTED, Command, run_program
+from hybrid_predict.cli.program import INTERRUPTED, Command, need, run_program
 from hybrid_predict.cli.screen import Screen
-from hybrid_predict.runs.runtime import environment, finite, locked, write_json
+from hybrid_predict.runs.runtime import (
+    environment,
+    finite,
+    locked,
+    writable_folder,
+    write_json,
+)
 
 PROGRAM = "python -m benchmarks"
 
@@ -52,8 +57,8 @@ def _run_options(add: Any) -> None:
     add("--suite", default="core", metavar="NAME", help=f"One of {suites} (core).")
     for name, what in (("tasks", "Tasks"), ("settings", "Settings"), ("arms", "Arms")):
         add(f"--{name}", nargs="+", metavar="NAME", help=f"{what} in place of the suite's.")
-    add("--seeds", type=integer, metavar="N", help="Paired seeds in place of the suite's.")
-    add("--jobs", type=integer, default=1, metavar="N", help="Processes, one thread each (1).")
+    add("--seeds", type=int, metavar="N", help="Paired seeds in place of the suite's.")
+    add("--jobs", type=int, default=1, metavar="N", help="Processes, one thread each (1).")
     add(
         "--output-dir",
         default="benchmark-runs",
@@ -67,7 +72,7 @@ def _run_options(add: Any) -> None:
 
 def _run(options: Any) -> int:
     suite = _suite(options)
-    plan, folder = Plan(suite), output_folder(options.output_dir)
+    plan, folder = Plan(suite), writable_folder(options.output_dir, "--output-dir")
     need("The benchmark", ("cli", "bench"))
     check_device(plan)
     earlier = _load(options.start_from)["runs"] if options.start_from else []

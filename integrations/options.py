@@ -8,7 +8,7 @@ from typing import Any
 
 from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.forecast.predictors import make_predictor
-from hybrid_predict.runs.objects import OBJECTS, made
+from hybrid_predict.runs.objects import OBJECTS, objects
 from hybrid_predict.updates import make_update
 
 _PATTERN = {"full_steps", "predict_steps"}
@@ -33,7 +33,7 @@ def configuration(config: HybridConfig | Mapping[str, Any] | None, **given: Any)
         if given.keys() & one:
             chosen = {name: value for name, value in chosen.items() if name not in other}
     checked = HybridConfig(**{**chosen, **given})
-    checked = replace(checked, **{name: made(name, getattr(checked, name)) for name in OBJECTS})
+    checked = replace(checked, **{name: objects(name, getattr(checked, name)) for name in OBJECTS})
     for choice in checked.predictors.values():
         make_predictor(choice)
     for choice in checked.updates.values():

@@ -193,7 +193,7 @@ IMPORTS_BY_NAME = {
     "hybrid_predict.__init__",
     "hybrid_predict.audit.__init__",
     "hybrid_predict.audit.doctor",
-    "hybrid_predict.cli.options",
+    "hybrid_predict.cli.program",
     "hybrid_predict.runs.objects",
 }
 """Files that import other packages, or public names, by a name that is computed."""

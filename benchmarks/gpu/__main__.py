@@ -23,7 +23,6 @@ from benchmarks.tasks import Task
 from benchmarks.tasks.gpt import GPT_124M
 from benchmarks.train import train
 from hybrid_predict import ConfigError, UnsupportedSetupError
-from hybrid_predict.cli.options import integer
 from hybrid_predict.cli.program import Command, run_program
 from hybrid_predict.runs.runtime import environment, write_json
 
@@ -193,10 +192,10 @@ def _record_options(add: Any) -> None:
     add("--val", required=True, metavar="PATTERN", help="Shards of validation tokens.")
     add("--arm", default="hybrid", metavar="NAME", help=f"One of {', '.join(record.ARMS)} "
         "(hybrid).")  # fmt: skip
-    add("--steps", type=integer, default=3375, metavar="N", help="Steps of the run (3375, as in "
+    add("--steps", type=int, default=3375, metavar="N", help="Steps of the run (3375, as in "
         "the track's baseline). What counts is its full steps.")  # fmt: skip
-    add("--seed", type=integer, default=0, metavar="N", help="Decides initial weights (0).")
-    add("--rows", type=integer, metavar="N", help="Windows that go through the model together "
+    add("--seed", type=int, default=0, metavar="N", help="Decides initial weights (0).")
+    add("--rows", type=int, metavar="N", help="Windows that go through the model together "
         "(16); fewer need less memory.")  # fmt: skip
     add("--compile", action="store_true", help="Compile the model with torch.compile.")
 

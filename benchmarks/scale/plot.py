@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row
 from benchmarks.scale.table import Point, points
-from hybrid_predict.report.figure import new_figure
+from hybrid_predict.report.shared import new_figure
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
 
 if TYPE_CHECKING:

@@ -49,7 +49,7 @@ class AuditArm:
         seed: The seed of all random states.
         config: The audit's configuration.
         folder: Where the Trainer may write, and the callback its run log.
-        meter: Measures the run.
+        meter: Measures the run; None leaves the callbacks as the user gave them.
         logger: The Trainer's logger; None logs nothing.
     """
 
@@ -59,7 +59,7 @@ class AuditArm:
         seed: int,
         config: AuditConfig,
         folder: Path,
-        meter: Meter,
+        meter: Meter | None,
         logger: Any = None,
     ) -> None:
         self.name = name
@@ -175,8 +175,16 @@ class AuditArm:
                     raise ConfigError("callbacks", f"no {kind.__name__}", "one", remedy)
 
     def _callbacks(self, given: Any) -> list[Any]:
-        """Return the user's callbacks, with those of the audit around them."""
-        callbacks = user_callbacks(given)
+        """Return the user's callbacks, with those of the audit around them.
+
+        Those that draw on the terminal are left out: the audit switches these off, and Lightning
+        refuses a Trainer that gets them all the same.
+        """
+        callbacks = given if isinstance(given, (list, tuple)) else [given]
+        drawing = (ProgressBar, ModelSummary, type(None))
+        callbacks = [c for c in callbacks if not isinstance(c, drawing)]
+        if self._meter is None:
+            return callbacks
         self.check_callbacks(callbacks)
         if self.name in (CORRECTED, HYBRID):
             config = self._config
@@ -197,15 +205,6 @@ class AuditArm:
         for name, value in lengths.items():
             check_length(name, value)
         return {name: self.scaled(value) for name, value in lengths.items()}
-
-
-def user_callbacks(given: Any) -> list[Any]:
-    """Return callbacks as a list, without those that draw on the terminal.
-
-    The audit switches these off, and Lightning refuses a Trainer that gets them all the same.
-    """
-    callbacks = given if isinstance(given, (list, tuple)) else [given]
-    return [c for c in callbacks if not isinstance(c, (ProgressBar, ModelSummary, type(None)))]
 
 
 def check_length(name: str, value: Any, remedy: str = "") -> None:

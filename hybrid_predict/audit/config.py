@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from hybrid_predict.config import Described, HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, SHORT
-from hybrid_predict.runs.objects import OBJECTS, made
+from hybrid_predict.runs.objects import OBJECTS, objects
 
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
@@ -75,32 +75,11 @@ class AuditConfig:
     mlflow: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("metric", "experiment"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise ConfigError(name, "a name", value)
-        if self.mode not in ("min", "max"):
-            raise ConfigError("mode", "'min' or 'max'", self.mode)
-        if not isinstance(self.seeds, int) or isinstance(self.seeds, bool) or self.seeds < 1:
-            raise ConfigError("seeds", "an integer, at least 1", self.seeds)
-        if not isinstance(self.mlflow, bool):
-            raise ConfigError("mlflow", "True or False", self.mlflow)
-        if not (_number(self.speedup) and self.speedup > 1):
-            raise ConfigError("speedup", "a finite number above 1", self.speedup)
-        given = self.speedups
-        numbers = isinstance(given, (list, tuple)) and all(_number(s) and s > 1 for s in given)
-        if not numbers or not given or list(given) != sorted(set(given)):
-            raise ConfigError("speedups", "numbers above 1, ascending", given)
-        object.__setattr__(self, "speedups", tuple(given))
-        if self.margin is not None and not (_number(self.margin) and self.margin > 0):
-            raise ConfigError("margin", "a finite number above 0, or None", self.margin)
-        if not (_number(self.retain) and 0 < self.retain <= 1):
-            raise ConfigError("retain", "a number above 0 and at most 1", self.retain)
-        if not (_number(self.alpha) and 0 < self.alpha < 0.5):
-            raise ConfigError("alpha", "a number above 0 and below 0.5", self.alpha)
-        if isinstance(self.scaled, str) or not all(isinstance(key, str) for key in self.scaled):
-            raise ConfigError("scaled", "a list of dotted keys", self.scaled)
-        object.__setattr__(self, "scaled", tuple(self.scaled))
+        for name, (expected, valid) in _CHECKS.items():
+            if not valid(value := getattr(self, name)):
+                raise ConfigError(name, expected, value)
+        for name in ("speedups", "scaled"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_controls(self.controls)
         self.hybrid_config()
 
@@ -125,12 +104,12 @@ class AuditConfig:
         allowed = [n for n in HybridConfig.__dataclass_fields__ if n not in _SET_BY_THE_AUDIT]
         check_names("hybrid", self.hybrid, allowed)
         config = HybridConfig(speedup=self.speedup, **self.hybrid)
-        objects = {k: made(k, self.hybrid[k], "hybrid.") for k in OBJECTS if k in self.hybrid}
-        config = replace(config, **objects)
+        chosen = {k: objects(k, self.hybrid[k], "hybrid.") for k in OBJECTS if k in self.hybrid}
+        config = replace(config, **chosen)
         if not config.predictors:
             remedy = "Without predicted steps the hybrid arm saves no full step."
             raise ConfigError("hybrid", "a predictor of some kind", config.predictors, remedy)
-        if objects:  # the defaults need no check, and torch is slow to import
+        if chosen:  # the defaults need no check, and torch is slow to import
             _check_choices(config)
         return config
 
@@ -185,3 +164,32 @@ def _check_controls(controls: Any) -> None:
 def _number(value: Any) -> bool:
     plain = isinstance(value, (int, float)) and not isinstance(value, bool)
     return plain and math.isfinite(value)
+
+
+def _name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _ascending(value: Any) -> bool:
+    """Whether it is a list of speedups, each larger than the one before."""
+    if not isinstance(value, (list, tuple)) or not value:
+        return False
+    return all(_number(v) and v > 1 for v in value) and list(value) == sorted(set(value))
+
+
+_CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "metric": ("a name", _name),
+    "experiment": ("a name", _name),
+    "mode": ("'min' or 'max'", lambda v: v in ("min", "max")),
+    "seeds": ("an integer, at least 1", lambda v: type(v) is int and v >= 1),
+    "mlflow": ("True or False", lambda v: isinstance(v, bool)),
+    "speedup": ("a finite number above 1", lambda v: _number(v) and v > 1),
+    "speedups": ("numbers above 1, ascending", _ascending),
+    "margin": ("a finite number above 0, or None", lambda v: v is None or (_number(v) and v > 0)),
+    "retain": ("a number above 0 and at most 1", lambda v: _number(v) and 0 < v <= 1),
+    "alpha": ("a number above 0 and below 0.5", lambda v: _number(v) and 0 < v < 0.5),
+    "scaled": (
+        "a list of dotted keys", lambda v: isinstance(v, (list, tuple)) and all(map(_name, v)),
+    ),
+}  # fmt: skip
+"""What each option has to be, and a function that tells whether it is."""

@@ -20,9 +20,9 @@ from lightning.pytorch import callbacks as known
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch.utils._pytree import tree_leaves
 
-from hybrid_predict.audit.arm import AuditArm, user_callbacks
+from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.file import is_file, read_audit
-from hybrid_predict.audit.meter import Meter, TrialEnd
+from hybrid_predict.audit.meter import TrialEnd
 from hybrid_predict.audit.training import preserved
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.engine import HybridEngine
@@ -119,16 +119,16 @@ class _Probe(pl.Callback):
     """Ends the trial after one full step, and records the callback's plan."""
 
     def __init__(self, plugin: HybridPredict, result: Examination) -> None:
-        self._plugin, self._found = plugin, result
+        self._plugin, self._result = plugin, result
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         engine = self._plugin.engine
         if engine is not None and self._plugin.ledger.full_steps:
-            self._found.plan = overview(engine)
-            _record_plain(engine, batch, self._found)
-        if self._found.plan is not None or trainer.global_step > 0:
+            self._result.plan = overview(engine)
+            _record_plain(engine, batch, self._result)
+        if self._result.plan is not None or trainer.global_step > 0:
             raise TrialEnd
 
 
@@ -152,20 +152,13 @@ def _record_plain(engine: HybridEngine, batch: Any, result: Examination) -> None
     result.remedies = f"max_overhead={limit:g} is too small; {', or '.join(ways)}"
 
 
-class _PlainArm(AuditArm):
-    """Builds a Trainer as the file describes it, without the audit's callbacks."""
-
-    def _callbacks(self, given: Any) -> list[Any]:
-        return user_callbacks(given)
-
-
 def _built(
     name: str, folder: Path, result: Examination
 ) -> tuple[Any, Any, dict[str, Any], HybridConfig]:
     """Return Trainer, model, the data as arguments of ``fit``, and the configuration."""
     if is_file(name):
         make_run, config, _ = read_audit(name)
-        arm = _PlainArm(FULL, 0, config, folder, Meter(config.metric))
+        arm = AuditArm(FULL, 0, config, folder, meter=None)
         return *arm.unpack(make_run(arm)), config.hybrid_config()
     built = _function(name)()
     if not isinstance(built, tuple) or len(built) not in (2, 3):
@@ -197,12 +190,8 @@ def _function(name: str) -> Any:
 @contextmanager
 def _collected(messages: list[str]) -> Iterator[None]:
     """Collect the plug-in's warnings inside the block instead of showing them."""
-
-    class Listener(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            messages.append(record.getMessage())
-
-    package, listener = logging.getLogger("hybrid_predict"), Listener(logging.WARNING)
+    package, listener = logging.getLogger("hybrid_predict"), logging.Handler(logging.WARNING)
+    listener.emit = lambda record: messages.append(record.getMessage())  # type: ignore[method-assign]
     propagate, package.propagate = package.propagate, False
     package.addHandler(listener)
     try:

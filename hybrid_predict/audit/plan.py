@@ -11,12 +11,15 @@ from operator import gt
 from pathlib import Path
 from typing import Any
 
-from hybrid_predict.audit.arm import MakeRun
+from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
+from hybrid_predict.audit.meter import Meter
 from hybrid_predict.audit.searching import WAYS, bisect, most_tests
 from hybrid_predict.audit.store import RunKey, RunStore, run_key
-from hybrid_predict.audit.training import Trial, short_steps, try_steps
+from hybrid_predict.audit.training import fit_arm, short_steps
 from hybrid_predict.audit.verdict import counted_seeds
+from hybrid_predict.engine import HybridEngine
+from hybrid_predict.overview import steps_until_skill
 from hybrid_predict.rules.schedule import Schedule, schedule
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import quiet
@@ -102,9 +105,10 @@ def plan_audit(
         UnsupportedSetupError: As :func:`audit` does.
     """
     keys = product(config.arms, [config.speedup], range(config.seeds))
-    plan, trial = _plan([{run_key(*key) for key in keys}], make_run, config, folder, source)
-    steps = {name: _steps(name, trial, config) for name in config.arms}
-    return replace(plan, full_steps=steps, shortfall=_schedule(trial, config).shortfall)
+    trial = _Trial(make_run, config)
+    plan = _plan([{run_key(*key) for key in keys}], trial, config, folder, source)
+    steps = {name: trial.steps(name, config) for name in config.arms}
+    return replace(plan, full_steps=steps, shortfall=trial.schedule(config).shortfall)
 
 
 def plan_search(
@@ -115,7 +119,7 @@ def plan_search(
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
     """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
-    plan, _ = _plan(list(_paths(config)), make_run, config, folder, source)
+    plan = _plan(list(_paths(config)), _Trial(make_run, config), config, folder, source)
     return replace(plan, tests=most_tests(len(config.speedups)) * len(WAYS))
 
 
@@ -143,51 +147,69 @@ def _paths(config: AuditConfig) -> Iterator[set[RunKey]]:
 
 def _plan(
     paths: Sequence[set[RunKey]],
-    make_run: MakeRun,
+    trial: _Trial,
     config: AuditConfig,
     folder: str | Path | None,
     source: Mapping[str, Any] | None,
-) -> tuple[AuditPlan, Trial]:
-    """Return the plan for the longest of several sets of runs, and the trial it rests on."""
+) -> AuditPlan:
+    """Return the plan for the longest of several sets of runs."""
     every = set[RunKey]().union(*paths)
     done = set[RunKey]()
     if folder is not None:
         done = every & RunStore(Path(folder).expanduser(), config, source).runs.keys()
-    with quiet(), tempfile.TemporaryDirectory() as place:
-        trial = try_steps(make_run, config, TRIED_STEPS, Path(place))
+    trial.run()
     steps = {
-        (arm, speedup): _steps(arm, trial, replace(config, speedup=speedup or config.speedup))
+        (arm, speedup): trial.steps(arm, replace(config, speedup=speedup or config.speedup))
         for arm, speedup, _ in every
     }
     left = [path - done for path in paths]
+    seconds = trial.meter.seconds_per_step
     most = max(sum(steps[arm, speedup] for arm, speedup, _ in path) for path in left)
-    plan = AuditPlan(
+    return AuditPlan(
         seeds=config.seeds,
         full_steps={},
         done=len(done),
         runs=max(map(len, paths)),
         left=max(map(len, left)),
-        seconds_per_step=trial.seconds_per_step,
-        seconds=trial.seconds_per_step * most,
+        seconds_per_step=seconds,
+        seconds=seconds * most,
     )
-    return plan, trial
 
 
-def _schedule(trial: Trial, config: AuditConfig) -> Schedule:
-    """Return the clock of the hybrid arm, which knows its predicted steps."""
-    chosen = replace(config.hybrid_config(), total_steps=trial.total_steps)
-    return schedule(chosen, trial.until_skill)
+class _Trial:
+    """A few full steps of the full arm, and the lengths of all arms that they show."""
 
+    def __init__(self, make_run: MakeRun, config: AuditConfig) -> None:
+        self.meter = Meter(config.metric, on_start=self._started, limit=TRIED_STEPS)
+        self._make_run, self._config, self._until_skill = make_run, config, 0
 
-def _steps(arm: str, trial: Trial, config: AuditConfig) -> int:
-    """Return the full steps of an arm; of the hybrid arm the fewest.
+    def run(self) -> None:
+        """Train in a temporary folder; raise what :func:`fit_arm` raises."""
+        with quiet(), tempfile.TemporaryDirectory() as folder:
+            self._arm = AuditArm(FULL, 0, self._config, Path(folder), self.meter)
+            fit_arm(self._arm, self._make_run, self.meter)
 
-    Raises:
-        ConfigError: As :func:`short_steps` does.
-    """
-    if arm in SHORTENED:
-        return short_steps(trial.total_steps, trial.lengths, config.speedup)
-    return trial.total_steps - (_schedule(trial, config).planned if arm == HYBRID else 0)
+    def _started(self, trainer: Any) -> None:
+        self._arm.check_callbacks(trainer.callbacks)
+        chosen = replace(self._config.hybrid_config(), total_steps=self.meter.total_steps)
+        with HybridEngine(trainer.lightning_module, trainer.optimizers, chosen) as engine:
+            self._until_skill = steps_until_skill(engine)
+
+    def schedule(self, config: AuditConfig) -> Schedule:
+        """Return the schedule of the hybrid arm, which has its predicted steps."""
+        chosen = replace(config.hybrid_config(), total_steps=self.meter.total_steps)
+        return schedule(chosen, self._until_skill)
+
+    def steps(self, arm: str, config: AuditConfig) -> int:
+        """Return the full steps of an arm; of the hybrid arm the fewest.
+
+        Raises:
+            ConfigError: As :func:`short_steps` does.
+        """
+        total = self.meter.total_steps
+        if arm in SHORTENED:
+            return short_steps(total, self._arm.lengths, config.speedup)
+        return total - (self.schedule(config).planned if arm == HYBRID else 0)
 
 
 def _duration(seconds: float) -> str:

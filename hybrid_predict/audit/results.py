@@ -169,18 +169,19 @@ def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
     """Tell seconds and full steps of the arms, where they are not as planned."""
     if not complete:
         return []
-    seconds = {
+    times = {
         name: statistics.median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in complete)
         for name in (HYBRID, CORRECTED)
     }
-    short = statistics.fmean(arms[SHORT]["full_steps"] for arms in complete)
-    hybrid = statistics.fmean(arms[HYBRID]["full_steps"] for arms in complete)
+    short, hybrid = (
+        statistics.fmean(arms[name]["full_steps"] for arms in complete) for name in (SHORT, HYBRID)
+    )
     total = complete[0][FULL]["total_steps"]
     due = total / config.speedup
     notes = [
-        f"In seconds, without validation, the hybrid arm took {seconds[HYBRID]:.2f} times as long "
-        f"as the full arm, the corrected arm {seconds[CORRECTED]:.2f} times (medians over seeds). "
-        "On small models corrected updates cost a larger share of a full step than on large ones."
+        f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as long as "
+        f"the full arm, the corrected arm {times[CORRECTED]:.2f} times (medians over seeds). On "
+        "small models corrected updates cost a larger share of a full step than on large ones."
     ]
     if short > due + 1:
         notes.append(

@@ -15,9 +15,10 @@ from hybrid_predict.audit.results import make_results
 from hybrid_predict.audit.store import RESULTS, FinishedRun, RunStore, run_key
 from hybrid_predict.audit.training import short_steps, train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
-from hybrid_predict.report.audit import write_audit_page
+from hybrid_predict.report.pages import audit_page
 from hybrid_predict.report.run_log import NAME
 from hybrid_predict.runs.evidence import FULL, HYBRID
+from hybrid_predict.runs.files import replace_text
 from hybrid_predict.runs.runtime import Observer, locked, quiet, writable_folder, write_json
 from hybrid_predict.runs.tracking import Tracking
 
@@ -80,7 +81,7 @@ class ArmRuns:
         )
         self._store.save(run)
         if tracking is not None and logger is not None:
-            tracking.finish_run(logger, {f"audit/{name}": run[name] for name in _TRACKED})
+            tracking.log_metrics({f"audit/{name}": run[name] for name in _TRACKED}, logger)
 
     def _check(self, run: FinishedRun) -> None:
         """Check a run before anything is trained that depends on it."""
@@ -198,10 +199,17 @@ def _finish(
             files.append(write_json(result.results, store.folder / RESULTS))
             first = run_key(HYBRID, config.speedup, 0)
             log = store.place(first) / NAME if first in store.runs else None
-            files.append(write_audit_page(result.results, log, store.folder / REPORT))
+            files.append(replace_text(store.folder / REPORT, audit_page(result.results, log)))
     finally:
         if tracking is not None:
-            _end_tracking(tracking, result, files, status)
+            # MLflow allows no comma in a name.
+            metrics = {
+                f"{arm.replace(',', '')}/metric": summary["metric"]["mean"]
+                for arm, summary in result.results["summary"].items()
+            }
+            tracking.log_metrics({**metrics, "saving": result.verdict.saving})
+            tags = {"outcome": result.outcome.value, "conclusion": result.verdict.headline}
+            tracking.finish(tags, files, status)
     return result
 
 
@@ -211,14 +219,3 @@ def _tracking(store: RunStore, config: AuditConfig) -> Tracking:
     conditions = json.dumps([store.depends_on, config.speedup], sort_keys=True)
     key = hashlib.sha256(conditions.encode()).hexdigest()
     return Tracking(store.folder, config.experiment, "audit", params, key)
-
-
-def _end_tracking(tracking: Tracking, result: AuditResult, files: list[Path], status: str) -> None:
-    verdict = result.verdict
-    # MLflow allows no comma in a name.
-    metrics = {
-        f"{arm.replace(',', '')}/metric": summary["metric"]["mean"]
-        for arm, summary in result.results["summary"].items()
-    }
-    tags = {"outcome": verdict.outcome.value, "conclusion": verdict.headline}
-    tracking.finish({**metrics, "saving": verdict.saving}, tags, files, status)

@@ -137,12 +137,7 @@ def search(
     with locked(place), quiet():
         store = RunStore(place, config, source, overwrite=overwrite)
         runs = ArmRuns(make_run, config, config.speedups, store, observer)
-        searching = _Search(runs.get, config, place, observer)
-        try:
-            searching.run()
-        except KeyboardInterrupt:
-            return searching.result(partial=True)
-        return searching.result(partial=False)
+        return Searching(runs.get, config, place, observer).result()
 
 
 def bisect(count: int, passes: Callable[[int], bool]) -> list[int]:
@@ -190,7 +185,7 @@ def level(alpha: float, count: int, searches: int = 1) -> float:
     return alpha / (searches * most_tests(count))
 
 
-class _Search:
+class Searching:
     """One call of :func:`search`.
 
     Args:
@@ -214,10 +209,14 @@ class _Search:
         self._lengths: Mapping[str, int] = {}
         self._full_failed = False
 
-    def run(self) -> None:
-        """Test candidates until the answer cannot change."""
-        for arm in WAYS:
-            bisect(len(self._config.speedups), partial(self._passes, arm))
+    def result(self) -> SearchResult:
+        """Test candidates until the answer cannot change, or the user interrupts."""
+        try:
+            for arm in WAYS:
+                bisect(len(self._config.speedups), partial(self._passes, arm))
+        except KeyboardInterrupt:
+            return self._written(partial=True)
+        return self._written(partial=False)
 
     def _passes(self, arm: str, number: int) -> bool:
         """Test a candidate, unless no candidate can pass because a full run has no metric."""
@@ -227,7 +226,7 @@ class _Search:
         self._observer.candidate_started(arm, speedup)
         candidate = self._test(arm, speedup)
         self._tried.append(candidate)
-        self.result(partial=True)
+        self._written(partial=True)
         self._observer.candidate_finished(arm, speedup, candidate.finding)
         return candidate.passed or plain_suffices(candidate.verdict, self._config)
 
@@ -249,34 +248,25 @@ class _Search:
                 return _given_up(arm, config, seeds, reason, fault=True)
         return Candidate(arm, speedup, judge_audit(seeds, config, arm))
 
-    def result(self, *, partial: bool) -> SearchResult:
-        """Write the results file."""
+    def _written(self, *, partial: bool) -> SearchResult:
+        """Write the results file, and return its content."""
         line = trainer_line(self._config, self._tried, self._lengths) if self._lengths else ""
         best = {
             arm: max((t.speedup for t in self._tried if t.arm == arm and t.passed), default=None)
             for arm in WAYS
         }
+        tried = [
+            {"arm": t.arm, "speedup": t.speedup, "passed": t.passed, "finding": t.finding,
+             **t.verdict.to_dict()}
+            for t in self._tried
+        ]  # fmt: skip
         results: dict[str, Any] = finite(
             {
-                "schema": SCHEMA,
-                "partial": partial,
-                "environment": environment(),
-                "config": self._config.to_dict(),
-                "level": self._level,
-                "tried": [
-                    {
-                        "arm": t.arm,
-                        "speedup": t.speedup,
-                        "passed": t.passed,
-                        "finding": t.finding,
-                        **t.verdict.to_dict(),
-                    }
-                    for t in self._tried
-                ],
-                "best": best,
-                "line": line,
+                "schema": SCHEMA, "partial": partial, "environment": environment(),
+                "config": self._config.to_dict(), "level": self._level, "tried": tried,
+                "best": best, "line": line,
             }
-        )
+        )  # fmt: skip
         write_json(results, self._folder / SEARCH)
         return SearchResult(tuple(self._tried), best, line, results, self._folder)
 

@@ -14,8 +14,9 @@ import torch
 from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
+from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.rows import RUNS, Rows
-from hybrid_predict.runs.runtime import finite, writing
+from hybrid_predict.runs.runtime import finite
 
 RunKey = tuple[str, float | None, int]
 """Arm, speedup and seed of a run; the full arm and controls have no speedup."""
@@ -80,7 +81,10 @@ class RunStore:
         )
         self._rows = Rows(folder / RUNS, _row_key)
         if overwrite:
-            self._clear()
+            self._rows.clear()
+            for path in (folder / RESULTS, folder / SEARCH):
+                with writing(path):
+                    path.unlink(missing_ok=True)
         for key, row in self._rows.done.items():
             self._check_conditions(row, config)
             self.check(row["run"])
@@ -118,26 +122,12 @@ class RunStore:
         for other in self.runs.values():
             if other is run:
                 continue
-            if other["shapes"] != run["shapes"]:
-                self._refuse_other(other, "names or shapes of parameters")
-            self._check_length(run, other)
+            if what := _differing(run, other):
+                got = f"{other['arm']}, seed {other['seed']}, with other {what}"
+                self._refuse("finished runs of this training", got)
             if run["seed"] == other["seed"]:
                 _check_start(run, other)
                 _check_schedule(run, other)
-
-    def _check_length(self, run: FinishedRun, other: FinishedRun) -> None:
-        longer, shorter = sorted((run, other), key=_scale)
-        scale = _scale(shorter)
-        if scale == _scale(longer):
-            if run["total_steps"] != other["total_steps"]:
-                self._refuse_other(other, "number of steps")
-            due = longer["lengths"]
-        elif _scale(longer) == 1.0:
-            due = {name: shortened(length, scale) for name, length in longer["lengths"].items()}
-        else:
-            return
-        if shorter["lengths"] != due:
-            self._refuse_other(other, "max_steps or max_epochs")
 
     def _check_conditions(self, row: Mapping[str, Any], config: AuditConfig) -> None:
         arm, before = row["run"]["arm"], row["depends_on"]
@@ -156,16 +146,6 @@ class RunStore:
         except (ValueError, LookupError, TypeError):
             self._refuse("results that can be read", RESULTS)
 
-    def _clear(self) -> None:
-        self._rows.clear()
-        for path in (self.folder / RESULTS, self.folder / SEARCH):
-            with writing(path):
-                path.unlink(missing_ok=True)
-
-    def _refuse_other(self, run: FinishedRun, what: str) -> NoReturn:
-        got = f"{run['arm']}, seed {run['seed']}, with other {what}"
-        self._refuse("finished runs of this training", got)
-
     def _refuse(self, expected: str, got: str) -> NoReturn:
         remedy = "Choose another folder, or train its runs again: overwrite=True, --overwrite."
         raise ConfigError(str(self.folder), expected, got, remedy)
@@ -180,6 +160,23 @@ def _row_key(row: Mapping[str, Any]) -> RunKey:
         raise TypeError("depends_on is no mapping")
     speedup = run.get("speedup")  # runs of earlier versions have none, and are refused by schema
     return str(run["arm"]), None if speedup is None else float(speedup), int(run["seed"])
+
+
+def _differing(run: FinishedRun, other: FinishedRun) -> str:
+    """Return what shows that two runs are of different trainings; empty if nothing does."""
+    if other["shapes"] != run["shapes"]:
+        return "names or shapes of parameters"
+    longer, shorter = sorted((run, other), key=_scale)
+    scale = _scale(shorter)
+    if scale == _scale(longer):
+        if run["total_steps"] != other["total_steps"]:
+            return "number of steps"
+        due = longer["lengths"]
+    elif _scale(longer) == 1.0:
+        due = {name: shortened(length, scale) for name, length in longer["lengths"].items()}
+    else:
+        return ""
+    return "max_steps or max_epochs" if shorter["lengths"] != due else ""
 
 
 def _scale(run: FinishedRun) -> float:

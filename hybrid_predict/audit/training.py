@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,7 @@ from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.audit.config import AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter, TrialEnd
 from hybrid_predict.audit.store import FinishedRun, run_key
-from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.overview import steps_until_skill
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer, interruptible
 from hybrid_predict.torch.random_states import random_states, set_random_states
@@ -120,8 +117,7 @@ def train_arm(
 
     meter = Meter(config.metric, seed, started, observer.stepped)
     arm = AuditArm(name, seed, config, folder, meter, logger)
-    with preserved():
-        _fit(arm, make_run, meter)
+    fit_arm(arm, make_run, meter)
     return _entry(arm, meter)
 
 
@@ -160,51 +156,18 @@ def _known_before(arm: AuditArm, meter: Meter) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a few full steps of the full arm show.
-
-    Args:
-        total_steps: Steps of the full arm.
-        lengths: Its ``max_steps`` and ``max_epochs``, as far as given.
-        until_skill: Steps until the hybrid arm can know its skill.
-        seconds_per_step: Seconds of a plain full step, without validation.
-    """
-
-    total_steps: int
-    lengths: Mapping[str, int]
-    until_skill: int
-    seconds_per_step: float
-
-
-def try_steps(make_run: MakeRun, config: AuditConfig, steps: int, folder: Path) -> Trial:
-    """Train the full arm for a few full steps; the first third is not timed.
+def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter) -> None:
+    """Train what ``make_run`` builds, from the arm's seed; restore all settings afterwards.
 
     Raises:
-        UnsupportedSetupError: If the callback does not support the model or its optimizers.
+        ConfigError: If the run cannot be audited as it is set up.
+        UnsupportedSetupError: If the callback does not support it, or it has no batches.
     """
-    until_skill = 0
-
-    def started(trainer: Any) -> None:
-        nonlocal until_skill
-        arm.check_callbacks(trainer.callbacks)
-        chosen = replace(config.hybrid_config(), total_steps=meter.total_steps)
-        with HybridEngine(trainer.lightning_module, trainer.optimizers, chosen) as engine:
-            until_skill = steps_until_skill(engine)
-
-    meter = Meter(config.metric, on_start=started, limit=steps)
-    arm = AuditArm(FULL, 0, config, folder, meter)
     with preserved(), suppress(TrialEnd):
-        _fit(arm, make_run, meter)
-    return Trial(meter.total_steps, arm.lengths, until_skill, meter.seconds_per_step)
-
-
-def _fit(arm: AuditArm, make_run: MakeRun, meter: Meter) -> None:
-    """Train what ``make_run`` builds, from the arm's seed."""
-    pl.seed_everything(arm.seed, workers=True, verbose=False)
-    trainer, model, data = arm.unpack(make_run(arm))
-    with interruptible():
-        trainer.fit(model, **data)
+        pl.seed_everything(arm.seed, workers=True, verbose=False)
+        trainer, model, data = arm.unpack(make_run(arm))
+        with interruptible():
+            trainer.fit(model, **data)
     if not meter.total_steps:  # Lightning does not start to train without batches
         remedy = "Give training data of at least one batch, and leave limit_train_batches out."
         raise UnsupportedSetupError("Trainer", "batches to train on", "none", remedy)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from hybrid_predict import __version__
-from hybrid_predict.cli import audit, demo, doctor, report, schema, watch
-from hybrid_predict.cli.options import PROGRAM
-from hybrid_predict.cli.program import run_program
+from hybrid_predict.cli import audit, demo, doctor, runs, schema
+from hybrid_predict.cli.program import PROGRAM, run_program
 
 COMMANDS = {
     "demo": demo.COMMAND,
     "doctor": doctor.COMMAND,
-    "watch": watch.COMMAND,
-    "report": report.COMMAND,
+    "watch": runs.WATCH,
+    "report": runs.REPORT,
     "audit": audit.COMMAND,
     "schema": schema.COMMAND,
 }

@@ -10,15 +10,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.cli.options import (
+from hybrid_predict.cli.program import (
+    BAD_USAGE,
+    INTERRUPTED,
     PROGRAM,
-    check_threads,
-    integer,
+    Command,
     need,
-    output_folder,
+    positive,
     under_way,
 )
-from hybrid_predict.cli.program import BAD_USAGE, INTERRUPTED, Command
 from hybrid_predict.errors import HybridPredictError
 
 if TYPE_CHECKING:
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses by outcome; 1 is the status of Python's own errors."""
+
+_GOES_ON = "What was finished is kept; the same command, without --overwrite, goes on."
 
 _NOTHING = "Nothing was trained: all runs were finished before. --overwrite trains them again."
 
@@ -42,8 +44,8 @@ def _add_options(add: Any) -> None:
         metavar="FOLDER",
         help="Folder for all files (hybrid-predict-audit).",
     )
-    add("--seeds", type=integer, metavar="N", help="Paired seeds (those of the file, or 5).")
-    add("--threads", type=integer, metavar="N", help="Threads of torch (torch's own choice).")
+    add("--seeds", type=int, metavar="N", help="Paired seeds (those of the file, or 5).")
+    add("--threads", type=positive, metavar="N", help="Threads of torch (torch's own choice).")
     add("--plan", action="store_true", help="Only print what would be trained and for how long.")
     add("--overwrite", action="store_true", help="Train all runs again.")
     add(
@@ -59,7 +61,6 @@ def _command(options: Namespace) -> int:
     """Run the audit; return the exit status, 2 if the training failed."""
     from hybrid_predict.audit.file import check_file, importable
 
-    check_threads(options.threads)
     under_way(f"checking {options.file}")
     check_file(options.file)
     need("The audit", ("cli", "lightning"))
@@ -79,6 +80,7 @@ def _command(options: Namespace) -> int:
 def _run(options: Namespace) -> int:
     from hybrid_predict.audit import audit, plan_audit, plan_search, search
     from hybrid_predict.audit.file import read_audit
+    from hybrid_predict.runs.runtime import writable_folder
 
     under_way(f"reading {options.file}")
     make_run, config, source = read_audit(options.file)
@@ -90,17 +92,17 @@ def _run(options: Namespace) -> int:
         plan: Any = plan_search if options.search else plan_audit
         print(plan(make_run, config, done, source=source))
         return 0
-    folder = output_folder(options.output_dir)
+    folder = writable_folder(options.output_dir, "--output-dir")
     train: Any = partial(
         search if options.search else audit,
         make_run, config, folder, source=source, overwrite=options.overwrite,
     )  # fmt: skip
-    result: AuditResult | SearchResult
-    if options.search:
-        result = _show_search(config, folder, train)
-    else:
-        need("The audit", ["mlflow"] if config.mlflow else [])
-        result = show_audit("audit", config, folder, train)
+    need("The audit", ["mlflow"] if config.mlflow and not options.search else [])
+    result: AuditResult | SearchResult = (
+        _show_search(config, folder, train)
+        if options.search
+        else show_audit("audit", config, folder, train)
+    )
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]
 
 
@@ -111,20 +113,32 @@ def show_audit(
     from hybrid_predict.audit.config import SHORTENED
     from hybrid_predict.audit.earned import sentences
     from hybrid_predict.cli.screen import Screen
-    from hybrid_predict.report.audit import COLUMNS, audit_rows, plain_finding
+    from hybrid_predict.report.pages import COLUMNS, audit_rows, plain_finding
     from hybrid_predict.runs.evidence import HYBRID
+    from hybrid_predict.runs.tracking import tracking_uri
 
     fewer = (*SHORTENED, HYBRID)
     lengths = [1.0 / config.speedup if a in fewer else 1.0 for a in config.arms] * config.seeds
     print(f"{PROGRAM} {command}: {len(lengths)} runs, written to {folder}", flush=True)
     with Screen(lengths, partial(_outcome, config)) as screen:
         result = train(observer=screen)
+    results, verdict = result.results, result.verdict
+    if result.partial:
+        screen.say(f"\nStopped after {len(results['runs'])} of {results['planned_runs']} runs.")
+        screen.say(_GOES_ON, soft_wrap=True)
     titles = [title.format(metric=config.metric) for title in COLUMNS]
-    table = (titles, [row.values() for row in audit_rows(result.results)])
-    notes = [*sentences(result.results["earned"]), *result.results["notes"]]
-    shown = {**result.results, "notes": notes}
-    screen.conclude(shown, _conclusion(plain_finding(shown), shown["verdict"]), table, folder,
-                    mlflow=config.mlflow)  # fmt: skip
+    screen.table(titles, [row.values() for row in audit_rows(results)])
+    finding = plain_finding(results)
+    screen.say(f"\n{finding}", style="bold")
+    if finding != verdict.headline:
+        screen.say(f"Verdict: {verdict.headline}.")
+    tested = verdict.contrast is not None
+    why = "The report has the tests and their bounds." if tested else verdict.text
+    for text in (why, *sentences(results["earned"]), *results["notes"]):
+        screen.say(f"{text}\n")
+    files = [f"Report:   {folder / 'report.html'}", f"Results:  {folder / 'results.json'}"]
+    files += [f"MLflow:   mlflow ui --backend-store-uri {tracking_uri(folder)}"] * config.mlflow
+    screen.say("\n".join(files), soft_wrap=True)
     if not (screen.trained or result.partial):
         print(_NOTHING)
     return result
@@ -151,8 +165,12 @@ def _show_search(
         ]
         for tried in result.tried
     ]  # fmt: skip
-    titles = ["arm", "speedup", "seeds", "fewer full steps", "finding"]
-    screen.answer(titles, rows, result.line, folder / SEARCH, partial=result.partial)
+    screen.table(["arm", "speedup", "seeds", "fewer full steps", "finding"], rows)
+    if result.partial:
+        screen.say(f"\nStopped. {_GOES_ON}{' So far:' * bool(result.line)}", soft_wrap=True)
+    if result.line:
+        screen.say(f"\n{result.line}", style="bold", soft_wrap=True)
+    screen.say(f"\nResults:  {folder / SEARCH}", soft_wrap=True)
     if not (screen.trained or result.partial):
         print(_NOTHING)
     return result
@@ -161,14 +179,6 @@ def _show_search(
 def _outcome(config: AuditConfig, run: Mapping[str, Any]) -> str:
     """Return the result of a finished run in a few words."""
     return run["failure"] or f"{config.metric} {run['metric']:.5g}"
-
-
-def _conclusion(finding: str, verdict: Mapping[str, Any]) -> dict[str, str]:
-    """Return the finding and the verdict; the statistics are in the report."""
-    lines = [] if finding == verdict["headline"] else [f"Verdict: {verdict['headline']}."]
-    tested = verdict["contrast"] is not None
-    lines.append("The report has the tests and their bounds." if tested else verdict["text"])
-    return {"headline": finding, "text": "\n".join(lines)}
 
 
 COMMAND = Command(

@@ -8,30 +8,29 @@ from functools import partial
 from typing import Any
 
 from hybrid_predict.cli.audit import show_audit
-from hybrid_predict.cli.options import check_threads, integer, need, number, output_folder
-from hybrid_predict.cli.program import INTERRUPTED, Command
+from hybrid_predict.cli.program import INTERRUPTED, Command, need, positive
 from hybrid_predict.errors import ConfigError
 
 
 def _add_options(add: Any) -> None:
     add("--quick", action="store_true", help="Train a third of the steps, with one seed.")
-    add("--seeds", type=integer, metavar="N", help="Number of paired seeds (3; with --quick 1).")
+    add("--seeds", type=int, metavar="N", help="Number of paired seeds (3; with --quick 1).")
     add(
         "--speedup",
-        type=number,
+        type=float,
         default=1.5,
         metavar="X",
         help="Steps per full step of the hybrid arm, above 1 (1.5).",
     )
     add(
         "--steps",
-        type=integer,
+        type=int,
         metavar="N",
         help="Full steps of the full arm (1800; with --quick 600).",
     )
     add(
         "--learning-rate",
-        type=number,
+        type=float,
         metavar="X",
         help="Peak learning rate, all arms (0.0113; with --quick 0.008).",
     )
@@ -40,15 +39,15 @@ def _add_options(add: Any) -> None:
         metavar="FOLDER",
         help="Folder for all files (hybrid-predict-demo; with --quick hybrid-predict-demo-quick).",
     )
-    add("--threads", type=integer, default=1, metavar="N", help="Threads of torch (1).")
+    add("--threads", type=positive, default=1, metavar="N", help="Threads of torch (1).")
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
     add("--overwrite", action="store_true", help="Train all runs again.")
 
 
 def _run(options: Namespace) -> int:
-    check_threads(options.threads)
     from hybrid_predict.audit import AuditConfig
     from hybrid_predict.demo import QUICK, Recipe
+    from hybrid_predict.runs.runtime import threads, writable_folder
 
     quick, mlflow = options.quick, not options.no_mlflow
     given = {"steps": options.steps, "learning_rate": options.learning_rate}
@@ -64,13 +63,11 @@ def _run(options: Namespace) -> int:
         experiment="hybrid-predict demo",
         mlflow=mlflow,
     )
-    folder = output_folder(
-        options.output_dir or ("hybrid-predict-demo-quick" if quick else "hybrid-predict-demo")
-    )
+    name = "hybrid-predict-demo" + "-quick" * quick
+    folder = writable_folder(options.output_dir or name, "--output-dir")
     need("The demo", ("cli", "lightning", *(["mlflow"] if mlflow else [])))
     from hybrid_predict.audit import audit
     from hybrid_predict.demo.byte_gpt import demo_audit
-    from hybrid_predict.runs.runtime import threads
 
     make_run, source = demo_audit(recipe)
     train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)

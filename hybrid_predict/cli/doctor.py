@@ -7,8 +7,7 @@ from importlib.util import find_spec
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.cli.options import EXTRAS, need, number, under_way
-from hybrid_predict.cli.program import Command
+from hybrid_predict.cli.program import EXTRAS, Command, need, under_way
 from hybrid_predict.errors import install_line
 from hybrid_predict.ledger import percent
 from hybrid_predict.report.plain_text import printable
@@ -30,12 +29,15 @@ def _add_options(add: Any) -> None:
         help="YAML file as for the audit, or module:function. The function returns trainer, model "
         "and training data; data can be left out if the model has its own.",
     )
-    add("--speedup", type=number, metavar="X", help="Speedup to plan for (the file's, or 1.5).")
+    add("--speedup", type=float, metavar="X", help="Speedup to plan for (the file's, or 1.5).")
 
 
 def _run(options: Namespace) -> int:
-    if options.config is not None:
-        _check(options.config)
+    from hybrid_predict.audit.file import check_file, importable, is_file
+
+    if options.config is not None and is_file(options.config):
+        under_way(f"checking {options.config}")
+        check_file(options.config)
     under_way("loading torch")
     for title, text in (*_environment(), *_extras()):
         _print(title, text)
@@ -46,7 +48,6 @@ def _run(options: Namespace) -> int:
         return 0
     need("The examination", ["lightning", "cli"])
     from hybrid_predict.audit.doctor import examine
-    from hybrid_predict.audit.file import importable
 
     with importable():
         result = examine(options.config, options.speedup)
@@ -54,15 +55,6 @@ def _run(options: Namespace) -> int:
     for title, text in _findings(result):
         _print(title, text)
     return REFUSED if result.refused or result.plain or result.plan is None else 0
-
-
-def _check(name: str) -> None:
-    """Check what can be checked of a file before slow imports."""
-    from hybrid_predict.audit.file import check_file, is_file
-
-    if is_file(name):
-        under_way(f"checking {name}")
-        check_file(name)
 
 
 def _environment() -> list[tuple[str, str]]:
@@ -91,39 +83,33 @@ def _findings(result: Examination) -> list[tuple[str, str]]:
     plan = result.plan
     if result.refused or plan is None:
         return [("works", f"no. {result.refused or 'Training did not start.'}")]
-    corrected = [str(part) for part in plan.parts if part.corrected]
-    predicted = [str(part) for part in plan.parts if part.predicted]
+    further = [("warning", text) for text in result.warnings]
+    if result.left_out:
+        why = "no part in this trial of one step, which has no logger and no validation"
+        further.insert(0, ("callbacks", f"{', '.join(result.left_out)}: {why}"))
+    if result.plain:
+        change = [("change", result.remedies)] if result.remedies else []
+        title = f"no, the run would be plain training. {result.plain}"
+        return [("works", title), *change, *further]
+    corrected = ", ".join(str(part) for part in plan.parts if part.corrected)
+    predicted = ", ".join(str(part) for part in plan.parts if part.predicted)
     left = [str(part) for part in plan.parts if not (part.corrected or part.predicted)]
     why = "; ".join(plan.left_out) or "none is of a kind that is corrected"
     counted = "not counted" if result.overhead is None else percent(result.overhead)
     count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts have skill"
-    if result.plain:
-        rows = [("works", f"no, the run would be plain training. {result.plain}")]
-        rows += [("change", result.remedies)] if result.remedies else []
-        return [*rows, *_further(result)]
-    rows = [
+    paste = [("paste", f"Trainer(..., {result.paste})")] if corrected or predicted else []
+    return [
         ("works", "yes"),
-        ("corrected", ", ".join(corrected) if corrected else f"nothing: {why}"),
-        ("predicted", f"{', '.join(predicted)}: {count}" if plan.predicted else "nothing"),
+        ("corrected", corrected or f"nothing: {why}"),
+        ("predicted", f"{predicted}: {count}" if plan.predicted else "nothing"),
         ("left alone", ", ".join([*left, *plan.left_out]) or "nothing"),
         ("plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"),
         ("memory", plan.memory),
         ("overhead", f"{counted} of a full step's operations, for correcting"),
         ("run log", result.run_log),
+        *further,
+        *paste,
     ]
-    rows += _further(result)
-    if corrected or predicted:
-        rows.append(("paste", f"Trainer(..., {result.paste})"))
-    return rows
-
-
-def _further(result: Examination) -> list[tuple[str, str]]:
-    """Return what was left out of the trial, and warnings."""
-    rows = [("warning", text) for text in result.warnings]
-    if result.left_out:
-        why = "no part in this trial of one step, which has no logger and no validation"
-        rows.insert(0, ("callbacks", f"{', '.join(result.left_out)}: {why}"))
-    return rows
 
 
 def _print(title: str, text: str) -> None:

@@ -1,4 +1,4 @@
-"""A program with several commands: help, one-line error messages, exit statuses."""
+"""A program with several commands: help, one-line error messages, exit statuses, extras."""
 
 from __future__ import annotations
 
@@ -6,18 +6,42 @@ import os
 import signal
 import sys
 import threading
-from argparse import ArgumentParser, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any, NoReturn
 
-from hybrid_predict.errors import ConfigError, HybridPredictError, did_you_mean
+from hybrid_predict.errors import ConfigError, HybridPredictError, MissingExtraError, did_you_mean
 from hybrid_predict.report.plain_text import any_encoding, printable
+
+PROGRAM = "hybrid-predict"
 
 BAD_USAGE, INTERRUPTED, CUT_OFF = 2, 130, 141
 """Exit statuses that every command shares; the last one is that of SIGPIPE in a shell."""
+
+EXTRAS = {
+    "cli": (
+        "rich",
+        "matplotlib",
+        "jsonargparse",
+        "docstring_parser",
+        "scipy",
+        "filelock",
+        "jinja2",
+    ),
+    "lightning": ("lightning",),
+    "huggingface": ("transformers", "accelerate"),
+    "mlflow": ("mlflow",),
+    "jax": ("jax", "optax"),
+    "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum", "sklearn"),
+}
+"""Modules that each extra installs and the commands import."""
+
+_HEAVY = ("lightning", "mlflow")
+"""Extras that take seconds to import."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +70,8 @@ def run_program(
 ) -> int:
     """Run the command that the arguments name, or print the help if there are none.
 
+    Each error is printed in one line.
+
     Args:
         name: Name of the program.
         description: Text for its help.
@@ -59,33 +85,79 @@ def run_program(
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with any_encoding():
-        return _run(name, partial(_parse, name, description, commands, arguments, version))
-
-
-def _run(name: str, parse: Callable[[], Callable[[], int]]) -> int:
-    """Parse and run a command; print each error in one line."""
-    try:
         try:
-            run = parse()
-        except SystemExit as end:  # --help and --version
-            return int(end.code or 0)
-        with _sigterm_as_ctrl_c():
-            return run()
-    except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # rich: the reader of a pipe left
+            try:
+                run = _parse(name, description, commands, arguments, version)
+            except SystemExit as end:  # --help and --version
+                return int(end.code or 0)
+            with _sigterm_as_ctrl_c():
+                return run()
+        except SystemExit as end:
+            if isinstance(end.__context__, BrokenPipeError):  # rich: the reader of a pipe left
+                return CUT_OFF
+            print(f"{name}: error: the model's own code raised {end!r}.", file=sys.stderr)
+            return BAD_USAGE
+        except HybridPredictError as error:
+            print(f"{name}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
+            return BAD_USAGE
+        except BrokenPipeError:  # the reader of a pipe, such as head, has left
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return CUT_OFF
-        print(f"{name}: error: the model's own code raised {end!r}.", file=sys.stderr)
-        return BAD_USAGE
-    except HybridPredictError as error:
-        print(f"{name}: error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-        return BAD_USAGE
-    except BrokenPipeError:  # the reader of a pipe, such as head, has left
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return CUT_OFF
-    except KeyboardInterrupt:
-        text = "stopped; what was finished is kept, and the same command continues from there."
-        print(f"{name}: {text}", file=sys.stderr)
-        return INTERRUPTED
+        except KeyboardInterrupt:
+            text = "stopped; what was finished is kept, and the same command continues from there."
+            print(f"{name}: {text}", file=sys.stderr)
+            return INTERRUPTED
+
+
+class _Parser(ArgumentParser):
+    """Raises an error where argparse would print the usage and exit."""
+
+    def error(self, message: str) -> NoReturn:
+        raise HybridPredictError(message)
+
+
+def _parse(
+    name: str,
+    description: str,
+    commands: Mapping[str, Command],
+    arguments: list[str],
+    version: str | None,
+) -> Callable[[], int]:
+    """Return a function that runs the chosen command."""
+    parser = _Parser(
+        prog=name,
+        description=description,
+        epilog=f"{name} COMMAND --help prints the options of a command.",
+        allow_abbrev=False,
+    )
+    if version is not None:
+        parser.add_argument("--version", action="version", version=f"{name} {version}")
+    listed = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for key, command in commands.items():
+        chosen = listed.add_parser(
+            key, help=command.help, description=command.description, allow_abbrev=False
+        )
+        command.add_options(chosen.add_argument)
+        chosen.set_defaults(chosen=(command.run, chosen))
+    first = next(iter(arguments), "--help")
+    if not first.startswith("-") and first not in commands:
+        remedy = did_you_mean(first, commands) or f"See {name} --help."
+        raise ConfigError("COMMAND", f"one of {', '.join(commands)}", first, remedy)
+    options, rest = parser.parse_known_args(arguments or ["--help"])
+    run, chosen = getattr(options, "chosen", (None, parser))
+    if rest or run is None:
+        raise _unknown((rest or arguments)[0], chosen)
+    return partial(run, options)
+
+
+def _unknown(word: str, parser: ArgumentParser) -> ConfigError:
+    """Return the error for an unknown argument."""
+    word = word.partition("=")[0]
+    if not word.startswith("-"):
+        return ConfigError(parser.prog, "no further argument", word, f"See {parser.prog} --help.")
+    known = [name for name in parser._option_string_actions if name.startswith("--")]
+    remedy = did_you_mean(word, known) or f"See {parser.prog} --help."
+    return ConfigError(parser.prog, "an option that it has", word, remedy)
 
 
 @contextmanager
@@ -110,62 +182,37 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class _Parser(ArgumentParser):
-    """Raises an error where argparse would print the usage and exit."""
-
-    def error(self, message: str) -> NoReturn:
-        raise HybridPredictError(message)
-
-
-def _parse(
-    name: str,
-    description: str,
-    commands: Mapping[str, Command],
-    arguments: list[str],
-    version: str | None,
-) -> Callable[[], int]:
-    """Return a function that runs the chosen command."""
-    if not arguments or arguments[0].startswith("-"):
-        parser = _program(name, description, commands, version)
-        _, rest = parser.parse_known_args(arguments or ["--help"])
-        raise _unknown(name, rest[0], parser)
-    chosen = arguments[0]
-    if chosen not in commands:
-        remedy = did_you_mean(chosen, commands) or f"See {name} --help."
-        raise ConfigError("COMMAND", f"one of {', '.join(commands)}", chosen, remedy)
-    command, called = commands[chosen], f"{name} {chosen}"
-    parser = _Parser(prog=called, description=command.description, allow_abbrev=False)
-    command.add_options(parser.add_argument)
-    options, rest = parser.parse_known_args(arguments[1:])
-    if rest:
-        raise _unknown(called, rest[0], parser)
-    return partial(command.run, options)
+def positive(text: str) -> int:
+    """Parse the value of an option as a positive integer."""
+    if not text.isdecimal() or int(text) < 1:
+        raise ArgumentTypeError(f"expected an integer, at least 1, got {text!r}")
+    return int(text)
 
 
-def _program(
-    name: str, description: str, commands: Mapping[str, Command], version: str | None
-) -> _Parser:
-    """Return the parser of ``--help`` and ``--version`` without a command."""
-    width = max(map(len, commands))
-    listed = "\n".join(f"  {key:{width}}  {command.help}" for key, command in commands.items())
-    parser = _Parser(
-        prog=name,
-        usage=f"{name} COMMAND ...",
-        description=f"{description}\n\ncommands:\n{listed}",
-        epilog=f"{name} COMMAND --help prints the options of a command.",
-        formatter_class=RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    if version is not None:
-        parser.add_argument("--version", action="version", version=f"{name} {version}")
-    return parser
+def under_way(text: str) -> None:
+    """Print to standard error what takes a while, if standard error is a terminal."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        print(f"{PROGRAM}: {text} …", file=sys.stderr, flush=True)
 
 
-def _unknown(called: str, word: str, parser: ArgumentParser) -> ConfigError:
-    """Return the error for an unknown argument."""
-    word = word.partition("=")[0]
-    if not word.startswith("-"):
-        return ConfigError(called, "no further argument", word, f"See {called} --help.")
-    known = [name for name in parser._option_string_actions if name.startswith("--")]
-    remedy = did_you_mean(word, known) or f"See {called} --help."
-    return ConfigError(called, "an option that it has", word, remedy)
+def need(feature: str, extras: Iterable[str]) -> None:
+    """Import the packages of extras, so that an error names all missing extras at once.
+
+    Args:
+        feature: Name of what needs them, for the message.
+        extras: Names of the extras.
+
+    Raises:
+        MissingExtraError: If a package of an extra is not installed.
+    """
+    missing, extras = [], list(extras)
+    if heavy := [name for name in _HEAVY if name in extras]:
+        under_way(f"loading {', '.join(heavy)}")
+    for extra in extras:
+        try:
+            for module in EXTRAS[extra]:
+                import_module(module)
+        except ImportError:
+            missing.append(extra)
+    if missing:
+        raise MissingExtraError(feature, ",".join(missing))

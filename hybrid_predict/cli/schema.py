@@ -7,16 +7,10 @@ import os
 from argparse import Namespace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
-from hybrid_predict.cli.options import under_way
-from hybrid_predict.cli.program import Command
-from hybrid_predict.errors import ConfigError, MissingExtraError
+from hybrid_predict.cli.program import Command, under_way
+from hybrid_predict.errors import MissingExtraError
 from hybrid_predict.runs.files import replace_text
-
-
-def _add_options(add: Any) -> None:
-    add("--output", metavar="FILE", help="File to write (standard output).")
 
 
 def _run(options: Namespace) -> int:
@@ -29,12 +23,7 @@ def _run(options: Namespace) -> int:
     if options.output is None:
         print(text)
         return 0
-    path = Path(os.path.expanduser(options.output))
-    try:
-        replace_text(path, text + "\n")
-    except OSError as error:
-        remedy = f"The system says: {error.strerror}."
-        raise ConfigError("--output", "a file that can be written", str(path), remedy) from error
+    path = replace_text(Path(os.path.expanduser(options.output)), text + "\n", "--output")
     print(f"Schema:  {path}\nFirst line of a file for it:  # yaml-language-server: $schema={path}")
     return 0
 
@@ -43,6 +32,6 @@ COMMAND = Command(
     "Print the JSON schema of configuration files, for editors.",
     "Prints a JSON schema of the callback's arguments in a LightningCLI file, and of the section "
     "audit. With it, an editor completes and checks such files.",
-    _add_options,
+    lambda add: add("--output", metavar="FILE", help="File to write (standard output)."),
     _run,
 )

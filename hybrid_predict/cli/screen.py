@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from hybrid_predict.report.plain_text import printable
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer
-from hybrid_predict.runs.tracking import tracking_uri
 
 Run = Mapping[str, Any]
 """Entry of a run in a results file."""
-
-_GOES_ON = "What was finished is kept; the same command, without --overwrite, goes on."
 
 
 class Screen(Observer):
@@ -54,14 +50,14 @@ class Screen(Observer):
         )
         self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
         self._one = self._progress.add_task("", note="", visible=False)
-        self._done, self._planned, self._found = done, 0, 0
+        self._done, self._planned, self._known = done, 0, 0
         self._speedup: float | None = None
         self._show_done()
 
     @property
     def trained(self) -> int:
         """Number of runs that were not finished before."""
-        return self._done - self._found
+        return self._done - self._known
 
     def __enter__(self) -> Screen:
         self._progress.start()
@@ -86,7 +82,7 @@ class Screen(Observer):
 
     def run_found(self, run: Run) -> None:
         """Print a line for a run that was finished before."""
-        self._found += 1
+        self._known += 1
         self._print(run, ", done before")
 
     def run_finished(self, run: Run) -> None:
@@ -99,90 +95,15 @@ class Screen(Observer):
 
     def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
         """Print a line for a candidate that was tested."""
-        self._say(f"{arm} at speedup {speedup:g}: {finding}", style="bold")
+        self.say(f"{arm} at speedup {speedup:g}: {finding}", style="bold")
 
-    def conclude(
-        self,
-        results: Mapping[str, Any],
-        conclusion: Mapping[str, str],
-        table: tuple[Sequence[str], Iterable[Iterable[str]]],
-        folder: Path,
-        *,
-        mlflow: bool,
-    ) -> None:
-        """Print the table, the conclusion, and the paths of the report and the results.
-
-        Args:
-            results: Content of the results file.
-            conclusion: ``headline`` and ``text``.
-            table: Titles of the columns, and the rows.
-            folder: Output folder.
-            mlflow: Whether the runs were logged to MLflow.
-        """
-        if results["partial"]:
-            self._say(f"\nStopped after {len(results['runs'])} of {results['planned_runs']} runs.")
-            self._say(_GOES_ON, soft_wrap=True)
-        self._show_table(*table)
-        self._say(f"\n{conclusion['headline']}", style="bold")
-        for text in (conclusion["text"], *results.get("notes", ())):
-            self._say(f"{text}\n")
-        self._say(f"Report:   {folder / 'report.html'}", soft_wrap=True)
-        self._say(f"Results:  {folder / 'results.json'}", soft_wrap=True)
-        if mlflow:
-            uri = tracking_uri(folder)
-            self._say(f"MLflow:   mlflow ui --backend-store-uri {uri}", soft_wrap=True)
-
-    def answer(
-        self,
-        titles: Sequence[str],
-        rows: Iterable[Iterable[str]],
-        line: str,
-        results: Path,
-        *,
-        partial: bool,
-    ) -> None:
-        """Print the candidates of a search, and the line to paste.
-
-        Args:
-            titles: Titles of the columns.
-            rows: A row for each candidate.
-            line: Line to paste; empty if it is not known yet.
-            results: Path of the results file.
-            partial: Whether the search was stopped before its answer was final.
-        """
-        self._show_table(titles, rows)
-        if partial:
-            self._say(f"\nStopped. {_GOES_ON}" + " So far:" * bool(line), soft_wrap=True)
-        if line:
-            self._say(f"\n{line}", style="bold", soft_wrap=True)
-        self._say(f"\nResults:  {results}", soft_wrap=True)
-
-    def _arm_and_seed(self, run: Run) -> str:
-        """Return the first words of a run's line; the full arm is the same at every speedup."""
-        known = self._speedup is not None and run["arm"] != FULL
-        speedup = f" at speedup {self._speedup:g}" if known else ""
-        return f"{run['arm']}{speedup}, seed {run['seed']}"
-
-    def _print(self, run: Run, note: str = "") -> None:
-        self._done += 1
-        self._show_done()
-        self._say(
-            f"{self._done}/{len(self._lengths)}  {self._name(run)}: {run['full_steps']:,} full "
-            f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
-            soft_wrap=True,
-        )
-
-    def _show_done(self) -> None:
-        completed = sum(self._lengths[: self._done])
-        note = f"{self._done}/{len(self._lengths)} done"
-        self._progress.update(self._all, completed=completed, note=note)
-
-    def _say(self, text: str, **options: Any) -> None:
+    def say(self, text: str, **options: Any) -> None:
         """Print text at once; no markup in it is read, and control characters are replaced."""
         self._console.print("\n".join(map(printable, text.split("\n"))), **options)
         self._console.file.flush()
 
-    def _show_table(self, titles: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
+    def table(self, titles: Sequence[str], rows: Iterable[Iterable[str]]) -> None:
+        """Print rows below the titles of their columns; nothing if there are none."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
@@ -195,3 +116,23 @@ class Screen(Observer):
         if table.row_count:
             self._console.print()
             self._console.print(table)
+
+    def _arm_and_seed(self, run: Run) -> str:
+        """Return the first words of a run's line; the full arm is the same at every speedup."""
+        known = self._speedup is not None and run["arm"] != FULL
+        speedup = f" at speedup {self._speedup:g}" if known else ""
+        return f"{run['arm']}{speedup}, seed {run['seed']}"
+
+    def _print(self, run: Run, note: str = "") -> None:
+        self._done += 1
+        self._show_done()
+        self.say(
+            f"{self._done}/{len(self._lengths)}  {self._name(run)}: {run['full_steps']:,} full "
+            f"steps in {run['seconds']:.1f} s, {self._outcome(run)}{note}",
+            soft_wrap=True,
+        )
+
+    def _show_done(self) -> None:
+        completed = sum(self._lengths[: self._done])
+        note = f"{self._done}/{len(self._lengths)} done"
+        self._progress.update(self._all, completed=completed, note=note)

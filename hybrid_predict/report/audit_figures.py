@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.report.figure import new_figure, smoothed
-from hybrid_predict.report.shared import SIZE, number, tidy
+import numpy as np
+
+from hybrid_predict.report.shared import SIZE, new_figure, smoothed, tidy
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,73 +27,49 @@ def colors(results: Mapping[str, Any]) -> dict[str, str]:
     return {**{arm: COLORS[arm] for arm in ORDER}, **further}
 
 
-def paired_figure(
-    runs: Sequence[Mapping[str, Any]], shades: Mapping[str, str], key: str, label: str
-) -> Figure:
-    """Draw final values, one line per seed through the arms.
-
-    Args:
-        runs: Entries of a results file.
-        shades: Colours of the arms from left to right; those without a run are left out.
-        key: Which of an entry's numbers is shown.
-        label: What the axis is called.
-
-    Returns:
-        A matplotlib figure.
-    """
-    figure = new_figure(figsize=SIZE)
+def paired_figure(results: Mapping[str, Any]) -> Figure:
+    """Draw the final metric of ``results.json``, one line per seed through the arms."""
+    figure, runs, shades = new_figure(figsize=SIZE), results["runs"], colors(results)
     axes = figure.subplots()
     arms = [name for name in shades if any(run["arm"] == name for run in runs)]
     for seed in sorted({run["seed"] for run in runs}):
-        by_arm = {run["arm"]: number(run[key]) for run in runs if run["seed"] == seed}
+        by_arm = {run["arm"]: run["metric"] for run in runs if run["seed"] == seed}
         shown = [k for k, arm in enumerate(arms) if arm in by_arm]
-        values = [by_arm[arms[k]] for k in shown]
+        values = np.array([by_arm[arms[k]] for k in shown], dtype=float)
         axes.plot(shown, values, color="#b8bcc4", linewidth=1, zorder=1)
         axes.scatter(shown, values, color=[shades[arms[k]] for k in shown], s=42, zorder=2)
         axes.annotate(
-            f"seed {seed}",
-            (shown[-1], values[-1]),
-            xytext=(10, 0),
-            textcoords="offset points",
-            va="center",
-            fontsize="small",
-            color="#5c6370",
-        )
-    axes.set(ylabel=label, xlim=(-0.4, len(arms) - 0.4))
+            f"seed {seed}", (shown[-1], values[-1]), xytext=(10, 0), textcoords="offset points",
+            va="center", fontsize="small", color="#5c6370",
+        )  # fmt: skip
+    axes.set(ylabel=f"final {results['config']['metric']}", xlim=(-0.4, len(arms) - 0.4))
     axes.set_xticks(range(len(arms)), [arm.replace(", ", ",\n") for arm in arms])
     axes.set_title("Final values, one line per seed", fontsize="medium", loc="left")
     tidy(axes)
     return figure
 
 
-def curves_figure(
-    runs: Sequence[Mapping[str, Any]], shades: Mapping[str, str], key: str, label: str
-) -> Figure:
+def curves_figure(results: Mapping[str, Any], key: str) -> Figure:
     """Draw what was measured during training, one line per arm and seed.
 
     Args:
-        runs: Entries of a results file.
-        shades: Colours of the arms, in order.
-        key: Which of an entry's curves is shown.
-        label: What the axis is called.
-
-    Returns:
-        A matplotlib figure.
+        results: Content of ``results.json``.
+        key: Which of an entry's curves is shown, ``curve`` or ``metric_curve``.
     """
-    figure = new_figure(figsize=SIZE)
+    figure, loss = new_figure(figsize=SIZE), key == "curve"
     axes = figure.subplots()
-    for arm, color in shades.items():
-        curves = [run[key] for run in runs if run["arm"] == arm and run.get(key)]
+    for arm, color in colors(results).items():
+        curves = [run[key] for run in results["runs"] if run["arm"] == arm and run.get(key)]
         for k, curve in enumerate(curves):
             steps, values = zip(*curve, strict=True)
-            shown = smoothed(list(values), 3) if key == "curve" else [number(v) for v in values]
             axes.plot(
-                steps, shown, color=color, linewidth=1.2, label=arm if k == 0 else None,
-                alpha=0.9 if len(curves) == 1 else 0.6,
-                marker="" if key == "curve" else "o", markersize=4,
+                steps, smoothed(list(values), 3 if loss else 1), color=color, linewidth=1.2,
+                label=arm if k == 0 else None, alpha=0.9 if len(curves) == 1 else 0.6,
+                marker="" if loss else "o", markersize=4,
             )  # fmt: skip
+    label = "training loss" if loss else results["config"]["metric"]
     axes.set(xlabel="full steps", ylabel=label, xlim=(0, None))
-    title = "Training loss" if key == "curve" else label
+    title = "Training loss" if loss else label
     axes.set_title(f"{title} on the way", fontsize="medium", loc="left")
     tidy(axes)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize="small")
@@ -106,10 +83,7 @@ def difference_figure(results: Mapping[str, Any]) -> Figure:
     line that it is tested against: the test is met where the bar ends on the near side of the line.
 
     Args:
-        results: Content of ``results.json``.
-
-    Returns:
-        A matplotlib figure.
+        results: Content of ``results.json``, with a tested contrast.
     """
     verdict, config = results["verdict"], results["config"]
     sign = 1.0 if config["mode"] == "min" else -1.0

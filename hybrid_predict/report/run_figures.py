@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hybrid_predict.report.figure import new_figure, smoothed
 from hybrid_predict.report.run_log import RunLog
-from hybrid_predict.report.shared import SIZE, tidy
+from hybrid_predict.report.shared import SIZE, new_figure, smoothed, tidy
 from hybrid_predict.rules.skill import SHORTEST
 
 if TYPE_CHECKING:

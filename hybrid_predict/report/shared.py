@@ -1,4 +1,4 @@
-"""Rendering, figures and numbers for all HTML pages; a page is one file without links to others."""
+"""Parts of all HTML pages: templates, figures and numbers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import base64
 import math
 from collections.abc import Mapping
 from io import BytesIO
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hybrid_predict.runs.files import replace_text
+import numpy as np
+
+from hybrid_predict.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,20 +19,12 @@ SIZE = (4.8, 3.6)
 """Width and height of a figure in inches; two fit side by side on a wide screen."""
 
 
-def render(template: str, path: Path, **context: Any) -> Path:
-    """Write a page from one of the package's templates.
+def render(template: str, **context: Any) -> str:
+    """Return a page from one of the package's templates, as one file without links to others.
 
     Args:
         template: Name of the template.
-        path: File to write.
         context: Variables of the template.
-
-    Returns:
-        The path.
-
-    Raises:
-        OSError: If the file cannot be written; see
-            :func:`~hybrid_predict.runs.files.replace_text`.
     """
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -42,7 +35,20 @@ def render(template: str, path: Path, **context: Any) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return replace_text(path, environment.get_template(template).render(**context))
+    return environment.get_template(template).render(**context)
+
+
+def new_figure(**kwargs: Any) -> Figure:
+    """Return an empty matplotlib figure, without pyplot and its global state.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingExtraError("A figure", "cli") from error
+    return Figure(layout="constrained", **kwargs)
 
 
 def data_uri(figure: Figure) -> str:
@@ -77,6 +83,9 @@ def tidy(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def number(value: float | None) -> float:
-    """Return a number of a results file, with NaN for None."""
-    return math.nan if value is None else value
+def smoothed(values: list[float | None], span: int = 25) -> np.ndarray:
+    """Return the running mean over the last ``span`` values; NaN while none of them is known."""
+    data = np.array(values, dtype=float)
+    known = [data[max(0, k + 1 - span) : k + 1] for k in range(len(data))]
+    known = [part[~np.isnan(part)] for part in known]
+    return np.array([part.mean() if len(part) else np.nan for part in known])

@@ -1,26 +1,54 @@
-"""Atomic replacement of files."""
+"""Files that are replaced as a whole, and errors that name the file."""
 
 from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EEXIST
 from pathlib import Path
 from uuid import uuid4
 
+from hybrid_predict.errors import ConfigError
 
-def replace_text(path: Path, text: str) -> Path:
-    """Write a text file atomically; never through a link, nor over a device.
+
+@contextmanager
+def writing(path: Path, argument: str = "folder") -> Iterator[None]:
+    """Turn an error of the system inside the block into one that names the file.
+
+    Args:
+        path: The file that is written in the block.
+        argument: Name of the argument that gave its place, for the message.
 
     Raises:
-        OSError: If the file cannot be written, or what is in its place is not a regular file.
+        ConfigError: If the block raises OSError.
     """
-    if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
-        raise OSError(EEXIST, "a link, a folder or a device has that name", str(path))
-    draft = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
     try:
-        draft.touch(exist_ok=False)
-        draft.write_text(text, encoding="utf-8", errors="backslashreplace")
-        return draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+        yield
+    except OSError as error:
+        remedy = f"The system says: {error.strerror or error}. What was written before is kept."
+        raise ConfigError(argument, "a file that can be written", str(path), remedy) from error
+
+
+def replace_text(path: Path, text: str, argument: str = "folder") -> Path:
+    """Write a text file, complete or not at all; never through a link, nor over a device.
+
+    Args:
+        path: The file.
+        text: Its content.
+        argument: Name of the argument that gave its place, for the message.
+
+    Raises:
+        ConfigError: If the file cannot be written, or what is in its place is not a regular file.
+    """
+    draft = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
+    with writing(path, argument):
+        if os.path.lexists(path) and not stat.S_ISREG(os.lstat(path).st_mode):
+            raise OSError(EEXIST, "a link, a folder or a device has that name", str(path))
+        try:
+            draft.touch(exist_ok=False)
+            draft.write_text(text, encoding="utf-8", errors="backslashreplace")
+            return draft.replace(path)
+        finally:
+            draft.unlink(missing_ok=True)

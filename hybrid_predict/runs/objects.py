@@ -67,7 +67,7 @@ def _imported(name: str, path: str) -> Any:
     return getattr(module, attribute)
 
 
-def made(field: str, choices: Any, within: str = "") -> Any:
+def objects(field: str, choices: Any, within: str = "") -> Any:
     """Return choices by kind, with objects in place of their descriptions.
 
     Args:
@@ -82,12 +82,12 @@ def made(field: str, choices: Any, within: str = "") -> Any:
     if not isinstance(choices, Mapping):
         return choices
     return {
-        kind: _make(f"{within}{field}.{kind}", choice, OBJECTS[field])
+        kind: _object(f"{within}{field}.{kind}", choice, OBJECTS[field])
         for kind, choice in choices.items()
     }
 
 
-def _make(name: str, choice: Any, base: str) -> Any:
+def _object(name: str, choice: Any, base: str) -> Any:
     if not isinstance(choice, Mapping) or not isinstance(choice.get("class_path"), str):
         return choice
     check_names(name, choice, ("class_path", "init_args"))

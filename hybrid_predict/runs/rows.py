@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from hybrid_predict.runs.runtime import finite, writing
+from hybrid_predict.runs.files import writing
+from hybrid_predict.runs.runtime import finite
 
 RUNS = "runs.jsonl"
 """Name of the file in an output folder."""

@@ -166,10 +166,9 @@ def environment() -> dict[str, Any]:
 
 def _version(package: str) -> str | None:
     """Return the version of a package, or None if it is not installed."""
-    try:
+    with suppress(PackageNotFoundError):
         return version(package)
-    except PackageNotFoundError:
-        return None
+    return None
 
 
 def _cpu() -> str:
@@ -190,26 +189,10 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Turn an error of the system inside the block into one that names the file.
-
-    Raises:
-        ConfigError: If the block raises OSError.
-    """
-    try:
-        yield
-    except OSError as error:
-        remedy = f"The system says: {error.strerror or error}. What was written before is kept."
-        raise ConfigError("folder", "room to write in", str(path), remedy) from error
-
-
 def write_json(value: Any, path: Path) -> Path:
     """Write plain data, complete or not at all; numbers that are not finite become None.
 
     Raises:
         ConfigError: If the file cannot be written; an earlier file is kept.
     """
-    with writing(path):
-        text = json.dumps(finite(value), indent=2, allow_nan=False) + "\n"
-        return replace_text(path, text)
+    return replace_text(path, json.dumps(finite(value), indent=2, allow_nan=False) + "\n")

@@ -30,16 +30,11 @@ class Tracking:
         experiment: Name of the experiment.
         name: Name of the parent run.
         params: Parameters of the parent run.
-        key: Key of the parent run to continue, if there is one; None starts a new one.
+        key: Key of the parent run, which is continued if there is one.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        experiment: str,
-        name: str,
-        params: Mapping[str, Any],
-        key: str | None = None,
+        self, folder: Path, experiment: str, name: str, params: Mapping[str, Any], key: str
     ) -> None:
         from mlflow import MlflowClient
 
@@ -48,14 +43,11 @@ class Tracking:
         known = client.get_experiment_by_name(experiment)
         place = (folder / "mlartifacts").resolve().as_uri()
         number = known.experiment_id if known else client.create_experiment(experiment, place)
-        query = f"tags.`{KEY}` = '{key}'"
-        runs = client.search_runs([number], query, max_results=1) if key else []
-        if runs:
+        if runs := client.search_runs([number], f"tags.`{KEY}` = '{key}'", max_results=1):
             self._parent = runs[0].info.run_id
             client.update_run(self._parent, status="RUNNING")
             return
-        run = client.create_run(number, run_name=name, tags={KEY: key} if key else None)
-        self._parent = run.info.run_id
+        self._parent = client.create_run(number, run_name=name, tags={KEY: key}).info.run_id
         for parameter, value in params.items():
             client.log_param(self._parent, parameter, value)
 
@@ -64,34 +56,27 @@ class Tracking:
         from lightning.pytorch.loggers import MLFlowLogger
 
         self._logged = True
+        tags = {PARENT: self._parent, **tags}
         return MLFlowLogger(
-            self._experiment,
-            run_name=name,
-            tracking_uri=self.uri,
-            tags={PARENT: self._parent, **tags},
-            synchronous=False,
+            self._experiment, run_name=name, tracking_uri=self.uri, tags=tags, synchronous=False
         )
 
-    def finish_run(self, logger: MLFlowLogger, metrics: Mapping[str, float | None]) -> None:
-        """Log metrics to a finished run; None is logged as NaN."""
-        self._log_metrics(str(logger.run_id), metrics)
-
-    def finish(
-        self,
-        metrics: Mapping[str, float | None],
-        tags: Mapping[str, str],
-        files: Sequence[Path],
-        status: str = "FINISHED",
+    def log_metrics(
+        self, metrics: Mapping[str, float | None], logger: MLFlowLogger | None = None
     ) -> None:
-        """Log metrics, tags and files to the parent run, and end it.
+        """Log metrics to the run of a logger, or to the parent run; None is logged as NaN."""
+        run = self._parent if logger is None else str(logger.run_id)
+        for name, value in metrics.items():
+            self._client.log_metric(run, name, math.nan if value is None else value)
+
+    def finish(self, tags: Mapping[str, str], files: Sequence[Path], status: str) -> None:
+        """Log tags and files to the parent run, and end it.
 
         Args:
-            metrics: Numbers by name; None is logged as NaN.
             tags: Texts by name.
             files: Files to store as artifacts.
             status: Status of the run in MLflow's terms.
         """
-        self._log_metrics(self._parent, metrics)
         for name, text in tags.items():
             self._client.set_tag(self._parent, name, text)
         for path in files:
@@ -102,7 +87,3 @@ class Tracking:
             # Without a logger this would create a database in the current directory.
             mlflow.flush_async_logging()
         self._client.set_terminated(self._parent, status)
-
-    def _log_metrics(self, run: str, metrics: Mapping[str, float | None]) -> None:
-        for name, value in metrics.items():
-            self._client.log_metric(run, name, math.nan if value is None else value)

@@ -19,10 +19,11 @@ from lightning.pytorch.callbacks import (
 from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
+from hybrid_predict.audit import plan_audit
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.training import train_arm, try_steps
+from hybrid_predict.audit.training import train_arm
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 
@@ -58,8 +59,8 @@ def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain
     assert trainer.max_steps == steps
     if epochs is not None:
         assert trainer.max_epochs == epochs
-    found = [c for c in trainer.callbacks if isinstance(c, HybridPredict)]
-    assert [c.config.speedup for c in found] == {CORRECTED: [1.0], HYBRID: [1.5]}.get(name, [])
+    plugins = [c for c in trainer.callbacks if isinstance(c, HybridPredict)]
+    assert [c.config.speedup for c in plugins] == {CORRECTED: [1.0], HYBRID: [1.5]}.get(name, [])
     assert str(tmp_path) == trainer.default_root_dir
 
 
@@ -68,8 +69,8 @@ def test_trainer_has_the_length_of_its_arm(tmp_path, name, options, short, plain
 )
 def test_scaled_numbers_are_rounded_up_in_short_arms_only(tmp_path, number, speedup, expected):
     for name in ARMS:
-        found = arm(name, tmp_path, speedup=speedup).scaled(number)
-        assert found == (expected if name in SHORTENED else number)
+        scaled = arm(name, tmp_path, speedup=speedup).scaled(number)
+        assert scaled == (expected if name in SHORTENED else number)
 
 
 @pytest.mark.parametrize("number", [0, -1, 2.5, True, "30"])
@@ -96,15 +97,8 @@ def test_checkpoints_are_saved_only_if_asked_for(tmp_path, options, expected):
     assert bool(trainer.checkpoint_callbacks) == expected
 
 
-@pytest.mark.parametrize("name", [CORRECTED, HYBRID])
-def test_further_configuration_reaches_the_callback(tmp_path, name):
-    trainer = arm(name, tmp_path, hybrid={"warmup_steps": 7}).trainer(max_steps=9)
-    assert trainer.callbacks[0].config.warmup_steps == 7
-
-
-@pytest.mark.parametrize("name", [FULL, HYBRID])
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "words"),
     [
         ({}, "max_steps or max_epochs"),
         ({"max_steps": -1, "max_epochs": -1}, "max_steps or max_epochs"),
@@ -124,9 +118,9 @@ def test_further_configuration_reaches_the_callback(tmp_path, name):
     ],
     ids=keys,
 )
-def test_trainers_that_cannot_be_audited_are_refused(tmp_path, name, options, said):
-    with pytest.raises(ConfigError, match=said):
-        arm(name, tmp_path).trainer(**options)
+def test_trainers_that_cannot_be_audited_are_refused(tmp_path, options, words):
+    with pytest.raises(ConfigError, match=words):
+        arm(HYBRID, tmp_path).trainer(**options)
 
 
 class Spy(Net):
@@ -153,6 +147,21 @@ def loaders() -> Any:
     return loader(), loader(2)
 
 
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        return iter(torch.randn(64, 8))
+
+
+def run(model: Any = Spy, data: Any = None, **options: Any) -> Any:
+    """Build ``make_run`` of a task of six steps, unless the options have another length."""
+
+    def make_run(arm: AuditArm) -> Any:
+        length = {} if options.keys() & {"max_steps", "max_epochs"} else {"max_steps": 6}
+        return arm.trainer(**length, **options), model(), data or loaders()
+
+    return make_run
+
+
 BAD_RUNS = {
     "nothing": (lambda a: None, "make_run: expected a tuple of three"),
     "a pair": (lambda a: (a.trainer(max_steps=6), Spy()), "make_run: expected a tuple of three"),
@@ -162,33 +171,24 @@ BAD_RUNS = {
     ),
     "no Trainer": (lambda a: (None, Spy(), loaders()), "arm.trainer was not called"),
     "a plain module": (
-        lambda a: (a.trainer(max_steps=6), torch.nn.Linear(2, 2), loaders()),
-        "make_run: expected a LightningModule, got 'Linear'",
+        run(lambda: torch.nn.Linear(2, 2)), "make_run: expected a LightningModule, got 'Linear'"
     ),
-    "a single loader": (
-        lambda a: (a.trainer(max_steps=6), Spy(), loader()),
-        "a pair of training and validation loader",
-    ),
-    "manual optimization": (
-        lambda a: (a.trainer(max_steps=6), Manual(), loaders()), "expected automatic optimization"
-    ),
-    "two devices": (
-        lambda a: (a.trainer(max_steps=6, accelerator="cpu", devices=2), Net(), loaders()),
-        "expected a single device",
-    ),
-    "early stopping by the model": (
-        lambda a: (a.trainer(max_steps=6), Stopping(), loaders()), "no EarlyStopping"
-    ),
-    "no validation loader": (
-        lambda a: (a.trainer(max_steps=6), Spy(), (loader(), None)), "'val_loss' from a validation"
-    ),
-    "no validation step": (
-        lambda a: (a.trainer(max_steps=6), Unvalidated(), loaders()), "'val_loss' from a validation"
-    ),
+    "a single loader": (run(data=loader()), "a pair of training and validation loader"),
+    "manual optimization": (run(Manual), "expected automatic optimization"),
+    "two devices": (run(accelerator="cpu", devices=2), "expected a single device"),
+    "early stopping by the model": (run(Stopping), "no EarlyStopping"),
+    "no validation loader": (run(data=(loader(), None)), "'val_loss' from a validation"),
+    "no validation step": (run(Unvalidated), "'val_loss' from a validation"),
     "validation switched off": (
-        lambda a: (a.trainer(max_steps=6, limit_val_batches=0), Spy(), loaders()),
-        "metric: expected 'val_loss' from a validation",
+        run(limit_val_batches=0), "metric: expected 'val_loss' from a validation"
     ),
+    "unknown length": (
+        run(data=(torch.utils.data.DataLoader(Endless(), batch_size=8), loader(2)), max_epochs=2),
+        "a known number of steps",
+    ),
+    "one epoch": (run(max_epochs=1), r"max_epochs: .*shortened to .*Set max_steps instead"),
+    "four epochs": (run(max_epochs=4), r"max_epochs: .*shortened to .*Set max_steps instead"),
+    "one step": (run(max_steps=1), r"max_steps: .*shortened to .*Set max_steps instead"),
 }  # fmt: skip
 
 
@@ -205,27 +205,9 @@ def test_runs_that_cannot_be_audited_are_refused_before_training(tmp_path, make_
 @pytest.mark.parametrize("sanity", [2, 0])
 def test_missing_metric_is_told_with_those_that_are_logged(tmp_path, sanity):
     """Before training if Lightning's sanity check runs, else after it."""
-    model = Spy() if sanity else Net()
-
-    def make_run(arm):
-        return arm.trainer(max_steps=6, num_sanity_val_steps=sanity), model, loaders()
-
+    make_run = run(Spy if sanity else Net, num_sanity_val_steps=sanity)
     with pytest.raises(ConfigError, match=r"got 'val_los'. The validation logs val_loss\."):
         train_arm(make_run, AuditConfig(metric="val_los"), FULL, 0, tmp_path, Observer())
-
-
-def test_run_of_unknown_length_is_refused_before_training(tmp_path):
-    class Endless(torch.utils.data.IterableDataset):
-        def __iter__(self):
-            return iter(torch.randn(64, 8))
-
-    data = torch.utils.data.DataLoader(Endless(), batch_size=8)
-
-    def make_run(arm):
-        return arm.trainer(max_epochs=2), Spy("none"), (data, loader(2))
-
-    with pytest.raises(UnsupportedSetupError, match="a known number of steps"):
-        train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
 
 
 @pytest.mark.parametrize("name", ARMS)
@@ -236,22 +218,10 @@ def test_run_that_ends_early_is_refused(tmp_path, name):
         def on_train_batch_end(self, *args):
             self.trainer.should_stop |= self.batches == 6
 
-    def make_run(arm):
-        return arm.trainer(max_steps=30), Tired("none"), loaders()
-
+    make_run = run(lambda: Tired("none"), max_steps=30)
     due = 20 if name in SHORTENED else 30
     with pytest.raises(UnsupportedSetupError, match=f"a run of {due} steps, got"):
         train_arm(make_run, AuditConfig(), name, 0, tmp_path, Observer())
-
-
-@pytest.mark.parametrize("length", [{"max_epochs": 1}, {"max_epochs": 4}, {"max_steps": 1}])
-def test_length_that_rounding_spoils_is_refused_before_training(tmp_path, length):
-    def make_run(arm):
-        return arm.trainer(**length), Spy("none"), loaders()
-
-    with pytest.raises(ConfigError, match=r"shortened to .*Set max_steps instead") as raised:
-        train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
-    assert raised.value.argument in length
 
 
 @pytest.mark.filterwarnings("ignore:Total length of")
@@ -261,13 +231,10 @@ def test_run_without_batches_is_refused(tmp_path, nothing, how):
     options = {"limit_train_batches": 0} if nothing == "limit" else {}
     empty = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(0, 8)))
 
-    def make_run(arm):
-        data = (empty if nothing == "loader" else loader(), loader(2))
-        return arm.trainer(max_steps=6, **options), Spy("none"), data
-
+    make_run = run(data=(empty if nothing == "loader" else loader(), loader(2)), **options)
     with pytest.raises(UnsupportedSetupError, match="expected batches to train on, got 'none'"):
         if how == "plan":
-            try_steps(make_run, AuditConfig(), 6, tmp_path)
+            plan_audit(make_run, AuditConfig())
         else:
             train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
 
@@ -297,11 +264,9 @@ class Silent(Net):
 def test_metric_that_the_sanity_check_does_not_log_is_waited_for(
     tmp_path, kind, metric, validations
 ):
-    def make_run(arm):
-        return arm.trainer(max_steps=6), kind("none"), (loader(), validations)
-
-    run = train_arm(make_run, AuditConfig(metric=metric), FULL, 0, tmp_path, Observer())
-    assert run["metric"] > 0
+    make_run = run(lambda: kind("none"), (loader(), validations))
+    entry = train_arm(make_run, AuditConfig(metric=metric), FULL, 0, tmp_path, Observer())
+    assert entry["metric"] > 0
     with pytest.raises(ConfigError, match="The validation logs val_loss"):
         train_arm(make_run, AuditConfig(metric="val"), FULL, 0, tmp_path, Observer())
 
@@ -335,7 +300,7 @@ class Noting(Net):
 
 @pytest.mark.parametrize("metric", ["val_loss", "noise"])
 def test_last_validation_is_on_the_runs_own_data_from_the_same_states(tmp_path, metric):
-    found, data = {}, {}
+    entries, data = {}, {}
     for name in ARMS:
         data[name] = Split()
 
@@ -343,8 +308,9 @@ def test_last_validation_is_on_the_runs_own_data_from_the_same_states(tmp_path, 
             torch.rand(1 + ARMS.index(arm.name))  # whatever training draws differs between arms
             return arm.trainer(max_steps=18), Noting("none"), data[arm.name]
 
-        found[name] = train_arm(make_run, AuditConfig(metric=metric), name, 0, tmp_path, Observer())
-    metrics = {name: run["metric"] for name, run in found.items()}
+        config = AuditConfig(metric=metric)
+        entries[name] = train_arm(make_run, config, name, 0, tmp_path, Observer())
+    metrics = {name: entry["metric"] for name, entry in entries.items()}
     if metric == "val_loss":
         assert metrics == pytest.approx({name: data[name].draws[0] for name in ARMS}, rel=1e-5)
     else:
@@ -357,20 +323,14 @@ def test_metric_that_is_not_finite_is_told_from_weights_that_are_not(tmp_path, b
         def validation_step(self, batch, batch_idx):
             self.log("val_loss", torch.tensor(float("nan")))
 
-    model = Broken("none") if broken == "metric" else Net("none", nan_at={3})
-
-    def make_run(arm):
-        return arm.trainer(max_steps=6), model, loaders()
-
-    run = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
-    assert run["metric"] is None
-    assert run["failure"] == ("metric not finite" if broken == "metric" else "diverged")
+    make_run = run(lambda: Broken("none") if broken == "metric" else Net("none", nan_at={3}))
+    entry = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    assert entry["metric"] is None
+    assert entry["failure"] == ("metric not finite" if broken == "metric" else "diverged")
 
 
 @pytest.mark.parametrize(("schedule", "rate"), [("cosine", 0.0), ("none", 1.0), ("plateau", None)])
 def test_last_learning_rate_is_recorded_unless_it_follows_a_metric(tmp_path, schedule, rate):
-    def make_run(arm):
-        return arm.trainer(max_steps=6), Net(schedule), loaders()
-
-    run = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
-    assert run["rates"] == ([] if rate is None else [pytest.approx(rate, abs=1e-6)])
+    make_run = run(lambda: Net(schedule))
+    entry = train_arm(make_run, AuditConfig(), FULL, 0, tmp_path, Observer())
+    assert entry["rates"] == ([] if rate is None else [pytest.approx(rate, abs=1e-6)])

@@ -12,64 +12,58 @@ from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import audit, plan_audit
+from hybrid_predict.audit.store import RunStore
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import locked
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
+@pytest.mark.parametrize("call", [audit, plan_audit])
 @pytest.mark.parametrize(
-    ("options", "source", "said"),
+    ("options", "source", "words"),
     [
-        ({"hybrid": {"warmup_steps": 5}}, {}, "other hybrid. Choose another folder"),
-        ({"metric": "train_loss"}, {}, "other metric"),
+        ({"hybrid": {"warmup_steps": 5}}, None, "other hybrid. Choose another folder"),
+        ({"metric": "train_loss"}, None, "other metric"),
         ({}, {"file": "b"}, "other file"),
     ],
 )
-def test_arms_of_another_audit_are_refused(tmp_path, options, source, said):
-    audit(Task(), config(seeds=1), tmp_path, source={"file": "a"})
+def test_arms_of_another_audit_are_refused(audited, call, options, source, words):
     task = Task()
-    for call in (audit, plan_audit):
-        with pytest.raises(ConfigError) as raised:
-            call(task, config(**options), tmp_path, source={"file": "a", **source})
-        assert said in str(raised.value).replace("'", "")
-        assert raised.value.argument == str(tmp_path)
+    with pytest.raises(ConfigError) as raised:
+        call(task, config(**options), audited, source=source)
+    assert words in str(raised.value).replace("'", "")
+    assert raised.value.argument == str(audited)
     assert task.calls == []
 
 
-def test_unreadable_arm_is_told_and_trained_again(tmp_path, caplog):
-    audit(Task(), config(seeds=1), tmp_path)
-    torn = (tmp_path / "runs.jsonl").read_text()[:-9]
-    (tmp_path / "runs.jsonl").write_text(torn)
-    task = Task()
-    assert len(audit(task, config(seeds=1), tmp_path).results["runs"]) == 4
-    assert task.calls == [(HYBRID, 0)]
-    assert "line 4 is not a finished run" in caplog.text
-    again = Task()
-    audit(again, config(seeds=1), tmp_path)
-    assert again.calls == []
+def test_damaged_lines_and_results_are_replaced(audited, caplog):
+    torn = (audited / "runs.jsonl").read_text()[:-9]
+    (audited / "runs.jsonl").write_text(torn)
+    (audited / "results.json").write_text("{")
+    for calls in ([(HYBRID, 1)], []):
+        task = Task()
+        assert len(audit(task, config(), audited).results["runs"]) == 8
+        assert task.calls == calls
+    assert "line 8 is not a finished run" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["{", "{}", "[]", '{"schema": 2, "runs": [{"arm": "full"}]}'])
-def test_results_of_others_are_refused_unless_they_are_to_go(tmp_path, text):
+def test_results_of_others_are_refused(tmp_path, text):
     (tmp_path / "results.json").write_text(text)
     task = Task()
     with pytest.raises(ConfigError, match=r"results.*--overwrite"):
         audit(task, config(seeds=1), tmp_path)
     assert (task.calls, (tmp_path / "results.json").read_text()) == ([], text)
-    assert not audit(task, config(seeds=1), tmp_path, overwrite=True).partial
-    assert len(task.calls) == 4
 
 
-def test_damaged_results_are_made_anew_from_the_arms(tmp_path):
-    results = audit(Task(), config(seeds=1), tmp_path).results
-    (tmp_path / "results.json").write_text("{")
+def test_overwrite_trains_all_runs_again(audited):
     task = Task()
-    assert audit(task, config(seeds=1), tmp_path).results["runs"] == results["runs"]
-    assert task.calls == []
+    result = audit(task, config(seeds=1, hybrid={"warmup_steps": 5}), audited, overwrite=True)
+    assert not result.partial and len(task.calls) == 4
 
 
-def test_folder_that_cannot_be_made_is_told():
+def test_folder_that_cannot_be_created_is_refused():
     with pytest.raises(ConfigError, match="folder: expected a folder that can be written to"):
         audit(Task(), config(), f"{__file__}/below")
 
@@ -92,28 +86,27 @@ class Wide(Net):
 
 
 @pytest.mark.parametrize(
-    ("other", "said"),
+    ("other", "changed", "words"),
     [
-        ({"max_steps": 24}, "number of steps"),
-        ({"max_steps": STEPS, "max_epochs": 9}, "max_steps or max_epochs"),
-        ({"model": Wide}, "names or shapes of parameters"),
+        ({"max_steps": 24}, {"total_steps": 24, "lengths": {"max_steps": 24}}, "number of steps"),
+        ({"max_steps": STEPS, "max_epochs": 9}, {"lengths": {"max_epochs": 9}},
+         "max_steps or max_epochs"),
+        ({"model": Wide}, {"shapes": ""}, "names or shapes of parameters"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_arms_of_another_training_are_refused_before_training_and_in_the_folder(
-    tmp_path, other, said
+    audited, other, changed, words
 ):
-    audit(Task(), config(seeds=1), tmp_path / "one")
-    with pytest.raises(ConfigError, match=f", seed 0, with other {said}") as raised:
-        audit(Task(**other), config(seeds=2), tmp_path / "one")
-    assert raised.value.argument == str(tmp_path / "one")
-    assert len(kept(tmp_path / "one")) == 4
-    audit(Task(**other), config(seeds=1), tmp_path / "two")
-    first = kept(tmp_path / "two")[0]
-    first["run"]["seed"] = 1
-    keep(tmp_path / "one", [*kept(tmp_path / "one"), first])
-    with pytest.raises(ConfigError, match=f"with other {said}"):
-        audit(Task(), config(seeds=2), tmp_path / "one")
+    with pytest.raises(ConfigError, match=f", seed 0, with other {words}") as raised:
+        audit(Task(**other), config(seeds=3), audited)
+    assert raised.value.argument == str(audited)
+    lines = kept(audited)
+    assert len(lines) == 8
+    stranger = {**lines[4], "run": {**lines[4]["run"], **changed}}
+    keep(audited, [*lines[:4], stranger])
+    with pytest.raises(ConfigError, match=f"with other {words}"):
+        audit(Task(), config(), audited)
 
 
 def test_schedule_that_is_not_shortened_is_refused(tmp_path):
@@ -130,29 +123,25 @@ def test_schedule_that_is_not_shortened_is_refused(tmp_path):
     assert [line["run"]["arm"] for line in kept(tmp_path)] == [FULL]
 
 
-def test_two_audits_in_one_folder_are_refused(tmp_path):
-    class Nested(Task):
-        def __call__(self, arm: Any) -> Any:
-            with pytest.raises(ConfigError, match="folder: expected one that no other run is"):
-                audit(Task(), config(), tmp_path)
-            return super().__call__(arm)
-
-    assert len(audit(Nested(), config(seeds=1), tmp_path).results["runs"]) == 4
-    with locked(tmp_path):
-        pass
+def test_two_audits_in_one_folder_are_refused(audited):
+    with locked(audited):  # noqa: SIM117
+        with pytest.raises(ConfigError, match="folder: expected one that no other run is"):
+            audit(Task(), config(), audited)
+    assert not audit(Task(), config(), audited).partial
 
 
 def test_source_may_be_anything_that_yaml_holds(tmp_path):
     text = "{when: 2020-01-02, at: 2020-01-02T03:04:05, 1: one, two: [{3: !!set {b, a}}], "
     text += "none: .nan, raw: !!binary aGk=}"
     source = {"file": yaml.safe_load(text)}
-    audit(Task(), config(seeds=1), tmp_path, source=source)
-    task = Task()
-    result = audit(task, config(seeds=1), tmp_path, source=source)
-    assert task.calls == []
-    assert result.results["depends_on"]["file"] == {
+    store = RunStore(tmp_path, config(), source)
+    assert store.depends_on["file"] == {
         "when": "2020-01-02", "at": "2020-01-02T03:04:05", "1": "one", "two": [{"3": ["a", "b"]}],
         "none": None, "raw": "6869",
     }  # fmt: skip
+    run = {"arm": FULL, "seed": 0, "speedup": None, "shapes": "", "weights": "", "changes": {},
+           "total_steps": STEPS, "lengths": {"max_steps": STEPS}}  # fmt: skip
+    store.save(run)
+    assert len(RunStore(tmp_path, config(), source).runs) == 1
     with pytest.raises(ConfigError, match="other file"):
-        audit(task, config(), tmp_path, source={"file": {**source["file"], 1: "two"}})
+        RunStore(tmp_path, config(), {"file": {**source["file"], 1: "two"}})

@@ -9,6 +9,7 @@ import random
 import re
 import signal
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
 from hybrid_predict.audit.earned import sentences
 from hybrid_predict.audit.results import make_results
-from hybrid_predict.report.audit import write_audit_page
+from hybrid_predict.report.pages import audit_page
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
 
@@ -34,21 +35,12 @@ def everything(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).parts[0] for path in folder.rglob("*"))
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Task, Path]:
-    """An audit of two seeds with MLflow."""
-    pytest.importorskip("mlflow")
-    folder = tmp_path_factory.mktemp("audit with space")
-    task = Task()
-    return audit(task, config(mlflow=True), folder), task, folder
-
-
 def test_arms_are_trained_seed_by_seed_from_the_same_random_states(finished):
     _, task, _ = finished
     assert task.calls == [(name, seed) for seed in (0, 1) for name in ARMS]
-    for found in (task.first_weights, task.orders):
-        assert (len(set(map(str, found[:4]))), len(set(map(str, found[4:])))) == (1, 1)
-        assert found[0] != found[4]
+    for values in (task.first_weights, task.orders):
+        assert (len(set(map(str, values[:4]))), len(set(map(str, values[4:])))) == (1, 1)
+        assert values[0] != values[4]
 
 
 def test_what_is_written(finished):
@@ -117,13 +109,12 @@ def test_report_holds_the_verdict_and_loads_nothing(finished):
     assert page.index("<details><summary>The tests") < page.index("0.8 full - 0.2 control")
 
 
-def test_mlflow_has_one_parent_also_after_more_seeds(finished):
-    _, _, folder = finished
+def test_mlflow_has_one_parent_also_after_more_seeds(audited, monkeypatch):
     task = Task()
-    result = audit(task, config(mlflow=True, seeds=3), folder)
+    result = audit(task, config(mlflow=True, seeds=3), audited)
     assert task.calls == [(name, 2) for name in ARMS]
     assert len(result.results["runs"]) == 12
-    with sqlite3.connect(folder / "mlflow.db") as connection:
+    with closing(sqlite3.connect(audited / "mlflow.db")) as connection:
 
         def ask(query: str) -> Any:
             return connection.execute(query).fetchall()
@@ -132,39 +123,33 @@ def test_mlflow_has_one_parent_also_after_more_seeds(finished):
         nested = ask("select value from tags where key = 'mlflow.parentRunId'")
         metrics = {key for (key,) in ask("select distinct key from metrics")}
         tags = dict(ask(f"select key, value from tags where run_uuid = '{parent}'"))
-    connection.close()
     assert (status, nested) == ("FINISHED", [(parent,)] * 12)
     assert {"audit/metric", "audit/predicted_steps", "corrected/metric", "saving"} <= metrics
     assert tags["conclusion"] == result.verdict.headline
 
-
-def test_audit_with_nothing_left_to_train_asks_no_other_store(finished, monkeypatch):
-    """MLflow would make a database in the current directory."""
-
     def refused(*args: Any) -> None:
         raise AssertionError("asked MLflow's default store")
 
+    # With nothing left to train, MLflow would make a database in the current directory.
     monkeypatch.setattr("mlflow.flush_async_logging", refused)
-    _, _, folder = finished
-    task = Task()
-    assert audit(task, config(mlflow=True), folder).results["runs"]
+    assert audit(task, config(mlflow=True, seeds=3), audited).results["runs"]
+    assert len(task.calls) == 4
+
+
+def test_finished_arms_are_not_trained_again_and_seeds_and_judging_may_change(finished, audited):
+    before, task = finished[0], Task()
+    after = audit(task, config(retain=0.5, alpha=0.1, margin=0.2), audited)
     assert task.calls == []
-
-
-def test_finished_arms_are_not_trained_again_and_seeds_and_judging_may_change(tmp_path):
-    first = Task()
-    before = audit(first, config(), tmp_path)
-    again = Task()
-    after = audit(again, config(retain=0.5, alpha=0.1, margin=0.2), tmp_path)
-    assert (len(first.calls), again.calls) == (8, [])
     assert after.results["runs"] == before.results["runs"]
     assert after.verdict.line == 0.2 != before.verdict.line
-    fewer = audit(again, config(seeds=1), tmp_path)
+    fewer = audit(task, config(seeds=1), audited)
     assert [run["seed"] for run in fewer.results["runs"]] == [0, 0, 0, 0]
-    keep(tmp_path, [line for line in kept(tmp_path) if line["run"]["arm"] != SHORT
-                    or line["run"]["seed"] != 1])  # fmt: skip
-    audit(again, config(), tmp_path)
-    assert again.calls == [(SHORT, 1)]
+    lines = kept(audited)
+    keep(
+        audited, [line for line in lines if (line["run"]["arm"], line["run"]["seed"]) != (SHORT, 1)]
+    )
+    audit(task, config(), audited)
+    assert task.calls == [(SHORT, 1)]
 
 
 def settings() -> list[Any]:
@@ -197,16 +182,16 @@ class Diverging(Net):
 
 def test_diverged_run_is_recorded(tmp_path):
     result = audit(Task(Diverging), config(seeds=1), tmp_path)
-    found = {run["arm"]: (run["metric"], run["failure"]) for run in result.results["runs"]}
-    assert found[FULL] == (None, "diverged")
-    assert found[SHORT] == (pytest.approx(1, abs=1), None)
+    ends = {run["arm"]: (run["metric"], run["failure"]) for run in result.results["runs"]}
+    assert ends[FULL] == (None, "diverged")
+    assert ends[SHORT] == (pytest.approx(1, abs=1), None)
     assert "the full arm diverged on 1 of 1 seeds" in result.verdict.text
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "1 diverged" in page
 
 
 class Interrupting(Observer):
-    """Presses Ctrl-C in the sixth run."""
+    """Presses Ctrl-C in the second run."""
 
     started = 0
 
@@ -214,21 +199,20 @@ class Interrupting(Observer):
         self.started += 1
 
     def stepped(self, full_steps: int, loss: float) -> None:
-        if self.started == 6:
+        if self.started == 2:
             raise KeyboardInterrupt
 
 
 def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
     handler = signal.getsignal(signal.SIGINT)
-    result = audit(Task(), config(), tmp_path, observer=Interrupting())
+    result = audit(Task(), config(seeds=1), tmp_path, observer=Interrupting())
     assert signal.getsignal(signal.SIGINT) is handler
     assert result.partial
-    assert len(result.results["runs"]) == 5
-    assert result.verdict.seeds == 1
+    assert (len(result.results["runs"]), result.verdict.seeds) == (1, 0)
     assert "Partial results" in (tmp_path / "report.html").read_text(encoding="utf-8")
     task = Task()
-    assert not audit(task, config(), tmp_path).partial
-    assert task.calls == [(SHORT, 1), (CORRECTED, 1), (HYBRID, 1)]
+    assert not audit(task, config(seeds=1), tmp_path).partial
+    assert task.calls == [(SHORT, 0), (CORRECTED, 0), (HYBRID, 0)]
     assert "Partial results" not in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
@@ -245,14 +229,10 @@ def test_error_of_the_model_keeps_what_is_done_and_comes_out(tmp_path):
     assert len(kept(tmp_path)) == 2
 
 
-def test_epochs_are_rounded_up_and_that_is_noted(tmp_path):
-    result = audit(Task(max_steps=-1, max_epochs=7), config(seeds=1), tmp_path)
-    runs = {run["arm"]: run for run in result.results["runs"]}
-    assert runs[SHORT]["full_steps"] == runs[CORRECTED]["full_steps"] == 80
-    assert runs[SHORT]["lengths"] == runs[CORRECTED]["lengths"] == {"max_epochs": 5}
-    assert runs[HYBRID]["full_steps"] == 75
-    assert any("80 full steps instead of 75" in note for note in result.results["notes"])
-    assert any("times as long as the full arm" in note for note in result.results["notes"])
+def test_epochs_are_rounded_up_and_that_is_noted():
+    results, _ = made_up(1.0, short_steps=14)
+    assert any("14 full steps instead of 12" in note for note in results["notes"])
+    assert any("times as long as the full arm" in note for note in results["notes"])
 
 
 def made_up(
@@ -261,12 +241,13 @@ def made_up(
     mode: str = "min",
     corrected: float = 1.1,
     hybrid_steps: int = 12,
+    short_steps: int = 12,
     idle: int = 0,
 ) -> Any:
     """Results of runs that nobody trained."""
     sign = 1 if mode == "min" else -1
     base = {
-        FULL: (1.0, 18), SHORT: (1.2, 12), CORRECTED: (corrected, 12),
+        FULL: (1.0, 18), SHORT: (1.2, short_steps), CORRECTED: (corrected, short_steps),
         HYBRID: (hybrid, hybrid_steps),
     }  # fmt: skip
     runs = [
@@ -285,17 +266,17 @@ def made_up(
 @pytest.mark.parametrize(
     ("hybrid", "outcome"), [(1.0, AuditOutcome.VERIFIED), (1.1, AuditOutcome.NO_SAVING)]
 )
-def test_outcome_of_five_seeds_reaches_results_and_report(tmp_path, hybrid, outcome, mode):
+def test_outcome_of_five_seeds_reaches_results_and_report(hybrid, outcome, mode):
     results, verdict = made_up(hybrid, mode=mode)
     assert verdict.outcome is outcome
-    page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = audit_page(results, None)
     assert verdict.headline[1:] in page
     assert ("credited to hybrid_predict" in page) == (outcome is AuditOutcome.VERIFIED)
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
 @pytest.mark.parametrize(
-    ("corrected", "hybrid", "said", "advised"),
+    ("corrected", "hybrid", "readings", "advised"),
     [
         (1.1, 1.0, ("better", "better"), ""),
         (1.0, 1.1, ("better", "worse"), "alone is better"),
@@ -304,10 +285,10 @@ def test_outcome_of_five_seeds_reaches_results_and_report(tmp_path, hybrid, outc
         (1.3, 1.2, ("worse", "better"), ""),
     ],
 )
-def test_each_mechanism_is_told_what_it_earned(corrected, hybrid, said, advised, mode):
+def test_what_each_mechanism_earned(corrected, hybrid, readings, advised, mode):
     results, _ = made_up(hybrid, mode=mode, corrected=corrected)
     correction, prediction = results["earned"].values()
-    assert (correction["reading"], prediction["reading"]) == said
+    assert (correction["reading"], prediction["reading"]) == readings
     assert correction["mean"] == pytest.approx(1.2 - corrected)
     assert prediction["mean"] == pytest.approx(corrected - hybrid)
     assert correction["lower"] < correction["mean"] < correction["upper"]
@@ -316,7 +297,7 @@ def test_each_mechanism_is_told_what_it_earned(corrected, hybrid, said, advised,
 
 
 @pytest.mark.parametrize("seeds", [1, 5])
-def test_predicted_steps_that_were_not_made_earn_nothing(tmp_path, seeds):
+def test_predicted_steps_that_were_not_made_earn_nothing(seeds):
     """Whatever the hybrid arm gained, by full steps in their place."""
     results, _ = made_up(0.9, seeds, hybrid_steps=18, idle=5)
     gain = results["earned"]["predicted steps"]
@@ -324,7 +305,7 @@ def test_predicted_steps_that_were_not_made_earn_nothing(tmp_path, seeds):
     assert sentences(results["earned"])[1] == (
         "Predicted steps: none was made, so none earned anything."
     )
-    page = write_audit_page(results, None, tmp_path / "page.html").read_text(encoding="utf-8")
+    page = audit_page(results, None)
     assert "none was made, so none earned anything" in page
     assert "corrected → hybrid" in page and "+0.2" not in page.split("predicted steps</td>")[1]
 
@@ -334,9 +315,9 @@ def test_seeds_without_predicted_steps_are_left_out_of_what_these_earned():
     gain = results["earned"]["predicted steps"]
     assert (gain["n"], gain["idle"]) == (3, 2)
     assert gain["reading"] == "too few seeds to tell"
-    said = sentences(results["earned"])[1]
-    assert "(hybrid against corrected, after 1 more full step): too few seeds to tell." in said
-    assert said.endswith("Seeds without any are left out: 2.")
+    sentence = sentences(results["earned"])[1]
+    assert "(hybrid against corrected, after 1 more full step): too few seeds to tell." in sentence
+    assert sentence.endswith("Seeds without any are left out: 2.")
 
 
 def test_seeds_that_miss_an_arm_are_left_out():

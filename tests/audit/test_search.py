@@ -12,14 +12,14 @@ from audit_task import STEPS, Task, config, kept
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_search, search
 from hybrid_predict.audit.plan import most_runs
-from hybrid_predict.audit.searching import Candidate, _Search, trainer_line
+from hybrid_predict.audit.searching import Candidate, Searching, trainer_line
 from hybrid_predict.audit.verdict import AuditVerdict, Bounds
 from hybrid_predict.runs.runtime import Observer
 
 SPEEDUPS = (1.5, 2.0, 3.0)
 
 
-class Made:
+class Untrained:
     """Finished runs in the place of trained ones: the metric is what a function says."""
 
     def __init__(
@@ -45,23 +45,23 @@ class Lines(Observer):
     """Everything that a search tells."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[Any, ...]] = []
+        self.events: list[tuple[Any, ...]] = []
 
     def candidate_started(self, arm: str, speedup: float) -> None:
-        self.told.append(("tests", arm, speedup))
+        self.events.append(("tests", arm, speedup))
 
     def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
-        self.told.append((arm, speedup, finding))
+        self.events.append((arm, speedup, finding))
 
     def run_found(self, run: Mapping[str, Any]) -> None:
-        self.told.append(("found", run["arm"], run["seed"]))
+        self.events.append(("found", run["arm"], run["seed"]))
 
     def run_finished(self, run: Mapping[str, Any]) -> None:
-        self.told.append(("finished", run["arm"], run["seed"]))
+        self.events.append(("finished", run["arm"], run["seed"]))
 
     @property
     def runs(self) -> list[tuple[Any, ...]]:
-        return [line for line in self.told if line[0] in ("found", "finished")]
+        return [line for line in self.events if line[0] in ("found", "finished")]
 
 
 def searched(
@@ -69,13 +69,11 @@ def searched(
     folder: Any,
     failure: str = "diverged",
     **options: Any,
-) -> tuple[Any, Made, Lines]:
+) -> tuple[Any, Untrained, Lines]:
     """A search over made runs: its result, what it asked for, and what it told."""
-    runs, lines = Made(metric, failure), Lines()
+    runs, lines = Untrained(metric, failure), Lines()
     chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
-    searching = _Search(runs.run, chosen, folder, lines)
-    searching.run()
-    return searching.result(partial=False), runs, lines
+    return Searching(runs.run, chosen, folder, lines).result(), runs, lines
 
 
 def metric(borders: Mapping[str, float]) -> Callable[[str, float, int], float]:
@@ -101,71 +99,59 @@ def test_each_arm_is_bisected_and_the_largest_saving_wins(
     corrected: float, hybrid: float, line: str, tmp_path: Any
 ) -> None:
     borders = {"corrected": corrected, "hybrid": hybrid}
-    found, _, lines = searched(metric(borders), tmp_path)
-    assert found.line.startswith(line) and not found.partial
-    assert found.best == {arm: border or None for arm, border in borders.items()}
+    result, _, lines = searched(metric(borders), tmp_path)
+    assert result.line.startswith(line) and not result.partial
+    assert result.best == {arm: border or None for arm, border in borders.items()}
     for arm, border in borders.items():
-        mine = [line[2] for line in lines.told if line[:2] == ("tests", arm)]
+        mine = [line[2] for line in lines.events if line[:2] == ("tests", arm)]
         assert mine == [2.0, 3.0 if border >= 2 else 1.5]
     expected = AuditOutcome.VERIFIED if corrected or hybrid else AuditOutcome.NO_SAVING
-    assert found.outcome is expected
+    assert result.outcome is expected
 
 
 def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(tmp_path: Any) -> None:
-    found, runs, lines = searched(metric({"corrected": 0.0, "hybrid": 3.0}), tmp_path)
-    first = found.tried[0]
+    result, runs, lines = searched(metric({"corrected": 0.0, "hybrid": 3.0}), tmp_path)
+    first = result.tried[0]
     assert (first.arm, first.speedup, first.verdict.seeds) == ("corrected", 2.0, 3)
     assert first.given_up and first.finding == "given up: inferior on 3 seeds"
     assert first.verdict.outcome is AuditOutcome.NO_SAVING
-    assert ("corrected", 2.0, first.finding) in lines.told
+    assert ("corrected", 2.0, first.finding) in lines.events
     assert ("corrected", 2.0, 3) not in runs.asked
-    assert ("hybrid", 2.0, "keeps quality") in lines.told
-    assert found.results["tried"][0]["finding"] == first.finding
+    assert ("hybrid", 2.0, "keeps quality") in lines.events
+    assert result.results["tried"][0]["finding"] == first.finding
 
 
 def test_few_seeds_decide_nothing_though_candidates_are_given_up(tmp_path: Any) -> None:
-    found, _, _ = searched(metric({"corrected": 0.0, "hybrid": 0.0}), tmp_path, seeds=4)
-    assert {t.finding for t in found.tried} == {"given up: inferior on 3 seeds"}
-    assert found.outcome is AuditOutcome.UNDECIDED
-    assert found.line.endswith("fewer than 5 seeds show none")
+    result, _, _ = searched(metric({"corrected": 0.0, "hybrid": 0.0}), tmp_path, seeds=4)
+    assert {t.finding for t in result.tried} == {"given up: inferior on 3 seeds"}
+    assert result.outcome is AuditOutcome.UNDECIDED
+    assert result.line.endswith("fewer than 5 seeds show none")
 
 
 @pytest.mark.parametrize(
-    ("fails", "outcome"),
-    [("full", AuditOutcome.UNDECIDED), ("corrected", AuditOutcome.NO_SAVING)],
+    ("arm", "seed", "failure", "outcome", "tried"),
+    [
+        ("full", 1, "diverged", AuditOutcome.UNDECIDED, 1),
+        ("corrected", 1, "diverged", AuditOutcome.NO_SAVING, 4),
+        ("corrected", 4, "metric not finite", AuditOutcome.NO_SAVING, 4),
+    ],
 )
-def test_a_run_that_diverged_ends_its_candidate(
-    fails: str, outcome: AuditOutcome, tmp_path: Any
+def test_a_run_without_a_metric_ends_its_candidate(
+    arm: str, seed: int, failure: str, outcome: AuditOutcome, tried: int, tmp_path: Any
 ) -> None:
     good = metric({})
 
-    def value(name: str, speedup: float, seed: int) -> float | None:
-        return None if name == fails and seed == 1 else good(name, speedup, seed)
+    def value(name: str, speedup: float, number: int) -> float | None:
+        return None if (name, number) == (arm, seed) else good(name, speedup, number)
 
-    found, runs, _ = searched(value, tmp_path)
-    first = found.tried[0]
-    assert first.finding == f"given up: {fails} diverged"
-    assert first.verdict.outcome is outcome
-    order = ["full", "short", "corrected"]
-    asked = [name for name, _, _ in runs.asked[:6]]
-    assert asked[: len(order) + order.index(fails) + 1] == [
-        *order,
-        *order[: order.index(fails) + 1],
-    ]
-    assert (len(runs.asked) == 4) == (fails == "full")
-    assert len(found.tried) == (1 if fails == "full" else 4)
-
-
-def test_a_metric_that_is_not_finite_on_the_last_seed_is_no_lack_of_seeds(tmp_path: Any) -> None:
-    good = metric({})
-
-    def value(name: str, speedup: float, seed: int) -> float | None:
-        return None if (name, seed) == ("hybrid", 4) else good(name, speedup, seed)
-
-    found, _, _ = searched(value, tmp_path, failure="metric not finite")
-    last = found.tried[-1]
-    assert last.finding == "given up: hybrid metric not finite"
-    assert last.verdict.outcome is AuditOutcome.NO_SAVING and last.verdict.seeds == 4
+    result, runs, _ = searched(value, tmp_path, failure)
+    first = result.tried[0]
+    assert first.finding == f"given up: {arm} {failure}"
+    assert (first.verdict.outcome, first.verdict.seeds) == (outcome, seed)
+    assert len(result.tried) == tried
+    order = [(name, number) for name, _, number in runs.asked]
+    last = order.index((arm, seed))
+    assert order[last + 1 :] == [] if arm == "full" else order[last + 1] == ("full", 0)
 
 
 def test_the_best_seeds_may_still_show_that_plain_training_can_be_shorter(tmp_path: Any) -> None:
@@ -175,9 +161,9 @@ def test_the_best_seeds_may_still_show_that_plain_training_can_be_shorter(tmp_pa
         ends = {"full": 1.0, "short": 0.9, "corrected": 1.3, "hybrid": 1.3}
         return ends[name] + 0.001 * (len(name) * seed % 3)
 
-    found, _, _ = searched(value, tmp_path)
-    assert not any(t.given_up for t in found.tried)
-    assert found.line.startswith("Trainer(max_steps=200)  # plain training")
+    result, _, _ = searched(value, tmp_path)
+    assert not any(t.given_up for t in result.tried)
+    assert result.line.startswith("Trainer(max_steps=200)  # plain training")
 
 
 def test_a_search_goes_on_where_it_was_stopped(tmp_path: Any) -> None:
@@ -211,22 +197,24 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path: Any) -> None:
     assert anew.calls == [*first.calls, *second.calls]
 
 
-@pytest.mark.parametrize("speedup", [1.5, 2.0, 4 / 3])
-def test_an_audit_in_the_folder_of_a_search_uses_its_runs(speedup: float, tmp_path: Any) -> None:
+@pytest.mark.parametrize("speedup", [2.0, 4 / 3])
+def test_searches_and_audits_in_one_folder_share_their_runs(speedup: float, audited: Any) -> None:
+    task, lines = Task(), Lines()
     chosen = config(speedups=(speedup,), speedup=speedup, seeds=1)
-    search(Task(), chosen, tmp_path)
-    task = Task()
-    audit(task, chosen, tmp_path)
-    assert task.calls == []
+    search(task, chosen, audited, observer=lines)
+    assert [name for name, _ in task.calls] == ["short", "corrected", "hybrid"]
+    assert lines.runs[0] == ("found", "full", 0)
+    assert [line["run"]["arm"] for line in kept(audited)].count("full") == 2
+    audit(task, chosen, audited)
+    assert len(task.calls) == 3
 
 
-def test_full_runs_of_another_length_are_refused_before_anything_is_trained(tmp_path: Any) -> None:
-    search(Task(), config(speedups=(1.5,), seeds=1), tmp_path)
+def test_full_runs_of_another_length_are_refused_before_training(audited: Any) -> None:
     longer = Task(max_steps=2 * STEPS)
     with pytest.raises(ConfigError, match="with other max_steps"):
-        search(longer, config(speedups=(2.0,), seeds=1), tmp_path)
+        search(longer, config(speedups=(2.0,), seeds=1), audited)
     assert longer.calls == [("short", 0)]
-    assert not (tmp_path / "runs" / "short-2-seed0").exists()
+    assert not (audited / "runs" / "short-2-seed0").exists()
 
 
 def verdict(outcome: AuditOutcome, saving: float, worth: float) -> AuditVerdict:
@@ -241,15 +229,6 @@ def test_plain_training_that_can_simply_be_shortened_is_told() -> None:
     ]
     line = trainer_line(config(speedups=SPEEDUPS), tried, {"max_epochs": 31})
     assert line == "Trainer(max_epochs=16)  # plain training, with a schedule as short as the run"
-
-
-def test_full_runs_of_other_candidates_are_shared(tmp_path: Any) -> None:
-    search(Task(), config(speedups=(1.5,), seeds=1), tmp_path)
-    task, lines = Task(), Lines()
-    search(task, config(speedups=(2.0,), seeds=1), tmp_path, observer=lines)
-    assert [name for name, _ in task.calls] == ["short", "corrected", "hybrid"]
-    assert lines.runs[0] == ("found", "full", 0)
-    assert [line["run"]["arm"] for line in kept(tmp_path)].count("full") == 1
 
 
 def test_all_candidates_have_to_divide_the_epochs_before_anything_is_trained(tmp_path: Any) -> None:

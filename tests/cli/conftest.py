@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import pytest
 from audit_file import MODULE
+
+from hybrid_predict import cli
 
 
 @pytest.fixture
@@ -17,3 +20,16 @@ def work(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "lines", raising=False)
     yield tmp_path
     sys.modules.pop("lines", None)
+
+
+@pytest.fixture
+def refused(capsys) -> Callable[..., str]:
+    """Run a command that has to end with status 2, and return the line that it prints."""
+
+    def run(*arguments: str) -> str:
+        capsys.readouterr()
+        assert cli.main(list(arguments)) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line
+
+    return run

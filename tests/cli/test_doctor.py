@@ -8,9 +8,11 @@ import torch
 
 from hybrid_predict import cli
 from hybrid_predict.cli import doctor
-from hybrid_predict.updates import budget
+from hybrid_predict.rules import budget
 
 pytest.importorskip("lightning")
+
+pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 MODULE = """
 import lightning as L
@@ -37,6 +39,9 @@ class Line(L.LightningModule):
 
 class Twice(Line):
     optimizer = torch.optim.LBFGS
+
+class Bare(Line):
+    train_dataloader = L.LightningModule.train_dataloader
 
 def build(model=Line, **options):
     return L.Trainer(max_steps=300, accelerator="cpu", **options), model()
@@ -74,8 +79,6 @@ def monitored():
     return build(callbacks=[*watching, Own()])
 
 def without_data():
-    class Bare(Line):
-        train_dataloader = L.LightningModule.train_dataloader
     return build(Bare, logger=False)
 
 def careless():
@@ -123,50 +126,64 @@ def work(tmp_path, monkeypatch):
     sys.modules.pop("threads_of_mine", None)
 
 
-def told(capsys, *arguments):
-    status = cli.main(["doctor", *arguments])
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    return status, " ".join(captured.out.split())
+@pytest.fixture
+def examine(capsys):
+    """Run the command; return its status and what it prints."""
+
+    def run(*arguments):
+        status = cli.main(["doctor", *arguments])
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return status, " ".join(captured.out.split())
+
+    return run
 
 
-def test_versions_and_missing_extras_are_told(monkeypatch, capsys):
+def test_versions_and_missing_extras_are_listed(monkeypatch, examine):
     monkeypatch.setitem(doctor.EXTRAS, "bench", ("no_such_package",))
-    status, out = told(capsys)
+    status, out = examine()
     assert status == 0
-    assert f"torch {torch.__version__}" in out
-    assert "extra lightning installed" in out
-    assert 'missing no_such_package: pip install "path/to/hybrid_predict[bench]"' in out
-    assert "hybrid-predict doctor CONFIG" in out
+    for words in (
+        f"torch {torch.__version__}",
+        "extra lightning installed",
+        'missing no_such_package: pip install "path/to/hybrid_predict[bench]"',
+        "hybrid-predict doctor CONFIG",
+    ):
+        assert words in out
 
 
-@pytest.mark.filterwarnings("ignore:The number of training batches")
-def test_a_function_is_examined_by_one_full_step_that_leaves_nothing(work, capsys):
-    before = {path.name for path in work.iterdir()}
-    state = torch.get_rng_state()
-    status, out = told(capsys, "threads_of_mine:quiet")
+def test_a_function_is_examined_by_one_full_step_that_leaves_nothing(work, examine):
+    before, state = {path.name for path in work.iterdir()}, torch.get_rng_state()
+    status, out = examine("threads_of_mine:quiet")
     assert torch.equal(torch.get_rng_state(), state)
     assert status == 0
-    assert "works yes corrected 2 hidden matrices predicted 2 hidden matrices: up to 100" in out
-    assert "left alone 1 head, 3 vectors" in out
-    assert "200 full + up to 100 predicted = 300 steps; warm-up 40" in out
-    assert "run log none: set HybridPredict(log_dir=...)" in out
-    assert "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)])" in out
+    for words in (
+        "works yes corrected 2 hidden matrices predicted 2 hidden matrices: up to 100",
+        "left alone 1 head, 3 vectors",
+        "200 full + up to 100 predicted = 300 steps; warm-up 40",
+        "run log none: set HybridPredict(log_dir=...)",
+        "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)])",
+    ):
+        assert words in out
     assert {path.name for path in work.iterdir()} - before <= {"__pycache__"}
 
 
-@pytest.mark.filterwarnings("ignore:The number of training batches")
-def test_a_file_is_examined_with_its_own_settings(capsys):
-    status, out = told(capsys, "file.yaml")
+def test_a_file_is_examined_with_its_own_settings(examine):
+    status, out = examine("file.yaml")
     assert status == 0
     assert "150 full + up to 150 predicted = 300 steps; warm-up 60" in out
     assert "paste Trainer(..., callbacks=[HybridPredict(speedup=2.0, warmup_steps=60)])" in out
-    status, out = told(capsys, "file.yaml", "--speedup", "9")
+    status, out = examine("file.yaml", "--speedup", "9")
     assert "speedup=9 asks for 8 predicted steps after every full step" in out
 
 
+def write_option(work, key, value):
+    file = FILE.replace("max_steps: 300", f"max_steps: 300, {key}: {value}")
+    (work / "file.yaml").write_text(file)
+
+
 @pytest.mark.parametrize(
-    ("key", "value", "said"),
+    ("key", "value", "words"),
     [
         (
             "callbacks",
@@ -189,110 +206,79 @@ def test_a_file_is_examined_with_its_own_settings(capsys):
     ],
     ids=["callback by name", "callback by path", "logger"],
 )
-def test_a_misspelt_name_in_the_trainer_section_is_told(work, capsys, key, value, said):
-    file = FILE.replace("max_steps: 300", f"max_steps: 300, {key}: {value}")
-    (work / "file.yaml").write_text(file)
-    assert cli.main(["doctor", "file.yaml"]) == 2
-    assert capsys.readouterr().err == f"hybrid-predict: error: {said}\n"
+def test_a_misspelt_name_in_the_trainer_section_is_named(work, refused, key, value, words):
+    write_option(work, key, value)
+    assert refused("doctor", "file.yaml") == f"hybrid-predict: error: {words}"
 
 
-@pytest.mark.filterwarnings("ignore:The number of training batches")
-def test_callbacks_of_a_file_may_be_classes_and_functions(work, capsys):
+def test_callbacks_of_a_file_may_be_classes_and_functions(work, examine):
     callbacks = (
         "[{class_path: LambdaCallback}, {class_path: threads_of_mine.stopper}, "
         "{class_path: RichProgressBar, init_args: {refresh_rate: 2}}]"
     )
-    file = FILE.replace("max_steps: 300", f"max_steps: 300, callbacks: {callbacks}")
-    (work / "file.yaml").write_text(file)
-    assert told(capsys, "file.yaml")[0] == 0
+    write_option(work, "callbacks", callbacks)
+    assert examine("file.yaml")[0] == 0
 
 
-@pytest.mark.filterwarnings("ignore:The number of training batches")
-def test_no_checkpoint_is_written_and_a_callback_that_is_off_is_examined_as_if_on(work, capsys):
-    status, out = told(capsys, "threads_of_mine:careless")
-    assert (status, "corrected 2 hidden matrices" in out) == (0, True)
-    assert not (work / "kept").exists()
+@pytest.mark.parametrize(
+    ("name", "status", "words"),
+    [
+        ("careless", 0, "corrected 2 hidden matrices"),
+        ("monitored", 0, "callbacks LearningRateMonitor, EarlyStopping: no part in this trial"),
+        ("empty", doctor.REFUSED, "Training did not start"),
+        ("refused", doctor.REFUSED, "works no. optimizer: expected"),
+    ],
+)
+def test_what_works_and_what_does_not_is_shown_with_its_reason(work, examine, name, status, words):
+    ended, out = examine(f"threads_of_mine:{name}")
+    assert ended == status and words in out
+    assert not (work / "kept").exists()  # the checkpoint of a callback
 
 
-@pytest.fixture
-def every_operation_counts(monkeypatch):
+def test_a_budget_that_refuses_corrections_is_shown_with_what_to_type(work, monkeypatch, examine):
     monkeypatch.setattr(budget, "SMALLEST_STEP", 0.0)
-
-
-@pytest.mark.filterwarnings("ignore:The number of training batches")
-@pytest.mark.usefixtures("every_operation_counts")
-def test_a_budget_that_refuses_corrections_is_told_with_what_to_type(work, capsys):
-    status, out = told(capsys, "threads_of_mine:wide")
+    status, out = examine("threads_of_mine:wide")
     assert status == doctor.REFUSED
     assert "works no, the run would be plain training. no predicted steps" in out
     assert "none is of a kind" not in out and "paste" not in out
-    said = re.search(
+    match = re.search(
         r"change max_overhead=0.1 is too small; batches of at least ([\d,]+) samples \(now 8\), "
         r"or max_overhead=([\d.]+), or updates=\{\}",
         out,
     )
-    assert said is not None
-    samples, limit = int(said[1].replace(",", "")), float(said[2])
-    for options, works in [
-        (f"{samples}", True),
-        (f"{samples - max(2, samples // 50)}", False),
-        (f"max_overhead={limit}", True),
-        (f"max_overhead={0.9 * limit}", False),
-        ("updates={}", True),
-    ]:
-        name = f"tried_{abs(hash(options))}"
-        (work / f"{name}.py").write_text(
+    assert match is not None
+    samples, limit = int(match[1].replace(",", "")), float(match[2])
+    for number, (options, works) in enumerate(
+        [
+            (f"{samples}", True),
+            (f"{samples - max(2, samples // 50)}", False),
+            (f"max_overhead={limit}", True),
+            (f"max_overhead={0.9 * limit}", False),
+            ("updates={}", True),
+        ]
+    ):
+        (work / f"tried_{number}.py").write_text(
             f"import threads_of_mine\ndef f():\n    return threads_of_mine.wide({options})"
         )
-        status, out = told(capsys, f"{name}:f")
+        status, out = examine(f"tried_{number}:f")
         assert (status == 0, "works yes" in out) == (works, works), (options, out)
 
 
-@pytest.mark.filterwarnings("ignore:The number of training batches")
-def test_callbacks_that_need_more_than_a_trial_has_are_left_out_and_named(capsys):
-    status, out = told(capsys, "threads_of_mine:monitored")
-    assert (status, "works yes" in out) == (0, True)
-    assert "callbacks LearningRateMonitor, EarlyStopping: no part in this trial" in out
-
-
-def test_a_model_without_data_is_told_in_one_line(capsys):
-    assert cli.main(["doctor", "threads_of_mine:without_data"]) == 2
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1
-    assert "CONFIG: expected a model and data to train on" in err
-
-
-def test_training_that_does_not_start_is_no_success(capsys):
-    status, out = told(capsys, "threads_of_mine:empty")
-    assert status == doctor.REFUSED
-    assert "Training did not start" in out
-
-
-def test_a_set_up_that_is_refused_is_told_with_its_reason(capsys):
-    status, out = told(capsys, "threads_of_mine:refused")
-    assert status == doctor.REFUSED
-    assert "works no. optimizer: expected" in out
-    assert "LBFGS" in out
-
-
-@pytest.mark.filterwarnings("ignore:The number of training batches")
 def test_a_step_that_is_stopped_is_no_error_of_the_model(capsys):
     assert cli.main(["doctor", "threads_of_mine:stopped"]) == 130
     assert capsys.readouterr().err.startswith("hybrid-predict: stopped;")
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "words"),
     [
         ("threads_of_mine:biuld", "Did you mean build?"),
         ("threads_of_yours:build", "No module named 'threads_of_yours'"),
         ("threads_of_mine:nothing", "returns trainer, model"),
         ("threads_of_mine:leaving", "the model's own code raised SystemExit('no data here')"),
+        ("threads_of_mine:without_data", "CONFIG: expected a model and data to train on"),
         ("nowhere.yaml", "nowhere.yaml"),
     ],
 )
-def test_what_cannot_be_built_is_told_in_one_line(capsys, name, said):
-    assert cli.main(["doctor", name]) == 2
-    err = capsys.readouterr().err
-    assert len(err.splitlines()) == 1
-    assert said in err
+def test_what_cannot_be_built_is_refused_in_one_line(refused, name, words):
+    assert words in refused("doctor", name)

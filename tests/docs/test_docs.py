@@ -90,19 +90,15 @@ def test_markers_that_a_page_names_exist(page: Path) -> None:
     assert known >= {"slow", "gpu"}
     text = page.read_text()
     commands = [line for line in text.splitlines() if re.match(r" *pytest .*-m ", line)]
-    found = {word for line in commands for word in re.findall(r"-m (\w+)", line)}
-    found |= {word for marks in MARKED.findall(text) for word in re.findall(r"`(\w+)`", marks)}
-    assert found - {"python"} <= known
+    words = {word for line in commands for word in re.findall(r"-m (\w+)", line)}
+    words |= {word for marks in MARKED.findall(text) for word in re.findall(r"`(\w+)`", marks)}
+    assert words - {"python"} <= known
 
 
 def test_version_is_the_same_wherever_it_stands() -> None:
-    found = {
+    matches = {
         name: re.search(rf"^version{sign} ?\"?([^\"\n]+)", (ROOT / name).read_text(), re.M)
         for name, sign in (("pyproject.toml", " ="), ("CITATION.cff", ":"))
     }
-    versions = {name: match and match[1] for name, match in found.items()}
+    versions = {name: match and match[1] for name, match in matches.items()}
     assert set(versions.values()) == {hybrid_predict.__version__}, versions
-
-
-def test_readme_shows_results() -> None:
-    assert ROOT / "README.md" in render.PAGES

@@ -17,8 +17,8 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "tutorial.ipynb"
 def tables(notebook: Any) -> list[str]:
     """The HTML that each cell shows."""
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    found = [output.get("data", {}).get("text/html", "") for output in outputs]
-    return [text for text in found if text]
+    texts = [output.get("data", {}).get("text/html", "") for output in outputs]
+    return [text for text in texts if text]
 
 
 def test_the_notebook_runs_and_shows_tables() -> None:

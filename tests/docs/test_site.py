@@ -77,9 +77,9 @@ def navigated() -> set[Path]:
     """The pages that docs/index.md lists, and those beside a README.md or index.md among them."""
     index = DOCS / "index.md"
     lines = [line for block in TOCTREE.findall(index.read_text()) for line in block.splitlines()]
-    found = {index, *(DOCS / f"{line}.md" for line in lines if line and not line.startswith(":"))}
-    heads = [page for page in found if page.name in ("README.md", "index.md") and page != index]
-    return found | {page for head in heads for page in head.parent.glob("*.md")}
+    pages = {index, *(DOCS / f"{line}.md" for line in lines if line and not line.startswith(":"))}
+    heads = [page for page in pages if page.name in ("README.md", "index.md") and page != index]
+    return pages | {page for head in heads for page in head.parent.glob("*.md")}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))

@@ -55,9 +55,9 @@ def test_weights_only_leave_its_state_out(tmp_path: Path) -> None:
     light = ModelCheckpoint(tmp_path, "light", save_weights_only=True, every_n_epochs=1)
     _, model = fit([Ungated(speedup=1.5, max_overhead=1e9), whole, light], max_steps=30)
     paths = {name: tmp_path / f"{name}.ckpt" for name in ("whole", "light")}
-    found = {name: torch.load(path, weights_only=True) for name, path in paths.items()}
-    assert KEY in found["whole"] and KEY not in found["light"]
-    assert same(found["light"]["state_dict"], found["whole"]["state_dict"])
+    saved = {name: torch.load(path, weights_only=True) for name, path in paths.items()}
+    assert KEY in saved["whole"] and KEY not in saved["light"]
+    assert same(saved["light"]["state_dict"], saved["whole"]["state_dict"])
     assert same(weights(Net.load_from_checkpoint(paths["light"])), weights(model))
 
 

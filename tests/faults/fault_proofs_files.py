@@ -9,7 +9,7 @@ from loops import Bench, make_config, same_bits
 
 from hybrid_predict import CheckpointError, ConfigError
 from hybrid_predict.integrations.lightning_start import saved_ledger
-from hybrid_predict.runs.objects import made
+from hybrid_predict.runs.objects import objects
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 
@@ -48,7 +48,7 @@ def foreign_class(tmp_path, monkeypatch):
     for field in ("updates", "predictors"):
         described = {"class_path": "os.mkdir", "init_args": {"path": str(place)}}
         with pytest.raises(ConfigError, match=f"{field}.hidden.class_path"):
-            made(field, {"hidden": described})
+            objects(field, {"hidden": described})
     assert not place.exists()
 
 

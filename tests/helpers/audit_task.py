@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from cases import UNGATED
 from lightning_models import Net, loader
 
+from hybrid_predict import MomentumPredictor
 from hybrid_predict.audit import AuditConfig
 
 STEPS = 18
+
+UNGATED = {"hidden": MomentumPredictor(gated=False)}
+"""Predicted steps whatever their skill, which short runs have no time to show."""
 
 
 def kept(folder: Path) -> list[dict[str, Any]]:

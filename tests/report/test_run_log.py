@@ -47,16 +47,10 @@ def test_every_line_names_its_run_and_is_on_the_disk_at_once(tmp_path: Path) -> 
         stepped(writer, number)
         assert len(lines(path)) == 1 + number
     end(writer)
+    assert read_log(path) == writer.log
     begun(path).close()
     names = [line["run"] for line in lines(path)]
     assert len(set(names[:5])) == 1 and names[5] not in names[:5]
-
-
-def test_the_file_holds_what_the_log_in_memory_does(tmp_path: Path) -> None:
-    writer = begun(tmp_path / NAME)
-    stepped(writer, 1, 2, 3)
-    end(writer)
-    assert read_log(tmp_path / NAME) == writer.log
 
 
 def test_rows_are_evenly_spaced_and_never_too_many(
@@ -177,22 +171,6 @@ def test_a_run_of_another_version_hides_none_of_this_one(tmp_path: Path) -> None
     stepped(writer, 1, 2)
     writer.close()
     assert len(read_log(path).rows) == 2
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "It holds no run"),
-        ('{"type": "row"}', "It holds no run; 1 of its lines cannot be read"),
-        ("[1]", "It holds no run"),
-    ],
-)
-def test_other_files_are_refused(tmp_path: Path, text: str, words: str) -> None:
-    (tmp_path / NAME).write_text(text)
-    with pytest.raises(ConfigError, match=words):
-        read_log(find_log(tmp_path))
-    with pytest.raises(ConfigError, match="log_dir"):
-        find_log(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("what", ["pipe", "device", "folder"])

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hybrid_predict.runs.evidence import (
     AT_LEAST,
     AT_MOST,
+    EXACT,
     PlainSteps,
     plain_steps_to_reach,
     speedup,
@@ -43,9 +44,9 @@ INF = math.inf
     ],
 )
 def test_plain_steps_to_reach(losses, loss, expected):
-    found = plain_steps_to_reach(STEPS, losses, loss)
-    assert found.bound == expected.bound
-    assert found.steps == pytest.approx(expected.steps)
+    result = plain_steps_to_reach(STEPS, losses, loss)
+    assert result.bound == expected.bound
+    assert result.steps == pytest.approx(expected.steps)
 
 
 @given(
@@ -57,8 +58,8 @@ def test_plain_steps_to_reach_inverts_the_curve(losses, share):
     steps = [100 * 2**k for k in range(len(losses))]
     wanted = steps[0] * (steps[-1] / steps[0]) ** share
     loss = float(np.interp(math.log(wanted), np.log(steps), losses))
-    found = plain_steps_to_reach(steps, losses, loss)
-    back = float(np.interp(math.log(found.steps), np.log(steps), losses))
+    result = plain_steps_to_reach(steps, losses, loss)
+    back = float(np.interp(math.log(result.steps), np.log(steps), losses))
     assert back == pytest.approx(loss, abs=1e-9)
 
 
@@ -70,16 +71,26 @@ def curve(seeds):
 
 def test_an_arm_that_is_the_short_arm_gains_exactly_nothing():
     plain = curve(5)
-    found = speedup(STEPS, plain, plain[1], [400] * 5)
+    result = speedup(STEPS, plain, plain[1], [400] * 5)
     # A resample whose curve does not fall up to the short budget would pass it over; here all do.
-    assert found.value == pytest.approx(1.0)
-    assert (found.low, found.high) == (pytest.approx(1.0), pytest.approx(1.0))
+    assert result.value == pytest.approx(1.0)
+    assert (result.low, result.high) == (pytest.approx(1.0), pytest.approx(1.0))
 
 
-def test_speedup_is_plain_steps_over_full_steps():
-    plain = curve(5)
-    assert speedup(STEPS, plain, plain[3], [400] * 5).value == pytest.approx(3.0)
-    assert speedup(STEPS, plain, plain[3], [600, 800, 800, 800, 1000]).value == pytest.approx(1.5)
+@pytest.mark.parametrize(
+    ("seeds", "losses", "costs", "value", "bound"),
+    [
+        (5, None, [400] * 5, 3.0, EXACT),
+        (5, None, [600, 800, 800, 800, 1000], 1.5, EXACT),
+        (1, [0.0], [400], 3.0, AT_LEAST),
+        (3, [1.0, INF, 1.0], [400] * 3, 0.75, AT_MOST),
+    ],
+)
+def test_speedup_is_plain_steps_over_full_steps(seeds, losses, costs, value, bound):
+    plain = curve(seeds)
+    result = speedup(STEPS, plain, losses or plain[3], costs)
+    assert (result.value, result.bound) == (pytest.approx(value), bound)
+    assert (result.low is None, result.seeds) == (seeds == 1, seeds)
 
 
 def test_speedup_interval_reflects_the_spread_of_the_differences():
@@ -90,17 +101,6 @@ def test_speedup_interval_reflects_the_spread_of_the_differences():
     assert close.low < close.value < close.high
     assert wide.high - wide.low > 3 * (close.high - close.low)
     assert wide == speedup(STEPS, plain, np.array(plain[2]) + noise, [400] * 5)
-
-
-def test_speedup_of_one_seed_has_no_interval():
-    found = speedup(STEPS, curve(1), [0.0], [400])
-    assert (found.low, found.high, found.seeds, found.bound) == (None, None, 1, AT_LEAST)
-
-
-def test_speedup_of_a_diverged_arm_is_a_bound_from_above():
-    found = speedup(STEPS, curve(3), [1.0, INF, 1.0], [400] * 3)
-    assert found.value == pytest.approx(300 / 400)
-    assert found.bound == AT_MOST
 
 
 def test_spread():
@@ -116,6 +116,6 @@ def test_interval_covers_the_truth_about_as_often_as_it_says():
         noise = 0.02 * rng.normal(size=(5, 5))
         plain = [[mean + e for e in row] for mean, row in zip(true, noise, strict=False)]
         losses = [3 - math.log(500 / 300) + e for e in noise[4]]
-        found = speedup(STEPS, plain, losses, [400] * 5, resamples=400)
-        hits += found.low <= 1.25 <= found.high
+        result = speedup(STEPS, plain, losses, [400] * 5, resamples=400)
+        hits += result.low <= 1.25 <= result.high
     assert 0.88 <= hits / rounds <= 1.0

@@ -1,8 +1,9 @@
-"""The report of an audit."""
+"""The pages: the report of an audit, and that of single runs from their logs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,74 +14,101 @@ from hybrid_predict.report.audit_figures import (
     difference_figure,
     paired_figure,
 )
+from hybrid_predict.report.run_facts import ONE_RUN, events, facts, finding
 from hybrid_predict.report.run_figures import loss_figure, skill_figure, spent_figure
-from hybrid_predict.report.run_log import read_log
+from hybrid_predict.report.run_log import RunLog, read_log
 from hybrid_predict.report.shared import data_uri, mean_and_sd, render
-from hybrid_predict.runs.evidence import FEW_SEEDS, LEAST_SAVING
+from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, LEAST_SAVING
 
 COLUMNS = ("arm", "full\nsteps", "predicted\nsteps", "undone", "seconds", "{metric}\n(mean ± sd)")
 """Titles of the table, for the terminal."""
 
+NEXT = "hybrid-predict audit config.yaml --plan"
+"""Command that estimates the time of an audit."""
 
-def write_audit_page(results: Mapping[str, Any], log: Path | None, path: Path) -> Path:
-    """Write the report.
+
+def run_page(logs: Sequence[RunLog]) -> str:
+    """Return a page about one run, or about several side by side: their cost, not their quality.
 
     Args:
-        results: Content of ``results.json``.
-        log: Event log of the first hybrid run; None, or a missing file, omits its figures.
-        path: File to write.
-
-    Returns:
-        The path.
+        logs: Logs of at least one run.
 
     Raises:
         MissingExtraError: If matplotlib is not installed.
     """
-    figures, runs, metric = {}, results["runs"], results["config"]["metric"]
-    shades = colors(results)
+    runs = [
+        {
+            "log": log,
+            "finding": finding(log),
+            "figures": [
+                ("Training loss and predicted steps of this run", data_uri(loss_figure(log))),
+                ("Skill of the forecasts over full steps", data_uri(skill_figure(log))),
+                ("Where steps and seconds of this run went", data_uri(spent_figure(log))),
+            ],
+            "events": events(log),
+        }
+        for log in logs
+    ]
+    table = [{"status": log.status, **facts(log)} for log in logs]
+    names = dict.fromkeys(name for each in table for name in each)
+    rows = [(name, [each.get(name, "unknown") for each in table]) for name in names]
+    return render(
+        "run.html.jinja", runs=runs, rows=rows, names=_short_names(logs), one_run=ONE_RUN, next=NEXT
+    )
+
+
+def _short_names(logs: Sequence[RunLog]) -> list[str]:
+    """Return the names of the runs without the folders that all of them share."""
+    if len(logs) == 1:
+        return [logs[0].name]
+    folders = [log.path.resolve().parent for log in logs]
+    shared = os.path.commonpath(folders)
+    return [os.path.relpath(folder, shared) for folder in folders]
+
+
+def audit_page(results: Mapping[str, Any], log: Path | None) -> str:
+    """Return the report of an audit.
+
+    Args:
+        results: Content of ``results.json``.
+        log: Event log of the first hybrid run; None, or a missing file, omits its figures.
+
+    Raises:
+        MissingExtraError: If matplotlib is not installed.
+    """
+    figures, runs = {}, results["runs"]
     if runs:
-        figures["paired"] = data_uri(paired_figure(runs, shades, "metric", f"final {metric}"))
+        figures["paired"] = data_uri(paired_figure(results))
     if any(run.get("curve") for run in runs):
-        figures["curves"] = data_uri(curves_figure(runs, shades, "curve", "training loss"))
+        figures["curves"] = data_uri(curves_figure(results, "curve"))
     if any(len(run.get("metric_curve", ())) > 1 for run in runs):
-        figures["validation"] = data_uri(curves_figure(runs, shades, "metric_curve", metric))
+        figures["validation"] = data_uri(curves_figure(results, "metric_curve"))
     if results["verdict"]["contrast"] is not None:
         figures["difference"] = data_uri(difference_figure(results))
     if log is not None and log.exists():
         events = read_log(log)
         for name, draw in (("loss", loss_figure), ("skill", skill_figure), ("spent", spent_figure)):
             figures[name] = data_uri(draw(events))
-    return render(
-        "audit.html.jinja",
-        path,
-        results=results,
-        finding=plain_finding(results),
-        figures=figures,
-        rows=audit_rows(results),
-        colors=shades,
-        trained=_trained(results),
-    )
-
-
-def _trained(results: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return what finished runs depend on besides the configuration, by name."""
-    return {
+    # What finished runs depend on besides the configuration.
+    trained = {
         name: values
         for name, values in results["depends_on"].items()
         if name not in results["config"] and isinstance(values, Mapping)
     }
+    return render(
+        "audit.html.jinja", results=results, finding=plain_finding(results), figures=figures,
+        rows=audit_rows(results), colors=colors(results), trained=trained,
+    )  # fmt: skip
 
 
 def plain_finding(results: Mapping[str, Any]) -> str:
     """Compare quality and full steps of the hybrid and the full arm in one line."""
     verdict = results["verdict"]
-    values = {(r["arm"], r["seed"]): r for r in results["runs"] if not r["failure"]}
-    seeds = [seed for arm, seed in values if arm == "full" and ("hybrid", seed) in values]
+    values = {(r["arm"], r["seed"]): r["metric"] for r in results["runs"] if not r["failure"]}
+    seeds = [seed for arm, seed in values if arm == FULL and (HYBRID, seed) in values]
     if verdict["saving"] is None or len(seeds) < verdict["seeds"]:
         return str(verdict["headline"])
-    full, hybrid = (
-        fmean(values[arm, seed]["metric"] for seed in seeds) for arm in ("full", "hybrid")
-    )
+    full, hybrid = (fmean(values[arm, seed] for seed in seeds) for arm in (FULL, HYBRID))
     if not full:
         return str(verdict["headline"])
     change = 100 * (hybrid - full) / abs(full)

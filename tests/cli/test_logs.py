@@ -1,0 +1,278 @@
+"""``hybrid-predict watch`` and ``report`` on the log of a run, whole, damaged or hostile."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from run_logs import NAME, ROWS, row, written
+
+from hybrid_predict import cli
+from hybrid_predict.report.run_facts import facts, finding, lines, sparkline
+from hybrid_predict.report.run_log import read_log
+
+pytest.importorskip("rich")
+pytest.importorskip("matplotlib")
+
+
+def write(folder, *args, **options):
+    """Write a log into a folder, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NAME).write_text("\n".join(map(json.dumps, written(*args, **options))))
+    return folder / NAME
+
+
+EXPENSIVE = row(140, 60, {}, full_seconds=1.0, correct_seconds=5.0, predict_seconds=1.0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "plan", "words"),
+    [
+        (ROWS, {}, "30 % fewer full steps; by estimate 5.4 s saved of 20 s on the host"),
+        ([], {}, "nothing was trained yet"),
+        (ROWS[:1], {}, "no predicted steps: the warm-up is not over, so nothing was saved"),
+        (ROWS[:2], {}, "no predicted steps where they were planned; nothing was saved"),
+        (ROWS[:2], {"predicted": 0}, "60 full steps; no predicted steps were planned"),
+        ([EXPENSIVE], {}, "by estimate 5.6 s longer on the host than 1.4 s"),
+        (ROWS[:2], {"event": "no predicted steps where they were planned: too short \x1b"},
+         "planned: too short ?; nothing was saved"),
+    ],
+)  # fmt: skip
+def test_the_finding_claims_no_more_than_was_measured(tmp_path, rows, plan, words):
+    assert words in finding(read_log(write(tmp_path, rows, **plan)))
+
+
+def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(tmp_path, capsys):
+    path = write(tmp_path / "logs" / "version_3", ROWS).with_suffix(".html")
+    assert cli.main(["report", str(tmp_path)]) == 0
+    out, page = capsys.readouterr().out, path.read_text(encoding="utf-8")
+    assert str(path) in out
+    for text in (out, page):
+        assert "One run cannot show" in text
+    assert "hybrid-predict audit config.yaml --plan" in page
+    assert "something &lt;happened&gt;" in page
+    assert page.count("data:image/svg+xml;base64,") == 3
+    assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
+
+
+def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, refused):
+    monkeypatch.chdir(tmp_path)
+    for name, rows, end in (("a", ROWS, "finished"), ("b", ROWS[:1], None)):
+        write(tmp_path / name, rows, end)
+    assert cli.main(["report", "a", "b"]) == 0
+    page = (tmp_path / "hybrid_predict.html").read_text(encoding="utf-8")
+    for words in ("2 runs side by side", "<th>a</th><th>b</th>", "need not come from the plug-in"):
+        assert words in page
+    line = refused("report", "a", "--output", "nowhere/page.html")
+    assert "--output: expected a file that can be written" in line
+
+
+@pytest.mark.parametrize("width", [60, 150])
+def test_the_view_fits_the_terminal(tmp_path, width):
+    shown = lines(read_log(write(tmp_path, ROWS, end=None)), width, now=1003.0)
+    assert max(map(len, shown)) <= width
+    text = " ".join(" ".join(shown).split())
+    for words in (
+        "running",
+        "200 of 200",
+        "60 (60 planned), 1 undone",
+        "30 % fewer full steps; by estimate 5.4 s saved of 20 s on the host",
+        "4 % of the host seconds of full steps",
+        "0.31 (at least 0.25, 3 windows)",
+        "full step 70: something <happened>",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("rows", "end", "now", "words"),
+    [
+        (ROWS, None, 1600.0, "nothing written for 10.0 min; it may have been killed"),
+        ([], "failed: x", 0.0, "failed: x"),
+    ],
+)
+def test_the_view_shows_that_a_run_is_silent_or_has_failed(tmp_path, rows, end, now, words):
+    shown = lines(read_log(write(tmp_path, rows, end)), 80, now)
+    assert words in " ".join(map(str.strip, shown))
+
+
+def test_watching_prints_once_where_there_is_no_terminal(tmp_path, capsys):
+    write(tmp_path, ROWS, end=None)
+    assert cli.main(["watch", str(tmp_path)]) == 0
+    assert "hybrid-predict report" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "drawn"),
+    [([1, 2, 3], 10, "▁▅█"), (range(100), 4, "▁▃▆█"), ([2, 2], 5, "▁▁"), ([], 5, "")],
+)
+def test_sparklines(values, width, drawn):
+    assert sparkline(values, width) == drawn
+
+
+@pytest.mark.parametrize(
+    ("rows", "end", "resumed", "time"),
+    [
+        (ROWS, None, 0, "10 s, about 0 s to come"),
+        (ROWS[:2], None, 0, "10 s, about 23 s to come"),
+        (ROWS[:2], None, 20, "10 s, about 35 s to come"),  # 40 steps since it went on
+        ([], None, 0, "0 s"),
+        (ROWS[:2], "finished", 0, "20 s"),
+    ],
+)
+def test_the_view_estimates_how_long_the_run_will_still_take(tmp_path, rows, end, resumed, time):
+    path = write(tmp_path, rows, end)
+    if resumed:
+        start, *others = map(json.loads, path.read_text().splitlines())
+        again = {**start, "full_steps": resumed}
+        path.write_text("\n".join(map(json.dumps, [start, others[0], again, *others[1:]])))
+    assert facts(read_log(path))["time"] == time
+
+
+DEEP = b'{"type": "row", "run": "x", "a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+ROW, START = ROWS[1], written(ROWS)[0]
+END = {"type": "end", "run": "x", "time": 1.0, "status": "finished"}
+
+
+def changed(line, **entries):
+    return json.dumps({**line, **entries}).encode()
+
+
+DAMAGES = {
+    "nested": DEEP,
+    "NUL bytes": b"\0" * 5000,
+    "not UTF-8": b'{"type": "end", "run": "x", "time": 1, "status": "\xff\xfe"}',
+    "half a character": '{"type": "end", "status": "é'.encode()[:-1],
+    "no type": b"{}",
+    "no object": b"[1]",
+    "row without entries": b'{"type": "row", "run": "x"}',
+    "counts as text": changed(ROW, ledger={**ROW["ledger"], "full_steps": "many"}),
+    "counts below zero": changed(ROW, ledger={**ROW["ledger"], "steps": -5}),
+    "skill as text": changed(ROW, ledger={**ROW["ledger"], "skills": {"hidden": {"mean": "x"}}}),
+    "infinite": changed(ROW, loss=1.0).replace(b'"loss": 1.0', b'"loss": 1e999'),
+    "not a number": changed(ROW, loss=float("nan")),
+    "end without status": b'{"type": "end", "run": "x", "time": 1.0}',
+    "end at no time": changed(END, time="now"),
+    "end in the far future": changed(END, time=1e300),
+    "start without plan": changed(START, plan={}),
+    "start of no steps": changed(START, plan={**START["plan"], "steps": 0}),
+    "start without time": changed(START, time=None),
+    "schema as text": changed(START, schema="one"),
+}
+
+
+def damaged(folder, *damages):
+    first, *others = (json.dumps(line).encode() for line in written(ROWS))
+    (folder / NAME).write_bytes(b"\n".join([first, *damages, *others, *damages]))
+    return folder / NAME
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES.keys())
+def test_damaged_lines_are_counted_and_the_others_are_read(tmp_path, damage):
+    log = read_log(damaged(tmp_path, damage))
+    assert (log.unread, len(log.rows), log.status) == (2, 3, "finished")
+
+
+def test_a_page_and_a_view_of_a_damaged_log_count_what_they_leave_out(tmp_path, capsys):
+    damaged(tmp_path, *DAMAGES.values())
+    assert cli.main(["report", str(tmp_path)]) == cli.main(["watch", str(tmp_path)]) == 0
+    page = (tmp_path / "hybrid_predict.html").read_text(encoding="utf-8")
+    for text in (page, capsys.readouterr().out):
+        assert f"{2 * len(DAMAGES)} lines of the log cannot be read" in text
+
+
+@pytest.mark.parametrize("command", ["watch", "report"])
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(DEEP, "It holds no run"), (b"", "It holds no run"), (None, "HybridPredict(log_dir=...)")],
+    ids=["damaged", "empty", "missing"],
+)
+def test_a_log_without_a_run_gets_one_line(tmp_path, refused, command, content, words):
+    if content is not None:
+        (tmp_path / NAME).write_bytes(content)
+    assert words in refused(command, str(tmp_path))
+
+
+def in_a_process(*arguments, **options):
+    """Run a command in a process of its own, which is killed if it waits."""
+    code = "import sys; from hybrid_predict import cli; sys.exit(cli.main(sys.argv[1:]))"
+    command = [sys.executable, "-P", "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, timeout=120, **options)
+
+
+@pytest.mark.parametrize("what", ["pipe", "device", "folder", "loop"])
+def test_no_command_waits_for_what_is_no_file(tmp_path, what):
+    path = tmp_path / NAME
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "folder":
+        path.mkdir()
+    else:
+        path.symlink_to("/dev/zero" if what == "device" else path)
+    for named in (tmp_path, path):
+        done = in_a_process("watch", str(named))
+        assert done.returncode == 2
+        assert done.stderr.count(b"\n") == 1 and b"HybridPredict(log_dir=...)" in done.stderr
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[31mred\x9b2J\rback\ud800 \u202e"
+
+
+@pytest.mark.parametrize("command", ["watch", "report"])
+@pytest.mark.parametrize("end", [None, HOSTILE], ids=["running", "ended"])
+def test_nothing_in_a_log_reaches_the_terminal_as_a_command(tmp_path, capsys, command, end):
+    hostile = written(ROWS, end, HOSTILE)
+    hostile[0]["config"] = {HOSTILE: HOSTILE}
+    hostile[3]["phase"] = HOSTILE
+    folder = tmp_path / "\x1b[31mred"
+    folder.mkdir()
+    (folder / NAME).write_text("\n".join(map(json.dumps, hostile)))
+    assert cli.main([command, str(folder)]) == 0
+    assert cli.main([f"{command}\x1b[31m"]) == 2
+    text = "".join(capsys.readouterr())
+    assert all(c.isprintable() for c in text.replace("\n", ""))
+    assert "?[31mred" in text
+
+
+@pytest.mark.parametrize("option", [False, True])
+def test_a_page_never_goes_through_a_link(tmp_path, refused, option):
+    write(tmp_path, ROWS)
+    target, page = tmp_path / "target", tmp_path / "hybrid_predict.html"
+    target.write_text("mine")
+    page.symlink_to(target)
+    arguments = ["report", str(tmp_path), *(["--output", str(page)] if option else [])]
+    assert "a link" in refused(*arguments)
+    assert target.read_text() == "mine" and page.is_symlink()
+    page.unlink()
+    assert cli.main(arguments) == 0
+    inode = page.stat().st_ino
+    assert cli.main(arguments) == 0
+    assert page.stat().st_ino != inode  # replaced as a whole
+    assert {p.name for p in tmp_path.iterdir()} == {NAME, page.name, "target"}
+
+
+@pytest.mark.parametrize("name", ["/dev/null", "/dev/stdout"])
+def test_a_device_is_not_replaced_by_a_page(tmp_path, refused, name):
+    before = os.lstat(name)
+    write(tmp_path, ROWS)
+    assert "--output" in refused("report", str(tmp_path), "--output", name)
+    assert os.lstat(name).st_ino == before.st_ino
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["watch", "."], ["report", "."], ["report", "é"], ["--help"], ["nö"], ["doctor"],
+     pytest.param(["schema"], marks=pytest.mark.slow)],
+    ids=" ".join,
+)  # fmt: skip
+def test_a_terminal_of_ascii_is_enough(tmp_path, arguments):
+    write(tmp_path, ROWS, end=None, event="Größe ± 3 · 10⁻³")
+    variables = {**os.environ, "LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii:strict"}
+    done = in_a_process(*arguments, cwd=tmp_path, env=variables)
+    assert b"Traceback" not in done.stderr
+    assert (done.stdout + done.stderr).isascii()
+    assert done.returncode == (2 if arguments[-1] in ("é", "nö") else 0)
+    if arguments[0] == "watch":
+        assert b"?" * 20 in done.stdout and b"Gr??e ? 3 ? 10" in done.stdout
