@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
-from hybrid_predict.rules.budget import SMALLEST_STEP
+from hybrid_predict.rules.budget import budget
 from hybrid_predict.torch import ranks
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def shortage(engine: HybridEngine) -> Shortage | None:
         return None
     step = (engine.ledger.flops_per_step or 0) / ranks.size()
     batches = needed / (limit * step) if limit else math.inf
-    return Shortage(_rounded_up(needed / max(step, SMALLEST_STEP)), batches)
+    return Shortage(_rounded_up(needed / budget(step, 1.0)), batches)
 
 
 def cautions(engine: HybridEngine) -> list[str]:

@@ -57,10 +57,11 @@ class Corrected:
             ContractError: If gradients were changed.
         """
         new, update = [gradients[k].clone() for k in members], self.update
-        average, like = ([xs[k] for k in members] for xs in (self.average, self._like))
+        average = [self.average[k] for k in members]
+        named = {f"tensor {k}": self._like[k] for k in members}
         _, cosines = lists.angles(new, average)
         lists.average(average, new, update.decay)
-        result = correction(update, self.state, list(members), average, new, cosines, like)
+        result = correction(update, self.state, list(members), average, new, cosines, named)
         unchanged = same(new, [gradients[k] for k in members])
         require(unchanged, update, "a direction() that does not change gradients")
         return result.directions

@@ -75,6 +75,7 @@ def test_every_arm_trains_what_it_promises(name):
     assert again == {**first, "seconds": again["seconds"]}
 
 
+@pytest.mark.slow
 def test_arms_differ_from_the_short_one():
     def longer(name):
         cell, task = tiny(name)
@@ -144,6 +145,7 @@ def test_batch_norm_statistics_are_those_of_the_weights_that_count():
     assert task.final_loss(stale) != pytest.approx(loss)
 
 
+@pytest.mark.slow
 def test_run_plan_resumes_and_gives_paired_results(tmp_path, monkeypatch):
     plan = Plan(select(SUITES["smoke"], tasks=["inr"], arms=["hybrid"], seeds=1))
     seen = []
@@ -245,7 +247,7 @@ def test_plot_draws(results, tmp_path):
     [
         (["run", "--suite", "nope"], "--suite"),
         (["run", "--suite", "smoke", "--jobs", "0"], "jobs"),
-        (["run", "--suite", "smoke", "--jobs", "two"], "expected an integer"),
+        (["run", "--suite", "smoke", "--jobs", "two"], "--jobs"),
         (["run", "--suite", "smoke", "--start-from", "other.json"], "It lacks"),
         (["rnu"], "Did you mean run?"),
         (["table", "missing.json"], "missing.json"),

@@ -43,6 +43,7 @@ def test_a_demo_is_an_audit_that_writes_below_its_folder_only(tmp_path, monkeypa
     assert digest in (folder / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_demo_is_stopped_goes_on_and_refuses_other_recipes(tmp_path, monkeypatch, capsys):
     arguments = [*TINY, "--output-dir", str(tmp_path)]
 

@@ -135,6 +135,7 @@ def test_two_processes_end_with_the_same_weights(tmp_path: Path) -> None:
     assert printed.count("HybridPredict corrects and predicts") == 1
 
 
+@pytest.mark.slow
 def test_a_file_for_lightning_cli_makes_nested_objects(tmp_path: Path) -> None:
     file = FEATURES / "lightning_cli.yaml"
     printed = run(str(FEATURES / "lightning_cli.py"), "fit", "--config", str(file), cwd=tmp_path)

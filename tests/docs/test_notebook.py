@@ -21,6 +21,7 @@ def tables(notebook: Any) -> list[str]:
     return [text for text in texts if text]
 
 
+@pytest.mark.slow
 def test_the_notebook_runs_and_shows_tables() -> None:
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     folder = {"metadata": {"path": str(NOTEBOOK.parent)}}

@@ -11,7 +11,12 @@ PAGE = (Path(__file__).parents[2] / "docs" / "faults.md").read_text(encoding="ut
 TITLES = re.findall(r"^- \*\*(.+?)\.\*\*", re.sub(r"\n  ", " ", PAGE), re.MULTILINE)
 
 
-@pytest.mark.parametrize("fault", PROOFS)
+SLOW = ("`kill -9` at any moment",)
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in PROOFS]
+)
 def test_fault_does_what_the_page_says(fault, tmp_path, monkeypatch):
     PROOFS[fault](tmp_path, monkeypatch)
 

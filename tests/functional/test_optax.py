@@ -156,6 +156,7 @@ def test_operations_are_counted_without_computing() -> None:
         adapter.count_operations(lambda w: w, 1.0)
 
 
+@pytest.mark.slow
 def test_a_train_step_keeps_to_the_operations_it_is_told() -> None:
     settings = HybridConfig(kinds=KINDS, total_steps=60, max_overhead=0.0, predictors=UNGATED)
     (x, y), w = batch(0), weights()
@@ -174,6 +175,7 @@ def test_a_train_step_keeps_to_the_operations_it_is_told() -> None:
     assert np.abs(moved[1e4] - moved[None]).max() > 1e-3
 
 
+@pytest.mark.slow
 def test_sharded_parameters_have_the_numbers_of_whole_ones() -> None:
     environment = {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     script = Path(__file__).parents[1] / "helpers" / "sharded_loop.py"
@@ -188,6 +190,7 @@ def test_sharded_parameters_have_the_numbers_of_whole_ones() -> None:
     assert found["kept"]
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_a_vmap_and_a_run_is_a_scan() -> None:
     settings = config(total_steps=30, predictors=UNGATED, warmup_steps=2)
     call = {"config": settings}

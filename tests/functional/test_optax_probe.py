@@ -195,6 +195,7 @@ def test_a_transformation_of_unknown_direction_is_left_alone_and_it_is_said(
         np.testing.assert_allclose(ours[key], wanted, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_train_step_follows_the_direction_of_the_optimizer() -> None:
     ungated = {"hidden": MomentumPredictor(gated=False)}
     settings, ends = config(total_steps=40, predictors=ungated, watch_loss=False), []
