@@ -204,6 +204,7 @@ def results(tmp_path_factory):
     return folder / "results.json"
 
 
+@pytest.mark.slow
 def test_results_file_holds_everything(results):
     found = json.loads(results.read_text())
     assert found["cells"] == {"planned": 6, "done": 6}
@@ -267,6 +268,7 @@ def test_bad_usage_is_one_line(arguments, complaint, results, tmp_path, monkeypa
     assert message.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_interrupted_run_keeps_what_is_done(tmp_path, monkeypatch, capsys):
     kept = Rows.add
 

@@ -100,8 +100,14 @@ ADVICE = (
 )
 
 
+QUICK = ("plain_loop", "own_update", "own_predictor", "speedup")
+"""Examples of features that run with every change; the others are slow."""
+
+
 @pytest.mark.filterwarnings(*ADVICE)
-@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in CHECKS]
+)
 def test_an_example_of_a_feature_shows_it(name: str) -> None:
     assert CHECKS[name](example(FEATURES / f"{name}.py").main())
 

@@ -65,7 +65,12 @@ def test_these_are_all_parts(saved: tuple[Bench, dict[str, Any]]) -> None:
     assert set(saved[1]) == set(PARTS)
 
 
-@pytest.mark.parametrize("part", PARTS)
+SLOW = ("tensors", "queue")
+
+
+@pytest.mark.parametrize(
+    "part", [pytest.param(x, marks=pytest.mark.slow if x in SLOW else ()) for x in PARTS]
+)
 def test_an_engine_refuses_its_state_or_goes_on(
     saved: tuple[Bench, dict[str, Any]], part: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -64,7 +64,13 @@ def trained(
 
 
 @pytest.mark.parametrize(
-    ("watch_loss", "risen"), [(True, np.inf), (True, 20), (False, 20)], ids=str
+    ("watch_loss", "risen"),
+    [
+        (True, np.inf),
+        pytest.param(True, 20, marks=pytest.mark.slow),
+        pytest.param(False, 20, marks=pytest.mark.slow),
+    ],
+    ids=str,
 )
 def test_a_train_step_has_the_engine_s_numbers(watch_loss: bool, risen: float) -> None:
     settings = config(total_steps=60, predictors=UNGATED, watch_loss=watch_loss)
@@ -239,6 +245,7 @@ def test_states_are_trees_of_arrays_that_select_understands() -> None:
     assert jax.tree.structure(chosen) == jax.tree.structure(state.hybrid)
 
 
+@pytest.mark.slow
 def test_what_a_loss_gives_beside_it_is_passed_on() -> None:
     def both(w: Any, x: Any, y: Any) -> Any:
         return loss(w, x, y), x.shape[0]

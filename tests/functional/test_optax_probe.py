@@ -94,6 +94,7 @@ def test_schedules_get_the_arrays_that_optax_counts_with() -> None:
 
 
 @pytest.mark.parametrize("case", ["masked", "labelled"])
+@pytest.mark.slow
 def test_updates_have_the_decay_that_was_found(case: str) -> None:
     def loss(params: Any) -> Any:
         return ((params["w"] @ params["b"]) ** 2).mean() + params["s"] ** 2

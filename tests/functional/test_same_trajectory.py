@@ -71,7 +71,11 @@ COMPILED = ("both", "whitened", "vectors too", "gated", "backwards")
 """Cases of JAX: compiling takes seconds."""
 
 CASES = [
-    (library, case)
+    pytest.param(
+        library,
+        case,
+        marks=pytest.mark.slow if library == "jax" and case != "both" else (),
+    )
     for library in LIBRARIES
     for case in (COMPILED if library == "jax" else SETTINGS)
 ]
