@@ -17,18 +17,13 @@ ROUNDING = 2.0**-22
 class _Plain:
     """Functions of plain numbers, with NumPy's names."""
 
-    inf, nan = math.inf, math.nan
-    abs, maximum, minimum = abs, max, min
+    maximum, minimum = max, min
     exp, log, sqrt = math.exp, math.log, math.sqrt
-    isfinite, isnan, floor_divide = math.isfinite, math.isnan, int.__floordiv__
+    isfinite, isnan = math.isfinite, math.isnan
 
     @staticmethod
     def where(condition: Any, yes: Any, no: Any) -> Any:
         return yes if condition else no
-
-    @staticmethod
-    def logical_not(condition: Any) -> Any:
-        return not condition
 
 
 def library(*values: Any) -> Any:
