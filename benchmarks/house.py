@@ -176,8 +176,8 @@ def _closure(name: str, folder: Path) -> dict[str, int]:
 def steps(folders: Sequence[Path], rounds: int = 3) -> list[dict[str, Any]]:
     """Return what :mod:`benchmarks.traced_step` finds about the package in each folder.
 
-    The folders take turns, and the least of each time is returned, since other work on the machine
-    makes times longer, not shorter.
+    The folders take turns. Of each time the shortest is returned, because other work on the machine
+    can only make times longer.
     """
     runs = [[_run(f, "-m", "benchmarks.traced_step") for f in folders] for _ in range(rounds)]
     results = []

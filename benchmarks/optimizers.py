@@ -13,7 +13,7 @@ from benchmarks.peers import libraries
 from benchmarks.peers.gpa import GPAAdamW
 from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import Recipe
-from hybrid_predict.torch.kinds import hidden_and_rest
+from hybrid_predict.torch.kinds import classify
 
 
 @dataclass(frozen=True)
@@ -136,3 +136,11 @@ def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[O
 def trainable(model: nn.Module) -> list[Tensor]:
     """Return the parameters that require a gradient."""
     return [p for p in model.parameters() if p.requires_grad]
+
+
+def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
+    """Return the trained hidden matrices, and the other trained parameters."""
+    kinds = classify(model)
+    wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
+    hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
+    return hidden, [p for p in wanted if kinds[id(p)] != "hidden"]

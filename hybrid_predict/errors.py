@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from enum import Enum
-from typing import Any, final
+from typing import Any, TypeVar, final
+
+T = TypeVar("T")
 
 
 class RecoveryAction(str, Enum):
@@ -78,6 +80,26 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """Return a question that suggests the nearest known word, or "" if none is near."""
     near = get_close_matches(word, list(known), n=1) if isinstance(word, str) else []
     return f"Did you mean {near[0]}?" if near else ""
+
+
+def registered(argument: str, choice: Any, known: Mapping[str, type[T]], base: type[T]) -> T:
+    """Return an object by its registered name; an object is returned as is.
+
+    Args:
+        argument: Name of the argument that has the choice, for the message.
+        choice: A registered name, or an object of ``base``.
+        known: Classes by name; they need no arguments.
+        base: Class of all of them.
+
+    Raises:
+        ConfigError: If ``choice`` is neither.
+    """
+    if isinstance(choice, base):
+        return choice
+    if isinstance(choice, str) and choice in known:
+        return known[choice]()
+    expected = f"one of {', '.join(sorted(known))}, or an {base.__name__}"
+    raise ConfigError(argument, expected, choice, did_you_mean(choice, known))
 
 
 @final

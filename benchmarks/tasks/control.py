@@ -65,7 +65,7 @@ def fallen(state: Tensor) -> Tensor:
 
 
 def placed(noise: Tensor) -> Tensor:
-    """First states, from numbers between 0 and 1, shape [..., 4]: all near the middle, at rest."""
+    """Return first states near the middle, at rest, from numbers in [0, 1], shape [..., 4]."""
     return _SPREAD * (2 * noise - 1)
 
 

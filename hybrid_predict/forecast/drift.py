@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, final
@@ -24,7 +25,7 @@ START = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
-class _DriftPredictor(AbstractPredictor):
+class _DriftPredictor(AbstractPredictor, ABC):
     r"""Forecast a multiple of the drift.
 
     .. math::
@@ -67,9 +68,9 @@ class _DriftPredictor(AbstractPredictor):
         factors = tuple(self._length(state, name) * rate for name, rate in pairs)
         return WeightDelta(state.names, tuple(state.arrays["drift"]), factors)
 
+    @abstractmethod
     def _length(self, state: PredictorState, name: str) -> float:
         """Return the length of a tensor's forecast, as a multiple of the drift."""
-        raise NotImplementedError
 
 
 @final

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hybrid_predict.errors import ConfigError, did_you_mean
+from hybrid_predict.errors import registered
 from hybrid_predict.forecast.base import AbstractPredictor, PredictorState
 from hybrid_predict.forecast.drift import FittedPredictor, MomentumPredictor
 
@@ -19,12 +19,7 @@ def make_predictor(choice: Any) -> AbstractPredictor:
     Raises:
         ConfigError: If ``choice`` is neither.
     """
-    if isinstance(choice, AbstractPredictor):
-        return choice
-    if isinstance(choice, str) and choice in PREDICTORS:
-        return PREDICTORS[choice]()
-    expected = f"one of {', '.join(sorted(PREDICTORS))}, or an AbstractPredictor"
-    raise ConfigError("predictors", expected, choice, did_you_mean(choice, PREDICTORS))
+    return registered("predictors", choice, PREDICTORS, AbstractPredictor)  # type: ignore[type-abstract]
 
 
 __all__ = [

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.nodes import MatrixIndex
@@ -249,14 +249,6 @@ def _sibling_heads(
                 if not (alike and parallel) or inner[-1].shape[0] == first.shape[1]:
                     break
                 yield inner[-1]
-
-
-def hidden_and_rest(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Return the trained hidden matrices, and the other trained parameters."""
-    kinds = classify(model)
-    wanted: list[Tensor] = [p for p in model.parameters() if p.requires_grad]
-    hidden = [p for p in wanted if kinds[id(p)] == "hidden"]
-    return hidden, [p for p in wanted if kinds[id(p)] != "hidden"]
 
 
 def _frozen_children(model: nn.Module) -> set[str]:

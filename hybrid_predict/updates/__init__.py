@@ -5,7 +5,7 @@ Their classes can be imported without torch; their methods need it.
 
 from typing import Any
 
-from hybrid_predict.errors import ConfigError, did_you_mean
+from hybrid_predict.errors import registered
 from hybrid_predict.updates.base import AbstractUpdate, UpdateState
 from hybrid_predict.updates.spectral import SpectralUpdate
 from hybrid_predict.updates.whitened import WhitenedUpdate
@@ -23,12 +23,7 @@ def make_update(choice: Any) -> AbstractUpdate:
     Raises:
         ConfigError: If ``choice`` is neither.
     """
-    if isinstance(choice, AbstractUpdate):
-        return choice
-    if isinstance(choice, str) and choice in UPDATES:
-        return UPDATES[choice]()
-    expected = f"one of {', '.join(sorted(UPDATES))}, or an AbstractUpdate"
-    raise ConfigError("updates", expected, choice, did_you_mean(choice, UPDATES))
+    return registered("updates", choice, UPDATES, AbstractUpdate)  # type: ignore[type-abstract]
 
 
 __all__ = [

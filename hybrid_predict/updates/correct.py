@@ -132,6 +132,7 @@ def correction(
     Raises:
         PredictorError: If the update returns directions of the wrong form.
     """
+    # Rounded as 1 - (1 - share), so that runs stay equal bit for bit to those of earlier versions.
     keep = 1.0 - update.newest * (1.0 + cosines)
     rows = zip(average, gradients, (1.0 - keep).unbind(), strict=True)
     blends: Iterator[Tensor] = (lists.lerp(m, g, share) for m, g, share in rows)

@@ -31,7 +31,7 @@ from peer_twins import (
 from torch.optim import AdamW
 
 from benchmarks import optimizers
-from benchmarks.optimizers import Rates
+from benchmarks.optimizers import Rates, hidden_and_rest
 from benchmarks.peers import libraries
 from benchmarks.peers.around import EMANesterov, OuterMomentum, ema_readout, lookahead, snoo
 from benchmarks.peers.gpa import GPAAdamW
@@ -44,7 +44,6 @@ from hybrid_predict import (
     UnsupportedSetupError,
     UsageError,
 )
-from hybrid_predict.torch.kinds import hidden_and_rest
 
 
 def adamw(parameters):
