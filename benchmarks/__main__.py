@@ -41,14 +41,7 @@ PROGRAM = "python -m benchmarks"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command.
-
-    Args:
-        argv: Name of the command and its arguments; None reads them from the process.
-
-    Returns:
-        The exit status: 2 for bad usage, 130 after Ctrl-C, else 0.
-    """
+    """Run a command; return 2 for bad usage, 130 after Ctrl-C, else 0."""
     return run_program(PROGRAM, "Run the benchmark suites, and show their results.", _ACTIONS, argv)
 
 
@@ -137,11 +130,7 @@ def _made(file: str, make: Callable[[], str]) -> str:
 
 @contextmanager
 def _reading(file: str) -> Iterator[None]:
-    """Turn errors from reading a results file into one that names the file.
-
-    Raises:
-        ConfigError: If the block raises one of these errors.
-    """
+    """Turn errors from reading a results file into one that names the file."""
     try:
         yield
     except ConfigError:
@@ -152,11 +141,7 @@ def _reading(file: str) -> Iterator[None]:
 
 
 def _fill(name: str, blocks: Mapping[str, Callable[[], str]]) -> None:
-    """Fill the blocks of a page.
-
-    Raises:
-        ConfigError: If the page cannot be read, or has no block of these results.
-    """
+    """Fill the blocks of a page."""
     try:
         text = Path(name).read_text("utf-8")
     except OSError as error:
@@ -202,11 +187,7 @@ def _plot(options: Any) -> int:
 
 
 def _load(name: str) -> dict[str, Any]:
-    """Read a results file.
-
-    Raises:
-        ConfigError: If it is not a results file of this version.
-    """
+    """Read a results file of this version."""
     expected = "a results file written by python -m benchmarks run"
     try:
         results: dict[str, Any] = json.loads(Path(name).read_text("utf-8"))

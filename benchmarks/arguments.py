@@ -19,11 +19,7 @@ def one_of(known: Iterable[str]) -> Callable[[str], str]:
 
 
 def positive(text: str) -> int:
-    """Return an argument as an integer.
-
-    Raises:
-        ArgumentTypeError: If it is none, or below 1.
-    """
+    """Return an argument as an integer."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected an integer, at least 1, got {text!r}")
     return int(text)

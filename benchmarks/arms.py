@@ -146,6 +146,7 @@ ARMS: dict[str, Arm] = {
         Arm(name="plain-quadruple", title="plain, 4T", share=4.0),
         Arm(name="corrected", title="corrected", plugin={"speedup": 1}),
         Arm(name="hybrid", title="hybrid (default)", plugin={}),
+        Arm(name="auto", title="auto", plugin={"speedup": "auto"}, share=1.0),
         *_COEFFICIENTS,
         Arm(name="predicted-only", title="predicted only",
             plugin={"updates": {}, "predictors": {"hidden": _momentum(0.5)}}),

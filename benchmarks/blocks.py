@@ -21,10 +21,6 @@ def fill(page: str, blocks: Mapping[str, Callable[[], str]]) -> str:
     """Return a page with filled blocks.
 
     A block is the text between ``<!-- results: NAME -->`` and ``<!-- end -->``.
-
-    Args:
-        page: Markdown text.
-        blocks: Functions that return the text of a block, by name; other blocks do not change.
     """
 
     def replaced(found: re.Match[str]) -> str:

@@ -103,14 +103,7 @@ def network(size: Size) -> nn.Module:
 
 
 class ImageLoop(Loop):
-    """A training loop on random images.
-
-    Args:
-        way: Means to make it fast.
-        plugin: Whether to train with the plug-in.
-        device: ``cpu`` or ``cuda``.
-        size: Size of network and batch.
-    """
+    """A training loop on random images."""
 
     def __init__(self, way: Way, plugin: bool, device: str, size: Size) -> None:
         net = network(size).to(device)
@@ -147,12 +140,6 @@ def measure(
     device: str = "cpu", size: Size | None = None, blocks: int = 9, length: int = 6
 ) -> dict[str, Any]:
     """Compare full steps of every way, with and without the plug-in.
-
-    Args:
-        device: ``cpu`` or ``cuda``.
-        size: Size of network and batch; None for the default.
-        blocks: Number of blocks of every loop.
-        length: Full steps in a block.
 
     Returns:
         ``rows``, each with ``way``, ``plain_ms`` (median milliseconds of a full step without the

@@ -65,11 +65,7 @@ class Overall:
 
 
 class Summary:
-    """Statistics of all runs in a results file.
-
-    Args:
-        results: Content of the file.
-    """
+    """Statistics of all runs in a results file."""
 
     def __init__(self, results: Mapping[str, Any]) -> None:
         self.tasks: list[str] = list(results["tasks"])
@@ -158,11 +154,17 @@ class Summary:
         if not seeds:
             return None
         rows = [self.runs(task, setting, arm)[seed] for seed in seeds]
-        losses = [number(row["loss"]) for row in rows]
-        # A run that diverged early counts its planned full steps.
-        least = [0 if math.isfinite(loss) else as_cell(rows[0]).budget for loss in losses]
-        costs = [max(row["full_steps"], n) for row, n in zip(rows, least, strict=True)]
-        return speedup(self.budgets(task, setting), self.plain(task, setting, seeds), losses, costs)
+        return of_runs(self.budgets(task, setting), self.plain(task, setting, seeds), rows)
+
+
+def of_runs(
+    budgets: Sequence[int], plain: Sequence[Sequence[float]], rows: Sequence[Mapping[str, Any]]
+) -> Speedup:
+    """Return the speedup of an arm's runs; those that diverged count their planned full steps."""
+    losses = [number(row["loss"]) for row in rows]
+    least = [0 if math.isfinite(loss) else as_cell(rows[0]).budget for loss in losses]
+    costs = [max(row["full_steps"], n) for row, n in zip(rows, least, strict=True)]
+    return speedup(budgets, plain, losses, costs)
 
 
 def _mean_length(rows: Sequence[Mapping[str, Any]]) -> float | None:

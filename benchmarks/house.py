@@ -10,13 +10,14 @@ import argparse
 import ast
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from importlib.util import resolve_name
+from importlib.util import find_spec, resolve_name
 from io import BytesIO
 from math import ceil
 from pathlib import Path
@@ -28,9 +29,12 @@ import hybrid_predict
 PACKAGE = "hybrid_predict"
 
 UNKNOWN = "?"
-"""Name of a module that is computed when the code runs."""
+"""Stands for any module, where a name is composed when the code runs."""
 
 _DYNAMIC = ("import_module", "__import__")
+
+_NAMED = re.compile(rf"({PACKAGE}\.(\w+))[\w.:]*")
+"""A string that may name a module of the package, or something in one."""
 
 
 def module_name(path: Path) -> str:
@@ -43,8 +47,9 @@ def module_name(path: Path) -> str:
 def imports(tree: ast.AST, module: str) -> Iterator[str]:
     """Yield the full name of everything that a file imports, in every form of import.
 
-    Imports inside functions and under ``TYPE_CHECKING`` count, and so do ``import_module`` and
-    ``__import__``, which yield ``UNKNOWN`` if the name is not a literal.
+    Imports inside functions and under ``TYPE_CHECKING`` count. So does every string that names a
+    module of the package, as a variable can pass it on to a call that imports it. Calls of
+    ``import_module`` and ``__import__`` with a composed name can import anything.
 
     Args:
         tree: The parsed file.
@@ -58,28 +63,34 @@ def imports(tree: ast.AST, module: str) -> Iterator[str]:
             parent = module.rpartition(".")[0]
             base = resolve_name(name, parent) if node.level else name
             yield from (f"{base}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and _called(node).endswith(_DYNAMIC):
-            yield _dynamic(node)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_DYNAMIC):
+            yield from _dynamic(node, module)
+        elif isinstance(node, ast.Constant) and _names_module(str(node.value)):
+            yield str(node.value).partition(":")[0]
 
 
-def _called(node: ast.Call) -> str:
-    return ast.unparse(node.func)
+def _names_module(text: str) -> bool:
+    found = _NAMED.fullmatch(text)
+    return bool(found and (found[2] in hybrid_predict.__all__ or find_spec(found[1])))
 
 
-def _dynamic(node: ast.Call) -> str:
-    """Return the name that ``import_module`` or ``__import__`` imports, if it is a literal."""
+def _dynamic(node: ast.Call, module: str) -> Iterator[str]:
+    """Yield what ``import_module`` or ``__import__`` imports, unless a variable names it."""
     given = {k.arg: k.value for k in node.keywords}
-    texts = [
-        value.value if isinstance(value, ast.Constant) else None
-        for value in (
-            node.args[0] if node.args else given.get("name"),
-            node.args[1] if len(node.args) > 1 else given.get("package"),
-        )
-    ]
-    name, package = texts
-    if not isinstance(name, str) or (name.startswith(".") and not isinstance(package, str)):
-        return UNKNOWN
-    return resolve_name(name, package if isinstance(package, str) else None)
+    name = node.args[0] if node.args else given.get("name")
+    package = node.args[1] if len(node.args) > 1 else given.get("package")
+    text, anchor = _literal(name), _literal(package)
+    if text and (anchor or not text.startswith(".")):
+        yield resolve_name(text, anchor)
+    elif name is not None and ast.unparse(name).startswith("f'{__name__}."):
+        yield f"{module.removesuffix('.__init__')}.{UNKNOWN}"
+    elif package is not None or not isinstance(name, (ast.Name, ast.Subscript)):
+        yield f"{PACKAGE}.{UNKNOWN}"
+
+
+def _literal(node: ast.expr | None) -> str | None:
+    """Return the text of a string in the source."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def folders(names: Iterable[str]) -> set[str]:

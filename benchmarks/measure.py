@@ -26,12 +26,6 @@ Rounds = Sequence[Mapping[str, float]]
 class Loop(ABC):
     """A training loop, plain or with the plug-in.
 
-    Args:
-        model: What is trained.
-        optimizers: Its optimizers.
-        options: Further arguments of `HybridConfig`; None trains without the plug-in.
-        device: Where the model is.
-
     Attributes:
         engine: The engine; None without the plug-in.
     """
@@ -64,16 +58,12 @@ class Loop(ABC):
     def run(self, steps: int) -> float:
         """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""
         clock = perf_counter if self.device.type == "cuda" else process_time
-        self._wait()
+        wait(self.device)
         started = clock()
         for _ in range(steps):
             self.step()
-        self._wait()
+        wait(self.device)
         return clock() - started
-
-    def _wait(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
 
     def close(self) -> None:
         """Detach the engine from the model."""
@@ -81,14 +71,14 @@ class Loop(ABC):
             self.engine.detach()
 
 
-def take_turns(loops: Mapping[str, Loop], blocks: int, length: int) -> Rounds:
-    """Return the seconds of each block of each loop, after one block that is not counted.
+def wait(device: torch.device) -> None:
+    """Wait until a CUDA device is done; nothing else is waited for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
-    Args:
-        loops: The loops by name.
-        blocks: Blocks of each loop.
-        length: Full steps of a block.
-    """
+
+def take_turns(loops: Mapping[str, Loop], blocks: int, length: int) -> Rounds:
+    """Return the seconds of each block of each loop, after one block that is not counted."""
     for loop in loops.values():
         loop.run(length)
     return [{name: loop.run(length) for name, loop in loops.items()} for _ in range(blocks)]

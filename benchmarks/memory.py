@@ -54,13 +54,7 @@ def _held() -> int:
 
 
 def held(engine: HybridEngine, model: nn.Module, optimizer: Optimizer) -> int:
-    """Return the bytes of the tensors that an engine refers to, without those of the user.
-
-    Args:
-        engine: The engine, between two full steps.
-        model: Its model; parameters and buffers do not count.
-        optimizer: Its optimizer; its state does not count.
-    """
+    """Return the bytes of the tensors that an engine refers to, without those of the user."""
     borders = (type, ModuleType, nn.Module, Optimizer)
     state = [v for entry in optimizer.state.values() for v in entry.values()]
     everything = (*model.parameters(), *model.buffers(), *state)

@@ -138,14 +138,7 @@ Row = Mapping[str, Any]
 
 
 class Plan:
-    """The cells of a suite.
-
-    Args:
-        suite: The suite.
-
-    Raises:
-        ConfigError: If a name is unknown or ``seeds`` is below 1.
-    """
+    """The cells of a suite."""
 
     def __init__(self, suite: Suite) -> None:
         _check(suite)
@@ -332,7 +325,7 @@ def recipe_digest(task: Task, arm: Arm) -> str:
     plain: dict[str, Any] = {"task": described, "arm": arm.describe()}
     if (config := arm.config(task.steps)) is not None:
         updates = {kind: make_update(u) for kind, u in config.updates.items()}
-        predictors = {kind: make_predictor(p) for kind, p in config.predictors.items()}
+        predictors = {kind: make_predictor(p) for kind, p in config.chosen_predictors.items()}
         plain["plugin"] = [config.to_dict(), repr(updates), repr(predictors)]
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:12]
 
@@ -351,12 +344,7 @@ def select(
 ) -> Suite:
     """Return a suite with other tasks, settings, arms or seeds; None leaves those of the suite.
 
-    Args:
-        suite: The suite to change.
-        tasks: Names of tasks.
-        settings: Names of settings; a setting that the suite lacks gets all arms.
-        arms: Names of arms for every setting.
-        seeds: Number of paired seeds.
+    A setting that the suite lacks gets all arms.
     """
     chosen = {name: suite.arms.get(name, _ALL) for name in settings or suite.arms}
     if arms is not None:

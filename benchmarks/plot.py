@@ -26,31 +26,14 @@ _OURS = {
 
 
 def save_figure(figure: Figure, path: str | Path, source: str | Path) -> None:
-    """Write a figure; a PNG file keeps which data it was drawn from.
-
-    Args:
-        figure: The figure.
-        path: File to write.
-        source: File with the data. Its digest is kept under ``Source``, so that a figure that is
-            older than its data can be found.
-    """
+    """Write a figure; a PNG file keeps the digest of its data under ``Source``."""
     png = Path(path).suffix == ".png"
     digest = hashlib.sha256(Path(source).read_bytes()).hexdigest()
     figure.savefig(path, dpi=120, metadata={"Source": digest} if png else None)
 
 
 def plot(results: Mapping[str, Any]) -> Figure:
-    """Draw losses against full steps and, below, speedups at equal quality; a column per task.
-
-    Args:
-        results: Content of a results file.
-
-    Returns:
-        A matplotlib figure.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
-    """
+    """Draw losses against full steps and, below, speedups at equal quality; a column per task."""
     summary = Summary(results)
     setting = main_setting(summary)
     arms = [arm for arm in summary.settings[setting] if arm not in PLAIN]
@@ -95,7 +78,7 @@ def _losses(axes: Axes, summary: Summary, task: str, setting: str) -> None:
     if known := [f for arm in PLAIN if (f := summary.figures(task, setting, arm)) is not None]:
         axes.set_xticks([f.full_steps for f in known], [f"{f.full_steps:,.0f}" for f in known])
     axes.legend(frameon=False)
-    _tidy(axes)
+    tidy(axes)
 
 
 def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[str]) -> None:
@@ -113,10 +96,11 @@ def _speedups(axes: Axes, summary: Summary, task: str, setting: str, arms: list[
             axes.annotate(figures.speedup.bound, (value, row), xytext=(7, 0),
                           textcoords="offset points", va="center")  # fmt: skip
     axes.set(xlabel="speedup at equal quality", ylim=(len(arms) - 0.5, -0.5))
-    _tidy(axes)
+    tidy(axes)
 
 
-def _tidy(axes: Axes) -> None:
+def tidy(axes: Axes) -> None:
+    """Remove the frame above and to the right, and draw a grid below everything else."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(color="#e3e5e9", linewidth=0.8)
     axes.set_axisbelow(True)

@@ -20,6 +20,7 @@ from benchmarks.clients import table as clients
 from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
+from benchmarks.rates import table as rates
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
 from hybrid_predict.runs.rows import Rows
@@ -103,11 +104,7 @@ def import_time() -> str:
 
 
 def first_output(data: Mapping[str, Any] | None = None) -> str:
-    """Return the table of each command's time to its first output and to its end.
-
-    Args:
-        data: What ``import_time`` has measured; None reads the committed file.
-    """
+    """Return the table of each command's time to its first output and to its end."""
     data = data or load("import_time.json")
     rows = [
         [f"`{r['command']}`", f"{r['first_output_seconds']:.2f}", f"{r['seconds']:.2f}"]
@@ -120,16 +117,6 @@ def first_output(data: Mapping[str, Any] | None = None) -> str:
     said = f"{starts} of each command. Meanwhile {processes} competed for {cores}."
     table = bench.markdown(["command", "to the first output, s", "to the end, s"], rows)
     return f"{said}\n\n{table}"
-
-
-def size() -> str:
-    """Return the table of the package's size before and after."""
-    return house.table(load("house.json"))
-
-
-def client(block: str) -> str:
-    """Return a block on the clients."""
-    return clients.blocks(load("clients.json"))[f"clients {block}"]
 
 
 def functional_step() -> str:
@@ -165,14 +152,15 @@ def below_corrected() -> str:
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
-    **{f"clients {b}": partial(client, b) for b in ("source", "quality", "cost", "subjects")},
+    **clients.blocks(load("clients.json")),
     **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
+    **rates.blocks(Rows(RESULTS / "rates.jsonl", as_cell).done.values()),
     "below corrected": below_corrected,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,
     "functional step": functional_step,
     "first output": first_output,
-    "house": size,
+    "house": partial(house.table, load("house.json")),
     **gpu.blocks(),
     "import time": import_time,
     "step cost": step_cost,
@@ -185,11 +173,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def rendered(page: Path) -> str:
-    """Return a page with its blocks filled.
-
-    Raises:
-        KeyError: If a block is unknown.
-    """
+    """Return a page with its blocks filled."""
     text = page.read_text()
     if unknown := set(names(text)) - BLOCKS.keys():
         raise KeyError(f"{page.name}: unknown blocks {sorted(unknown)}")

@@ -48,20 +48,7 @@ def stored(folder: Path) -> Rows[Cell]:
 def run_plan(
     plan: Plan, store: Rows[Cell], jobs: int = 1, on_row: OnRow | None = None
 ) -> dict[Cell, Row]:
-    """Run the cells that are not finished yet.
-
-    Args:
-        plan: The cells.
-        store: Finished cells; new ones are added.
-        jobs: Number of processes, with one thread each.
-        on_row: Called with the row of each cell that finishes.
-
-    Returns:
-        The rows of the plan by cell.
-
-    Raises:
-        ConfigError: If ``jobs`` is below 1.
-    """
+    """Run the cells that are not finished yet; return the rows of the plan by cell."""
     if jobs < 1:
         raise ConfigError("jobs", "an integer, at least 1", jobs)
     context = multiprocessing.get_context("spawn")
@@ -117,11 +104,7 @@ def code_digest(arm: str) -> str:
 
 
 def check_device(plan: Plan) -> None:
-    """Check that there is a CUDA device if a task needs one.
-
-    Raises:
-        UnsupportedSetupError: If a task needs one and there is none.
-    """
+    """Check that there is a CUDA device if a task needs one."""
     needy = [name for name, task in plan.tasks.items() if task.needs_cuda and not plan.suite.tiny]
     if needy and not torch.cuda.is_available():
         raise UnsupportedSetupError(
@@ -145,15 +128,7 @@ def compile_results(
     environment: Mapping[str, Any],
     steps: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the content of a results file as plain data.
-
-    Args:
-        suite: Name of the suite.
-        plan: Cells of the suite.
-        done: Rows of the finished cells.
-        environment: Versions and hardware.
-        steps: Result of :func:`measure_steps`; empty if it was not run.
-    """
+    """Return the content of a results file as plain data."""
     return {
         "schema": SCHEMA,
         "suite": suite,

@@ -1,4 +1,4 @@
-"""Cost of the plug-in in a full step: time, memory, memory traffic, synchronisation."""
+"""Cost of the plug-in in a full step: time, memory, synchronisation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from benchmarks.memory import Memory
 from benchmarks.optimizers import Build, Rates
 from benchmarks.peers.around import AroundOptimizers
 from benchmarks.tasks import Recipe, Task
-from benchmarks.traffic import traffic
 from benchmarks.train import warm
 from hybrid_predict import MomentumPredictor
 
@@ -30,13 +29,7 @@ ADDED = tuple(way for way, options in WAYS.items() if options is not None)
 
 
 class TaskLoop(Loop):
-    """A loop over a task's batches.
-
-    Args:
-        task: Task to train.
-        options: Further arguments of `HybridConfig`; None trains without the plug-in.
-        build: Makes the optimizers; None takes AdamW with one group.
-    """
+    """A loop over a task's batches."""
 
     def __init__(
         self, task: Task, options: dict[str, Any] | None, build: Build | None = None
@@ -51,16 +44,6 @@ class TaskLoop(Loop):
     def full_step(self) -> Tensor:
         """Take one full step of the task; return its loss."""
         return self._task.full_step(self.model, next(self._batches), self._optimizer)
-
-    def traffic(self) -> dict[str, float]:
-        """Return the bytes that a full step reads and writes, by kind of operation; mean of two."""
-        return {kind: bytes_ / 2 for kind, bytes_ in traffic(lambda: self.run(2)).items()}
-
-    def followed(self) -> int:
-        """Return the number of parameters that are corrected or predicted."""
-        assert self.engine is not None
-        kinds = zip(self.engine.mapper.parameters, self.engine.mapper.kinds, strict=True)
-        return sum(p.numel() for p, kind in kinds if kind == "hidden")
 
 
 def _one_group(
@@ -77,15 +60,9 @@ def _one_group(
 def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
     """Measure full steps of each of :data:`WAYS`.
 
-    Args:
-        task: Task to train, with AdamW at its default rate.
-        blocks: Number of blocks of each way.
-        length: Full steps in a block.
-
     Returns:
         The result of :func:`times`, ``parameters``, and by way also ``memory`` (bytes, see
-        `Memory`), ``traffic`` (bytes that the plug-in reads and writes, per parameter that is
-        corrected or predicted) and, on a CUDA device, ``waits``: torch's message on the first
+        `Memory`) and, on a CUDA device, ``waits``: torch's message on the first
         synchronisation, None if there is none.
     """
     loops = {way: TaskLoop(task, options) for way, options in WAYS.items()}
@@ -97,11 +74,8 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "plain": {},
     }
-    least = loops["plain"].traffic()
     for way in ADDED:
         loop = loops[way]
-        added = {kind: bytes_ - least[kind] for kind, bytes_ in loop.traffic().items()}
-        results[way]["traffic"] = {kind: n / loop.followed() for kind, n in added.items()}
         if loop.device.type == "cuda":
             results[way]["waits"] = waits(loop.step, length)
         loop.close()
@@ -112,11 +86,6 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
 
 def times(loops: dict[str, TaskLoop], blocks: int, length: int) -> dict[str, Any]:
     """Time loops in alternating blocks.
-
-    Args:
-        loops: The loops by name; one is ``plain``, which the others are compared with.
-        blocks: Blocks of each loop.
-        length: Full steps of a block.
 
     Returns:
         ``plain_ms`` (median milliseconds of a plain full step) and, by name of the others,

@@ -124,9 +124,6 @@ def holders(before: list[tuple[Any, Any]]) -> list[str]:
     standard container with other content, or a tensor that was written to. A product object whose
     attribute refers to a holder is no holder for that. Variables of closures and of suspended
     generators are not counted, and neither are objects that the step creates.
-
-    Args:
-        before: Result of :func:`snapshot` before the step.
     """
     after = {id(held): state for held, state in snapshot()}
     return sorted(
@@ -214,10 +211,6 @@ def _inside(name: str) -> str:
 
 def added(rounds: int = 40, length: int = 50) -> dict[str, Any]:
     """Measure the processor time that the plug-in adds to a full step, on one thread.
-
-    Args:
-        rounds: Blocks of each loop; the loops take turns, so that other work slows all of them.
-        length: Full steps of a block.
 
     Returns:
         From the fastest block of each loop, in microseconds per full step: ``plain``, the whole

@@ -18,9 +18,6 @@ _SHAPED = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_full")
 def traffic(run: Callable[[], object]) -> dict[str, int]:
     """Count the bytes that a function's operations read and write, as if no cache kept any of them.
 
-    Args:
-        run: The function; it is called once.
-
     Returns:
         ``products``, the bytes of matrix products with each operand counted once, and ``others``,
         the bytes of all other operations. Views and allocations count zero.

@@ -31,10 +31,6 @@ def warm(task: Task) -> None:
 def train(cell: Cell, task: Task) -> dict[str, Any]:
     """Train a cell and measure loss, steps, seconds and memory.
 
-    Args:
-        cell: The cell.
-        task: Its task.
-
     Returns:
         ``loss`` (None if the run diverged), ``full_steps``, ``predicted_steps`` that stand
         and their ``mean_length`` in drifts, ``undone_steps``, ``seconds`` of training (processor
@@ -63,13 +59,6 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
 class Training:
     """Full steps with schedules to the end of a run, plain or with the plug-in.
 
-    Args:
-        model: What is trained.
-        optimizers: Its optimizers.
-        factors: Factor on the learning rate by step, one function per optimizer.
-        config: Configuration of the plug-in; None trains without it.
-        budget: Full steps without the plug-in.
-
     Attributes:
         engine: The engine; None without the plug-in.
         full_steps: Full steps so far.
@@ -94,11 +83,7 @@ class Training:
         return self.engine.done if self.engine is not None else self.full_steps >= self._budget
 
     def step(self, full_step: Callable[[], Tensor]) -> None:
-        """Take one full step, after the predicted steps that are due.
-
-        Args:
-            full_step: Runs forward, backward and update; returns the loss.
-        """
+        """Take one full step, after the predicted steps that are due."""
         if self.engine is not None:
             self.engine.before_step()
         loss = full_step()
@@ -163,14 +148,7 @@ class Run(Training):
 def refresh_batch_norm(
     task: Task, model: nn.Module, batches: Iterator[Any], count: int = 32
 ) -> None:
-    """Compute batch-norm statistics again, for weights that were not trained themselves.
-
-    Args:
-        task: Task whose forward pass is used.
-        model: Model in training mode.
-        batches: Source of batches.
-        count: Number of batches to draw; none without batch norm.
-    """
+    """Compute batch-norm statistics again, for weights that were not trained themselves."""
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

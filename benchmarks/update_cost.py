@@ -46,14 +46,7 @@ def stack(blocks: int, width: int) -> nn.Module:
 
 
 class Updates(Loop):
-    """Full steps with constant gradients: the fused AdamW update, alone or with an engine.
-
-    Args:
-        mechanism: One of :data:`MECHANISMS`, for all parameters; None for the update alone.
-        size: One of :data:`SIZES`.
-        history: ``history_dtype`` of the configuration.
-        device: Device to compute on.
-    """
+    """Full steps with constant gradients: the fused AdamW update, alone or with an engine."""
 
     def __init__(
         self, mechanism: str | None, size: str, history: str = "float32", device: str = "cpu"
@@ -95,11 +88,6 @@ class Updates(Loop):
 
 def measure(mechanism: str, size: str, history: str) -> dict[str, Any]:
     """Measure the cost that a mechanism adds to the fused AdamW update, in alternating blocks.
-
-    Args:
-        mechanism: One of :data:`MECHANISMS`.
-        size: One of :data:`SIZES`.
-        history: ``history_dtype`` of the configuration.
 
     Returns:
         ``ms_per_million_parameters``, the time added to a full step; ``ratio`` of it to the update

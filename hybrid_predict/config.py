@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
 from functools import wraps
 from inspect import signature
 from typing import Any, Literal, TypeVar, final
@@ -13,6 +13,9 @@ from hybrid_predict.errors import ConfigError, did_you_mean
 
 KINDS = ("hidden", "embedding", "head", "vector")
 """Parameter kinds: hidden matrices, embeddings, the output head, biases and norm gains."""
+
+MOST_PREDICTED = 4
+"""Largest number of predicted steps per full step with ``speedup="auto"``."""
 
 HISTORY_DTYPES = ("float32", "bfloat16")
 """Types in which averages of gradients and displacements can be stored."""
@@ -67,7 +70,9 @@ class HybridConfig:
     Args:
         speedup: Steps of the run per full step, a number of at least 1. A run of N steps plans
             N - round(N / speedup) predicted steps. A planned step is only taken if forecasts have
-            skill; otherwise a full step is taken. 1 plans none. ``"auto"`` means the default.
+            skill; otherwise a full step is taken. 1 plans none. With ``"auto"`` the run decides
+            after every window of full steps how many predicted steps follow each full step, up to
+            4, and how long they are: none where forecasts do not last, as at good learning rates.
         full_steps: Number of full steps before each group of predicted steps, at least 1. Set it
             together with ``predict_steps``, instead of ``speedup``.
         predict_steps: Number of predicted steps in each group, at least 1.
@@ -84,7 +89,8 @@ class HybridConfig:
         updates: Corrected update per parameter kind, by registered name or as an object. Kinds that
             are not listed keep the optimizer's update.
         predictors: Predictor per parameter kind, by registered name or as an object. Predicted
-            steps do not move kinds that are not listed.
+            steps do not move kinds that are not listed. None means ``{"hidden": "fitted"}``, and
+            ``fitted`` for every kind with ``speedup="auto"``.
         kinds: Overrides of the automatic classification: glob pattern over parameter names to kind.
             The first pattern that matches wins.
         watch_loss: Whether a high training loss undoes predicted steps, as large gradients do, and
@@ -112,7 +118,7 @@ class HybridConfig:
     enabled: bool = True
     shadow: bool = False
     updates: Described = field(default_factory=lambda: {"hidden": "spectral"})
-    predictors: Described = field(default_factory=lambda: {"hidden": "fitted"})
+    predictors: Described | None = None
     kinds: Mapping[str, str] = field(default_factory=dict)
     watch_loss: bool = True
     max_overhead: float = 0.1
@@ -138,7 +144,8 @@ class HybridConfig:
             if not isinstance(getattr(self, name), bool):
                 raise ConfigError(name, "True or False", getattr(self, name))
         _check_mapping("updates", self.updates, "correct", keys=KINDS)
-        _check_mapping("predictors", self.predictors, "predict", keys=KINDS)
+        if self.predictors is not None:
+            _check_mapping("predictors", self.predictors, "predict", keys=KINDS)
         _check_mapping("kinds", self.kinds, "override", values=KINDS)
         for pattern in self.kinds:
             if not isinstance(pattern, str):
@@ -148,13 +155,18 @@ class HybridConfig:
             raise ConfigError("history_dtype", expected, self.history_dtype)
 
     @property
+    def paced(self) -> bool:
+        """Whether the run decides itself how many predicted steps it takes."""
+        return self.speedup == "auto" and self.full_steps is None
+
+    @property
     def compression(self) -> float:
-        """Steps per full step that the configuration asks for, a number of at least 1."""
-        if self.shadow or not (self.enabled and self.predictors):
+        """Largest number of steps per full step that the configuration asks for, at least 1."""
+        if self.shadow or not (self.enabled and self.chosen_predictors):
             return 1.0
         if self.full_steps is not None and self.predict_steps is not None:
             return 1.0 + self.predict_steps / self.full_steps
-        return 1.5 if self.speedup == "auto" else float(self.speedup)
+        return 1.0 + MOST_PREDICTED if self.speedup == "auto" else float(self.speedup)
 
     @property
     def active_updates(self) -> Mapping[str, Any]:
@@ -164,11 +176,29 @@ class HybridConfig:
     @property
     def active_predictors(self) -> Mapping[str, Any]:
         """Predictor per parameter kind, if forecasts move weights or are scored in a shadow."""
-        return self.predictors if self.enabled and (self.shadow or self.compression > 1) else {}
+        forecasts = self.enabled and (self.shadow or self.compression > 1)
+        return self.chosen_predictors if forecasts else {}
+
+    @property
+    def chosen_predictors(self) -> Mapping[str, Any]:
+        """Predictor per parameter kind, with the default in place of None."""
+        if self.predictors is not None:
+            return self.predictors
+        return dict.fromkeys(KINDS if self.paced else ("hidden",), "fitted")
+
+    def with_length(self, steps: int) -> HybridConfig:
+        """Return the configuration of a run of this many steps, at least 1."""
+        return replace(self, total_steps=max(1, steps))
+
+    def with_speedup(self, speedup: float | Literal["auto"]) -> HybridConfig:
+        """Return the configuration with a speedup, in place of any pattern of steps."""
+        return replace(self, speedup=speedup, full_steps=None, predict_steps=None)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the configuration as plain data, for logs and results files."""
-        return {name: _plain(getattr(self, name)) for name in type(self).__dataclass_fields__}
+        values = {name: getattr(self, name) for name in type(self).__dataclass_fields__}
+        values["predictors"] = self.chosen_predictors
+        return {name: _plain(value) for name, value in values.items()}
 
     def _check_pattern(self) -> None:
         given = [self.full_steps is not None, self.predict_steps is not None]

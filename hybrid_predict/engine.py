@@ -20,7 +20,7 @@ from hybrid_predict.errors import ConfigError, UsageError
 from hybrid_predict.groups import Groups
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.record import StepRecord
-from hybrid_predict.rules.schedule import Schedule, cooling, due, phase
+from hybrid_predict.rules.schedule import Schedule, cooling, phase
 from hybrid_predict.state import State
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks, shards
@@ -91,7 +91,7 @@ class HybridEngine(Uncopied):
         self._open: dict[str, Step] = {}
         self._operations = OperationCounter(self.ledger)
         self._handles: list[Any] = []
-        if config.enabled:
+        if not self._state.plain:
             ranks.check_same(self.mapper.names, [tuple(p.shape) for p in parameters], self.config)
             self._follow_parameters()
             if not self._groups.idle:
@@ -318,7 +318,7 @@ class HybridEngine(Uncopied):
 
     def _predict(self, step: Step) -> None:
         """Take the predicted steps that are due."""
-        count = due(self.schedule, self._position)
+        count = self._groups.due(self.schedule, self._position)
         if not count or self.config.shadow or self._state.pausing:
             return
         forecast = self._groups.forecast(self.optimizer.options())

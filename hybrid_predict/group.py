@@ -114,6 +114,11 @@ class Group:
         return sum(p.numel() for p in self.parameters)
 
     @property
+    def decay(self) -> float:
+        """Decay of the average that moves the weights, in [0, 1)."""
+        return self.treatment.update.decay if self.treatment.update else self._momentum
+
+    @property
     def window_length(self) -> int:
         """Number of displacements in a window; 0 without a predictor."""
         if self._allocated and self.memory.window is not None:
@@ -140,11 +145,7 @@ class Group:
     ) -> OpenUpdate | None:
         """Average the gradients and find the corrected directions, right before an update.
 
-        Args:
-            optimizer: The optimizers.
-            options: How each parameter is updated, by ``id``.
-            good: Whether the update will happen; if not, the averages do not change.
-            correct: Whether to correct the update.
+        If the update will not happen (``good`` is false), the averages do not change.
 
         Returns:
             What :meth:`close` needs; None if no tensor has a gradient.
@@ -188,16 +189,12 @@ class Group:
         good: Tensor | bool,
         bound: float | None,
         movement: WeightDelta | None,
-    ) -> Learned:
+        learned: Learned,
+    ) -> None:
         """Correct the update that was just made, and learn its displacement.
 
-        Args:
-            update: The result of :meth:`open`.
-            options: How each parameter was updated, by ``id``.
-            good: Whether the update has happened.
-            bound: Largest length of a corrected update in lengths of the optimizer's update,
-                besides the bound of the update itself; None for no further bound.
-            movement: The predicted movement that the update verifies, if any.
+        ``bound`` is described at `Correction.write`; ``movement`` is the predicted movement that
+        the update verifies, and ``learned`` receives what was measured.
         """
         with torch.no_grad():
             values, own = self._values(), [options[id(p)] for p in self.parameters]
@@ -211,9 +208,8 @@ class Group:
                 self._examine(update, own, values)
             if update.correction is not None:
                 self._correct(update, own, values, bound, masks)
-            if self.treatment.predictor is None:
-                return Learned()
-            return self._learn(update, own, values, masks, still, movement)
+            if self.treatment.predictor is not None:
+                self._learn(update, own, values, masks, still, movement, learned)
 
     def _correct(
         self,
@@ -258,13 +254,14 @@ class Group:
         masks: Sequence[Tensor | None],
         still: Sequence[Tensor | None],
         movement: WeightDelta | None,
-    ) -> Learned:
+        learned: Learned,
+    ) -> None:
         predictor, memory = self.treatment.predictor, self.memory
         history, window = memory.history, memory.window
         assert predictor is not None and history is not None and window is not None
-        learned, rates = Learned(), [each.rate for each in own]
+        rates = [each.rate for each in own]
         if not any(isinstance(rate, Tensor) or abs(rate) > 0 for rate in rates):
-            return learned
+            return
         moved = lists.per_rate([upcast(x) for x in update.before], values, rates)
         # A displacement by a gradient that is not finite would stay in the drift.
         _clear([moved], masks)
@@ -280,7 +277,6 @@ class Group:
         _clear(history.arrays.values(), still)
         if window.due:
             window.open(self._forecast([1.0] * len(moved)), predictor.fitted_direction(history))
-        return learned
 
     def forecast(self, options: Mapping[int, Options]) -> WeightDelta | None:
         """Forecast the movement of one predicted step; None before the first displacement.
@@ -297,14 +293,15 @@ class Group:
         predictor, history = self.treatment.predictor, self.memory.history
         assert predictor is not None and history is not None
         delta = predictor.forecast(history, rates)
-        check_delta(predictor, delta, self.names, self._values())
+        like = self._values() if self._sharded else self.parameters
+        check_delta(predictor, delta, self.names, like)
         return delta
 
     def drift_lengths(self, options: Mapping[int, Options]) -> list[Tensor]:
         """Return how far the drift of each tensor moves at the current learning rate, 0-dim."""
         assert self.memory.window is not None
         norms, rates = self.memory.window.norms(), [options[id(p)].rate for p in self.parameters]
-        return [(rate * norm).abs() for rate, norm in zip(rates, norms, strict=True)]
+        return [lists.size(rate) * norm for rate, norm in zip(rates, norms, strict=True)]
 
     def fit(self, reading: Reading) -> float:
         """Fit the predictor to a window; return the squared length of the next forecast."""

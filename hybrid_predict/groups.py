@@ -4,20 +4,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from torch import Tensor
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import CheckpointError
+from hybrid_predict.forecast.movement import Forecast
 from hybrid_predict.forecast.predictors import make_predictor
-from hybrid_predict.forecast.window import Reading, reading
+from hybrid_predict.forecast.window import Reading
 from hybrid_predict.gate import Gate, make_gate
 from hybrid_predict.group import Group
 from hybrid_predict.memory import Treatment
 from hybrid_predict.rules.budget import BLOCKS, largest_block, weak
-from hybrid_predict.rules.skill import FIRST, Pooled, Skill, add_window, known
-from hybrid_predict.saved import checked_skill
+from hybrid_predict.rules.pace import length, paced, per_full_step
+from hybrid_predict.rules.schedule import Schedule, due
+from hybrid_predict.rules.skill import FIRST, Skill
+from hybrid_predict.saved import checked_credit
+from hybrid_predict.scores import Scores
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.optimizer import OptimizerWrapper, Options
@@ -35,21 +39,6 @@ ABSENT_STEPS = 64
 
 
 @final
-class Forecast(NamedTuple):
-    """The movement of one predicted step.
-
-    Args:
-        delta: The movement.
-        owners: Number of the optimizer of each of its tensors.
-        drifts: How far the drift of each would move at the same learning rate, 0-dim.
-    """
-
-    delta: WeightDelta
-    owners: list[int]
-    drifts: list[Tensor]
-
-
-@final
 class Groups:
     """Groups the trained tensors by kind and optimizer, and forecasts their movement.
 
@@ -60,8 +49,7 @@ class Groups:
 
     Attributes:
         left_out: Reasons for leaving tensors to the optimizer, as events for the ledger.
-        skills: Skill of the forecasts by kind.
-        skill: Skill over all kinds.
+        scores: What closed windows have shown.
         block: Largest number of matrix rows that a corrected update treats together, or None for
             all.
         gate: Which groups may be predicted; it follows changes of groups, budget and skill.
@@ -71,16 +59,15 @@ class Groups:
         self, mapper: ParameterMapper, optimizer: OptimizerWrapper, config: HybridConfig
     ) -> None:
         self._mapper, self._optimizer = mapper, optimizer
-        self._history, self._lag = config.history_dtype, config.lag or 0
+        self._history, self._lag, self._paced = config.history_dtype, config.lag or 0, config.paced
         updates = {kind: make_update(u) for kind, u in config.active_updates.items()}
         self._updates = {kind: update for kind, update in updates.items() if update.share > 0}
         predictors = config.active_predictors.items()
         self._predictors = {kind: make_predictor(p) for kind, p in predictors}
         self._groups: list[Group] = []
         self.left_out: set[str] = set()
-        self.skills: dict[str, Skill] = {}
-        self.skill = Skill()
-        self._latest: dict[tuple[str, ...], Reading] = {}
+        self.scores = Scores()
+        self._credit = 0.0
         self._calls: Counter[int] = Counter()
         self._absent: dict[int, int] = {}
         self._layout: tuple[Any, Any] = (), ()
@@ -112,7 +99,7 @@ class Groups:
     @property
     def awaits_skill(self) -> bool:
         """Whether predicted steps need skill, and no skill is known yet."""
-        return self.gated and not any(map(known, self.skills.values()))
+        return self.gated and not self.scores.known
 
     @property
     def steps_until_skill(self) -> int:
@@ -275,13 +262,44 @@ class Groups:
 
     def _update_gate(self) -> None:
         too_weak = weak(self.corrected_shapes, self.block)
-        self.gate = make_gate(self.predicted, self.skills, self._mapper.count_trained(), too_weak)
+        self.gate = make_gate(
+            self.predicted, self.scores.skills, self._mapper.count_trained(), too_weak
+        )
 
     def length_bound(self, options: Mapping[int, Options]) -> float | None:
         """Return 1.0 if corrected matrices have different learning rates, else None."""
         corrected = (group for group in self._groups if group.treatment.update is not None)
         rates = [options[id(p)].rate for group in corrected for p in group.parameters]
         return 1.0 if len({rate for rate in rates if not isinstance(rate, Tensor)}) > 1 else None
+
+    @property
+    def per_full_step(self) -> float:
+        """Number of predicted steps per full step, as the windows so far suggest it."""
+        return float(per_full_step((g.size, self._advance(g)) for g in self.predicted))
+
+    def due(self, schedule: Schedule, position: int) -> int:
+        """Return the number of predicted steps that are due before the next full step.
+
+        Args:
+            schedule: The schedule of the run.
+            position: Index of the next step, from 0.
+        """
+        if self._paced:
+            return int(paced(schedule, position, self._credit))
+        return int(due(schedule, position))
+
+    def count_full_step(self) -> None:
+        """Count a full step for the number of predicted steps that are due."""
+        self._credit = self._credit % 1.0 + self.per_full_step
+
+    def _advance(self, group: Group) -> float:
+        pace = self.scores.paces.get(group.treatment.kind)
+        return 0.0 if pace is None or group.names in self.gate.blocked else pace.advance
+
+    def _forecasts(self, group: Group, number: float) -> float:
+        """Return the forecasts that a predicted step moves, with ``number`` per full step."""
+        own = self.scores.skills.get(group.treatment.kind, Skill()).length
+        return length(self._advance(group), number) / own if own > 0.0 else 0.0
 
     def forecast(self, options: Mapping[int, Options]) -> Forecast:
         """Forecast the movement of one predicted step, for all groups together.
@@ -295,15 +313,18 @@ class Groups:
         parts: list[WeightDelta] = []
         owners: list[int] = []
         drifts: list[Tensor] = []
+        number = self.per_full_step
         for group in self._groups:
             owner = group.treatment.owner
-            times = 0 if owner in self._absent else self._calls[owner]
-            may = times and group.names not in self.gate.blocked
+            times: float = 0 if owner in self._absent else self._calls[owner]
+            steps = times * (self._forecasts(group, number) if self._paced else 1)
+            may = steps and group.names not in self.gate.blocked
             delta = group.forecast(options) if may else None
             if delta is not None:
-                parts.append(delta if times == 1 else delta.scaled(times))
+                parts.append(delta if steps == 1 else delta.scaled(steps))
                 owners += [owner] * len(delta.names)
-                drifts += [times * length for length in group.drift_lengths(options)]
+                lengths = group.drift_lengths(options)
+                drifts += lengths if times == 1 else [times * length for length in lengths]
         delta = WeightDelta(
             tuple(n for d in parts for n in d.names),
             tuple(x for d in parts for x in d.directions),
@@ -312,19 +333,8 @@ class Groups:
         return Forecast(delta, owners, drifts)
 
     def score(self, readings: Sequence[Reading]) -> None:
-        """Update skill and predictors from windows that were closed together."""
-        groups = {group.names: group for group in self.predicted}
-        squares = {
-            one.names: groups[one.names].fit(one) if one.names in groups else one.square
-            for one in readings
-        }
-        for kind in dict.fromkeys(one.kind for one in readings):  # alike on every rank
-            pooled = [one.pooled(squares[one.names]) for one in readings if one.kind == kind]
-            self.skills[kind] = add_window(self.skills.get(kind, Skill()), _summed(pooled))
-        latest = {names: one for names, one in self._latest.items() if names in groups}
-        self._latest = {**latest, **{one.names: one for one in readings}}
-        pooled = [one.pooled(one.square) for one in self._latest.values()]
-        self.skill = add_window(self.skill, _summed(pooled))
+        """Learn from windows that were closed together."""
+        self.scores.add(readings, self.predicted)
         self._update_gate()
 
     def check(self, index: int, options: Mapping[int, Options]) -> None:
@@ -351,9 +361,8 @@ class Groups:
             "groups": [group.state_dict(whole=whole) for group in self._groups],
             "calls": [[k, n] for k, n in self._calls.items()],
             "absent": [[k, n] for k, n in self._absent.items()],
-            "skill": list(self.skill),
-            "skills": {kind: list(skill) for kind, skill in self.skills.items()},
-            "latest": [one.packed() for one in self._latest.values()],
+            "credit": self._credit,
+            **self.scores.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
@@ -381,13 +390,7 @@ class Groups:
                 group.load_state_dict(part)
         self._calls = Counter({int(k): int(n) for k, n in state["calls"]})
         self._absent = {int(k): int(n) for k, n in state["absent"]}
-        self.skill = checked_skill(state["skill"])
-        self.skills = {kind: checked_skill(numbers) for kind, numbers in state["skills"].items()}
-        latest = [reading(tag, values) for tag, values in state["latest"]]
-        self._latest = {one.names: one for one in latest}
+        self._credit = checked_credit(state["credit"])
+        self.scores.load_state_dict(state)
         self._update_gate()
         return dropped
-
-
-def _summed(windows: Sequence[Pooled]) -> Pooled:
-    return Pooled(*map(sum, zip(*windows, strict=True)))

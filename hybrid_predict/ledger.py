@@ -32,6 +32,9 @@ class SavingsLedger:
         skills: By kind: mean skill, its ``lower`` bound, number of ``windows``; in lengths of the
             drift, the ``length`` of the next predicted step, and the one that is ``fitted`` to the
             windows; and the mean squared prediction ``error``, 1 for forecasts that do not move.
+            Of predicted kinds also the ``persistence`` of forecasts, and the ``advance``, the
+            lengths of the drift that predicted steps add to each full step with
+            ``speedup="auto"``.
         full_seconds: Seconds on the host in the user's part of full steps.
         correct_seconds: Seconds on the host for measuring gradients and correcting updates.
         predict_seconds: Seconds on the host for predicted steps and their verdicts.
@@ -84,6 +87,35 @@ class SavingsLedger:
     def mean_length(self) -> float | None:
         """Mean length of the predicted steps that stand, in lengths of the drift; None without."""
         return self.predicted_length / self.predicted_steps if self.predicted_steps else None
+
+    @property
+    def predicted_per_full_step(self) -> float:
+        """Mean number of predicted steps that stand per full step."""
+        return self.predicted_steps / self.full_steps if self.full_steps else 0.0
+
+    @property
+    def rate_factor(self) -> float | None:
+        r"""Factor by which the learning rate could be larger; None below 2.
+
+        .. math:: F = 1 + \frac{\sum_k \lambda_k}{\text{full steps}}
+
+        with the lengths :math:`\lambda_k` of the predicted steps that stand, in lengths of the
+        drift: a full step and its predicted steps together move as far as F full steps. It is
+        evidence only where the run chose its predicted steps, with ``speedup="auto"``.
+        """
+        factor = 1.0 + self.predicted_length / self.full_steps if self.full_steps else 1.0
+        return factor if factor >= LEAST_FACTOR and self.predicted_steps else None
+
+    @property
+    def rate_hint(self) -> str:
+        """What :attr:`rate_factor` says, with its evidence, as an event; empty if it is None."""
+        if self.rate_factor is None:
+            return ""
+        return (
+            f"your learning rate could be about {self.rate_factor:.2g} times larger: "
+            f"{self.predicted_per_full_step:.2g} predicted steps per full step stand, of mean "
+            f"length {self.mean_length:.2g} drifts"
+        )
 
     @property
     def plain_steps(self) -> int:
@@ -167,6 +199,8 @@ class SavingsLedger:
             "plain_steps",
             "saved_steps_fraction",
             "mean_length",
+            "predicted_per_full_step",
+            "rate_factor",
             "overhead_fraction",
             "estimated_seconds_saved",
             "estimated_flops_saved",
@@ -241,10 +275,15 @@ class SavingsLedger:
             )
         for kind, skill in self.skills.items():
             rows[f"skill, {kind}"] = f"{skill['mean']:.2f}, at least {skill['lower']:.2f}"
+            if shown := persistence(skill):
+                rows[f"persistence, {kind}"] = shown
         for event in self.events:
             rows[f"full step {event['step']:,}"] = event["reason"]
         return table("HybridPredict", rows)
 
+
+LEAST_FACTOR = 2.0
+"""Smallest factor on the learning rate that is worth a hint."""
 
 _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")
 """Fields that may be None."""
@@ -255,6 +294,13 @@ def why_unpredicted(events: Sequence[Mapping[str, Any]]) -> str:
     reasons = [str(event["reason"]) for event in events]
     matching = [reason for reason in reasons if "no predicted steps" in reason]
     return matching[-1] if matching else ""
+
+
+def persistence(skill: Mapping[str, float]) -> str:
+    """Format persistence and advance of one kind in a ledger; empty if it does not have them."""
+    if not {"persistence", "advance"} <= skill.keys():
+        return ""
+    return f"{skill['persistence']:.2f}, advance {skill['advance']:.2f} drifts per full step"
 
 
 def percent(share: float) -> str:

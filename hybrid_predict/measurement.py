@@ -14,7 +14,7 @@ from hybrid_predict.errors import CheckpointError
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.rules.verdict import Slopes, Verdict, cause, loss_cause
 from hybrid_predict.saved import check_count, damaged
-from hybrid_predict.torch import ranks
+from hybrid_predict.torch import lists, ranks
 from hybrid_predict.torch.gradients import GradientInfo
 
 _TINY = torch.finfo(torch.float32).tiny
@@ -147,8 +147,8 @@ def pack(
     scaled = _scaled([*norms.values(), *lengths], [*weights.values(), *factors, *factors], device)
     dots = _scaled([m.dot for m in moves], [w * w for w in factors], device)
     known = [0.0 if loss is None else loss, float(loss is not None)]
-    bad = sum((1.0 - _scalar(g, device) for g in good), _scalar(0.0, device))
-    head = [*(_scalar(number, device) for number in known), bad]
+    bad = sum((1.0 - as_scalar(g, device) for g in good), as_scalar(0.0, device))
+    head = [*(as_scalar(number, device) for number in known), bad]
     steep = [torch.stack([s.to(scaled.device) for s in slopes]).sum(0)] if slopes else []
     closed = steep + [numbers.to(scaled.device) for _, numbers in windows]
     scaled, sums = ranks.combine(scaled, torch.cat([torch.stack(head), dots, *closed]))
@@ -232,7 +232,7 @@ def newest(read: list[tuple[Measurement, Judgement]]) -> dict[str, Any]:
     }
 
 
-def as_scalar(loss: object) -> Tensor | float | None:
+def mean_loss(loss: object) -> Tensor | float | None:
     """Detach a loss: the mean of a tensor, a number, or None."""
     if isinstance(loss, Tensor):
         mean: Any = loss.detach().float().mean()
@@ -258,16 +258,13 @@ def _scaled(
     """Multiply 0-dim tensors by numbers, shape (K,), without a copy from the host."""
     if not values:
         return torch.zeros(0, device=device)
-    scalars = [_scalar(value, device) for value in values]
-    return torch.stack(
-        torch._foreach_mul(scalars, list(factors)) if set(factors) != {1.0} else scalars
-    )
+    return lists.scaled(torch.stack([as_scalar(value, device) for value in values]), factors)
 
 
-def _scalar(value: Tensor | float | bool, device: torch.device | None) -> Tensor:
+def as_scalar(value: Tensor | float | bool, device: torch.device | None) -> Tensor:
     """Convert a value to a 0-dim 32-bit tensor on a device; tensors in this form are not copied."""
     if isinstance(value, Tensor):
-        if value.dim() == 0 and value.dtype == torch.float32 and value.device == device:
-            return value if not value.requires_grad else value.detach()
-        return value.detach().to(device, torch.float32).reshape(())
+        value = value.detach() if value.requires_grad else value
+        ready = value.dtype == torch.float32 and value.device == device and value.dim() == 0
+        return value if ready else value.to(device, torch.float32).reshape(())
     return torch.full((), float(value), dtype=torch.float32, device=device)

@@ -75,13 +75,7 @@ class Memory:
         return kept + (self.window.held_bytes if self.window is not None else 0)
 
     def inherit(self, other: Memory, names: Sequence[str], others: Sequence[str]) -> None:
-        """Copy the state of tensors that another group with the same treatment has.
-
-        Args:
-            other: Memory of the other group.
-            names: Names of this group's parameters.
-            others: Names of the other group's parameters.
-        """
+        """Copy the state of tensors that another group with the same treatment has."""
         places = {name: k for k, name in enumerate(others)}
         pairs = [(k, places[name]) for k, name in enumerate(names) if name in places]
         known = other.arrays()
@@ -159,15 +153,7 @@ def allocate(
     history: str,
     momentum: float,
 ) -> Memory:
-    """Return the memory of a group that has seen no full step.
-
-    Args:
-        treatment: How the tensors are treated.
-        names: Names of the K parameters.
-        tensors: The K parameters.
-        history: Type in which averages are stored.
-        momentum: Momentum coefficient of their optimizer, in [0, 1).
-    """
+    """Return the memory of a group that has seen no full step."""
     values = [shards.local(p) for p in tensors]
     update, predictor = treatment.update, treatment.predictor
     return Memory(

@@ -58,10 +58,11 @@ class Overview:
         parts: The trained parameters, by kind and treatment.
         left_out: Reasons for leaving parameters to the optimizer.
         steps: Length of the run in steps.
-        predicted: Number of planned predicted steps.
+        predicted: Number of planned predicted steps; the largest possible one if ``paced``.
         warmup: Number of warm-up steps.
         cooldown: Number of cooldown steps.
         held_bytes: Memory in bytes that the plug-in keeps between full steps.
+        paced: Whether the run decides itself how many predicted steps it takes.
     """
 
     parts: tuple[Part, ...]
@@ -71,6 +72,7 @@ class Overview:
     warmup: int
     cooldown: int
     held_bytes: int
+    paced: bool = False
 
     def __str__(self) -> str:
         """Return the overview in one line."""
@@ -101,8 +103,9 @@ class Overview:
         """The planned numbers of full and predicted steps, in words."""
         if not self.predicted:
             return f"plan: {self.steps:,} full steps, none predicted"
-        full = self.steps - self.predicted
-        return f"plan: {full:,} full + up to {self.predicted:,} predicted = {self.steps:,} steps"
+        least = "auto, at least " if self.paced else ""
+        full = f"{least}{self.steps - self.predicted:,} full"
+        return f"plan: {full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
 
     def _chosen(self, corrected: bool, predicted: bool) -> list[Part]:
         return [p for p in self.parts if (p.corrected, p.predicted) == (corrected, predicted)]
@@ -118,12 +121,14 @@ class Shortage:
     """What is needed for stronger corrections: either of two changes is enough.
 
     Args:
-        max_overhead: A larger budget, rounded up to two digits.
+        limit: The present ``max_overhead``.
+        enough: A larger one, rounded up to two digits.
         batches: Factor by which the operations of a full step must grow, for example with larger
             batches; infinite if no batch is large enough.
     """
 
-    max_overhead: float
+    limit: float
+    enough: float
     batches: float
 
 
@@ -153,6 +158,7 @@ def overview(engine: HybridEngine) -> Overview:
         warmup=schedule.warmup,
         cooldown=schedule.cooldown,
         held_bytes=groups.held_bytes,
+        paced=engine.config.paced,
     )
 
 
@@ -168,14 +174,25 @@ def shortage(engine: HybridEngine) -> Shortage | None:
         return None
     step = (engine.ledger.flops_per_step or 0) / ranks.size()
     batches = needed / (limit * step) if limit else math.inf
-    return Shortage(_rounded_up(needed / budget(step, 1.0)), batches)
+    return Shortage(limit, _rounded_up(needed / budget(step, 1.0)), batches)
+
+
+def added_cost(engine: HybridEngine) -> str:
+    """Return what correcting costs, to end a sentence; empty if it is not counted."""
+    share = engine.ledger.correction_share
+    if share is None or not any(part.corrected for part in overview(engine).parts):
+        return ""
+    text = f"; correcting adds {percent(share)} to a full step's operations"
+    if share <= engine.config.max_overhead:
+        return text
+    return f"{text} (max_overhead counts one this small as 1e8)"
 
 
 def cautions(engine: HybridEngine) -> list[str]:
     """Return warnings about the run, as sentences: speedup too high, run too short."""
     asked, schedule = engine.config.compression, engine.schedule
     lines = []
-    if asked > MOST_SPEEDUP:
+    if asked > MOST_SPEEDUP and not engine.config.paced:
         lines.append(
             f"speedup={asked:g} asks for {asked - 1:.3g} predicted steps after every full step. "
             "A forecast is good for only one or two steps; start with speedup=1.5."
@@ -184,7 +201,7 @@ def cautions(engine: HybridEngine) -> list[str]:
         lines.append(
             f"A run of {schedule.total} steps is too short to gain much: the first "
             f"{schedule.warmup} steps only learn whether forecasts have skill. Train for "
-            "at least some hundred steps."
+            "at least a few hundred steps."
         )
     return lines
 

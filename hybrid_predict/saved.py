@@ -13,11 +13,12 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.rules.limits import Baseline, Limits
+from hybrid_predict.rules.pace import MOST, Pace, Worth
 from hybrid_predict.rules.skill import Skill
 
 T = TypeVar("T")
 
-STATE_VERSION = 12
+STATE_VERSION = 13
 
 _ENTRIES = {
     "names": list,
@@ -55,10 +56,6 @@ def check_state(state: Any) -> None:
 def check_entries(state: Any, entries: Mapping[str, type]) -> None:
     """Check that a saved state is a dict with these entries.
 
-    Args:
-        state: The state.
-        entries: Types by name.
-
     Raises:
         CheckpointError: If an entry is missing or has another type.
     """
@@ -78,11 +75,7 @@ def damaged(expected: str, got: object) -> CheckpointError:
 
 @contextmanager
 def reading(what: str = "state") -> Iterator[None]:
-    """Convert any error that a damaged state raises in the block to a `CheckpointError`.
-
-    Args:
-        what: What is read, for the message.
-    """
+    """Convert any error that a damaged state raises in the block to a `CheckpointError`."""
     try:
         yield
     except CheckpointError:
@@ -98,9 +91,6 @@ def reading(what: str = "state") -> Iterator[None]:
 def all_or_nothing(restore: Callable[[], None]) -> Iterator[None]:
     """Load a state completely or not at all.
 
-    Args:
-        restore: Loads the previous state; it is called if the block fails.
-
     Raises:
         CheckpointError: If the block raises any exception.
     """
@@ -115,11 +105,6 @@ def all_or_nothing(restore: Callable[[], None]) -> Iterator[None]:
 def check_count(name: str, value: Any, least: int = 0) -> int:
     """Return a saved count after checking it.
 
-    Args:
-        name: Name of the count, for the message.
-        value: The saved value.
-        least: Smallest valid count.
-
     Raises:
         CheckpointError: If the value is not an integer, or below ``least``.
     """
@@ -130,10 +115,6 @@ def check_count(name: str, value: Any, least: int = 0) -> int:
 
 def check_numbers(name: str, values: Any) -> list[float]:
     """Return saved numbers after checking them.
-
-    Args:
-        name: Name of the numbers, for the message.
-        values: The saved values.
 
     Raises:
         CheckpointError: If one is not a finite number.
@@ -146,11 +127,6 @@ def check_numbers(name: str, values: Any) -> list[float]:
 
 def finite_tuple(form: type[T], numbers: Any, least: float = -math.inf) -> T:
     """Return saved numbers as a named tuple after checking them.
-
-    Args:
-        form: The named tuple.
-        numbers: One number per field.
-        least: Smallest valid number.
 
     Raises:
         CheckpointError: If there are too few or too many, or one is not finite, or below ``least``.
@@ -174,6 +150,43 @@ def checked_skill(numbers: Sequence[Any]) -> Skill:
     if min(skill.square, skill.chance) < 0.0:
         raise damaged("squares of skill that are not negative", numbers)
     return skill
+
+
+def checked_pace(numbers: Sequence[Any]) -> Pace:
+    """Return a saved pace.
+
+    Raises:
+        CheckpointError: If a number is missing or cannot be.
+    """
+    pace = finite_tuple(Pace, numbers)
+    check_count("windows", pace.windows)
+    if not 0.0 <= pace.advance <= MOST:
+        raise damaged(f"an advance in [0, {MOST:g}]", pace.advance)
+    return pace
+
+
+def checked_worth(numbers: Sequence[Any]) -> Worth:
+    """Return a saved worth.
+
+    Raises:
+        CheckpointError: If a number is missing or cannot be.
+    """
+    worth = finite_tuple(Worth, numbers)
+    if min(worth.predicted, worth.verifying) < 0.0:
+        raise damaged("numbers of steps that are not negative", numbers)
+    return worth
+
+
+def checked_credit(value: Any) -> float:
+    """Return a saved number of predicted steps that are due.
+
+    Raises:
+        CheckpointError: If it cannot be.
+    """
+    (credit,) = check_numbers("credit", [value])
+    if not 0.0 <= credit <= 1.0 + MOST:
+        raise damaged(f"a credit in [0, {1.0 + MOST:g}]", value)
+    return credit
 
 
 def checked_limits(loss: Any, norms: Any, start: Any, mean: Any, *counts: Any) -> Limits:

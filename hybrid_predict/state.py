@@ -233,6 +233,7 @@ class State:
         """Take one measurement into evidence, limits and skills."""
         if judgement.verdict is Verdict.STANDS and measured.slopes is not None:
             self.evidence = weigh(self.evidence, measured.slopes)
+            self.groups.scores.weigh(measured.slopes, measured.predicted)
         if judgement.alarm:
             self.limits = rules.alarmed(self.limits, measured.step)
         elif len(measured.norms) == len(self.limits.norms):  # else optimizers were replaced
@@ -241,8 +242,7 @@ class State:
             self.limits = rules.learned(self.limits, number, measured.norms, measured.warmup)
         if measured.windows:
             self.groups.score(measured.windows)
-            skills = self.groups.skills.items()
-            self.ledger.skills = {kind: skill.summary() for kind, skill in skills}
+            self.ledger.skills = self.groups.scores.summary
         if judgement.alarm:
             undone = judgement.verdict is Verdict.UNDONE
             happened = "predicted steps were undone" if undone else "predicted steps pause"
@@ -267,14 +267,18 @@ class State:
                 standing += measured.predicted
         if not step.reported:
             ledger.undone_steps += step.predicted
+        self.groups.count_full_step()
         ledger.full_steps += 1
         ledger.steps = ledger.full_steps + ledger.predicted_steps  # also after an interrupt
         ledger.corrected_steps += step.corrected
         ticks = min(1 + standing, max(0, self.schedule.total - before))
         if not ticks:
             self.record_event(OVER, logging.WARNING, step.number)
-        if known(self.groups.skill):
-            ledger.skill = self.groups.skill.mean
+        trusted = self._config.paced and not (self.plain or self.pausing)
+        if ticks and self.done and trusted and ledger.rate_hint:
+            self.record_event(ledger.rate_hint, logging.WARNING, step.number)
+        if known(self.groups.scores.skill):
+            ledger.skill = self.groups.scores.skill.mean
         about = step.number, step.phase, ticks, step.predicted
         return StepRecord(*about, skill=ledger.skill, **newest(read))
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor
 
+from hybrid_predict.forecast.movement import Forecast
 from hybrid_predict.group import Group, Learned, OpenUpdate
-from hybrid_predict.groups import Forecast
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.measurement import Moved, as_scalar, pack
+from hybrid_predict.measurement import Moved, as_scalar, mean_loss, pack
 from hybrid_predict.rules.schedule import Phase
 from hybrid_predict.rules.verdict import cause, sound
 from hybrid_predict.torch import lists, ranks, shards
@@ -89,14 +89,7 @@ class Step:
         count: int,
         carries: dict[str, Tensor],
     ) -> None:
-        """Take ``count`` predicted steps at once.
-
-        Args:
-            mapper: The model's parameters.
-            forecast: The movement of one predicted step.
-            count: Number of predicted steps, at least 1.
-            carries: Kahan compensation of half-precision weights, by name.
-        """
+        """Take ``count`` predicted steps at once."""
         self._buffers.copy()
         self._forecast, self.predicted = forecast, count
         delta = forecast.delta.scaled(count) if count > 1 else forecast.delta
@@ -108,7 +101,7 @@ class Step:
 
     def observe_loss(self, loss: object) -> None:
         """Store the loss, if it is known before the update."""
-        self._loss = self._loss if loss is None else as_scalar(loss)
+        self._loss = self._loss if loss is None else mean_loss(loss)
 
     @property
     def with_gradient(self) -> set[int]:
@@ -144,12 +137,6 @@ class Step:
 
         With a fused optimizer the verdict stays on the device. Otherwise one flag is read, and the
         update is held back if the predicted steps do not stand.
-
-        Args:
-            index: Number of the optimizer.
-            names: Names of the parameters by ``id``.
-            options: How each parameter is updated, by ``id``.
-            loss: Result of the step's closure, or None.
         """
         optimizer: Any = self._optimizer.optimizers[index]
         held = [p for p in self._optimizer.parameters(index) if p.grad is not None]
@@ -196,13 +183,7 @@ class Step:
         self._updates = [update for update in opened if update is not None]
 
     def learn(self, index: int, options: Mapping[int, Options], bound: float | None) -> None:
-        """Correct the update that one optimizer has made, and learn its displacement.
-
-        Args:
-            index: Number of the optimizer.
-            options: How each parameter was updated, by ``id``.
-            bound: See `Group.close`.
-        """
+        """Correct the update that one optimizer has made, and learn its displacement."""
         good, updates = self.good(index), self._updates
         self._updates = []
         if good is False:
@@ -211,10 +192,8 @@ class Step:
         if self._movement is not None and self.calls[index] == 1:
             movement = self._movement.delta
         for update in updates:
-            learned = update.group.close(update, options, good, bound, movement)
+            update.group.close(update, options, good, bound, movement, self._learned)
             self.corrected |= update.correction is not None
-            self._learned.windows += learned.windows
-            self._learned.slopes += learned.slopes
 
     def close_update(self, index: int) -> None:
         """After an update, undo its part of the predicted steps if they do not stand."""
@@ -230,11 +209,7 @@ class Step:
         self._good.pop(index, None)  # only the first update of a full step verifies
 
     def close(self, loss: Tensor | float | None) -> None:
-        """Close the step, and undo predicted movement that no update has verified.
-
-        Args:
-            loss: The loss that the loop reports, or None if it is unknown.
-        """
+        """Close the step, and undo predicted movement that no update has verified."""
         self.observe_loss(loss)
         if self._movement is not None and (unseen := self._unverified()):
             self.held = self.held or NO_UPDATE
@@ -244,12 +219,7 @@ class Step:
         self._buffers.free()
 
     def undo(self, reason: str, coming: int | None = None) -> None:
-        """Undo the predicted steps at any point of the full step.
-
-        Args:
-            reason: Reason for the verdict.
-            coming: Number of the optimizer that is about to update, or None.
-        """
+        """Undo the predicted steps, right before optimizer ``coming`` updates or at any point."""
         self._withdraw(reason, coming)
         self._end_reads()
         self._updates.clear()
@@ -276,11 +246,7 @@ class Step:
         self._buffers.free()
 
     def saving(self, record_event: Callable[[str, int, int], None]) -> AbstractContextManager[None]:
-        """Put rounding errors back to those of verified weights while a state is saved.
-
-        Args:
-            record_event: Records what a state that is saved now does not have.
-        """
+        """Put rounding errors back to those of verified weights while a state is saved."""
         if self.has_updated:
             record_event(UNCOUNTED, logging.WARNING, self.number)
         movement = self._movement
@@ -315,13 +281,7 @@ class Step:
         return values
 
     def add_seconds(self, ledger: SavingsLedger, closed_at: float, ended_at: float) -> None:
-        """Add the host seconds of the step to the ledger: user code, corrections, and predictions.
-
-        Args:
-            ledger: The ledger.
-            closed_at: Time at which the loop closed the step.
-            ended_at: Time at which the plug-in was done with it.
-        """
+        """Add the host seconds of user code, corrections, and predictions to the ledger."""
         in_hooks, around = self.hook_seconds, self.predict_seconds + ended_at - closed_at
         ledger.full_seconds += max(0.0, closed_at - self.opened_at - in_hooks)
         ledger.correct_seconds += max(0.0, in_hooks)
@@ -341,28 +301,21 @@ class Step:
     def _project(
         self, index: int, gradients: dict[str, tuple[Tensor, float]], scale: Tensor | None
     ) -> list[Tensor]:
-        """Return lengths of one optimizer's movement, and store its products with the gradients.
-
-        Args:
-            index: Number of the optimizer.
-            gradients: Gradient of each of its parameters, and the sign of its updates, by name.
-            scale: What a gradient scaler has multiplied the gradients with, or None.
-        """
+        """Return lengths of one optimizer's movement, and store its products with the gradients."""
         assert self._movement is not None and self._forecast is not None
         delta, (_, owners, drifts) = self._movement.delta, self._forecast
         columns = zip(delta.names, delta.directions, delta.factors, drifts, owners, strict=True)
         rows = [(n, d, f, drift) for n, d, f, drift, owner in columns if owner == index]
-        norms = lists.norms([direction for _, direction, _, _ in rows]).unbind()
-        pairs = zip(rows, norms, strict=True)
-        lengths = [lists.size(factor) * norm for (_, _, factor, _), norm in pairs]
+        norms = lists.norms([direction for _, direction, _, _ in rows])
+        lengths = list(lists.scaled(norms, [lists.size(factor) for _, _, factor, _ in rows]))
         met = [k for k, (name, *_) in enumerate(rows) if name in gradients]
-        sides = [(gradients[rows[k][0]][0], rows[k][1]) for k in met]
-        dots = lists.dots([g.reshape(d.shape) for g, d in sides], [d for _, d in sides])
+        sides = [(*gradients[rows[k][0]], *rows[k][1:3]) for k in met]
+        dots = lists.dots([g.reshape(d.shape) for g, _, d, _ in sides], [d for _, _, d, _ in sides])
         if scale is not None:
             dots = dots / scale.to(dots.device)
-        for k, dot in zip(met, dots.unbind(), strict=True):
-            name, _, factor, drift = rows[k]
-            self._moved[name] = Moved(lengths[k], drift, gradients[name][1] * factor * dot)
+        slopes = lists.scaled(dots, [sign * factor for _, sign, _, factor in sides]).unbind()
+        for k, dot in zip(met, slopes, strict=True):
+            self._moved[rows[k][0]] = Moved(lengths[k], rows[k][3], dot)
         return lengths
 
     def _decide(
@@ -388,11 +341,11 @@ def _agreed(
 ) -> tuple[Tensor, Tensor]:
     """Return the norm of all gradients, and whether all lengths are finite, equal on all ranks."""
     numbers = [*norms, *lengths] or [torch.zeros(())]
-    flat = torch.stack([x.to(numbers[0].device, torch.float32) for x in numbers])
-    own, moved = flat[: len(norms)], flat[len(norms) :]
-    spoiled = (~moved.isfinite()).sum()
+    flat = torch.stack([as_scalar(x, numbers[0].device) for x in numbers])
+    own, finite = flat[: len(norms)], flat[len(norms) :].isfinite().all()
     if sharded:  # gradients of full parameters are equal on all ranks already
         counts = shards.norm_factors(held)
-        parts = own if counts is None else torch.stack(torch._foreach_mul(list(own), counts))
-        own, spoiled = ranks.combine(parts, spoiled[None])
-    return torch.linalg.vector_norm(own), (spoiled == 0).reshape(())
+        parts = own if counts is None else lists.scaled(own, counts)
+        own, spoiled = ranks.combine(parts, (~finite).int()[None])
+        finite = spoiled[0] == 0
+    return torch.linalg.vector_norm(own), finite

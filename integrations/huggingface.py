@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -22,8 +22,8 @@ from hybrid_predict.errors import (
     MissingExtraError,
     UnsupportedSetupError,
 )
-from hybrid_predict.integrations.options import configuration
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.objects import configuration
 from hybrid_predict.record import StepRecord
 from hybrid_predict.saved import check_count, check_entries, damaged, reading
 from hybrid_predict.torch.reading import OwnHook
@@ -41,7 +41,14 @@ FILE = "hybrid_predict.pt"
 
 _ENTRIES = {"run": str, "start": int, "engine": dict}
 
-_NUMBERS = ("steps", "predicted_steps", "saved_steps_fraction", "skill", "mean_length")
+_NUMBERS = (
+    "steps",
+    "predicted_steps",
+    "saved_steps_fraction",
+    "skill",
+    "mean_length",
+    "predicted_per_full_step",
+)
 """Fields of the ledger that are added to the Trainer's training logs."""
 
 logger = logging.getLogger(__name__)
@@ -53,7 +60,8 @@ class HybridPredictCallback(TrainerCallback):
     Model, optimizer and scheduler are not modified. ``max_steps``, or the steps in
     ``num_train_epochs``, is the run's length; the scheduler is stepped as many times. The Trainer's
     ``global_step`` counts full steps, one per optimizer step as always. The Trainer stops when the
-    run is done, after about ``max_steps / speedup`` full steps.
+    run is done, after about ``max_steps / speedup`` full steps; with ``speedup="auto"`` the run
+    decides after how many.
 
     Args:
         speedup: See :class:`HybridConfig`; None uses the value in ``config``.
@@ -73,7 +81,7 @@ class HybridPredictCallback(TrainerCallback):
 
     def __init__(
         self,
-        speedup: float | None = None,
+        speedup: float | Literal["auto"] | None = None,
         *,
         config: HybridConfig | Mapping[str, Any] | None = None,
         **fields: Any,
@@ -114,7 +122,7 @@ class HybridPredictCallback(TrainerCallback):
         if saved is None and state.global_step:
             _check_plain(state, lr_scheduler)
         self._start = saved["start"] if saved else state.global_step
-        config = replace(self.config, total_steps=max(1, state.max_steps - self._start))
+        config = self.config.with_length(state.max_steps - self._start)
         # The Trainer's optimizer is accelerate's, around the torch optimizer.
         inner = getattr(optimizer, "optimizer", optimizer)
         engine = HybridEngine(model, inner, config)

@@ -25,9 +25,9 @@ from hybrid_predict.integrations.lightning_start import (
     warn,
     warn_of_patience,
 )
-from hybrid_predict.integrations.options import configuration
 from hybrid_predict.integrations.reporter import Reporter
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.objects import configuration
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.random_states import random_states
@@ -48,9 +48,10 @@ class HybridPredict(TrainerCallback):
     It works with the Trainer of ``lightning`` and of ``pytorch_lightning``. The LightningModule,
     its optimizers and its schedulers are not modified. Global step, schedulers and epochs count
     predicted steps too, so a Trainer with ``max_steps=3000`` stops after about ``3000 / speedup``
-    full steps, with its schedule complete. Validation, checkpoints and other callbacks see the
-    verified weights; list this callback first. With manual optimization, one ``training_step`` is
-    one full step, regardless of the number of updates.
+    full steps, with its schedule complete; with ``speedup="auto"`` the run decides after how many.
+    Validation, checkpoints and other callbacks see the verified weights; list this callback first.
+    With manual optimization, one ``training_step`` is one full step, regardless of the number of
+    updates.
 
     Args:
         speedup: See :class:`HybridConfig`, also for all arguments up to ``lag``; None uses the
@@ -98,12 +99,9 @@ class HybridPredict(TrainerCallback):
         skip_data: SkipData = "auto",
         log_dir: str | None = "auto",
     ) -> None:
-        self.config = configuration(
-            config, speedup=speedup, full_steps=full_steps, predict_steps=predict_steps,
-            warmup_steps=warmup_steps, cooldown_steps=cooldown_steps, total_steps=total_steps,
-            enabled=enabled, shadow=shadow, updates=updates, predictors=predictors, kinds=kinds,
-            watch_loss=watch_loss, max_overhead=max_overhead, history_dtype=history_dtype, lag=lag,
-        )  # fmt: skip
+        known = HybridConfig.__dataclass_fields__
+        given = {name: value for name, value in locals().items() if name in known}
+        self.config = configuration(config, **given)
         if skip_data not in ("auto", "draw", "tail", "none"):
             raise ConfigError("skip_data", "'auto', 'draw', 'tail' or 'none'", skip_data)
         self.skip_data = skip_data
@@ -175,7 +173,7 @@ class HybridPredict(TrainerCallback):
             trainer.callbacks.append(MissedCheckpoints(clock))  # type: ignore[attr-defined]
             trainer.should_stop |= engine.done and clock.outlasts
         if engine.schedule.planned and clock.skip_data == "none":
-            warn_of_patience(trainer, config.compression)
+            warn_of_patience(trainer, config)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

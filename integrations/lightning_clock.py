@@ -305,12 +305,8 @@ def counts_by_number(state: dict[str, Any], name: str) -> dict[int, int]:
 class MissedCheckpoints(TrainerCallback):
     """Calls callbacks that wait for a global step that a full step of several ticks has skipped.
 
-    A full step of several ticks can skip a multiple of ``every_n_train_steps``, or a step at which
-    a weight average is updated. The callback that waits for it is called once with that global
-    step. This callback runs after all others.
-
-    Args:
-        clock: The Trainer's clock.
+    It may be a multiple of ``every_n_train_steps``, or a step at which a weight average is updated.
+    The callback that waits for it is called once with that global step, after all other callbacks.
     """
 
     def __init__(self, clock: TrainerClock) -> None:

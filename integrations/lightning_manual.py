@@ -22,8 +22,6 @@ class ManualClock(TrainerClock):
     k ticks advances it by n k. A scheduler that the module steps within epochs is stepped as often
     per step as the module does per full step. A scheduler that it steps only at the end of epochs
     is not changed, because epochs are shortened already.
-
-    The arguments are those of :class:`TrainerClock`.
     """
 
     _counter = "manual_optimization.optim_step_progress"
@@ -46,11 +44,6 @@ class ManualClock(TrainerClock):
         """Advance the Trainer's counters after a full step, whose updates are checked.
 
         The first full step has to update; later ones may skip a batch.
-
-        Args:
-            ticks: See :meth:`TrainerClock.advance`, also for the others.
-            steps: Steps of the run so far.
-            full_steps: Full steps of the run so far.
 
         Raises:
             UnsupportedSetupError: If it made other updates than the run's length assumes.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hybrid_predict.config import HybridConfig
@@ -92,20 +91,23 @@ def run_config(trainer: pl.Trainer, clock: TrainerClock, config: HybridConfig) -
             got,
             f"{remedy}; or HybridPredict(total_steps=...), at which the run ends.",
         )
-    config = replace(config, total_steps=max(1, length))
+    config = config.with_length(length)
     if not clock.unavailable:
         return config
     warn(trainer, f"makes no predicted steps: {clock.unavailable}.")
-    return replace(config, speedup=1.0, full_steps=None, predict_steps=None)
+    return config.with_speedup(1.0)
 
 
-def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
-    """Warn if a callback counts patience in validations or epochs, of which there are fewer.
+def warn_of_patience(trainer: pl.Trainer, config: HybridConfig) -> None:
+    """Warn if a callback counts patience in validations or epochs.
 
-    Args:
-        trainer: The Trainer of a run that uses all batches, and so has fewer epochs.
-        speedup: Factor by which there are fewer epochs.
+    A run that uses all batches has ``speedup`` times fewer of them; with ``auto`` nobody knows how
+    many before it ends.
     """
+    speedup, divide = config.compression, f"Divide patience by {config.compression:g}, or bound"
+    fewer = f"about {speedup:g} times fewer"
+    if config.paced:
+        fewer, divide = "fewer, the more predicted steps it takes", "Bound"
     stops = package_of(trainer).callbacks.EarlyStopping
     patient = [
         *{type(c).__name__ for c in trainer.callbacks if isinstance(c, stops)},  # type: ignore[attr-defined]
@@ -115,8 +117,8 @@ def warn_of_patience(trainer: pl.Trainer, speedup: float) -> None:
         warn(
             trainer,
             f"uses all batches, and the patience of {' and '.join(patient)} counts validations or "
-            f"epochs, of which the run has about {speedup:g} times fewer. Divide patience by "
-            f"{speedup:g}, or bound the run by max_epochs alone, which keeps all validations.",
+            f"epochs, of which the run has {fewer}. {divide} the run by max_epochs alone, which "
+            "keeps all validations.",
         )
 
 

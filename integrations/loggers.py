@@ -23,12 +23,13 @@ METRICS = (
     "saved_steps_fraction",
     "skill",
     "mean_length",
+    "predicted_per_full_step",
     "overhead_fraction",
     "estimated_seconds_saved",
 )
 """Numbers of the ledger that are logged while the run trains, over full steps."""
 
-KIND_METRICS = ("length", "fitted", "error")
+KIND_METRICS = ("length", "fitted", "error", "persistence", "advance")
 """Numbers of ``ledger.skills`` that are logged for every kind of parameters."""
 
 RESULTS = ("full_steps", "corrected_steps", "predicted_steps", "undone_steps")
@@ -48,13 +49,10 @@ logger = ranks.rank_zero_logger(__name__)
 
 @final
 class Loggers:
-    """Records one run in all loggers of a Trainer.
+    """Records one run in all loggers of a Trainer, whose experiments exist.
 
     A logger that raises causes one warning, and is called again; training and the other loggers
     continue. Another warning at the end reports how many calls failed.
-
-    Args:
-        loggers: The loggers of a Trainer, of whichever package; their experiments exist.
     """
 
     def __init__(self, loggers: Sequence[Any]) -> None:
@@ -64,21 +62,17 @@ class Loggers:
     def row(self, ledger: SavingsLedger, step: int) -> None:
         """Log the numbers of a ledger, except for those that are unknown or still 0.
 
-        Args:
-            ledger: The run's ledger.
-            step: Position on the loggers' x-axis, their own count of full steps.
+        ``step`` is the position on the loggers' x-axis, their own count of full steps.
         """
         numbers = {name: getattr(ledger, name) for name in METRICS}
         for kind, skill in ledger.skills.items():
-            numbers |= {f"{kind}.{name}": skill[name] for name in KIND_METRICS}
+            numbers |= {f"{kind}.{name}": skill.get(name) for name in KIND_METRICS}
         row = {f"hybrid_predict/{name}": float(value) for name, value in numbers.items() if value}
-        for each in self._adapters:
-            each.attempt(partial(each.row, row, step, time.time()))
+        self._attempt("row", row, step, time.time())
 
     def text(self, name: str, text: str) -> None:
         """Log a text in loggers that accept one."""
-        for each in self._adapters:
-            each.attempt(partial(each.text, name, text))
+        self._attempt("text", name, text)
 
     def events(self, ledger: SavingsLedger) -> None:
         """Log the events that are new since the last call."""
@@ -87,57 +81,43 @@ class Loggers:
         self._events = len(ledger.events)
 
     def outcome(self, config: HybridConfig, ledger: SavingsLedger, log: RunLog, step: int) -> None:
-        """Log configuration and result of a finished run.
-
-        Args:
-            config: The run's configuration.
-            ledger: Its ledger.
-            log: Its log.
-            step: Position of its last full step on the x-axis.
-        """
-        outcome = Outcome(config, ledger, log)
-        for each in self._adapters:
-            each.attempt(partial(each.outcome, outcome, step))
+        """Log configuration and result of a finished run, at the position of its last full step."""
+        self._attempt("outcome", Outcome(config, ledger, log), step)
 
     def close(self, timeout: float) -> None:
-        """Finish sending, and warn if calls have failed.
-
-        Args:
-            timeout: Largest number of seconds to wait for a server.
-        """
+        """Finish sending within this number of seconds per logger; warn if calls have failed."""
         for each in self._adapters:
             each.close(timeout)
             if each.failures:
                 text = "%s: %d calls failed or were not sent in time; the ledger is complete."
                 logger.warning(text, each.name, each.failures)
 
+    def _attempt(self, name: str, *arguments: Any) -> None:
+        for each in self._adapters:
+            each.attempt(partial(getattr(each, name), *arguments))
+
 
 @final
 class Outcome:
     """Configuration and result of a finished run, in the form that loggers take.
 
-    Args:
-        config: The run's configuration.
-        ledger: Its ledger.
-        log: Its log.
-
     Attributes:
         config: Fields of the configuration that are set, by names that cannot be the user's own.
+        parameters: The same as text.
         results: Counts, for a group of their own.
         facts: Values by which tables of runs are filtered and sorted; None is unknown.
         description: The result as Markdown.
-        ledger: Summary of the ledger.
-        log: The log.
     """
 
     def __init__(self, config: HybridConfig, ledger: SavingsLedger, log: RunLog) -> None:
         chosen = {k: v for k, v in config.to_dict().items() if v is not None}
         self.config = {f"hybrid_predict/{name}": value for name, value in chosen.items()}
+        self.parameters = {name: str(value) for name, value in self.config.items()}
         self.results = {name: float(getattr(ledger, name)) for name in RESULTS}
         self.results["events"] = float(len(ledger.events))
         self.facts: dict[str, float | str | None] = {
-            "mode": "disabled" if not config.enabled else "shadow" if config.shadow else "active",
-            "speedup": config.compression,
+            "mode": "shadow" if config.shadow else "active",
+            "speedup": "auto" if config.paced else config.compression,
         }
         for name in ("full_steps", "steps", "predicted_steps", "saved_steps_fraction", "skill"):
             self.facts[name] = getattr(ledger, name)
@@ -149,11 +129,6 @@ class Outcome:
         self.description = "\n".join(lines)
         self.ledger, self.log = ledger.summary(), log
 
-    @property
-    def parameters(self) -> dict[str, str]:
-        """The configuration as text."""
-        return {name: str(value) for name, value in self.config.items()}
-
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
     """Return the lines of a Markdown table."""
@@ -162,14 +137,7 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
 
 
 class LoggerAdapter:
-    """Records a run in one logger of any class.
-
-    Args:
-        logger: The logger.
-
-    Attributes:
-        failures: Number of calls that raised.
-    """
+    """Records a run in one logger of any class; ``failures`` counts the calls that raised."""
 
     def __init__(self, logger: Any) -> None:
         self.logger, self.failures = logger, 0

@@ -51,8 +51,8 @@ def corrected(
         learning_rate: The same rate or schedule that the optimizer was made with.
         config: What is corrected: ``HybridConfig(speedup=1, kinds=...)``.
         weight_decay: The decoupled weight decay that the optimizer was made with, a number
-            or one by parameter name. None finds it by updates of scratch parameters, and raises a
-            `ConfigError` where these do not tell it.
+            or one by parameter name. None finds it by updates of scratch parameters; ``init``
+            raises a `ConfigError` where these do not show it.
         outputs_last: Whether matrices are of shape (inputs, outputs).
         step_operations: Operations of forward and backward, see :func:`count_operations`. None
             corrects in full, whatever ``config.max_overhead`` says.
@@ -74,7 +74,8 @@ def corrected(
         raise ConfigError("optimizer", "an optax optimizer", optimizer, remedy)
     if config.compression > 1:
         expected, remedy = "1 in an optax transformation", "Use train_step for predicted steps."
-        raise ConfigError("speedup", expected, config.speedup, remedy)
+        got = "auto" if config.paced else config.compression
+        raise ConfigError("speedup", expected, got, remedy)
     settings = _settings(config, outputs_last, step_operations)
     probe = Probe(lambda rate: optimizer, lambda k: _at(learning_rate, k), weight_decay)
 
@@ -146,14 +147,11 @@ def train_step(
             ``functools.partial`` of it.
         learning_rate: A rate, or a schedule over all N steps of the run, predicted ones included.
         config: What is corrected and predicted, with ``total_steps``.
-        weight_decay: The decoupled weight decay that the optimizer is made with, a number or
-            one by parameter name. None finds it by updates of scratch parameters; ``init`` raises a
-            `ConfigError` where these do not tell it.
+        weight_decay: See :func:`corrected`.
         momentum: The optimizer's ``b1``, or momentum, in [0, 1).
-        outputs_last: Whether matrices are of shape (inputs, outputs).
+        outputs_last: See :func:`corrected`.
         has_aux: Whether ``value_and_grad`` returns ``(loss, aux)`` in place of the loss.
-        step_operations: Operations of ``value_and_grad``, see :func:`count_operations`. None
-            corrects in full, whatever ``config.max_overhead`` says.
+        step_operations: See :func:`corrected`.
 
     Returns:
         Two functions. ``init(params)`` copies the parameters and returns a :class:`TrainState`.

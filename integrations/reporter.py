@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, final
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.integrations.loggers import Loggers
-from hybrid_predict.ledger import percent
-from hybrid_predict.overview import cautions, overview
+from hybrid_predict.overview import added_cost, cautions, overview
 from hybrid_predict.record import StepRecord
 from hybrid_predict.report.log_writer import LogWriter
 from hybrid_predict.report.run_log import NAME, RunLog
@@ -59,10 +58,7 @@ def _contained(
 class Reporter:
     """Reports on one run, on rank 0 only, except for the progress bar.
 
-    Args:
-        trainer: The run's Trainer.
-        engine: The run's engine, after a saved state was loaded.
-        log_dir: Folder of the run log: ``auto``, a path, or None.
+    It is created after a saved state was loaded into the engine.
     """
 
     def __init__(self, trainer: pl.Trainer, engine: HybridEngine, log_dir: str | None) -> None:
@@ -104,14 +100,9 @@ class Reporter:
 
     def _begin(self) -> None:
         """Report what the run does; after the first full step the kinds and the cost are known."""
-        engine, share = self._engine, self._ledger.correction_share
-        plan, cost = overview(engine), ""
-        if share is not None and any(part.corrected for part in plan.parts):
-            cost = f"; correcting adds {percent(share)} to a full step's operations"
-            if share > engine.config.max_overhead:
-                cost += " (max_overhead counts one this small as 1e8)"
+        engine, plan = self._engine, overview(self._engine)
         what = "scores forecasts and changes nothing (shadow=True)"
-        text = what if engine.config.shadow else f"{plan}{cost}"
+        text = what if engine.config.shadow else f"{plan}{added_cost(engine)}"
         say(self._trainer, f"HybridPredict {text}.", live=True)
         self._writer.start(plan, engine.config.to_dict(), self._ledger.full_steps - 1)
 
@@ -125,9 +116,7 @@ class Reporter:
     def close(self, status: str, timeout: float) -> None:
         """Report how the run ended, and send what is queued; later reports do nothing.
 
-        Args:
-            status: ``finished``, ``stopped`` or ``failed: ...``.
-            timeout: Seconds to wait for servers.
+        ``status`` is ``finished``, ``stopped`` or ``failed: ...``; servers get ``timeout`` seconds.
         """
         if self._last is not None:
             self._writer.end(status, self._last, self._ledger)
@@ -167,10 +156,8 @@ class Reporter:
 def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
     """Return the folder for the log of a run, or None.
 
-    Args:
-        trainer: The run's Trainer.
-        log_dir: A folder, None, or ``auto`` for the folder of the first logger that makes one per
-            run, as those for TensorBoard and CSV files do.
+    ``auto`` is the folder of the first logger that makes one per run, as those for TensorBoard and
+    CSV files do.
     """
     if log_dir != "auto":
         return None if log_dir is None else Path(log_dir).expanduser()
@@ -180,15 +167,7 @@ def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
 
 
 def _extend_bar(bar: Any, shown: Callable[[], dict[str, str]]) -> Callable[[], None]:
-    """Add values to a progress bar, after the user's metrics.
-
-    Args:
-        bar: The progress bar, or None.
-        shown: Function that returns the added values.
-
-    Returns:
-        A function that restores the progress bar's own metrics.
-    """
+    """Show values in a progress bar, after the user's metrics; return a function that stops it."""
     if bar is None:
         return lambda: None
     get_metrics = bar.get_metrics
@@ -204,10 +183,7 @@ def _extend_bar(bar: Any, shown: Callable[[], dict[str, str]]) -> Callable[[], N
 def say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
     """Print one line where Lightning prints its own, on rank 0.
 
-    Args:
-        trainer: The run's Trainer.
-        text: The line.
-        live: Whether a progress bar may be on the screen, above which the line is printed.
+    If ``live``, a progress bar may be on the screen; the line is printed above it.
     """
     package, bar = package_of(trainer), trainer.progress_bar_callback
     if bar is None or not trainer.is_global_zero:

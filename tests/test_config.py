@@ -9,7 +9,8 @@ import pytest
 from loops import Bench
 
 from hybrid_predict import AuditConfig, ConfigError, HybridConfig, HybridEngine, SpectralUpdate
-from hybrid_predict.integrations.options import configuration
+from hybrid_predict.config import KINDS
+from hybrid_predict.objects import configuration
 
 INF, NAN = math.inf, math.nan
 
@@ -20,7 +21,7 @@ BAD = {
     "shadow": ["no", 0],
     "watch_loss": ["no", None],
     "updates": [["spectral"], "spectral", {"bias": "spectral"}, None],
-    "predictors": [["momentum"], "momentum", {"bias": "momentum"}, None],
+    "predictors": [["momentum"], "momentum", {"bias": "momentum"}],
     "kinds": [{"*": "matrix"}, ["hidden"], {1: "hidden"}, None],
     "warmup_steps": [-0.1, 1.0, -1, NAN, "0", True],
     "cooldown_steps": [-0.1, 1.0, -1, NAN, None],
@@ -49,9 +50,7 @@ def test_bad_value_is_refused_by_name(argument, value):
         lambda **fields: configuration(fields),
     ],
 )
-@pytest.mark.parametrize(
-    ("argument", "verb"), [("updates", "correct"), ("predictors", "predict"), ("kinds", "override")]
-)
+@pytest.mark.parametrize(("argument", "verb"), [("updates", "correct"), ("kinds", "override")])
 def test_none_for_a_mapping_is_told_how_to_write_nothing(argument, verb, given):
     said = f"^{argument}: expected a mapping, got None. Write {{}} to {verb} nothing.$"
     with pytest.raises(ConfigError, match=said):
@@ -107,7 +106,7 @@ def test_a_pattern_is_said_whole_and_in_place_of_a_speedup(given, argument):
     ("given", "compression"),
     [
         ({}, 1.5),
-        ({"speedup": "auto"}, 1.5),
+        ({"speedup": "auto"}, 5.0),
         ({"speedup": 3}, 3.0),
         ({"full_steps": 4, "predict_steps": 1}, 1.25),
         ({"shadow": True}, 1.0),
@@ -145,3 +144,14 @@ def test_an_unknown_name_is_told_with_the_nearest_that_is_known():
     with pytest.raises(TypeError, match="positional"):
         HybridConfig(2)
     assert next(iter(inspect.signature(HybridConfig).parameters)) == "speedup"
+
+
+@pytest.mark.parametrize(
+    ("given", "kinds"),
+    [({}, ["hidden"]), ({"speedup": 3}, ["hidden"]), ({"speedup": "auto"}, list(KINDS))],
+)
+def test_auto_predicts_every_kind_unless_told_otherwise(given, kinds):
+    assert list(HybridConfig(**given).active_predictors) == kinds
+    only = {"head": "momentum"}
+    assert HybridConfig(**given, predictors=only).active_predictors == only
+    assert not HybridConfig(**given, predictors={}).active_predictors

@@ -53,24 +53,11 @@ class Client(ABC):
 
     @abstractmethod
     def data(self, seed: int) -> Any:
-        """Return data for training and validation.
-
-        Args:
-            seed: Seed of the split and of generated data.
-        """
+        """Return data for training and validation."""
 
     @abstractmethod
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train as the package's documentation does; the random generators are seeded before.
-
-        Args:
-            data: Result of :meth:`data`.
-            length: Length of the run, in ``unit``.
-            callbacks: Callbacks for the Trainer, with or without the plug-in.
-
-        Returns:
-            An object for :meth:`quality`.
-        """
+        """Train for ``length`` units as the package's documentation does, seeded before."""
 
     @abstractmethod
     def quality(self, trained: Any, data: Any) -> float:

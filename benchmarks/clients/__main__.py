@@ -38,12 +38,6 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
     """Train the seeds that are not finished yet; write the file after each of them.
 
     Each seed of a client has its own process: packages change global settings.
-
-    Args:
-        names: Names of clients.
-        seeds: Number of seeds of each client.
-        path: Results file; finished seeds in it are kept.
-        anew: Whether to train finished seeds of these clients again.
     """
     results: dict[str, Any] = {"schema": SCHEMA, "environment": {}, "clients": {}, "rows": []}
     if path.exists():
@@ -66,17 +60,9 @@ def run(names: Sequence[str], seeds: int, path: Path, *, anew: bool = False) -> 
 
 
 def train_seed(name: str, seed: int, share: float = 1.0) -> tuple[dict[str, Any], list[Row]]:
-    """Train every arm with one seed, one after the other, after a short run to warm up.
+    """Describe the client, and train every arm with one seed, after a short run to warm up.
 
     Odd seeds train the arms in reverse order. So no arm is always the last one.
-
-    Args:
-        name: Name of the client.
-        seed: Seed of data and model.
-        share: Share of the client's length to train for.
-
-    Returns:
-        The description of the client, and a row for each arm.
     """
     torch.set_num_threads(1)
     quiet()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from benchmarks.table import NONE, markdown
@@ -77,14 +78,10 @@ def source(results: Mapping[str, Any]) -> str:
     )
 
 
-def blocks(results: Mapping[str, Any]) -> dict[str, str]:
-    """Return the blocks of the page by name."""
-    return {
-        "clients source": source(results),
-        "clients quality": qualities(results),
-        "clients cost": costs(results),
-        "clients subjects": subjects(results),
-    }
+def blocks(results: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
+    """Return what makes the blocks of the page, by name."""
+    makers = {"source": source, "quality": qualities, "cost": costs, "subjects": subjects}
+    return {f"clients {name}": partial(make, results) for name, make in makers.items()}
 
 
 def arms(results: Mapping[str, Any], name: str) -> dict[str, list[dict[str, Any]]]:

@@ -33,14 +33,7 @@ QUALITY = ("short", "plain", "plain-double", "corrected", "hybrid", "muon")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one of the commands.
-
-    Args:
-        argv: Its arguments; None for those of the process.
-
-    Returns:
-        The exit status: 2 for bad usage, 130 after Ctrl-C, else 0.
-    """
+    """Run a command; return 2 for bad usage, 130 after Ctrl-C, else 0."""
     return run_program(PROGRAM, "Measure what needs a GPU, at 124 M parameters.", _COMMANDS, argv)
 
 
@@ -59,16 +52,7 @@ def memories(task: Task, options: Any) -> dict[str, Any]:
 
 
 def syncs(task: Task, options: Any, steps: int = 64) -> dict[str, Any]:
-    """Return what first made the host wait for the device, by way; None if nothing did.
-
-    Args:
-        task: What is trained.
-        options: Arguments of the command.
-        steps: Full steps to look at, after as many others.
-
-    Raises:
-        UnsupportedSetupError: If there is no CUDA device.
-    """
+    """Return what first made the host wait for the device, by way; None if nothing did."""
     if not torch.cuda.is_available():
         raise UnsupportedSetupError(PROGRAM, "a CUDA device", "none", "A CPU never waits for one.")
     messages: dict[str, Any] = {}
@@ -102,15 +86,7 @@ def _run_quality(options: Any) -> int:
 
 
 def quality(task: Task, known: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Train every arm of :data:`QUALITY` that is not done yet.
-
-    Args:
-        task: What is trained.
-        known: Rows of an earlier call; those of the same recipe count as done.
-
-    Yields:
-        Rows as in the benchmark's own results.
-    """
+    """Train the arms of :data:`QUALITY` that are not known yet; yield rows as in a suite."""
     for name in QUALITY:
         cell = Cell(
             task.name, "default-decay", name, 0, task.recipe.learning_rate,
@@ -142,11 +118,7 @@ def _run_record(options: Any) -> int:
 
 
 def _device(options: Any) -> torch.device:
-    """Return the device to run on: the CPU is for toys.
-
-    Raises:
-        UnsupportedSetupError: If there is no CUDA device.
-    """
+    """Return the device to run on: the CPU is for toys."""
     if torch.cuda.is_available():
         return torch.device("cuda")
     if options.toy:

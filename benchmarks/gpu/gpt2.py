@@ -11,15 +11,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Size:
-    """The model's shape; by default the record's.
-
-    Args:
-        layers: Number of blocks.
-        width: Width of the residual stream, a multiple of ``head``.
-        head: Width of an attention head, a multiple of 4.
-        vocab: Number of token values.
-        context: Tokens in a window.
-    """
+    """The model's shape, by default the record's; ``head`` is the width of an attention head."""
 
     layers: int = 12
     width: int = 768
@@ -35,9 +27,6 @@ class GPT2(nn.Module):
     stream and the head start at zero. Token embeddings are stored in bfloat16 and all other weights
     in float32; activations are in bfloat16.
 
-    Args:
-        size: Its shape.
-
     References:
         github.com/KellerJordan/modded-nanogpt, records/track_3_optimization (2026).
     """
@@ -51,14 +40,7 @@ class GPT2(nn.Module):
         self.head = _Linear(size.width, size.vocab, zero=True)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of the next tokens.
-
-        Args:
-            tokens: int64 of shape [B, T].
-
-        Returns:
-            float32 of shape [B, T, vocab].
-        """
+        """Return logits of the next tokens, float32 of shape [B, T, vocab]."""
         x = self.first_norm(self.embed(tokens))
         for block in self.blocks:
             x = block(x)
@@ -110,13 +92,7 @@ class _Norm(nn.RMSNorm):
 
 
 class _Linear(nn.Linear):
-    """A layer in the type of its input; its bias starts at zero.
-
-    Args:
-        inputs: Entries of an input.
-        outputs: Entries of an output.
-        zero: Whether its weight starts at zero too, or else with variance 1 / (3 inputs).
-    """
+    """A layer in the type of its input; its bias starts at zero."""
 
     def __init__(self, inputs: int, outputs: int, *, zero: bool = False) -> None:
         super().__init__(inputs, outputs)

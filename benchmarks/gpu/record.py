@@ -20,6 +20,7 @@ from torch.optim import AdamW, Optimizer
 
 from benchmarks.gpu.gpt2 import GPT2, Size
 from benchmarks.gpu.shards import Batch, Shards
+from benchmarks.measure import wait
 from benchmarks.peers.muon import Muon
 from benchmarks.tasks.base import seeded
 from benchmarks.train import Training
@@ -77,24 +78,11 @@ def train(
 ) -> dict[str, Any]:
     """One run.
 
-    Args:
-        arm: Out of :data:`ARMS`.
-        steps: Steps of the run; the schedule ends with them.
-        seed: Decides initial weights.
-        shards: Of training and of validation.
-        setup: Sizes.
-        device: Where it runs.
-        compiled: Whether ``torch.compile`` compiles the model.
-        say: Is told every validation.
-
     Returns:
         ``arm``, ``steps``, ``seed``, ``rows``, ``compiled``, ``full_steps``, ``predicted_steps``
         that stand, ``undone_steps``, ``loss`` at the end (None if it is not finite), whether it
         ``reached`` the target, ``seconds`` of training, ``memory`` (the allocator's peak in bytes;
         None without a CUDA device) and ``curve``: pairs of full steps and validation loss.
-
-    Raises:
-        ConfigError: If the shards hold too few tokens.
     """
     training, validation = shards
     training.need(steps, setup.tokens)
@@ -125,7 +113,7 @@ def _validated(
     while not run.done and (not curve or math.isfinite(curve[-1][1])):
         started = perf_counter()
         run.train(batches, run.setup.every)
-        _wait(run.device)
+        wait(run.device)
         seconds += perf_counter() - started
         loss = evaluate(run.model, held, run.setup.rows, run.device)
         curve.append((run.full_steps, loss))
@@ -135,14 +123,7 @@ def _validated(
 
 @torch.no_grad()
 def evaluate(model: nn.Module, batch: Batch, rows: int, device: torch.device) -> float:
-    """Mean cross-entropy in nats per token.
-
-    Args:
-        model: The model.
-        batch: Inputs and targets, int64 of shape [B, T].
-        rows: Windows that go through the model together.
-        device: Where the model is.
-    """
+    """Mean cross-entropy in nats per token."""
     total = torch.zeros((), dtype=torch.float64, device=device)
     for part in _parts(batch, rows):
         total += _loss(model, part, device)
@@ -191,10 +172,6 @@ def optimizers(model: nn.Module, hidden: str) -> list[Optimizer]:
     """AdamW of embeddings, head and vectors, and what updates the blocks' matrices.
 
     Rates and constants are those that the track's own page and baseline name.
-
-    Args:
-        model: A `GPT2`.
-        hidden: ``adamw`` or ``muon``.
     """
     assert isinstance(model, GPT2)
     matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
@@ -224,8 +201,3 @@ def _loss(model: nn.Module, part: Batch, device: torch.device) -> Tensor:
     """Summed cross-entropy; the record's gradients are sums over the tokens of a batch."""
     inputs, targets = (x.to(device, non_blocking=True) for x in part)
     return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -41,44 +41,24 @@ class Shards:
 
     @staticmethod
     def find(pattern: str, argument: str) -> Shards:
-        """The shards that a pattern such as ``data/fineweb_train_*.bin`` matches.
-
-        Raises:
-            ConfigError: If there is none, or if a file is no whole shard.
-        """
+        """The shards that a pattern such as ``data/fineweb_train_*.bin`` matches."""
         paths = tuple(sorted(Path(name) for name in glob(pattern)))
         if not paths:
             raise ConfigError(argument, "a pattern that matches token shards", pattern, _GET)
         return Shards(argument, paths, tuple(_count(path, argument) for path in paths))
 
     def batches(self, tokens: int) -> int:
-        """How many batches there are; a batch lies in one shard, and what is left is passed over.
-
-        Args:
-            tokens: Tokens in a batch.
-        """
+        """How many batches there are; each lies in one shard, and what is left is passed over."""
         return sum((count - 1) // tokens for count in self.counts)
 
     def need(self, batches: int, tokens: int) -> None:
-        """Make sure that there are so many batches.
-
-        Raises:
-            ConfigError: If there are fewer.
-        """
+        """Make sure that there are so many batches."""
         if (held := self.batches(tokens)) < batches:
             expected = f"shards of at least {batches:,} batches of {tokens:,} tokens"
             raise ConfigError(self.argument, expected, held, _GET)
 
     def read(self, tokens: int, context: int) -> Iterator[Batch]:
-        """Batches one after the other: inputs, and the tokens that follow.
-
-        Args:
-            tokens: Tokens in a batch, a multiple of ``context``.
-            context: Tokens in a window.
-
-        Yields:
-            Two int64 tensors of shape [tokens / context, context].
-        """
+        """Yield inputs and the tokens that follow, int64 of shape [tokens / context, context]."""
         for path, count in zip(self.paths, self.counts, strict=True):
             whole = np.memmap(path, np.uint16, "r", 4 * HEADER, (count,))
             for start in range(0, (count - 1) // tokens * tokens, tokens):
@@ -87,11 +67,7 @@ class Shards:
 
 
 def _count(path: Path, argument: str) -> int:
-    """Number of tokens in a shard.
-
-    Raises:
-        ConfigError: If it is none, or lacks some of them.
-    """
+    """Number of tokens in a shard."""
     header = np.fromfile(path, "<i4", HEADER)
     if len(header) < HEADER or tuple(header[:2]) != (MAGIC, VERSION):
         expected = f"token shards, whose headers begin with {MAGIC} and {VERSION}"

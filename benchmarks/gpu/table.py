@@ -26,11 +26,7 @@ def path(name: str, folder: Path = RESULTS) -> Path:
 
 
 def blocks(folder: Path = RESULTS) -> dict[str, Callable[[], str]]:
-    """What makes the blocks of the page, by name; they raise ConfigError for results of toys.
-
-    Args:
-        folder: Of the results files, which need not exist.
-    """
+    """What makes the blocks of the page, by name; they raise ConfigError for results of toys."""
     return {f"gpu {name}": partial(_block, name, make, folder) for name, make in TABLES.items()}
 
 
@@ -91,11 +87,7 @@ def quality(results: Found) -> str:
 
 
 def speedups(rows: Sequence[Found]) -> dict[str, Speedup]:
-    """Return the speedup of every arm but the plain ones, of one run each.
-
-    Args:
-        rows: Rows of all plain arms, and of others.
-    """
+    """Return the speedup of every arm but the plain ones, of one run each."""
     plain = [row for name in PLAIN for row in rows if row["arm"] == name]
     budgets = [row["full_steps"] for row in plain]
     losses = [[number(row["loss"])] for row in plain]

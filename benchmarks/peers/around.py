@@ -6,11 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.swa_utils import get_ema_multi_avg_fn
-
-from hybrid_predict import ConfigError, UsageError
 
 WINDOW = (0.15, 0.75)
 """Share of the run between which `EMANesterov` moves weights ahead."""
@@ -20,9 +17,6 @@ class AroundOptimizers:
     """Several optimizers as one; subclasses do something after every step.
 
     Schedulers such as ``LambdaLR`` work on the inner optimizers, whose groups these are.
-
-    Args:
-        optimizers: The inner optimizer or several.
     """
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
@@ -66,47 +60,22 @@ class EMAReadout(AroundOptimizers):
         optimizers: The inner optimizer or several; all their parameters are averaged.
         decay: :math:`\gamma` in [0, 1), dimensionless.
 
-    Raises:
-        ConfigError: If ``decay`` is out of range.
-
     References:
         Polyak and Juditsky, Acceleration of stochastic approximation by averaging (1992).
     """
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer], decay: float = 0.99) -> None:
-        if not 0.0 <= decay < 1.0:
-            raise ConfigError("decay", "a number in [0, 1)", decay)
         super().__init__(optimizers)
         self._average = [p.clone() for p in self._parameters]
         self._update = get_ema_multi_avg_fn(decay)
-        self._trained: list[Tensor] = []
-
-    def step(self) -> None:
-        """One step of every inner optimizer, then of the average.
-
-        Raises:
-            UsageError: Between :meth:`eval` and :meth:`train`.
-        """
-        if self._trained:
-            raise UsageError("step() between eval() and train(): call train() first.")
-        super().step()
 
     def _after_step(self) -> None:
         self._update(self._average, self._parameters, 0)
 
     @torch.no_grad()
     def eval(self) -> None:
-        """Put the average into the parameters."""
-        if not self._trained:
-            self._trained = [p.clone() for p in self._parameters]
-            torch._foreach_copy_(self._parameters, self._average)
-
-    @torch.no_grad()
-    def train(self) -> None:
-        """Put the training weights back, bit for bit."""
-        if self._trained:
-            torch._foreach_copy_(self._parameters, self._trained)
-            self._trained = []
+        """Put the average into the parameters; training is over."""
+        torch._foreach_copy_(self._parameters, self._average)
 
 
 def ema_readout(optimizers: Optimizer | Sequence[Optimizer], decay: float = 0.99) -> EMAReadout:
@@ -128,9 +97,6 @@ class EMANesterov(AroundOptimizers):
         factor: :math:`\beta`, at least 0, dimensionless.
         decay: :math:`\gamma` in [0, 1), dimensionless.
 
-    Raises:
-        ConfigError: If an argument is out of range.
-
     References:
         EMA-Nesterov (2026), https://arxiv.org/abs/2605.25395
     """
@@ -141,10 +107,6 @@ class EMANesterov(AroundOptimizers):
         factor: float = 0.3,
         decay: float = 0.99,
     ) -> None:
-        if not factor >= 0.0:
-            raise ConfigError("factor", "a number, at least 0", factor)
-        if not 0.0 <= decay < 1.0:
-            raise ConfigError("decay", "a number in [0, 1)", decay)
         super().__init__(optimizers)
         self._factor, self._decay = factor, decay
         self._drift = [torch.zeros_like(p) for p in self._parameters]
@@ -195,9 +157,6 @@ class OuterMomentum(AroundOptimizers):
         every: Inner steps per outer step, K, at least 1.
         rate: Outer learning rate :math:`\eta` > 0, dimensionless.
         momentum: Outer momentum :math:`\mu` in [0, 1), dimensionless.
-
-    Raises:
-        ConfigError: If an argument is out of range.
     """
 
     def __init__(
@@ -207,12 +166,6 @@ class OuterMomentum(AroundOptimizers):
         rate: float,
         momentum: float,
     ) -> None:
-        if not isinstance(every, int) or every < 1:
-            raise ConfigError("every", "an integer, at least 1", every)
-        if not rate > 0.0:
-            raise ConfigError("rate", "a number above 0", rate)
-        if not 0.0 <= momentum < 1.0:
-            raise ConfigError("momentum", "a number in [0, 1)", momentum)
         super().__init__(optimizers)
         self.every, self.rate, self.momentum = every, rate, momentum
         self._anchor = [p.clone() for p in self._parameters]
@@ -241,11 +194,6 @@ def lookahead(
 ) -> OuterMomentum:
     r"""Lookahead: :math:`\phi \leftarrow \phi + \alpha (\theta - \phi)` every K steps.
 
-    Args:
-        optimizers: The inner optimizer or several, which move the fast weights.
-        every: K, inner steps per interpolation.
-        rate: :math:`\alpha`, dimensionless.
-
     References:
         Zhang et al., Lookahead Optimizer: k steps forward, 1 step back (2019).
     """
@@ -259,12 +207,6 @@ def snoo(
     momentum: float = 0.67,
 ) -> OuterMomentum:
     """SNOO: Nesterov momentum on what every K inner steps moved.
-
-    Args:
-        optimizers: The inner optimizer or several.
-        every: Inner steps per outer step.
-        rate: Outer learning rate, dimensionless.
-        momentum: Outer momentum, dimensionless.
 
     References:
         Kallusky et al., SNOO: Step-K Nesterov Outer Optimizer (2025), arXiv 2510.15830.

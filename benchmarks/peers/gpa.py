@@ -11,7 +11,6 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
 from benchmarks.peers.muon import evaluated
-from hybrid_predict import ConfigError, UsageError
 
 _INNER = ("lr", "betas", "eps", "weight_decay", "fused")
 """Hyperparameters that AdamW gets."""
@@ -25,7 +24,7 @@ class GPAAdamW(Optimizer):
         z \leftarrow (1 - \eta\lambda) z - \eta \, \mathrm{Adam}(\nabla f(y)), \qquad
         x \leftarrow \mu_x x + (1 - \mu_x) z
 
-    The parameters hold y while training and x between :meth:`eval` and :meth:`train`. One buffer
+    The parameters hold y while training, and x after :meth:`eval`. One buffer
     more than AdamW is kept, for z: y moves without x, by
     :math:`y \leftarrow \mu_x (y - (1 - \mu_y) z) + (1 - \mu_y \mu_x) z^+`. Schedulers such as
     ``LambdaLR`` work on it directly.
@@ -39,9 +38,6 @@ class GPAAdamW(Optimizer):
         mu_x: Share of x that stays at each step, in [0, 1].
         mu_y: Share of x in y, in (0, 1].
         fused: As in ``torch.optim.AdamW``.
-
-    Raises:
-        ConfigError: If ``mu_x`` or ``mu_y`` is out of range.
 
     References:
         Defazio et al., Smoothing DiLoCo with Primal Averaging for Faster Training of LLMs (2025),
@@ -59,31 +55,13 @@ class GPAAdamW(Optimizer):
         mu_y: float = 0.7,
         fused: bool | None = None,
     ) -> None:
-        if not 0.0 <= mu_x <= 1.0:
-            raise ConfigError("mu_x", "a number in [0, 1]", mu_x)
-        if not 0.0 < mu_y <= 1.0:
-            raise ConfigError("mu_y", "a number in (0, 1]", mu_y)
-        # torch's own class is the one that knows which hyperparameters it accepts.
-        AdamW([torch.zeros(1)], lr, betas, eps, weight_decay, fused=fused)
         values = (lr, betas, eps, weight_decay, fused)
         defaults = dict(zip(_INNER, values, strict=True))
         super().__init__(params, {**defaults, "mu_x": mu_x, "mu_y": mu_y})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update every parameter that has a gradient.
-
-        Args:
-            closure: Computes the loss and its gradients anew, if given.
-
-        Returns:
-            What the closure returned.
-
-        Raises:
-            UsageError: Between :meth:`eval` and :meth:`train`.
-        """
-        if self._evaluating():
-            raise UsageError("step() between eval() and train(): call train() first.")
+        """Update every parameter that has a gradient; return what the closure returns."""
         loss = evaluated(closure)
         for group in self.param_groups:
             reached = [p for p in group["params"] if p.grad is not None]
@@ -113,24 +91,10 @@ class GPAAdamW(Optimizer):
             z.grad = None  # or it would outlive zero_grad()
             state["z"] = z
 
-    def _evaluating(self) -> bool:
-        return any("y" in state for state in self.state.values())
-
     @torch.no_grad()
     def eval(self) -> None:
-        """Put x into the parameters."""
-        if self._evaluating():
-            return
+        """Put x into the parameters; training is over."""
         for group in self.param_groups:
             for p in group["params"]:
-                state = self.state.get(p)
-                if state:
-                    state["y"] = p.detach().clone()
+                if state := self.state.get(p):
                     p.lerp_(state["z"], 1.0 - 1.0 / group["mu_y"])
-
-    @torch.no_grad()
-    def train(self) -> None:
-        """Put y back into the parameters, bit for bit."""
-        if self._evaluating():
-            for p, state in self.state.items():
-                p.copy_(state.pop("y"))

@@ -14,13 +14,7 @@ from torch.optim.optimizer import ParamsT
 from hybrid_predict import MissingExtraError
 
 
-def normuon(
-    params: Iterable[Tensor],
-    lr: float,
-    weight_decay: float = 0.0,
-    momentum: float = 0.95,
-    beta2: float = 0.95,
-) -> Optimizer:
+def normuon(params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> Optimizer:
     r"""NorMuon: orthogonalised momentum whose rows are levelled by their own second moments.
 
     .. math::
@@ -30,52 +24,24 @@ def normuon(
 
     with O Muon's direction. Kernels are read as matrices of shape (output, rest).
 
-    Args:
-        params: Matrices and kernels.
-        lr: Learning rate.
-        weight_decay: Decoupled weight decay.
-        momentum: Of the gradient's average, with Nesterov's term.
-        beta2: Decay of the rows' second moments.
-
-    Raises:
-        MissingExtraError: If ``pytorch_optimizer`` is not installed.
-
     References:
         Li et al., NorMuon: Making Muon more efficient and scalable (2025), arXiv 2510.05491.
     """
     group = {"params": list(params), "lr": lr, "weight_decay": weight_decay, "use_muon": True}
-    return _made("NorMuon", [group], momentum=momentum, beta2=beta2, update_scale="match_rms")
+    return _made("NorMuon", [group], momentum=0.95, beta2=0.95, update_scale="match_rms")
 
 
-def soap(
-    params: Iterable[Tensor],
-    lr: float,
-    weight_decay: float = 0.0,
-    betas: tuple[float, float] = (0.95, 0.95),
-    every: int = 10,
-) -> Optimizer:
-    """SOAP: Adam in the eigenbases of the gradients' covariances.
+def soap(params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> Optimizer:
+    """SOAP: Adam in the eigenbases of the gradients' covariances, turned every ten steps.
 
     As in the authors' code, the first step fills the covariances and moves nothing, and every
     dimension of a kernel has its own basis.
 
-    Args:
-        params: Matrices and kernels.
-        lr: Learning rate.
-        weight_decay: Decoupled weight decay.
-        betas: Coefficients of first and second moment; the second one's is that of covariances.
-        every: Steps between two turns of the bases.
-
-    Raises:
-        MissingExtraError: If ``pytorch_optimizer`` is not installed.
-
     References:
         Vyas et al., SOAP: Improving and Stabilizing Shampoo using Adam (2024), arXiv 2409.11321.
     """
-    return _made(
-        "SOAP", list(params), lr=lr, weight_decay=weight_decay, betas=betas,
-        precondition_frequency=every,
-    )  # fmt: skip
+    options = {"betas": (0.95, 0.95), "precondition_frequency": 10}
+    return _made("SOAP", list(params), lr=lr, weight_decay=weight_decay, **options)
 
 
 def ademamix(
@@ -100,9 +66,6 @@ def ademamix(
         alpha: Share of the slow average.
         updates: Steps over which ``alpha`` and the slow decay rise; None for their full values.
 
-    Raises:
-        MissingExtraError: If ``pytorch_optimizer`` is not installed.
-
     References:
         Pagliardini et al., The AdEMAMix Optimizer: Better, Faster, Older (2024), arXiv 2409.03137.
     """
@@ -112,9 +75,7 @@ def ademamix(
     )  # fmt: skip
 
 
-def kron(
-    params: Iterable[Tensor], lr: float, weight_decay: float = 0.0, momentum: float = 0.9
-) -> Optimizer:
+def kron(params: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> Optimizer:
     r"""Kron: momentum, preconditioned by a learnt Kronecker-factored matrix (PSGD).
 
     .. math:: w \leftarrow w - \eta \, (Q_1^T Q_1 \, \hat m \, Q_2^T Q_2 + \lambda w)
@@ -123,15 +84,6 @@ def kron(
     momentum limited to 1.1. The preconditioner is learnt in all of the first 500 steps, then less
     and less often. It draws random numbers from generators of its own, on the CPU.
 
-    Args:
-        params: Matrices and kernels.
-        lr: Learning rate.
-        weight_decay: Decoupled weight decay.
-        momentum: Of the gradient's average.
-
-    Raises:
-        MissingExtraError: If ``pytorch_optimizer`` or ``opt_einsum`` is not installed.
-
     References:
         Li, Preconditioned Stochastic Gradient Descent (2018), arXiv 1512.04202; the form for
         tensors is Kron of https://github.com/evanatyourservice/kron_torch.
@@ -139,7 +91,7 @@ def kron(
     # Without it torch multiplies from left to right: gigabytes for a matrix of 256 rows.
     if not torch.backends.opt_einsum.is_available():
         raise MissingExtraError("Kron", "bench")
-    optimizer = _made("Kron", list(params), lr=lr, weight_decay=weight_decay, momentum=momentum)
+    optimizer = _made("Kron", list(params), lr=lr, weight_decay=weight_decay, momentum=0.9)
     numbers = _OwnNumbers(0)
     optimizer.register_step_pre_hook(numbers.swap)
     optimizer.register_step_post_hook(numbers.swap)
@@ -157,16 +109,6 @@ def schedule_free(
 
     It has ``eval()`` and ``train()``, and needs no learning-rate scheduler beside its own warm-up.
 
-    Args:
-        params: Parameters, or groups of them, as any optimizer takes.
-        lr: Learning rate.
-        betas: Interpolation and second-moment coefficients.
-        weight_decay: Decoupled weight decay.
-        warmup_steps: Updates over which the learning rate rises linearly.
-
-    Raises:
-        MissingExtraError: If ``schedulefree`` is not installed.
-
     References:
         Defazio et al., The Road Less Scheduled (2024).
     """
@@ -182,11 +124,7 @@ def schedule_free(
 
 
 class _OwnNumbers:
-    """Random numbers for an optimizer that draws them from the global sources.
-
-    Args:
-        seed: Where they start.
-    """
+    """Random numbers for an optimizer that draws them from the global sources."""
 
     def __init__(self, seed: int) -> None:
         torch_state = torch.Generator().manual_seed(seed).get_state()

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 
-from hybrid_predict import ConfigError, UnsupportedSetupError
+from hybrid_predict import UnsupportedSetupError
 
-_INNER = ("lr", "weight_decay", "momentum", "nesterov", "ns_steps", "adjust_lr_fn")
+_INNER = ("lr", "weight_decay", "momentum", "adjust_lr_fn")
 """Hyperparameters that torch's Muon gets."""
 
 
@@ -26,16 +26,7 @@ def evaluated(closure: Callable[[], float] | None) -> Any:
 
 
 class MatrixOptimizer(Optimizer, ABC):
-    """An optimizer of parameters with at least two dimensions, built on torch's Muon.
-
-    Args:
-        params: Parameters of at least two dimensions, or groups of them.
-        defaults: Hyperparameters of groups that do not name them.
-
-    Raises:
-        ConfigError: If a parameter has fewer than two dimensions.
-        UnsupportedSetupError: If torch has no Muon.
-    """
+    """An optimizer of parameters with at least two dimensions, built on torch's Muon."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
         if not hasattr(torch.optim, "Muon"):
@@ -44,32 +35,9 @@ class MatrixOptimizer(Optimizer, ABC):
             )
         super().__init__(params, defaults)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group of parameters.
-
-        Raises:
-            ConfigError: If one of them has fewer than two dimensions.
-        """
-        super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            if p.dim() < 2:
-                raise ConfigError(
-                    "params",
-                    "parameters of at least two dimensions",
-                    tuple(p.shape),
-                    "Give vectors to another optimizer, such as AdamW.",
-                )
-
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update every parameter that has a gradient.
-
-        Args:
-            closure: Computes the loss and its gradients anew, if given.
-
-        Returns:
-            What the closure returned.
-        """
+        """Update every parameter that has a gradient; return what the closure returns."""
         loss = evaluated(closure)
         self._update()
         return loss
@@ -102,15 +70,9 @@ class Muon(MatrixOptimizer):
         lr: Learning rate :math:`\eta`.
         weight_decay: Decoupled weight decay :math:`\lambda`.
         momentum: :math:`\mu`, dimensionless.
-        nesterov: Whether the gradient enters once more after the momentum.
-        ns_steps: Newton-Schulz steps.
         adjust_lr_fn: ``"original"`` for :math:`r = \sqrt{\max(1, A/B)}`, or ``"match_rms_adamw"``
             for :math:`r = 0.2 \sqrt{\max(A, B)}` with (A, B) the shape of the matrix, which suits
             learning rates tuned for AdamW. ``None`` means the original.
-
-    Raises:
-        ConfigError: If a parameter has fewer than two dimensions.
-        UnsupportedSetupError: If torch has no Muon.
 
     References:
         Jordan et al., Muon: an optimizer for hidden layers in neural networks (2024); Liu et al.,
@@ -123,15 +85,11 @@ class Muon(MatrixOptimizer):
         lr: float = 1e-3,
         weight_decay: float = 0.1,
         momentum: float = 0.95,
-        nesterov: bool = True,
-        ns_steps: int = 5,
         adjust_lr_fn: str | None = None,
     ) -> None:
-        values = (lr, weight_decay, momentum, nesterov, ns_steps, adjust_lr_fn)
+        values = (lr, weight_decay, momentum, adjust_lr_fn)
         defaults: dict[str, Any] = dict(zip(_INNER, values, strict=True))
         super().__init__(params, defaults)
-        # torch's more class is the one that knows which hyperparameters it accepts.
-        torch.optim.Muon([torch.zeros(1, 1)], **defaults)
 
     def _update(self) -> None:
         groups, pairs = [], []
@@ -181,11 +139,6 @@ class SOAPMuon(MatrixOptimizer):
         every: Steps between two turns of the bases, at least 1.
         eps: Added to the root of second moments.
 
-    Raises:
-        ConfigError: If an argument is out of range.
-        ConfigError: If a parameter has fewer than two dimensions.
-        UnsupportedSetupError: If torch has no Muon.
-
     References:
         Vyas et al., SOAP (2024), arXiv 2409.11321, and Jordan et al., Muon (2024), one after the
         other, as in the records of https://github.com/KellerJordan/modded-nanogpt (2026).
@@ -201,10 +154,6 @@ class SOAPMuon(MatrixOptimizer):
         every: int = 10,
         eps: float = 1e-8,
     ) -> None:
-        if not 0.0 <= beta < 1.0:
-            raise ConfigError("beta", "a number in [0, 1)", beta)
-        if not isinstance(every, int) or every < 1:
-            raise ConfigError("every", "an integer, at least 1", every)
         more = {"momentum": momentum, "beta": beta, "every": every, "eps": eps}
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **more})
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row
+from benchmarks.plot import tidy
 from benchmarks.scale.table import Point, points
 from hybrid_predict.report.shared import new_figure
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, EXACT
@@ -33,14 +34,7 @@ WIDTH, STEPS = 64, 600
 
 
 def plot(rows: Iterable[Row]) -> Figure:
-    """Two panels: widths at one length, lengths at one width.
-
-    Args:
-        rows: Rows of ``scale.jsonl``.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
-    """
+    """Two panels: widths at one length, lengths at one width."""
     compared = [p for p in points(rows) if p.speedup is not None]
     figure = new_figure(figsize=(9.6, 4.6))
     left, right = figure.subplots(1, 2, sharey=True)
@@ -75,9 +69,7 @@ def _lines(axes: Axes, compared: Sequence[Point], along: str) -> None:
         axes.set_xlim(ticks[0] / 1.5, ticks[-1] * 1.5)
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.axhline(1.0, color="#264653", linewidth=1)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#e3e5e9", linewidth=0.8)
-    axes.set_axisbelow(True)
+    tidy(axes)
 
 
 def _mark(axes: Axes, x: float, point: Point, color: str) -> None:

@@ -84,12 +84,7 @@ HIDDEN = 4.0
 
 
 def sized(width: int, rows: int = 8) -> ByteGPTTask:
-    """A byte GPT of three layers whose heads are 32 wide.
-
-    Args:
-        width: Width of the residual stream, a multiple of 32.
-        rows: Windows of 64 bytes in a batch.
-    """
+    """A byte GPT of three layers whose heads are 32 wide, on batches of ``rows`` windows."""
     return replace(
         GPT_SMALL, name=f"gpt-width-{width}", title=f"byte GPT, width {width}", width=width,
         heads=max(1, width // 32), batch_size=rows,
@@ -101,13 +96,7 @@ TRIALS = 5
 
 
 class Study:
-    """The runs of cases.
-
-    Args:
-        store: Finished runs; new ones are added.
-        on_row: Called with every run that was made.
-        task: Makes the task of a width.
-    """
+    """The runs of cases; ``on_row`` is called with each new one."""
 
     def __init__(
         self,
@@ -213,12 +202,6 @@ def measure(
     blocks: int = 4,
 ) -> Iterator[dict[str, Any]]:
     """One row per width and rows of a batch.
-
-    Args:
-        report: Called with each of them.
-        widths: Widths of the model.
-        rows: Windows of 64 bytes in a batch.
-        blocks: Blocks of each loop.
 
     Yields:
         ``width``, ``parameters``, ``rows``, ``tokens`` of a batch, ``plain_ms`` (median

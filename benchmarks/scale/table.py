@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from benchmarks.arms import ARMS
+from benchmarks.figures import of_runs
 from benchmarks.gpu.gpt2 import GPT2, Size
 from benchmarks.gpu.record import Setup
 from benchmarks.plan import TUNING, TUNING_SEED, Row, number
@@ -20,7 +21,7 @@ from benchmarks.table import NONE, markdown, speedup_text
 from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.gpt import GPT_124M
 from hybrid_predict import HybridConfig, SpectralUpdate
-from hybrid_predict.runs.evidence import Speedup, speedup
+from hybrid_predict.runs.evidence import Speedup
 
 Runs = dict[int, Row]
 """Rows of one width, arm and T, by seed."""
@@ -61,11 +62,7 @@ class Point:
 
 
 def points(rows: Iterable[Row]) -> list[Point]:
-    """Every arm at every width and length, ascending; trials of rates left out.
-
-    Args:
-        rows: Rows of the results file.
-    """
+    """Every arm at every width and length, ascending; trials of rates left out."""
     runs: dict[tuple[int, int, str], Runs] = {}
     for row in rows:
         if row["setting"] != TUNING:
@@ -109,21 +106,12 @@ def _speedup(
     if not seeds:
         return None
     curve = {t: by_seed for t, by_seed in plain.items() if by_seed.keys() >= set(seeds)}
-    losses = [number(group[seed]["loss"]) for seed in seeds]
-    # A run that diverged early has not saved the rest of its steps.
-    least = [0 if math.isfinite(loss) else budget for loss in losses]
-    costs = [max(group[seed]["full_steps"], n) for seed, n in zip(seeds, least, strict=True)]
     known = [[number(by_seed[seed]["loss"]) for seed in seeds] for by_seed in curve.values()]
-    return speedup(list(curve), known, losses, costs)
+    return of_runs(list(curve), known, [group[seed] for seed in seeds])
 
 
 def blocks(rows: Iterable[Row], cost: Mapping[str, Any]) -> dict[str, Callable[[], str]]:
-    """What makes the blocks of the page, by name.
-
-    Args:
-        rows: Rows of ``scale.jsonl``.
-        cost: What ``scale-cost.json`` holds.
-    """
+    """What makes the blocks of the page, by name."""
     kept = list(rows)
     return {
         "scale source": partial(source, kept),
@@ -199,7 +187,7 @@ def cost_table(cost: Mapping[str, Any]) -> str:
 def foretold() -> str:
     """What correcting whole matrices adds to the counted operations at 124 M parameters."""
     with torch.device("meta"):
-        bytes_, tokens_ = ByteGPT(GPT_124M.shape()), GPT2(Size())
+        bytes_, tokens_ = GPT_124M.net(), GPT2(Size())
     rows = (
         (f"`{GPT_124M.name}`", bytes_, GPT_124M.batch_size * GPT_124M.context),
         ("GPT-2 in the public record's set-up", tokens_, Setup().tokens),
@@ -219,10 +207,6 @@ def share(model: ByteGPT | GPT2, tokens: int) -> float:
 
     A full step counts six operations per token and weight of a matrix product; attention is left
     out.
-
-    Args:
-        model: The model, on any device.
-        tokens: Tokens in a batch.
     """
     matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
     weights = sum(p.numel() for p in matrices) + model.head.weight.numel()

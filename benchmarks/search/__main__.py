@@ -48,16 +48,7 @@ Row = Mapping[str, Any]
 
 
 def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any]:
-    """The sweep of a subject, and the search over the sweep's runs.
-
-    Args:
-        chosen: What is trained.
-        config: From the subject.
-        folder: Where finished runs are kept; those that are there are not trained again.
-
-    Returns:
-        The subject's part of the results file.
-    """
+    """Return a subject's part of the results file: the sweep, and the search over its runs."""
     place, source = writable_folder(folder), chosen.to_dict()
     with locked(place), quiet(), without_advice():
         trained = _Told(config)
@@ -93,13 +84,7 @@ def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any
 
 
 def judged(rows: Iterable[Row], config: AuditConfig, each: float) -> list[dict[str, Any]]:
-    """The verdict on every candidate, over all seeds.
-
-    Args:
-        rows: The runs.
-        config: The search's.
-        each: The level of every test.
-    """
+    """The verdict on every candidate, over all seeds."""
     by_run = {(row["arm"], row["speedup"], row["seed"]): row for row in rows}
     first, verdicts = config.speedups[0], []
     for arm in WAYS:

@@ -27,12 +27,7 @@ EPOCHS = 30
 
 @final
 class TaskSubject:
-    """A task of the benchmark, half as long, at the rate that is best for plain training of it.
-
-    Args:
-        name: The task's.
-        steps: Of the full arm; None for half of the task's.
-    """
+    """A task of the benchmark, half as long, at the rate that is best for plain training of it."""
 
     def __init__(self, name: str, steps: int | None = None) -> None:
         self._task = replace(TASKS[name], steps=steps or TASKS[name].steps // 2)

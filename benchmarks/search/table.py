@@ -1,4 +1,4 @@
-"""The search against the sweep, and against ``speedup="auto"``, as Markdown tables."""
+"""The search against the sweep, and against the default, as Markdown tables."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from hybrid_predict.runs.evidence import FULL, HYBRID, spread
 
 Found = Mapping[str, Any]
 
-AUTO = (HYBRID, HybridConfig(speedup="auto").compression)
-"""The candidate that ``speedup="auto"`` is."""
+DEFAULT = (HYBRID, HybridConfig().compression)
+"""The candidate that the default is."""
 
 PASSED = AuditOutcome.VERIFIED.value
 
 
 def blocks(results: Found) -> dict[str, Callable[[], str]]:
     """What makes the pages' blocks, by name."""
-    makers = (("source", source), ("answers", answers), ("auto", auto), ("candidates", candidates))
-    return {f"search {name}": partial(make, results["subjects"]) for name, make in makers}
+    makers = {"source": source, "answers": answers, "default": default, "candidates": candidates}
+    return {f"search {name}": partial(make, results["subjects"]) for name, make in makers.items()}
 
 
 def source(subjects: Found) -> str:
@@ -50,19 +50,19 @@ def answers(subjects: Found) -> str:
     return markdown(["training", *(f"{arm}, search / sweep" for arm in WAYS), "runs"], rows)
 
 
-def auto(subjects: Found) -> str:
-    """How the search's answer compares with auto."""
+def default(subjects: Found) -> str:
+    """How the search's answer compares with the default."""
     rows = []
     for name, subject in subjects.items():
         answer = _answer(subject)
         rows.append([
             f"`{name}`", _quality(subject, FULL, None),
             f"{_called(*answer)}: {_steps(subject, *answer)}", _quality(subject, *answer),
-            _steps(subject, *AUTO), _quality(subject, *AUTO),
+            _steps(subject, *DEFAULT), _quality(subject, *DEFAULT),
         ])  # fmt: skip
     titles = [
         "training", "quality of full", "answer: full steps", "its quality",
-        f"auto ({AUTO[1]:g}): full steps", "its quality",
+        f"default ({DEFAULT[1]:g}): full steps", "its quality",
     ]  # fmt: skip
     return markdown(titles, rows)
 

@@ -19,11 +19,9 @@ _HELD_OUT = 0.25
 
 @lru_cache(maxsize=1)
 def load_grey() -> tuple[Tensor, Tensor]:
-    """Grey versions of scikit-learn's photographs, cut into training and held-out parts.
+    """Return the left and the held-out right part of two grey photographs, values from 0 to 1.
 
-    Returns:
-        Left part for training and right part for validation, grey values from 0 to 1, float32 of
-        shapes [2, 427, 480] and [2, 427, 160].
+    Both are float32, of shapes [2, 427, 480] and [2, 427, 160].
     """
     grey = torch.stack([load_photograph(name).mean(0) for name in _PHOTOGRAPHS])
     cut = round((1 - _HELD_OUT) * grey.shape[-1])

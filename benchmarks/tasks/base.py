@@ -34,9 +34,6 @@ class Recipe:
         gradient_clip: Norm that gradients are clipped to; None leaves them alone.
         warmup_fraction: Share of the schedule in which the learning rate rises.
         schedule: Name of its learning-rate schedule, out of `schedules.SCHEDULES`.
-
-    Raises:
-        ConfigError: If there is no such schedule.
     """
 
     learning_rate: float
@@ -67,9 +64,6 @@ class Task(ABC):
         title: Name in tables.
         steps: T, full steps of the plain run that others are compared with.
         recipe: Its plain training recipe.
-
-    Raises:
-        ConfigError: If ``steps`` is too small for a schedule.
     """
 
     metric: ClassVar[str]
@@ -104,13 +98,7 @@ class Task(ABC):
         """Training loss of a batch, 0-dim, with its autograd history."""
 
     def full_step(self, model: nn.Module, batch: Any, optimizer: Any) -> Tensor:
-        """Run forward, backward, clipping and update; return the loss before the update.
-
-        Args:
-            model: The model.
-            batch: A batch of :meth:`batches`.
-            optimizer: An object with ``zero_grad()`` and ``step()``.
-        """
+        """Run forward, backward, clipping and update; return the loss before the update."""
         loss = self.loss(model, batch)
         optimizer.zero_grad()
         loss.backward()
@@ -179,14 +167,7 @@ def perceptron(*widths: int) -> list[nn.Module]:
 
 @lru_cache(maxsize=4)
 def trained_state(task: Task) -> dict[str, Tensor]:
-    """Return the weights after a task's plain training with seed 0.
-
-    Args:
-        task: The task; its default rate and the linear schedule are used.
-
-    Returns:
-        The state dict; the same tensors on every call in this process.
-    """
+    """Return the weights after a task's plain training with seed 0, the same on every call."""
     recipe, model = task.recipe, task.model(0)
     optimizer = torch.optim.AdamW(
         model.parameters(),

@@ -44,9 +44,6 @@ def physics_loss(net: Callable[[Tensor], Tensor], batch: Batch, viscosity: float
         net: u, from points of shape [N, 2] to values of shape [N, 1].
         batch: Points (x, t) inside, at t = 0, and at x = -1 or 1, each of shape [N, 2].
         viscosity: nu.
-
-    Returns:
-        Sum of the three mean squares, 0-dim.
     """
     inside, initial, boundary = batch
     start = -(math.pi * initial[:, :1]).sin()

@@ -46,9 +46,6 @@ def pushed(state: Tensor, right: Tensor, wind: Tensor) -> Tensor:
             velocity (rad/s), shape [N, 4].
         right: Whether the cart is pushed to the right, or to the left, with 10 N; shape [N].
         wind: Force of the wind, in units of 12 N, shape [N].
-
-    Returns:
-        States of shape [N, 4].
     """
     _, speed, angle, spin = state.unbind(1)
     force = (2.0 * right - 1) * _FORCE + _WIND * wind
@@ -70,11 +67,7 @@ def placed(noise: Tensor) -> Tensor:
 
 
 class ActorCritic(nn.Module):
-    """A policy and a value, nets of their own with tanh.
-
-    Args:
-        widths: Units of the hidden layers of each.
-    """
+    """A policy and a value, nets of their own with tanh."""
 
     def __init__(self, widths: tuple[int, ...]) -> None:
         super().__init__()
@@ -121,9 +114,6 @@ def advantages(
         ended: e, whether it ended, also because it was stopped.
         discount: gamma.
         trace: lambda.
-
-    Returns:
-        A, shape [T, N].
     """
     surprise = rewards + discount * (1 - fell) * after - values
     gains = torch.zeros_like(surprise)

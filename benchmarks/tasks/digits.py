@@ -138,11 +138,7 @@ class ConvolutionTask(DigitsTask):
 
 @dataclass(frozen=True, kw_only=True)
 class PerceptronTask(DigitsTask):
-    """Digits with a multilayer perceptron.
-
-    Args:
-        widths: Units of the hidden layers.
-    """
+    """Digits with a multilayer perceptron."""
 
     widths: tuple[int, ...] = (256, 256, 256)
 

@@ -16,15 +16,7 @@ _CLASSES, _TURNS = 10, 4
 
 
 class PatchEncoder(nn.Module):
-    """A transformer encoder over an image's patches (Dosovitskiy et al., 2021), and a linear layer.
-
-    Args:
-        layers: Encoder layers.
-        heads: Attention heads.
-        width: Width of the residual stream.
-        patch: Rows and columns of a patch; divides those of an image, which are 8.
-        outputs: Outputs of the linear layer, which takes the mean over patches.
-    """
+    """A transformer encoder over an image's patches (Dosovitskiy et al., 2021), with a head."""
 
     def __init__(self, layers: int, heads: int, width: int, patch: int, outputs: int) -> None:
         super().__init__()
@@ -52,10 +44,6 @@ class EncoderTask(DigitsTask):
     """Classify digits with an encoder that was pre-trained to predict the rotation of an image.
 
     Args:
-        layers: Encoder layers.
-        heads: Attention heads.
-        width: Width of the residual stream.
-        patch: Rows and columns of a patch.
         base_steps: Steps of the pre-training, which is done once per process.
     """
 

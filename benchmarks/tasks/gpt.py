@@ -10,19 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Batch, Recipe, Task
-from benchmarks.tasks.byte_gpt import ByteGPT, ByteGPTConfig
+from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.stdlib_text import StdlibText, read_source
 from benchmarks.tasks.text import TextTask
 
 
 @lru_cache(maxsize=1)
 def package_text(max_bytes: int, device: torch.device) -> StdlibText:
-    """Source text of the installed packages.
-
-    Args:
-        max_bytes: Upper limit on training and validation bytes together.
-        device: Where the bytes are put.
-    """
+    """Source text of the installed packages."""
     root = Path(torch.__file__).parents[1]
     text = read_source(root, root.rglob("*.py"), max_bytes)
     return replace(text, train=text.train.to(device), val=text.val.to(device))
@@ -30,14 +25,7 @@ def package_text(max_bytes: int, device: torch.device) -> StdlibText:
 
 @dataclass(frozen=True, kw_only=True)
 class ByteGPTTask(TextTask):
-    """A byte-level GPT on the standard library's source text.
-
-    Args:
-        layers: Decoder blocks.
-        heads: Attention heads.
-        width: Width of the residual stream.
-        context: Bytes in a window.
-    """
+    """A byte-level GPT on the standard library's source text."""
 
     layers: int
     heads: int
@@ -48,15 +36,9 @@ class ByteGPTTask(TextTask):
         """Bytes in a window."""
         return self.context
 
-    def net(self) -> nn.Module:
+    def net(self) -> ByteGPT:
         """A freshly initialised GPT."""
-        return ByteGPT(self.shape())
-
-    def shape(self) -> ByteGPTConfig:
-        """The model's shape."""
-        return ByteGPTConfig(
-            layers=self.layers, heads=self.heads, width=self.width, context=self.context
-        )
+        return ByteGPT(self.layers, self.heads, self.width, self.context)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +47,6 @@ class PackageGPTTask(ByteGPTTask):
 
     Weights, gradients and optimizer state stay in float32. Meant for a CUDA device; `tiny` runs
     anywhere.
-
-    Args:
-        max_bytes: Upper limit on the text.
     """
 
     needs_cuda = True

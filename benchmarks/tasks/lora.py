@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Recipe, Task, trained_state
-from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
 from benchmarks.tasks.stdlib_text import StdlibText
 from benchmarks.tasks.text import TextTask
@@ -23,14 +20,7 @@ _BASE_RATE = 0.004  # the best of the grid of the GPT's own task
 
 @lru_cache(maxsize=1)
 def load_reference_text() -> StdlibText:
-    """The English reference text behind Python's ``help()``.
-
-    Returns:
-        Topics in the order of their names, every fourth of them for validation.
-
-    Raises:
-        ConfigError: If this Python was installed without the text.
-    """
+    """The English reference text behind Python's ``help()``, every fourth topic for validation."""
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -44,8 +34,7 @@ def load_reference_text() -> StdlibText:
     for k, name in enumerate(sorted(topics)):
         held_out = k % _VALIDATION_EVERY == _VALIDATION_EVERY - 1
         parts[held_out].extend(topics[name].encode())
-    train, val = (torch.frombuffer(part, dtype=torch.uint8) for part in parts)
-    return StdlibText(train, val, hashlib.sha256(b"".join(parts)).hexdigest(), len(topics))
+    return StdlibText.of(*parts)
 
 
 class LowRankLinear(nn.Module):
@@ -96,7 +85,7 @@ class LowRankTask(TextTask):
 
     def net(self) -> nn.Module:
         """The trained GPT, frozen, with new adapters."""
-        model = ByteGPT(self.base().shape())
+        model = self.base().net()
         model.load_state_dict(trained_state(self.base()))
         model.requires_grad_(False)
         for block in model.blocks:

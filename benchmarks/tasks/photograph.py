@@ -17,17 +17,7 @@ from hybrid_predict import MissingExtraError
 
 @lru_cache(maxsize=2)
 def load_photograph(name: str) -> Tensor:
-    """A photograph that scikit-learn ships.
-
-    Args:
-        name: ``"china.jpg"`` or ``"flower.jpg"``.
-
-    Returns:
-        Colours from 0 to 1, float32 of shape [3, 427, 640].
-
-    Raises:
-        MissingExtraError: If the package that reads JPEG files is not installed.
-    """
+    """Return scikit-learn's photograph, colours from 0 to 1, float32 of shape [3, 427, 640]."""
     from sklearn.datasets import load_sample_image  # type: ignore[import-untyped]
 
     try:
@@ -40,11 +30,6 @@ def load_photograph(name: str) -> Tensor:
 @lru_cache(maxsize=2)
 def pixels(name: str, height: int, width: int) -> Batch:
     """Every pixel of a photograph after area averaging to a smaller size.
-
-    Args:
-        name: As in :func:`load_photograph`.
-        height: Rows.
-        width: Columns.
 
     Returns:
         Positions of the pixel centres in [0, 1], (down, right), float32 of shape
@@ -103,11 +88,6 @@ class ImageTask(RegressionTask):
 
     The metric is on the pixels that the net is trained on: they carry no noise, and fitting them is
     all that is asked of such a net.
-
-    Args:
-        height: Rows of the photograph.
-        width: Its columns.
-        widths: Units of the hidden layers.
     """
 
     metric = "log10 of the mean squared error over all pixels"
@@ -122,9 +102,7 @@ class PhotographTask(ImageTask):
     """Fit a photograph with a Fourier-feature MLP on random pixels.
 
     Args:
-        waves: Random frequencies.
         scale: Their standard deviation, in periods per image side.
-        batch_size: Random pixels in a batch.
     """
 
     height: int = 96
@@ -151,11 +129,7 @@ class PhotographTask(ImageTask):
 
 @dataclass(frozen=True, kw_only=True)
 class CoordinateTask(ImageTask):
-    """Fit a photograph with a coordinate net at high rates; every step sees every pixel.
-
-    Args:
-        octaves: Frequencies of each coordinate.
-    """
+    """Fit a photograph with a coordinate net at high rates; every step sees every pixel."""
 
     height: int = 48
     width: int = 72

@@ -16,12 +16,7 @@ FIRST, LAST = 1 / 25, 1e-4 / 25
 
 
 def linear_schedule(total: int, warmup_fraction: float) -> Schedule:
-    """A linear rise to 1, then a linear fall to 0.
-
-    Args:
-        total: Steps of the schedule.
-        warmup_fraction: Share of them in which the factor rises.
-    """
+    """A linear rise to 1, then a linear fall to 0."""
     warmup = max(1, round(warmup_fraction * total))
 
     def factor(step: int) -> float:
@@ -41,10 +36,6 @@ def constant_schedule(total: int, warmup_fraction: float) -> Schedule:
 def stable_decay_schedule(total: int, warmup_fraction: float) -> Schedule:
     """A linear rise, then 1, then a linear fall to zero over the last fifth of the steps.
 
-    Args:
-        total: Steps of the schedule.
-        warmup_fraction: Share of them in which the factor rises.
-
     References:
         Haegele et al., Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations
         (2024), arXiv 2405.18392.
@@ -55,10 +46,6 @@ def stable_decay_schedule(total: int, warmup_fraction: float) -> Schedule:
 
 def one_cycle_schedule(total: int, warmup_fraction: float) -> Schedule:
     """Half a cosine up from 1/25, then half a cosine down to 4e-6; Adam's momentum stays.
-
-    Args:
-        total: Steps of the schedule.
-        warmup_fraction: Share of them in which the factor rises.
 
     References:
         Smith and Topin, Super-Convergence (2018), arXiv 1708.07120, with the constants and the

@@ -23,11 +23,7 @@ def friedman(rows: Tensor) -> Tensor:
 
     .. math:: 10 \sin(\pi x_1 x_2) + 20 (x_3 - 1/2)^2 + 10 x_4 + 5 x_5
 
-    Args:
-        rows: Values from 0 to 1, shape [N, at least 5].
-
-    Returns:
-        Values of shape [N].
+    for values from 0 to 1 of shape [N, at least 5].
 
     References:
         Friedman, Multivariate Adaptive Regression Splines (1991).
@@ -40,10 +36,6 @@ def friedman(rows: Tensor) -> Tensor:
 @lru_cache(maxsize=1)
 def load_table(rows: int, columns: int) -> tuple[Batch, Batch]:
     """A table whose target depends on five of its columns, always the same.
-
-    Args:
-        rows: Rows for training.
-        columns: Columns, at least 5.
 
     Returns:
         Training and held-out values of about zero mean and unit variance, float32 of shape
@@ -60,11 +52,7 @@ def load_table(rows: int, columns: int) -> tuple[Batch, Batch]:
 
 
 class ResidualLayer(nn.Module):
-    """Normalise, widen, ReLU, narrow, add (Gorishniy et al., 2021, without dropout).
-
-    Args:
-        width: Units of the residual stream.
-    """
+    """Normalise, widen, ReLU, narrow, add (Gorishniy et al., 2021, without dropout)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -84,10 +72,6 @@ class TabularTask(RegressionTask):
 
     Args:
         rows: Rows for training, and as many held out.
-        columns: Columns.
-        width: Units of the residual stream.
-        layers: Residual layers.
-        batch_size: Rows in a batch.
     """
 
     metric = "log10 of the held-out mean squared error"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,16 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.tasks.base import Batch, Recipe, Task
-from benchmarks.tasks.stdlib_text import (
-    StdlibText,
-    load_stdlib_text,
-    sample_batch,
-    validation_batches,
-)
+from benchmarks.tasks.stdlib_text import StdlibText, fixed_windows, random_windows, source_text
 
 _BYTES = 256
-
-source_text = lru_cache(maxsize=1)(load_stdlib_text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +44,7 @@ class TextTask(Task):
         data = self.data().train
         generator = torch.Generator(data.device).manual_seed(seed)
         while True:
-            yield sample_batch(data, self.batch_size, self.window(), generator)
+            yield random_windows(data, self.batch_size, self.window(), generator)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Cross-entropy in nats per byte."""
@@ -62,7 +54,7 @@ class TextTask(Task):
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
         """Cross-entropy on fixed windows of files that training never saw."""
-        batches = validation_batches(self.data().val, 32, self.window(), self.validation_batches)
+        batches = fixed_windows(self.data().val, 32, self.window(), self.validation_batches)
         return float(torch.stack([self.loss(model, batch) for batch in batches]).mean())
 
     def tiny(self) -> Task:
@@ -75,13 +67,7 @@ class TextTask(Task):
 
 
 class ByteGRU(nn.Module):
-    """An embedding, gated recurrent layers, and a linear layer.
-
-    Args:
-        embedding: Width of the embedding.
-        width: Width of the hidden state.
-        layers: Recurrent layers.
-    """
+    """An embedding, gated recurrent layers, and a linear layer."""
 
     def __init__(self, embedding: int, width: int, layers: int) -> None:
         super().__init__()
@@ -101,9 +87,6 @@ class RecurrentTask(TextTask):
     """Predict the next byte of the standard library's source text with a GRU.
 
     Args:
-        embedding: Width of the embedding.
-        width: Width of the hidden state.
-        layers: Recurrent layers.
         context: Bytes in a window; the state starts at zero in each.
     """
 

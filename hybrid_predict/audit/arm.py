@@ -128,13 +128,7 @@ class AuditArm:
         return self._trainer
 
     def unpack(self, built: Any) -> tuple[pl.Trainer, pl.LightningModule, dict[str, Any]]:
-        """Check what ``make_run`` returned.
-
-        Args:
-            built: The return value.
-
-        Returns:
-            Trainer, model, and the data as arguments of ``fit``.
+        """Return Trainer, model and the data as arguments of ``fit`` from what was built.
 
         Raises:
             ConfigError: If it is not what ``make_run`` has to return.

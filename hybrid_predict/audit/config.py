@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from hybrid_predict.config import Described, HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
+from hybrid_predict.objects import OBJECTS, with_objects
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, SHORT
-from hybrid_predict.runs.objects import OBJECTS, objects
 
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
@@ -77,7 +77,7 @@ class AuditConfig:
     def __post_init__(self) -> None:
         for name, (expected, valid) in _CHECKS.items():
             if not valid(value := getattr(self, name)):
-                raise ConfigError(name, expected, value)
+                raise ConfigError(name, expected, value, _REMEDIES.get(name, ""))
         for name in ("speedups", "scaled"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_controls(self.controls)
@@ -104,18 +104,18 @@ class AuditConfig:
         allowed = [n for n in HybridConfig.__dataclass_fields__ if n not in _SET_BY_THE_AUDIT]
         check_names("hybrid", self.hybrid, allowed)
         config = HybridConfig(speedup=self.speedup, **self.hybrid)
-        chosen = {k: objects(k, self.hybrid[k], "hybrid.") for k in OBJECTS if k in self.hybrid}
-        config = replace(config, **chosen)
-        if not config.predictors:
+        # The defaults need no check, and torch is slow to import.
+        config = with_objects(config, [k for k in OBJECTS if k in self.hybrid], "hybrid.")
+        if not config.chosen_predictors:
             remedy = "Without predicted steps the hybrid arm saves no full step."
-            raise ConfigError("hybrid", "a predictor of some kind", config.predictors, remedy)
-        if chosen:  # the defaults need no check, and torch is slow to import
-            _check_choices(config)
+            raise ConfigError(
+                "hybrid", "a predictor of some kind", config.chosen_predictors, remedy
+            )
         return config
 
     def corrected_config(self) -> HybridConfig:
         """Return the configuration of the corrected arm: the hybrid arm's without predictions."""
-        return replace(self.hybrid_config(), speedup=1.0)
+        return self.hybrid_config().with_speedup(1.0)
 
     def training(self) -> dict[str, Any]:
         """Return the options that all finished runs depend on, as plain data."""
@@ -132,17 +132,6 @@ class AuditConfig:
             "speedups": list(self.speedups),
             "controls": {name: dict(changes) for name, changes in self.controls.items()},
         }
-
-
-def _check_choices(config: HybridConfig) -> None:
-    """Check that updates and predictors exist."""
-    from hybrid_predict.forecast.predictors import make_predictor
-    from hybrid_predict.updates import make_update
-
-    for predictor in config.predictors.values():
-        make_predictor(predictor)
-    for update in config.updates.values():
-        make_update(update)
 
 
 def _check_controls(controls: Any) -> None:
@@ -193,3 +182,9 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
 }  # fmt: skip
 """What each option has to be, and a function that tells whether it is."""
+
+_REMEDIES = {
+    "speedup": 'The arms with fewer full steps need their number beforehand, which "auto" does not '
+    "have. Train once with it, and audit the number steps / full_steps of its ledger.",
+}
+"""What to do about a wrong value."""

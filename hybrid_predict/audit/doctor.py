@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning.pytorch as pl
 import torch
@@ -47,16 +47,10 @@ _NEEDY = (known.LearningRateMonitor, known.DeviceStatsMonitor, known.EarlyStoppi
 class Examination:
     """What a trial of one full step has shown.
 
-    Args:
-        plan: What would be corrected, predicted and left alone; None if the set-up is refused.
-        refused: Reason for the refusal.
-        plain: Reason why the whole run would be plain training; empty if it would not be.
-        remedies: What to change, if the reason is the budget.
-        left_out: Classes of the Trainer's callbacks that were left out.
-        overhead: Operations that correcting adds, as a share of a full step's; None if not counted.
-        run_log: Where the run would write its log.
-        paste: Python source that gives the Trainer the callback.
-        warnings: Warnings, as the run would give them.
+    There is no ``plan`` if the set-up is ``refused``. ``plain`` is why the whole run would be plain
+    training, and ``remedies`` what to change if the reason is the budget. ``left_out`` are classes
+    of callbacks, ``overhead`` the operations that correcting adds as a share of a full step's, and
+    ``paste`` is Python source that gives the Trainer the callback.
     """
 
     plan: Overview | None = None
@@ -70,30 +64,21 @@ class Examination:
     warnings: list[str] = field(default_factory=list)
 
 
-def examine(name: str, speedup: float | None = None) -> Examination:
+def examine(name: str, speedup: float | Literal["auto"] | None = None) -> Examination:
     """Train one full step of what a file or a function builds, with the callback.
 
-    Writes nothing, and restores random states.
-
-    Args:
-        name: An audit's YAML file, or ``module:function`` for a function that returns the Trainer,
-            the model and, unless the model has its own, the data.
-        speedup: The callback's speedup; None for that of the file or of the Trainer's own callback,
-            else 1.5.
+    Writes nothing, and restores random states. ``name`` is an audit's YAML file, or
+    ``module:function`` for a function that returns the Trainer, the model and, unless the model has
+    its own, the data. Without ``speedup``, that of the file or the Trainer's own callback counts.
 
     Raises:
         ConfigError: If nothing can be built from it.
     """
     result = Examination()
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        preserved(),
-        quiet(),
-        _collected(result.warnings),
-    ):
+    with tempfile.TemporaryDirectory() as folder, preserved(), quiet(), _collected(result.warnings):
         trainer, model, data, config = _built(name, Path(folder), result)
         if speedup is not None:
-            config = replace(config, speedup=speedup, full_steps=None, predict_steps=None)
+            config = config.with_speedup(speedup)
         plugin = HybridPredict(config=replace(config, enabled=True), log_dir=None)
         default = plugin.config == HybridConfig()
         result.paste = f"callbacks=[{'HybridPredict(speedup=1.5)' if default else repr(plugin)}]"
@@ -140,7 +125,7 @@ def _record_plain(engine: HybridEngine, batch: Any, result: Examination) -> None
     lack = shortage(engine)
     if not result.plain or lack is None:
         return
-    ways = [f"max_overhead={lack.max_overhead:g}", "updates={}"]
+    ways = [f"max_overhead={lack.enough:g}", "updates={}"]
     if math.isfinite(lack.batches):
         larger = f"batches {lack.batches:.2g} times as large"
         tensors = (x for x in tree_leaves(batch) if isinstance(x, torch.Tensor) and x.dim())
@@ -148,8 +133,7 @@ def _record_plain(engine: HybridEngine, batch: Any, result: Examination) -> None
             larger = f"batches of at least {math.ceil(samples * lack.batches):,} samples"
             larger += f" (now {samples:,})"
         ways.insert(0, larger)
-    limit = engine.config.max_overhead
-    result.remedies = f"max_overhead={limit:g} is too small; {', or '.join(ways)}"
+    result.remedies = f"max_overhead={lack.limit:g} is too small; {', or '.join(ways)}"
 
 
 def _built(

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.runs.objects import OBJECTS, find_class
+from hybrid_predict.objects import OBJECTS, find_class
+from hybrid_predict.runs.files import named
 
 if TYPE_CHECKING:
     from hybrid_predict.audit.arm import AuditArm, MakeRun
@@ -45,17 +46,11 @@ def check_file(file: str | Path) -> None:
 
 
 def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
-    """Read an audit from a YAML file.
+    """Return ``make_run``, the configuration, and what finished runs depend on, from a YAML file.
 
-    Args:
-        file: Sections ``model``, ``data`` and ``trainer`` as for ``LightningCLI``, optionally
-            ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of
-            :class:`AuditConfig`. Inside :func:`importable`, classes are found from the current
-            directory too.
-
-    Returns:
-        ``make_run``, the configuration, and the part of the file that finished runs depend on, for
-        :func:`audit`.
+    It has the sections ``model``, ``data`` and ``trainer`` of ``LightningCLI``, optionally
+    ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of :class:`AuditConfig`.
+    Inside :func:`importable`, classes are found from the current directory too.
 
     Raises:
         ConfigError: If the file cannot be read or Lightning refuses its content.
@@ -95,10 +90,8 @@ def _load(file: str | Path) -> dict[str, Any]:
 
     path = Path(file)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        remedy = f"The system says: {error.strerror}."
-        raise ConfigError("file", "a file that can be read", str(path), remedy) from error
+        with named("file", "a file that can be read", path):
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         remedy = f"The parser says: {error}."
         raise ConfigError("file", "YAML", str(path), remedy) from error
@@ -149,10 +142,7 @@ def _check_classes(content: Mapping[str, Any]) -> None:
 def _build(path: Path, arm: AuditArm | None, changed: list[str]) -> Any:
     """Return Lightning's command line with the file's model, data and Trainer for one arm.
 
-    Args:
-        path: The YAML file.
-        arm: Makes the Trainer; None only parses.
-        changed: Further arguments, which override those of the file.
+    ``changed`` has arguments that override those of the file. Without an arm it only parses.
     """
     from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 

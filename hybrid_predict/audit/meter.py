@@ -40,18 +40,14 @@ class Meter(pl.Callback):
         limit: Number of full steps after which :class:`TrialEnd` is raised; None trains to the end.
 
     Attributes:
-        full_steps: Full steps so far.
         total_steps: Steps of the whole run; 0 until training starts.
-        steps: Steps when training ended.
-        shapes: Digest of names, shapes and dtypes of the parameters.
-        weights: Digest of the initial parameters and buffers.
-        rates: Last learning rate over the highest one, per parameter group, except for schedules
-            that follow a metric.
-        value: Metric of the final weights; None if there is none.
-        failure: :data:`DIVERGED` or :data:`NOT_FINITE` if there is none, else None.
         seconds: Seconds of training, without validation.
-        curve: Pairs of full steps and the mean training loss since the pair before.
-        metric_curve: Pairs of full steps and the metric, at each validation; None if not finite.
+        entry: What the run's entry in the results file has of it. ``shapes`` and ``weights`` are
+            digests of the parameters' form and of the initial values, ``rates`` the last learning
+            rates over the highest ones, by group, except for schedules that follow a metric.
+            ``curve`` has pairs of full steps and the mean training loss since the pair before,
+            ``metric_curve`` pairs of full steps and the metric. The final ``metric`` is None if
+            there is a ``failure``.
     """
 
     def __init__(
@@ -70,14 +66,9 @@ class Meter(pl.Callback):
         self._not_validation: set[str] = set()
         self._peaks: list[float] = []
         self._losses: list[Tensor] = []
-        self.full_steps = self.total_steps = self.steps = 0
-        self.shapes = self.weights = ""
-        self.rates: list[float] = []
-        self.value: float | None = None
-        self.failure: str | None = None
+        self.full_steps = self.total_steps = 0
         self.seconds = 0.0
-        self.curve: list[list[float | None]] = []
-        self.metric_curve: list[list[float | None]] = []
+        self.entry: dict[str, Any] = {}
 
     @property
     def seconds_per_step(self) -> float:
@@ -102,7 +93,9 @@ class Meter(pl.Callback):
             remedy = "Set max_steps: the length of an epoch of these data is not known."
             raise UnsupportedSetupError("Trainer", "a known number of steps", total, remedy)
         self.total_steps = total
-        self.shapes, self.weights = _digests(pl_module)
+        shapes, weights = _digests(pl_module)
+        self.entry = {"total_steps": total, "shapes": shapes, "weights": weights}
+        self.entry |= {"curve": [], "metric_curve": []}
         self._peaks = _rates(trainer)
         self._on_start(trainer)
         self._resume(trainer)
@@ -132,8 +125,7 @@ class Meter(pl.Callback):
             self._losses.append(loss.detach())
         if self.full_steps % max(1, self.total_steps // _POINTS) == 0 and self._losses:
             # Reads the device, so only at the points of the curve.
-            mean = float(torch.stack(self._losses).mean())
-            self.curve.append([self.full_steps, mean if math.isfinite(mean) else None])
+            self._add_point("curve", float(torch.stack(self._losses).mean()))
             self._losses = []
         if perf_counter() - self._last_call >= _PAUSE:
             self._last_call = perf_counter()
@@ -148,9 +140,8 @@ class Meter(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Record the metric of a validation in training."""
-        if self.total_steps and not self.steps:
-            value = self._logged(trainer)
-            self.metric_curve.append([self.full_steps, value if math.isfinite(value) else None])
+        if self.total_steps and "steps" not in self.entry:
+            self._add_point("metric_curve", self._logged(trainer))
             self._resume(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
@@ -158,15 +149,16 @@ class Meter(pl.Callback):
         self._pause(trainer)
         if self._limit is not None:
             return
-        self.steps = int(trainer.global_step)
-        if self.steps < self.total_steps:
+        self.entry["steps"] = steps = int(trainer.global_step)
+        if steps < self.total_steps:
             expected, remedy = f"a run of {self.total_steps} steps", "Leave out what ends it early."
-            raise UnsupportedSetupError("Trainer", expected, self.steps, remedy)
+            raise UnsupportedSetupError("Trainer", expected, steps, remedy)
         pairs = zip_longest(_rates(trainer), self._peaks, fillvalue=0.0)
-        self.rates = [last / peak if peak else 1.0 for last, peak in pairs]
+        self.entry["rates"] = [last / peak if peak else 1.0 for last, peak in pairs]
+        self.entry |= {"metric": None, "failure": None}
         floats = (p for p in pl_module.parameters() if p.is_floating_point())
         if not all(bool(p.isfinite().all()) for p in floats):
-            self.failure = DIVERGED
+            self.entry["failure"] = DIVERGED
             return
         # trainer.validate would set up model and data again, from other random states.
         trainer.callback_metrics.pop(self._metric, None)
@@ -176,9 +168,12 @@ class Meter(pl.Callback):
         value = self._logged(trainer)
         trainer.training = True
         if math.isfinite(value):
-            self.value = value
+            self.entry["metric"] = value
         else:
-            self.failure = NOT_FINITE
+            self.entry["failure"] = NOT_FINITE
+
+    def _add_point(self, curve: str, value: float) -> None:
+        self.entry[curve].append([self.full_steps, value if math.isfinite(value) else None])
 
     def _logged(self, trainer: pl.Trainer) -> float:
         """Return the metric as validation has logged it."""

@@ -105,10 +105,9 @@ def plan_audit(
         UnsupportedSetupError: As :func:`audit` does.
     """
     keys = product(config.arms, [config.speedup], range(config.seeds))
-    trial = _Trial(make_run, config)
-    plan = _plan([{run_key(*key) for key in keys}], trial, config, folder, source)
-    steps = {name: trial.steps(name, config) for name in config.arms}
-    return replace(plan, full_steps=steps, shortfall=trial.schedule(config).shortfall)
+    plan, trial = _plan([{run_key(*key) for key in keys}], make_run, config, folder, source)
+    steps = {name: trial.steps(name, config.speedup) for name in config.arms}
+    return replace(plan, full_steps=steps, shortfall=trial.schedule(config.speedup).shortfall)
 
 
 def plan_search(
@@ -119,7 +118,7 @@ def plan_search(
     source: Mapping[str, Any] | None = None,
 ) -> AuditPlan:
     """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
-    plan = _plan(list(_paths(config)), _Trial(make_run, config), config, folder, source)
+    plan, _ = _plan(list(_paths(config)), make_run, config, folder, source)
     return replace(plan, tests=most_tests(len(config.speedups)) * len(WAYS))
 
 
@@ -147,69 +146,53 @@ def _paths(config: AuditConfig) -> Iterator[set[RunKey]]:
 
 def _plan(
     paths: Sequence[set[RunKey]],
-    trial: _Trial,
+    make_run: MakeRun,
     config: AuditConfig,
     folder: str | Path | None,
     source: Mapping[str, Any] | None,
-) -> AuditPlan:
-    """Return the plan for the longest of several sets of runs."""
-    every = set[RunKey]().union(*paths)
-    done = set[RunKey]()
+) -> tuple[AuditPlan, _Trial]:
+    """Return the plan for the longest of several sets of runs, and the trial that it is from."""
+    done, every = set[RunKey](), set[RunKey]().union(*paths)
     if folder is not None:
         done = every & RunStore(Path(folder).expanduser(), config, source).runs.keys()
-    trial.run()
-    steps = {
-        (arm, speedup): trial.steps(arm, replace(config, speedup=speedup or config.speedup))
-        for arm, speedup, _ in every
-    }
+    trial = _Trial(make_run, config)
+    steps = {(arm, speedup): trial.steps(arm, speedup) for arm, speedup, _ in every}
     left = [path - done for path in paths]
     seconds = trial.meter.seconds_per_step
     most = max(sum(steps[arm, speedup] for arm, speedup, _ in path) for path in left)
-    return AuditPlan(
-        seeds=config.seeds,
-        full_steps={},
-        done=len(done),
-        runs=max(map(len, paths)),
-        left=max(map(len, left)),
-        seconds_per_step=seconds,
-        seconds=seconds * most,
-    )
+    runs, remaining = max(map(len, paths)), max(map(len, left))
+    plan = AuditPlan(config.seeds, {}, len(done), runs, remaining, seconds, seconds * most)
+    return plan, trial
 
 
 class _Trial:
-    """A few full steps of the full arm, and the lengths of all arms that they show."""
+    """A few full steps of the full arm in a temporary folder, and the arms' lengths they show."""
 
     def __init__(self, make_run: MakeRun, config: AuditConfig) -> None:
-        self.meter = Meter(config.metric, on_start=self._started, limit=TRIED_STEPS)
-        self._make_run, self._config, self._until_skill = make_run, config, 0
-
-    def run(self) -> None:
-        """Train in a temporary folder; raise what :func:`fit_arm` raises."""
+        self.config, self.meter = config, Meter(config.metric, 0, self._started, limit=TRIED_STEPS)
         with quiet(), tempfile.TemporaryDirectory() as folder:
-            self._arm = AuditArm(FULL, 0, self._config, Path(folder), self.meter)
-            fit_arm(self._arm, self._make_run, self.meter)
+            self._arm = AuditArm(FULL, 0, config, Path(folder), self.meter)
+            fit_arm(self._arm, make_run, self.meter)
 
     def _started(self, trainer: Any) -> None:
         self._arm.check_callbacks(trainer.callbacks)
-        chosen = replace(self._config.hybrid_config(), total_steps=self.meter.total_steps)
+        chosen = self.config.hybrid_config().with_length(self.meter.total_steps)
         with HybridEngine(trainer.lightning_module, trainer.optimizers, chosen) as engine:
             self._until_skill = steps_until_skill(engine)
 
-    def schedule(self, config: AuditConfig) -> Schedule:
+    def schedule(self, speedup: float) -> Schedule:
         """Return the schedule of the hybrid arm, which has its predicted steps."""
-        chosen = replace(config.hybrid_config(), total_steps=self.meter.total_steps)
-        return schedule(chosen, self._until_skill)
+        chosen = replace(self.config, speedup=speedup).hybrid_config()
+        return schedule(chosen.with_length(self.meter.total_steps), self._until_skill)
 
-    def steps(self, arm: str, config: AuditConfig) -> int:
-        """Return the full steps of an arm; of the hybrid arm the fewest.
-
-        Raises:
-            ConfigError: As :func:`short_steps` does.
-        """
+    def steps(self, arm: str, speedup: float | None) -> int:
+        """Return the full steps of an arm; of the hybrid arm the fewest."""
         total = self.meter.total_steps
-        if arm in SHORTENED:
-            return short_steps(total, self._arm.lengths, config.speedup)
-        return total - (self.schedule(config).planned if arm == HYBRID else 0)
+        if speedup is not None and arm in SHORTENED:
+            return short_steps(total, self._arm.lengths, speedup)
+        if speedup is not None and arm == HYBRID:
+            return total - self.schedule(speedup).planned
+        return total
 
 
 def _duration(seconds: float) -> str:

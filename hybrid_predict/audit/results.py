@@ -10,18 +10,19 @@ from dataclasses import asdict
 from typing import Any
 
 from hybrid_predict.audit.config import AuditConfig
-from hybrid_predict.audit.earned import advice, earned
 from hybrid_predict.audit.meter import NOT_FINITE
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
-from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit, percent
+from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit, percent, signed
 from hybrid_predict.runs.evidence import (
     ARMS,
     AT_LEAST,
     AT_MOST,
     CORRECTED,
+    FEW_SEEDS,
     FULL,
     HYBRID,
     SHORT,
+    bounds,
     plain_steps_to_reach,
     spread,
 )
@@ -30,17 +31,16 @@ from hybrid_predict.runs.runtime import environment, finite
 Arms = Mapping[str, FinishedRun]
 """The runs of one seed, by arm."""
 
+CORRECTION, PREDICTION = "corrected updates", "predicted steps"
+
+NONE_MADE = "none was made, so none earned anything"
+"""Reading of predicted steps if no seed has any that stand."""
+
 
 def make_results(
     config: AuditConfig, depends_on: Mapping[str, Any], runs: Sequence[FinishedRun]
 ) -> tuple[dict[str, Any], AuditVerdict]:
-    """Return the content of the results file as plain data, and the verdict.
-
-    Args:
-        config: The audit's configuration.
-        depends_on: What finished runs depend on.
-        runs: Entries of the finished runs.
-    """
+    """Return the content of the results file as plain data, and the verdict."""
     complete = complete_seeds(runs)
     verdict = judge_audit(
         [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in complete], config
@@ -61,7 +61,7 @@ def make_results(
                 *_length_notes(complete, config),
                 *(_plain_steps_note(name, steps) for name, steps in plain_steps.items()),
                 *_control_notes(complete, config),
-                *([text] if (text := advice(gains, complete)) else []),
+                *_advice(gains, complete),
                 *_event_notes(runs),
             ],
             "runs": list(runs),
@@ -111,16 +111,96 @@ def _summary(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, Any]
     return summary
 
 
-def _gaps(complete: Sequence[Arms], left: str, right: str) -> list[float]:
-    """Return the differences of two arms' metrics, over the seeds where both are finite."""
+def _pairs(
+    complete: Sequence[Arms], left: str, right: str
+) -> list[tuple[FinishedRun, FinishedRun]]:
+    """Return the runs of two arms, for the seeds where both have a metric."""
     pairs = [(arms[left], arms[right]) for arms in complete if left in arms and right in arms]
-    return [a["metric"] - b["metric"] for a, b in pairs if not (a["failure"] or b["failure"])]
+    return [(a, b) for a, b in pairs if not (a["failure"] or b["failure"])]
+
+
+def _gaps(complete: Sequence[Arms], left: str, right: str) -> list[float]:
+    """Return the differences of two arms' metrics."""
+    return [a["metric"] - b["metric"] for a, b in _pairs(complete, left, right)]
 
 
 def _differences(complete: Sequence[Arms], config: AuditConfig) -> dict[str, Any]:
     pairs = [(HYBRID, FULL), (HYBRID, SHORT), (HYBRID, CORRECTED), (CORRECTED, FULL)]
     pairs += [(CORRECTED, SHORT), *((HYBRID, name) for name in config.controls)]
     return {f"{left} - {right}": spread(_gaps(complete, left, right)) for left, right in pairs}
+
+
+def earned(seeds: Sequence[Arms], config: AuditConfig) -> dict[str, dict[str, Any]]:
+    """Return by mechanism what it has earned, at about as many full steps.
+
+    Corrected updates earned the short arm's metric less that of the corrected arm, predicted steps
+    the corrected arm's less that of the hybrid arm; signs are such that a gain is positive if the
+    metric became better. Seeds without a predicted step that stands are ``idle``: they are left out
+    of what predicted steps earned, because there the hybrid arm is the corrected arm with more full
+    steps. Bounds are None below two seeds.
+    """
+    gains = {}
+    compared = ((CORRECTION, SHORT, CORRECTED), (PREDICTION, CORRECTED, HYBRID))
+    for mechanism, without, arm in compared:
+        pairs = _pairs(seeds, without, arm)
+        used = [pair for pair in pairs if mechanism != PREDICTION or pair[1]["predicted_steps"]]
+        values = [config.sign * (one["metric"] - other["metric"]) for one, other in used]
+        limits = bounds(values, config.alpha) if len(values) > 1 else None
+        lower, upper = (limits.lower, limits.upper) if limits else (None, None)
+        idle = len(pairs) - len(used)
+        gains[mechanism] = {
+            "without": without,
+            "with": arm,
+            **spread(values),
+            "lower": lower,
+            "upper": upper,
+            "more_full_steps": spread([b["full_steps"] - a["full_steps"] for a, b in used])["mean"],
+            "idle": idle,
+            "reading": NONE_MADE if idle and not used else _reading(len(values), lower, upper),
+        }
+    return gains
+
+
+def _reading(n: int, lower: float | None, upper: float | None) -> str:
+    if n < FEW_SEEDS or lower is None or upper is None:
+        return "too few seeds to tell"
+    if lower > 0:
+        return "better"
+    return "worse" if upper < 0 else "no difference that these seeds can show"
+
+
+def sentences(gains: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each mechanism, from the result of :func:`earned`."""
+    lines = []
+    for name, gain in gains.items():
+        title = f"{name[0].upper()}{name[1:]}"
+        if gain["n"]:
+            sd = "" if gain["sd"] is None else f" ± {gain['sd']:.2g}"
+            more = round(gain["more_full_steps"] or 0)
+            word = "more" if more > 0 else "fewer"
+            steps = f"{abs(more):,} {word} full step" + "s" * (abs(more) != 1)
+            compared = f"{gain['with']} against {gain['without']}" + f", after {steps}" * bool(more)
+            idle = f" Seeds without any are left out: {gain['idle']}." if gain["idle"] else ""
+            lines.append(
+                f"{title} gained {signed(gain['mean'])}{sd} ({compared}): {gain['reading']}.{idle}"
+            )
+        elif gain["idle"]:
+            lines.append(f"{title}: {gain['reading']}.")
+    return lines
+
+
+def _advice(gains: Mapping[str, Mapping[str, Any]], seeds: Sequence[Arms]) -> list[str]:
+    """Tell what to try if only corrected updates have earned something."""
+    predicted, corrected = gains[PREDICTION], gains[CORRECTION]
+    if min(predicted["n"], corrected["n"]) < FEW_SEEDS:
+        return []
+    if predicted["lower"] > 0 or corrected["lower"] <= 0:
+        return []
+    how = "is better" if predicted["upper"] < 0 else "may do as well"
+    return [
+        f"Correction alone {how}: train with HybridPredict(speedup=1) for "
+        f"{seeds[0][CORRECTED]['full_steps']:,} full steps, with a schedule of that length."
+    ]
 
 
 def _plain_steps(complete: Sequence[Arms], config: AuditConfig) -> dict[str, Any]:

@@ -30,13 +30,7 @@ _TRACKED = ("metric", "full_steps", "predicted_steps", "undone_steps", "steps", 
 class ArmRuns:
     """Gives the runs of an audit or a search, from the store or trained now.
 
-    Args:
-        make_run: Builds Trainer, model and data.
-        config: The configuration.
-        speedups: All speedups that may be asked for.
-        store: The finished runs; new ones are added.
-        observer: Is called once for every run, and as runs begin and advance.
-        tracking: Records new runs in MLflow; None records nothing.
+    ``speedups`` are all that may be asked for. The observer is called once for every run.
     """
 
     def __init__(
@@ -53,22 +47,18 @@ class ArmRuns:
         self._reported: set[Any] = set()
 
     def get(self, arm: str, speedup: float, seed: int) -> FinishedRun:
-        """Return a finished run, trained now if it is missing.
-
-        Raises:
-            ConfigError: If the run does not belong to the finished ones, or cannot be shortened.
-            UnsupportedSetupError: If the callback does not support it.
-        """
-        key, runs = run_key(arm, speedup, seed), self._store.runs
-        if key not in runs:
+        """Return a finished run, trained now if it is missing."""
+        key = run_key(arm, speedup, seed)
+        if key not in self._store.runs:
             self._train(arm, speedup, seed)
             self._reported.add(key)
-            self._observer.run_finished(runs[key])
-        elif key not in self._reported:
-            self._check(runs[key])
+            self._observer.run_finished(self._store.runs[key])
+        run = self._store.runs[key]
+        if key not in self._reported:
+            self._check(run)
             self._reported.add(key)
-            self._observer.run_found(runs[key])
-        return runs[key]
+            self._observer.run_found(run)
+        return run
 
     def _train(self, arm: str, speedup: float, seed: int) -> None:
         tracking, logger = self._tracking, None

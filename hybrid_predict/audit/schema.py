@@ -14,7 +14,7 @@ from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.config import HISTORY_DTYPES, KINDS, HybridConfig
 from hybrid_predict.forecast.predictors import PREDICTORS
 from hybrid_predict.integrations.lightning import HybridPredict
-from hybrid_predict.runs.objects import OBJECTS
+from hybrid_predict.objects import OBJECTS
 from hybrid_predict.updates import UPDATES
 
 Schema = dict[str, Any]

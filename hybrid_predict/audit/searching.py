@@ -42,13 +42,9 @@ FINDINGS = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """An arm at a speedup, and what its test found.
+    """An arm at a speedup, and the verdict at the level of one test of the search.
 
-    Args:
-        arm: ``corrected`` or ``hybrid``.
-        speedup: Its speedup.
-        verdict: Verdict on the seeds that were trained, at the level of one test of the search.
-        given_up: Whether it could not pass any more, so that its other runs were left out.
+    It is given up, with its other runs left out, if it cannot pass any more.
     """
 
     arm: str
@@ -144,14 +140,7 @@ def bisect(count: int, passes: Callable[[int], bool]) -> list[int]:
     """Find the largest of ascending candidates that passes, by testing about log2 of them.
 
     Assumes that every candidate below one that passes would pass, and every one above one that
-    fails would fail.
-
-    Args:
-        count: Number of candidates.
-        passes: Tests a candidate, counted from 0.
-
-    Returns:
-        The candidates that were tested, in order.
+    fails would fail. Returns the numbers, from 0, of the candidates that were tested, in order.
     """
     tested: list[int] = []
     passed, failed = -1, count
@@ -177,23 +166,13 @@ def level(alpha: float, count: int, searches: int = 1) -> float:
 
     .. math:: \alpha' = \alpha / (\text{searches} \lceil \log_2 (K + 1) \rceil).
 
-    Args:
-        alpha: Probability of a wrong answer, one-sided.
-        count: K, candidates of each search.
-        searches: Number of searches.
+    K is the number of candidates (``count``).
     """
     return alpha / (searches * most_tests(count))
 
 
 class Searching:
-    """One call of :func:`search`.
-
-    Args:
-        run: Returns a finished run from arm, speedup and seed.
-        config: The search's configuration.
-        folder: Folder of the results file.
-        observer: Is called as tests begin and end.
-    """
+    """One call of :func:`search`; ``run`` returns a finished run from arm, speedup and seed."""
 
     def __init__(
         self,
@@ -202,8 +181,7 @@ class Searching:
         folder: Path,
         observer: Observer,
     ) -> None:
-        self._run, self._config, self._folder = run, config, folder
-        self._observer = observer
+        self._run, self._config, self._folder, self._observer = run, config, folder, observer
         self._level = level(config.alpha, len(config.speedups), len(WAYS))
         self._tried: list[Candidate] = []
         self._lengths: Mapping[str, int] = {}
@@ -211,12 +189,13 @@ class Searching:
 
     def result(self) -> SearchResult:
         """Test candidates until the answer cannot change, or the user interrupts."""
+        stopped = False
         try:
             for arm in WAYS:
                 bisect(len(self._config.speedups), partial(self._passes, arm))
         except KeyboardInterrupt:
-            return self._written(partial=True)
-        return self._written(partial=False)
+            stopped = True
+        return self._written(partial=stopped)
 
     def _passes(self, arm: str, number: int) -> bool:
         """Test a candidate, unless no candidate can pass because a full run has no metric."""
@@ -301,15 +280,11 @@ def plain_suffices(verdict: AuditVerdict, config: AuditConfig) -> bool:
 def trainer_line(
     config: AuditConfig, tried: Sequence[Candidate], lengths: Mapping[str, int]
 ) -> str:
-    """Return the Python source of the Trainer of the candidate that saves most.
+    """Return the Python source of the Trainer of the candidate that saves most full steps.
 
-    Args:
-        config: The search's configuration.
-        tried: The candidates.
-        lengths: ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
+    The lengths are ``max_steps`` and ``max_epochs`` of the full arm, as far as given.
     """
-    lines: dict[float, str] = {}
-    """By the share of full steps that is saved."""
+    lines: dict[float, str] = {}  # by the share of full steps that is saved
     options = [f"{name}={value!r}" for name, value in config.hybrid.items()]
     note = "with a schedule as short as the run"
     for t in tried:

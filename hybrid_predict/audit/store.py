@@ -42,17 +42,9 @@ def run_key(arm: str, speedup: float, seed: int) -> RunKey:
 
 
 class RunStore:
-    """Finished runs, as lines of ``runs.jsonl``.
+    """Finished runs, as lines of ``runs.jsonl`` in a folder that need not exist yet.
 
-    Args:
-        folder: The output folder; it need not exist until a run is saved.
-        config: The audit's configuration.
-        source: Plain data that the training depends on besides the configuration.
-        overwrite: Whether to delete what the folder holds.
-
-    Attributes:
-        runs: The finished runs by key.
-        depends_on: What they depend on, as plain data.
+    ``depends_on`` is what they depend on, as plain data: options, versions and ``source``.
 
     Raises:
         ConfigError: If the folder holds runs of another training, or a results file without its
@@ -68,7 +60,6 @@ class RunStore:
         overwrite: bool = False,
     ) -> None:
         self.folder = folder
-        self.runs: dict[RunKey, FinishedRun] = {}
         self.depends_on: dict[str, Any] = _plain(
             {
                 **config.training(),
@@ -85,12 +76,17 @@ class RunStore:
             for path in (folder / RESULTS, folder / SEARCH):
                 with writing(path):
                     path.unlink(missing_ok=True)
-        for key, row in self._rows.done.items():
+        for row in self._rows.done.values():
             self._check_conditions(row, config)
-            self.check(row["run"])
-            self.runs[key] = row["run"]
-        if not self._rows.done:
+        for run in self.runs.values():
+            self.check(run)
+        if not self.runs:
             self._check_results()
+
+    @property
+    def runs(self) -> dict[RunKey, FinishedRun]:
+        """The finished runs by key."""
+        return {key: row["run"] for key, row in self._rows.done.items()}
 
     def place(self, key: RunKey) -> Path:
         """Return the folder that the Trainer of a run may write to."""
@@ -99,29 +95,20 @@ class RunStore:
         return self.folder / "runs" / f"{name}-seed{seed}"
 
     def save(self, run: FinishedRun) -> None:
-        """Add a finished run.
-
-        Raises:
-            ConfigError: If it belongs to another training than the known runs.
-        """
+        """Add a finished run, after checking it."""
         self.check(run)
         self.folder.mkdir(parents=True, exist_ok=True)
-        row = {"depends_on": self.depends_on, "run": run}
-        self._rows.add(row)
-        self.runs[_row_key(row)] = self._rows.done[_row_key(row)]["run"]
+        self._rows.add({"depends_on": self.depends_on, "run": run})
 
     def check(self, run: FinishedRun) -> None:
         """Check that a run belongs to the same training as the known runs.
 
-        Args:
-            run: Its entry, or the part of it that is known before training.
+        ``run`` is its entry, or the part of it that is known before training.
 
         Raises:
             ConfigError: If parameters, lengths, initial weights or schedules do not agree.
         """
         for other in self.runs.values():
-            if other is run:
-                continue
             if what := _differing(run, other):
                 got = f"{other['arm']}, seed {other['seed']}, with other {what}"
                 self._refuse("finished runs of this training", got)

@@ -54,15 +54,9 @@ def preserved() -> Iterator[None]:
 
 
 def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
-    """Return the full steps of a short arm.
+    """Return the full steps of a short arm, at least ``total / speedup``.
 
-    Args:
-        total: Full steps of the full arm.
-        lengths: Its ``max_steps`` and ``max_epochs``, as far as given.
-        speedup: Steps per full step of the hybrid arm.
-
-    Returns:
-        Their number, at least ``total / speedup``.
+    ``total`` steps and ``lengths`` (``max_steps`` and ``max_epochs``, if given) are the full arm's.
 
     Raises:
         ConfigError: If rounding up adds so many steps that the arm is no fair control.
@@ -91,15 +85,7 @@ def train_arm(
 ) -> FinishedRun:
     """Train one arm from one seed, and return the run's entry of the results file.
 
-    Args:
-        make_run: Builds Trainer, model and data.
-        config: The audit's configuration.
-        name: The arm.
-        seed: Seed of all random states when ``make_run`` is called.
-        folder: Where the Trainer may write.
-        observer: Is called as the run begins and advances.
-        logger: The Trainer's logger, or None.
-        check: Gets the part of the run's entry that is known before training, and may raise.
+    ``check`` gets the part of the entry that is known before training, and may raise.
 
     Raises:
         ConfigError: If the run cannot be audited as it is set up.
@@ -110,7 +96,7 @@ def train_arm(
         arm.check_callbacks(trainer.callbacks)  # the model may have added some
         if name == FULL:
             short_steps(meter.total_steps, arm.lengths, config.speedup)
-        check(_known_before(arm, meter))
+        check(_entry(arm, meter))
         engine = arm.hybrid.engine if arm.hybrid else None
         predicted = engine.schedule.planned if engine else 0
         observer.run_started(name, seed, meter.total_steps - predicted)
@@ -118,41 +104,27 @@ def train_arm(
     meter = Meter(config.metric, seed, started, observer.stepped)
     arm = AuditArm(name, seed, config, folder, meter, logger)
     fit_arm(arm, make_run, meter)
-    return _entry(arm, meter)
-
-
-def _entry(arm: AuditArm, meter: Meter) -> FinishedRun:
-    """Return the run's entry of the results file."""
     ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
+    counts = ledger or {"full_steps": meter.entry["steps"]}
     return {
-        **_known_before(arm, meter),
-        "full_steps": ledger["full_steps"] if ledger else meter.steps,
-        "predicted_steps": ledger["predicted_steps"] if ledger else 0,
-        "undone_steps": ledger["undone_steps"] if ledger else 0,
-        "steps": meter.steps,
+        **_entry(arm, meter),
+        **{name: counts.get(name, 0) for name in ("full_steps", "predicted_steps", "undone_steps")},
         "seconds": meter.seconds,
         "threads": torch.get_num_threads(),
-        "rates": meter.rates,
-        "curve": meter.curve,
-        "metric_curve": meter.metric_curve,
-        "metric": meter.value,
-        "failure": meter.failure,
         "ledger": ledger,
     }
 
 
-def _known_before(arm: AuditArm, meter: Meter) -> dict[str, Any]:
-    """Return the part of a run's entry that is known before training."""
+def _entry(arm: AuditArm, meter: Meter) -> dict[str, Any]:
+    """Return the run's entry, as far as it is known."""
     name, speedup, seed = run_key(arm.name, arm.speedup, arm.seed)
     return {
         "arm": name,
         "speedup": speedup,
         "seed": seed,
         "changes": dict(arm.changes),
-        "total_steps": meter.total_steps,
         "lengths": arm.lengths,
-        "shapes": meter.shapes,
-        "weights": meter.weights,
+        **meter.entry,
     }
 
 

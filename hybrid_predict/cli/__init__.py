@@ -22,12 +22,5 @@ DESCRIPTION = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command.
-
-    Args:
-        argv: The command's name and its arguments; None reads them from the process.
-
-    Returns:
-        The exit status; see :func:`hybrid_predict.cli.program.run_program`.
-    """
+    """Run a command; see :func:`hybrid_predict.cli.program.run_program`."""
     return run_program(PROGRAM, DESCRIPTION, COMMANDS, argv, __version__)

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 STATUS = {"verified": 0, "no saving": 4, "undecided": 3}
 """Exit statuses by outcome; 1 is the status of Python's own errors."""
 
+FOLDER = "hybrid-predict-audit"
+"""Folder for all files, unless another one is given."""
+
 _GOES_ON = "What was finished is kept; the same command, without --overwrite, goes on."
 
 _NOTHING = "Nothing was trained: all runs were finished before. --overwrite trains them again."
@@ -38,22 +41,22 @@ def _add_options(add: Any) -> None:
         metavar="FILE",
         help="YAML file with model, data and trainer as for LightningCLI, and a section audit.",
     )
-    add(
-        "--output-dir",
-        default="hybrid-predict-audit",
-        metavar="FOLDER",
-        help="Folder for all files (hybrid-predict-audit).",
-    )
-    add("--seeds", type=int, metavar="N", help="Paired seeds (those of the file, or 5).")
-    add("--threads", type=positive, metavar="N", help="Threads of torch (torch's own choice).")
     add("--plan", action="store_true", help="Only print what would be trained and for how long.")
-    add("--overwrite", action="store_true", help="Train all runs again.")
     add(
         "--search",
         action="store_true",
         help="Instead of one verdict, find the largest speedup that keeps quality, out of the "
         "file's audit.speedups: with corrected updates alone, and with predicted steps.",
     )
+    add_shared(add, "those of the file, or 5", FOLDER, "torch's own choice")
+
+
+def add_shared(add: Any, seeds: str, folder: str, threads: str) -> None:
+    """Add the options of every command that audits, with their defaults in words."""
+    add("--seeds", type=int, metavar="N", help=f"Number of paired seeds ({seeds}).")
+    add("--output-dir", metavar="FOLDER", help=f"Folder for all files ({folder}).")
+    add("--threads", type=positive, metavar="N", help=f"Threads of torch ({threads}).")
+    add("--overwrite", action="store_true", help="Train all runs again.")
     add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
 
 
@@ -86,23 +89,20 @@ def _run(options: Namespace) -> int:
     make_run, config, source = read_audit(options.file)
     chosen: dict[str, Any] = {} if options.seeds is None else {"seeds": options.seeds}
     config = replace(config, **chosen, mlflow=config.mlflow and not options.no_mlflow)
+    place = options.output_dir or FOLDER
+    functions: Any = plan_audit, audit, partial(show_audit, "audit")
+    if options.search:
+        functions = plan_search, search, _show_search
+    plan, work, show = functions
     if options.plan:
         under_way("timing a few full steps of plain training")
-        done = None if options.overwrite else options.output_dir
-        plan: Any = plan_search if options.search else plan_audit
+        done = None if options.overwrite else place
         print(plan(make_run, config, done, source=source))
         return 0
-    folder = writable_folder(options.output_dir, "--output-dir")
-    train: Any = partial(
-        search if options.search else audit,
-        make_run, config, folder, source=source, overwrite=options.overwrite,
-    )  # fmt: skip
+    folder = writable_folder(place, "--output-dir")
+    train = partial(work, make_run, config, folder, source=source, overwrite=options.overwrite)
     need("The audit", ["mlflow"] if config.mlflow and not options.search else [])
-    result: AuditResult | SearchResult = (
-        _show_search(config, folder, train)
-        if options.search
-        else show_audit("audit", config, folder, train)
-    )
+    result = show(config, folder, train)
     return INTERRUPTED if result.partial else STATUS[result.outcome.value]
 
 
@@ -111,7 +111,7 @@ def show_audit(
 ) -> AuditResult:
     """Run an audit with a progress bar, then print its table, its finding and its files."""
     from hybrid_predict.audit.config import SHORTENED
-    from hybrid_predict.audit.earned import sentences
+    from hybrid_predict.audit.results import sentences
     from hybrid_predict.cli.screen import Screen
     from hybrid_predict.report.pages import COLUMNS, audit_rows, plain_finding
     from hybrid_predict.runs.evidence import HYBRID

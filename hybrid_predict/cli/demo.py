@@ -7,14 +7,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from hybrid_predict.cli.audit import show_audit
-from hybrid_predict.cli.program import INTERRUPTED, Command, need, positive
+from hybrid_predict.cli.audit import add_shared, show_audit
+from hybrid_predict.cli.program import INTERRUPTED, Command, need
 from hybrid_predict.errors import ConfigError
 
 
 def _add_options(add: Any) -> None:
     add("--quick", action="store_true", help="Train a third of the steps, with one seed.")
-    add("--seeds", type=int, metavar="N", help="Number of paired seeds (3; with --quick 1).")
     add(
         "--speedup",
         type=float,
@@ -34,14 +33,8 @@ def _add_options(add: Any) -> None:
         metavar="X",
         help="Peak learning rate, all arms (0.0113; with --quick 0.008).",
     )
-    add(
-        "--output-dir",
-        metavar="FOLDER",
-        help="Folder for all files (hybrid-predict-demo; with --quick hybrid-predict-demo-quick).",
-    )
-    add("--threads", type=positive, default=1, metavar="N", help="Threads of torch (1).")
-    add("--no-mlflow", action="store_true", help="Record nothing in MLflow.")
-    add("--overwrite", action="store_true", help="Train all runs again.")
+    folder = "hybrid-predict-demo; with --quick hybrid-predict-demo-quick"
+    add_shared(add, "3; with --quick 1", folder, "1")
 
 
 def _run(options: Namespace) -> int:
@@ -71,7 +64,7 @@ def _run(options: Namespace) -> int:
 
     make_run, source = demo_audit(recipe)
     train = partial(audit, make_run, config, folder, source=source, overwrite=options.overwrite)
-    with threads(options.threads):
+    with threads(options.threads or 1):
         return INTERRUPTED if show_audit("demo", config, folder, train).partial else 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 from importlib.util import find_spec
 from textwrap import wrap
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from hybrid_predict.cli.program import EXTRAS, Command, need, under_way
 from hybrid_predict.errors import install_line
@@ -29,7 +29,17 @@ def _add_options(add: Any) -> None:
         help="YAML file as for the audit, or module:function. The function returns trainer, model "
         "and training data; data can be left out if the model has its own.",
     )
-    add("--speedup", type=float, metavar="X", help="Speedup to plan for (the file's, or 1.5).")
+    add(
+        "--speedup",
+        type=speedup,
+        metavar="X",
+        help='Speedup to plan for, a number or "auto" (the file\'s, or 1.5).',
+    )
+
+
+def speedup(text: str) -> float | Literal["auto"]:
+    """Read a speedup; argparse reports a ``ValueError``."""
+    return "auto" if text == "auto" else float(text)
 
 
 def _run(options: Namespace) -> int:
@@ -96,7 +106,8 @@ def _findings(result: Examination) -> list[tuple[str, str]]:
     left = [str(part) for part in plan.parts if not (part.corrected or part.predicted)]
     why = "; ".join(plan.left_out) or "none is of a kind that is corrected"
     counted = "not counted" if result.overhead is None else percent(result.overhead)
-    count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts have skill"
+    while_ = "last" if plan.paced else "have skill"
+    count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts {while_}"
     paste = [("paste", f"Trainer(..., {result.paste})")] if corrected or predicted else []
     return [
         ("works", "yes"),

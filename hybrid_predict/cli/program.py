@@ -46,13 +46,9 @@ _HEAVY = ("lightning", "mlflow")
 
 @dataclass(frozen=True)
 class Command:
-    """One command of a program.
+    """One command of a program: ``help`` is its line there, ``description`` its own text.
 
-    Args:
-        help: One line for the help of the program.
-        description: Text for the help of the command.
-        add_options: Function that adds options; it gets the parser's ``add_argument``.
-        run: Function that gets the parsed options and returns the exit status.
+    ``add_options`` gets the parser's ``add_argument``; ``run`` returns the exit status.
     """
 
     help: str
@@ -70,14 +66,7 @@ def run_program(
 ) -> int:
     """Run the command that the arguments name, or print the help if there are none.
 
-    Each error is printed in one line.
-
-    Args:
-        name: Name of the program.
-        description: Text for its help.
-        commands: Commands by name.
-        argv: Name of the command and its arguments; None reads them from the process.
-        version: Version that ``--version`` prints.
+    Each error is printed in one line. None as ``argv`` reads the process's arguments.
 
     Returns:
         The command's exit status. Bad usage gives 2, Ctrl-C or SIGTERM 130. If the reader of a
@@ -196,15 +185,7 @@ def under_way(text: str) -> None:
 
 
 def need(feature: str, extras: Iterable[str]) -> None:
-    """Import the packages of extras, so that an error names all missing extras at once.
-
-    Args:
-        feature: Name of what needs them, for the message.
-        extras: Names of the extras.
-
-    Raises:
-        MissingExtraError: If a package of an extra is not installed.
-    """
+    """Import the packages of extras, or raise an error that names all missing extras at once."""
     missing, extras = [], list(extras)
     if heavy := [name for name in _HEAVY if name in extras]:
         under_way(f"loading {', '.join(heavy)}")

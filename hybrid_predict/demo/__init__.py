@@ -10,16 +10,7 @@ from hybrid_predict.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What the command's options change in the training.
-
-    Args:
-        steps: Steps of the ``full`` arm, at least 20.
-        learning_rate: Peak learning rate.
-        validation_windows: Windows in each validation.
-
-    Raises:
-        ConfigError: If a value is out of range.
-    """
+    """What the command's options change in the training of the ``full`` arm."""
 
     steps: int = 1800
     learning_rate: float = 0.0113

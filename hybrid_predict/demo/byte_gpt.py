@@ -1,20 +1,40 @@
-"""A byte-level GPT as an ordinary LightningModule, and its training as an audit."""
+"""A byte-level GPT as an ordinary LightningModule, its data, and its training as an audit."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+import os
+import sysconfig
+from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
 from hybrid_predict.demo import Recipe
-from hybrid_predict.demo.text import Batch, StdlibWindows, stdlib_text
+from hybrid_predict.errors import ConfigError
+
+Batch = tuple[Tensor, Tensor]
+"""Windows of bytes and the bytes that follow them, both int64 of shape [batch, context]."""
+
+_LEFT_OUT = {
+    *("__pycache__", "site-packages", "dist-packages"),
+    *("test", "tests", "idlelib", "lib2to3", "ensurepip", "turtledemo"),  # not in every Python
+    *("encodings", "pydoc_data"),  # generated tables, which are too easy to predict
+}
+_BUILD_PREFIXES = ("config-", "_sysconfigdata")  # settings of the build, which differ by machine
+
+_MOST_BYTES, _FEWEST_BYTES = 12_000_000, 1_000_000
+
+_BATCH, _CONTEXT = 32, 64
+"""Windows in a batch, and bytes in a window."""
 
 
 class Block(nn.Module):
@@ -43,28 +63,16 @@ class Block(nn.Module):
 class ByteGPT(pl.LightningModule):
     """A decoder-only transformer that predicts the next byte.
 
-    Args:
-        steps: Steps of the learning-rate schedule: a linear rise, then a linear fall to zero.
-        learning_rate: Peak learning rate of AdamW.
-        layers: Decoder blocks.
-        heads: Attention heads.
-        width: Width of the residual stream.
-        context: Bytes in a window.
+    Its learning rate rises linearly to its peak, then falls to zero after all ``steps``.
     """
 
     def __init__(
-        self,
-        steps: int,
-        learning_rate: float,
-        layers: int = 3,
-        heads: int = 2,
-        width: int = 64,
-        context: int = 64,
+        self, steps: int, learning_rate: float, layers: int = 3, heads: int = 2, width: int = 64
     ) -> None:
         super().__init__()
         self.steps, self.learning_rate = steps, learning_rate
         self.token_embedding = nn.Embedding(256, width)
-        self.position_embedding = nn.Embedding(context, width)
+        self.position_embedding = nn.Embedding(_CONTEXT, width)
         self.blocks = nn.ModuleList(Block(width, heads) for _ in range(layers))
         self.final_norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 256, bias=False)
@@ -112,6 +120,88 @@ class ByteGPT(pl.LightningModule):
     def _loss(self, batch: Batch) -> Tensor:
         tokens, targets = batch
         return F.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
+
+
+def stdlib_text() -> tuple[Tensor, Tensor]:
+    """Read the standard library's source text; every Python has it, so nothing is downloaded.
+
+    Returns:
+        Training and validation bytes, uint8 of shape [bytes]. Every tenth file is for validation.
+
+    Raises:
+        ConfigError: If too little source text is installed.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    parts, count = (bytearray(), bytearray()), 0
+    for path in sorted(_files(root), key=lambda path: path.relative_to(root).as_posix()):
+        if not (room := _MOST_BYTES - sum(map(len, parts))):
+            break
+        try:
+            content = path.read_bytes()[:room]
+        except OSError:
+            continue
+        parts[count % 10 == 9].extend(content)
+        count += 1
+    if sum(map(len, parts)) < _FEWEST_BYTES:
+        raise ConfigError(
+            "standard library source text",
+            f"at least {_FEWEST_BYTES} bytes of .py files under {root}",
+            f"{sum(map(len, parts))} bytes in {count} files",
+            "Use a Python installation that has its standard library as .py files.",
+        )
+    train, validation = (torch.frombuffer(part, dtype=torch.uint8) for part in parts)
+    return train, validation
+
+
+def _files(root: Path) -> Iterator[Path]:
+    for folder, subfolders, names in os.walk(root):
+        subfolders[:] = [
+            name
+            for name in subfolders
+            if name not in _LEFT_OUT and not name.startswith(_BUILD_PREFIXES)
+        ]
+        for name in names:
+            if name.endswith(".py") and not name.startswith(_BUILD_PREFIXES):
+                yield Path(folder, name)
+
+
+class _RandomWindows(IterableDataset[Batch]):
+    """An endless stream of batches of random windows, the same for the same seed."""
+
+    def __init__(self, text: Tensor, seed: int) -> None:
+        self.text, self.seed = text, seed
+
+    def __iter__(self) -> Iterator[Batch]:
+        generator = torch.Generator().manual_seed(self.seed)
+        last = len(self.text) - _CONTEXT
+        while True:
+            yield _windows(self.text, torch.randint(last, (_BATCH,), generator=generator))
+
+
+class StdlibWindows(pl.LightningDataModule):
+    """Random windows of bytes for training, and evenly spaced ones for validation."""
+
+    def __init__(
+        self, train: Tensor, validation: Tensor, seed: int, validation_windows: int
+    ) -> None:
+        super().__init__()
+        self.train = _RandomWindows(train, seed)
+        count = validation_windows // _BATCH * _BATCH
+        starts = torch.arange(count) * (len(validation) - _CONTEXT - 1) // max(count - 1, 1)
+        self.batches = [_windows(validation, part) for part in starts.view(-1, _BATCH)]
+
+    def train_dataloader(self) -> DataLoader[Batch]:
+        """Return the endless stream."""
+        return DataLoader(self.train, batch_size=None)
+
+    def val_dataloader(self) -> DataLoader[Batch]:
+        """Return the fixed batches."""
+        return DataLoader(self.batches, batch_size=None)  # type: ignore[arg-type]
+
+
+def _windows(text: Tensor, starts: Tensor) -> Batch:
+    windows = text[starts[:, None] + torch.arange(_CONTEXT + 1)].long()
+    return windows[:, :-1].contiguous(), windows[:, 1:].contiguous()
 
 
 def demo_audit(recipe: Recipe) -> tuple[MakeRun, dict[str, Any]]:

@@ -1,9 +1,9 @@
-"""Checks of the form of forecasts, and their slopes."""
+"""Forecasts of all tensors, checks of their form, and their slopes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -12,6 +12,21 @@ from hybrid_predict.errors import PredictorError
 from hybrid_predict.torch import lists
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts
+
+
+@final
+class Forecast(NamedTuple):
+    """The movement of one predicted step.
+
+    Args:
+        delta: The movement.
+        owners: Number of the optimizer of each of its tensors.
+        drifts: How far the drift of each would move at the same learning rate, 0-dim.
+    """
+
+    delta: WeightDelta
+    owners: list[int]
+    drifts: list[Tensor]
 
 
 def slopes(
@@ -40,31 +55,17 @@ def slopes(
     rows = []
     for vectors, factors in ((movement.directions, movement.factors), (moved, rates)):
         pairs = list(zip(factors, counts or [1.0] * len(vectors), strict=True))
-        dots = _scaled(lists.dots(average, vectors), [f * count**2 for f, count in pairs])
-        norms = _scaled(lists.norms(vectors), [f * count for f, count in pairs])
+        dots = lists.scaled(lists.dots(average, vectors), [f * count**2 for f, count in pairs])
+        norms = lists.scaled(lists.norms(vectors), [f * count for f, count in pairs])
         rows += [dots.sum(), norms.square().sum()]
     numbers = torch.stack(rows)
     return torch.where(numbers[1] > 0, numbers, torch.zeros_like(numbers))
-
-
-def _scaled(values: Tensor, factors: Sequence[float | Tensor]) -> Tensor:
-    """Multiply one value per tensor by numbers, or by 0-dim tensors, without copying them."""
-    numbers = [factor for factor in factors if not isinstance(factor, Tensor)]
-    if len(numbers) == len(factors):
-        return torch.stack(torch._foreach_mul(list(values), numbers))
-    return torch.stack([value * factor for value, factor in zip(values, factors, strict=True)])
 
 
 def check_delta(
     predictor: object, delta: Any, names: Sequence[str], like: Sequence[Tensor]
 ) -> None:
     """Check the form of a forecast; its numbers are not read, so the host does not wait.
-
-    Args:
-        predictor: The predictor that made it, for the message.
-        delta: The forecast.
-        names: Names of the K parameters.
-        like: K tensors of the parameters' shapes, on their devices.
 
     Raises:
         PredictorError: If it is not a `WeightDelta`, or has other names, shapes or devices.

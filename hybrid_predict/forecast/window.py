@@ -34,6 +34,8 @@ class Reading(NamedTuple):
         chance: Variance of the product of forecast and displacement for random signs of its
             entries, shape (T,).
         drift: Squared lengths of the drift, shape (T,).
+        late: Products of summed displacement and the forecast of the window before, shape (T,); 0
+            without one.
     """
 
     kind: str
@@ -43,11 +45,17 @@ class Reading(NamedTuple):
     gram: NDArray[np.float64]
     chance: NDArray[np.float64]
     drift: NDArray[np.float64]
+    late: NDArray[np.float64]
 
     @property
     def square(self) -> float:
         """Squared length of the forecast over all tensors."""
         return float(self.gram[:, _FORECAST, _FORECAST].sum())
+
+    @property
+    def dot(self) -> float:
+        """Inner product of forecast and summed displacement over all tensors."""
+        return float(self.gram[:, _MOVED, _FORECAST].sum())
 
     def pooled(self, following: float) -> Pooled:
         """Return sums over all tensors, with the squared length of the next forecast."""
@@ -57,7 +65,8 @@ class Reading(NamedTuple):
     def packed(self) -> tuple[list[Any], list[float]]:
         """Return the tag and the numbers from which :func:`reading` makes an equal reading."""
         rows = self.gram.reshape(len(self.names), -1)
-        rows = np.concatenate([rows, self.chance[:, None], self.drift[:, None]], 1)
+        others = np.stack([self.chance, self.drift, self.late], 1)
+        rows = np.concatenate([rows, others], 1)
         tag = [self.kind, self.owner, list(self.names), self.steps, self.gram.shape[1]]
         return tag, rows.flatten().tolist()
 
@@ -78,12 +87,12 @@ def reading(tag: Sequence[Any], values: Sequence[float]) -> Reading:
     check_count("steps of a window", steps, 1)
     check_count("rows of a Gram matrix", size, 2)
     numbers = np.asarray(values, dtype=np.float64)
-    expected = len(names) * (size * size + 2)
+    expected = len(names) * (size * size + 3)
     if numbers.size != expected:
         raise damaged(f"{expected} numbers of a window", numbers.size)
     rows = numbers.reshape(len(names), -1)
-    gram = rows[:, :-2].reshape(-1, size, size)
-    return Reading(kind, owner, tuple(names), steps, gram, rows[:, -2], rows[:, -1])
+    gram = rows[:, :-3].reshape(-1, size, size)
+    return Reading(kind, owner, tuple(names), steps, gram, *rows[:, -3:].T)
 
 
 @final
@@ -95,9 +104,9 @@ class Window:
     next one opens. The first one opens after half as many, because before that the drift averages
     too few displacements for a useful forecast.
 
-    The host does not wait for the device. Memory per tensor: 3 or 4 arrays of at most ``SAMPLE``
-    numbers, for drift, displacement, forecast and fitted direction; float64 for float64 weights,
-    else float32.
+    The host does not wait for the device. Memory per tensor: 4 or 5 arrays of at most ``SAMPLE``
+    numbers, for drift, displacement, this forecast and the one before, and fitted direction;
+    float64 for float64 weights, else float32.
 
     Args:
         length: Number of displacements in a window, at least 2; the first has half as many.
@@ -113,6 +122,7 @@ class Window:
         self._drift = [torch.zeros_like(x) for x in self._sampled(values)]
         self._moved: list[Tensor] = []
         self._frozen: list[list[Tensor]] = []
+        self._before: list[Tensor] = []
         self._squares: list[Tensor] = []
         self._seen = self._count = 0
 
@@ -125,7 +135,7 @@ class Window:
     @property
     def held_bytes(self) -> int:
         """Memory of all samples, in bytes."""
-        lists = [self._drift, self._moved, *self._frozen]
+        lists = [self._drift, self._moved, *self._frozen, self._before]
         return sum(x.nbytes for samples in lists for x in samples)
 
     def open(self, delta: WeightDelta, fitted: Sequence[Tensor]) -> None:
@@ -155,7 +165,7 @@ class Window:
     def norms(self) -> list[Tensor]:
         """Return the length of the drift of each local shard, estimated from the sample, 0-dim."""
         norms = zip(torch._foreach_norm(self._drift), self._shares, strict=True)
-        return [norm * math.sqrt(share) for norm, share in norms]
+        return [norm if share == 1.0 else norm * math.sqrt(share) for norm, share in norms]
 
     def close(self, counts: Counts) -> tuple[int, int, Tensor]:
         """Close a full window.
@@ -168,15 +178,17 @@ class Window:
             for :func:`reading`, of at least 32 bits.
         """
         rows, device = [], self._moved[0].device
-        columns = zip(self._shares, counts or [1.0] * len(self._shares), self._squares,
+        befores = self._before or [torch.zeros_like(x) for x in self._moved]
+        columns = zip(self._shares, counts or [1.0] * len(self._shares), self._squares, befores,
                       self._moved, *self._frozen, strict=True)  # fmt: skip
-        for share, count, drift, *sampled in columns:
+        for share, count, drift, before, *sampled in columns:
             each = torch.stack(sampled)
             gram = (each @ each.T).flatten() * (share * count**2)
             chance = (each[_MOVED] * each[_FORECAST]).square().sum() * (share * count) ** 2
-            others = torch.stack([chance, drift * (share * count**2)])
+            late = (each[_MOVED] * before).sum()
+            others = torch.stack([chance, *(x * (share * count**2) for x in (drift, late))])
             rows.append(torch.cat([gram, others]).to(device))
-        size = 1 + len(self._frozen)
+        size, self._before = 1 + len(self._frozen), self._frozen[0]
         self._moved, self._frozen, self._squares = [], [], []
         return self._count, size, torch.cat(rows)
 
@@ -209,6 +221,7 @@ class Window:
             "drift": self._drift,
             "moved": self._moved,
             "frozen": self._frozen,
+            "before": self._before,
             "squares": self._squares,
         }
 
@@ -216,6 +229,7 @@ class Window:
         """Return whether a saved state has samples of these tensors."""
         shapes = [x.shape for x in self._drift]
         lists = [state["drift"], *state["frozen"], *([state["moved"]] if state["frozen"] else [])]
+        lists += [state["before"]] if state["before"] else []
         squares = [x.shape for x in state["squares"]] if state["frozen"] else []
         return (
             list(state["sizes"]) == self._sizes
@@ -242,6 +256,7 @@ class Window:
         is_open = bool(state["frozen"])
         self._moved = own(state["moved"]) if is_open else []
         self._squares = own(state["squares"]) if is_open else []
+        self._before = own(state["before"]) if state["before"] else []
 
     def load_of(self, windows: Sequence[dict[str, Any]], tensors: Sequence[Tensor]) -> None:
         """Load this rank's window; start an empty one if tensors are sharded differently now.

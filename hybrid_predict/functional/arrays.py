@@ -59,15 +59,7 @@ def select_backend(arrays: Mapping[str, Any] | None = None) -> Selection:
 
 
 def check_arrays(argument: str, arrays: Any) -> Any:
-    """Check arrays by name, and return their library's functions.
-
-    Args:
-        argument: Name of the argument, for the message.
-        arrays: What the user gave.
-
-    Raises:
-        ConfigError: If it is no mapping of floating-point arrays of one library.
-    """
+    """Check arrays by name, and return their library's functions."""
     if not isinstance(arrays, Mapping) or not arrays:
         got = arrays if isinstance(arrays, Mapping) else type(arrays).__name__
         raise ConfigError(argument, "a mapping of names to arrays, not empty", got)
@@ -86,11 +78,7 @@ def check_arrays(argument: str, arrays: Any) -> Any:
 
 
 def check_library(argument: str, arrays: list[Any]) -> Any:
-    """Return the functions of the library that all these arrays are of.
-
-    Raises:
-        ConfigError: If there are several libraries, or another one than NumPy and JAX.
-    """
+    """Return the functions of the library that all these arrays are of."""
     jax = sys.modules.get("jax")
     kinds = ((np.ndarray, np.generic), *([jax.Array] if jax else []))
     counts = [sum(isinstance(array, kind) for array in arrays) for kind in kinds]
@@ -104,11 +92,7 @@ def check_library(argument: str, arrays: list[Any]) -> Any:
 
 
 def numbers_by_name(given: Any, arrays: Mapping[str, Any], argument: str) -> dict[str, Any]:
-    """Return a 0-dim array of at least 32 bits for every array.
-
-    Raises:
-        ConfigError: If a name or a number is missing.
-    """
+    """Return a 0-dim array of at least 32 bits for every array."""
     if not isinstance(given, Mapping):
         given = dict.fromkeys(arrays, given)
     if missing := sorted(arrays.keys() - given.keys()):
@@ -117,11 +101,7 @@ def numbers_by_name(given: Any, arrays: Mapping[str, Any], argument: str) -> dic
 
 
 def number(given: Any, like: Any, argument: str) -> Any:
-    """Return a number as a 0-dim array, of the library and at least the bits of another array.
-
-    Raises:
-        ConfigError: If it is no number.
-    """
+    """Return a number as a 0-dim array, of the library and at least the bits of another array."""
     if not (isinstance(given, (int, float)) or getattr(given, "shape", None) == ()):
         got = getattr(given, "shape", type(given).__name__)
         raise ConfigError(argument, "a number or a 0-dim array", got)

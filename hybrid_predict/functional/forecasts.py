@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from hybrid_predict.config import HybridConfig
 from hybrid_predict.forecast.drift import START
 from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
 from hybrid_predict.functional import kernels
 from hybrid_predict.functional.corrections import Update, unmoved
 from hybrid_predict.functional.kernels import wide, wide_dtype
 from hybrid_predict.functional.plan import Plan
-from hybrid_predict.functional.state import Group, History
+from hybrid_predict.functional.state import Clock, Group, History
 from hybrid_predict.rules.numbers import array_library, select
+from hybrid_predict.rules.pace import Lagged, lag
 from hybrid_predict.rules.skill import (
     DRIFT,
     SAMPLE,
     Pooled,
-    Skill,
     add_squares,
-    add_window,
     fit,
     pool,
 )
@@ -30,7 +30,22 @@ from hybrid_predict.rules.skill import (
 Predictor = FittedPredictor | MomentumPredictor
 
 
-def start(predictor: Predictor, like: Mapping[str, Any], history: str) -> History:
+@final
+class Closed(NamedTuple):
+    """The numbers of a window; zeros if it has not closed.
+
+    Args:
+        now: Whether it has closed, 0-dim bool.
+        pooled: What it measured, for the skill.
+        lagged: Products with the forecast of the window before, for the pace.
+    """
+
+    now: Any
+    pooled: Pooled
+    lagged: Lagged
+
+
+def start(predictor: Predictor, like: Mapping[str, Any], config: HybridConfig) -> History:
     """Return a history without any displacement."""
     xp, dtype, count = array_library(*like.values()), wide_dtype(*like.values()), len(like)
 
@@ -42,8 +57,10 @@ def start(predictor: Predictor, like: Mapping[str, Any], history: str) -> Histor
 
     factor = predictor.coefficient if isinstance(predictor, MomentumPredictor) else START
     return History(
-        kernels.zeros(like, history), xp.zeros((), dtype=xp.int32), numbers(factor),
+        kernels.zeros(like, config.history_dtype), xp.zeros((), dtype=xp.int32), numbers(factor),
         numbers(0.0, 2), empty(), empty(), empty(), numbers(factor), numbers(0.0),
+        Pooled(*(xp.zeros((), dtype=dtype) for _ in Pooled._fields)),
+        empty() if config.paced else {},
     )  # fmt: skip
 
 
@@ -52,11 +69,8 @@ def displacements(
 ) -> dict[str, Any]:
     """Return displacements per unit of the learning rate, by name; 0 where the rate is 0.
 
-    Args:
-        update: The optimizer's update.
-        weights: Weights after the corrected update, by name.
-        still: Masks of the entries that count as unmoved, by name: a displacement by a gradient
-            that is not finite would stay in the drift.
+    Entries that ``still`` masks count as unmoved: a displacement by a gradient that is not finite
+    would stay in the drift.
     """
     moved = {}
     for name, mask in still.items():
@@ -67,22 +81,15 @@ def displacements(
 
 
 def learn(
-    plan: Plan, group: Group, moved: Mapping[str, Any], update: Update, length: Any
-) -> tuple[Group, Pooled]:
+    plan: Plan, group: Group, moved: Mapping[str, Any], update: Update, clock: Clock, momentum: Any
+) -> tuple[Group, Closed]:
     """Add the displacement of one full step; nothing changes if all learning rates are 0.
 
     The first window opens after half the displacements of a window: before that, the drift averages
-    too few to be foreseen from.
-
-    Args:
-        plan: How the group is forecast.
-        group: What is known.
-        moved: Its :func:`displacements`.
-        update: The optimizer's update. Entries that stand still in it lose their drift.
-        length: Displacements in a window, 0-dim integer.
+    too few to be foreseen from. Entries that stand still in the update lose their drift.
 
     Returns:
-        The group, and the numbers of the window if it has closed, else zeros.
+        The group, and the window.
     """
     predictor, before, frozen = plan.predictor, group.history, unmoved(plan, update)
     assert predictor is not None and before is not None
@@ -95,6 +102,7 @@ def learn(
         average[name] = kernels.blend(before.average[name], sample[name], xp.minimum(DRIFT, decay))
     total = {name: x + sample[name] for name, x in before.moved.items()}
     now = before._replace(drift=drift, count=count, average=average, moved=total)
+    length = clock.length
     full = learns & (before.count >= length // 2) & (count % length == 0)
     # The next window is about the forecast as it was before this one was read.
     opened = now._replace(
@@ -102,24 +110,46 @@ def learn(
         direction=_sampled(drift),
         multiples=before.factors,
         squares=xp.stack([kernels.dot(x, x) for x in average.values()]),
+        before={
+            name: before.multiples[k] * direction
+            for k, (name, direction) in enumerate(before.direction.items())
+            if name in before.before
+        },
     )
     after = select(full | (count == length // 2), opened, now)
     gram, chance, squares = _products(now, moved)
-    steps = xp.where(count == length, length - length // 2, length)
+    steps = _steps(count, length)
     if isinstance(predictor, FittedPredictor):
         sums = select(full, add_squares(before.sums, gram, steps, predictor.memory), before.sums)
         factors = fit(sums, predictor.ridge)
         factors = select(sums[:, 0].sum() > 0.0, factors, before.factors)
         after = after._replace(sums=sums, factors=factors)
     following = (after.factors**2 * gram[:, 2, 2]).sum()
-    numbers = pool(gram, chance, squares, steps, following)
+    pooled = pool(gram, chance, squares, steps, following)
+    after = after._replace(latest=select(full, pooled, before.latest))
+    pooled = Pooled(*(xp.where(full, x, 0.0) for x in pooled))
+    lagged = _lagged(plan, now, moved, clock, momentum)
+    lagged = Lagged(*(xp.where(full, x, 0.0) for x in lagged))
     group = group._replace(history=select(learns, after, before))
-    return group, Pooled(*(xp.where(full, number, 0.0) for number in numbers))
+    return group, Closed(full, pooled, lagged)
 
 
-def score(skill: Skill, windows: list[Pooled]) -> Skill:
-    """Add windows of all groups of a kind; those that have not closed are zeros."""
-    return add_window(skill, Pooled(*map(sum, zip(*windows, strict=True))))
+def _lagged(
+    plan: Plan, history: History, moved: Mapping[str, Any], clock: Clock, momentum: Any
+) -> Lagged:
+    """Products of the forecast of the window before with this window."""
+    late, count = 0.0, history.count
+    for name, forecast in history.before.items():
+        share = moved[name].size / forecast.size
+        late = late + share * kernels.dot(history.moved[name], forecast)
+    first, second = (_steps(at, clock.length) for at in (count - clock.length, count))
+    decay = plan.update.decay if plan.update else momentum
+    return lag(decay, first, second, late, history.latest)
+
+
+def _steps(count: Any, length: Any) -> Any:
+    """Displacements in the window that closes after ``count`` of them; the first has fewer."""
+    return array_library(count).where(count == length, length - length // 2, length)
 
 
 def _products(history: History, moved: Mapping[str, Any]) -> tuple[Any, Any, Any]:

@@ -13,11 +13,12 @@ from hybrid_predict.functional import corrections, forecasts
 from hybrid_predict.functional.arrays import check_arrays
 from hybrid_predict.functional.kernels import wide_dtype, zeros
 from hybrid_predict.functional.plan import Plan, chosen_block, count_trained, operations, plans
-from hybrid_predict.functional.state import Clock, Group, HybridState
+from hybrid_predict.functional.state import Clock, Group, HybridState, Pacing
 from hybrid_predict.ledger import percent
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess, tried
 from hybrid_predict.rules.gate import TOO_EXPENSIVE, TOO_FEW, too_few
 from hybrid_predict.rules.limits import first_limits
+from hybrid_predict.rules.pace import Pace, Worth
 from hybrid_predict.rules.schedule import Schedule, schedule
 from hybrid_predict.rules.skill import FIRST, Skill, window_length
 from hybrid_predict.rules.verdict import Evidence
@@ -42,7 +43,7 @@ def init(
         weights: All trained arrays by name, floating-point, of NumPy or of JAX.
         config: What is corrected and predicted; ``kinds`` names heads and embeddings.
         momentum: :math:`\beta_1` of the optimizer, in [0, 1): windows of displacements are longer
-            for more.
+            for more, and what momentum carries on does not count for ``speedup="auto"``.
         outputs_last: Whether matrices are of shape (inputs, outputs), as in most JAX libraries, in
             place of torch's (outputs, inputs).
         step_operations: Floating-point operations of forward and backward of a full step, of which
@@ -78,9 +79,10 @@ def init(
     def group(plan: Plan) -> Group:
         like = {name: weights[name] for name in plan.shapes}
         correction = corrections.start(plan, like, history) if plan.update else None
-        past = forecasts.start(plan.predictor, like, history) if plan.predictor else None
+        past = forecasts.start(plan.predictor, like, config) if plan.predictor else None
         return Group(zeros(like, history), correction, past)
 
+    paces = {plan.kind: arrays(Pace()) for plan in predicted if config.paced}
     return HybridState(
         {key: group(plan) for key, plan in groups.items()},
         {plan.kind: arrays(Skill()) for plan in predicted},
@@ -93,6 +95,7 @@ def init(
         stands=arrays(True),
         gated=arrays(gated),
         evidence=arrays(Evidence()),
+        pacing=Pacing(paces, arrays(Worth()), arrays(0.0), arrays(float(momentum))),
         blocks=xp.asarray(tried(chosen_block(groups)), dtype=xp.int32),
     )
 
@@ -120,11 +123,7 @@ def _log_limits(
 
 
 def _schedule(config: HybridConfig, observed: int) -> Schedule:
-    """The schedule, in numbers that fit in 32 bits.
-
-    Raises:
-        ConfigError: If the run's length is needed and unknown, or larger than :data:`MOST_STEPS`.
-    """
+    """The schedule, in numbers that fit in 32 bits."""
     if config.total_steps is None and config.compression == 1:
         config = replace(config, total_steps=MOST_STEPS, warmup_steps=1, cooldown_steps=0)
     steps = schedule(config, observed)

@@ -54,11 +54,15 @@ class Plan(NamedTuple):
         products = flatten_operations(shapes, self.update.iterations, block, gram=False)
         return products + covariance_operations(shapes, longest)
 
+    @property
+    def size(self) -> Any:
+        """Number of weights, a float, as JAX's integers have 32 bits."""
+        return float(sum(map(math.prod, self.shapes.values())))
+
     def part(self, ready: Any) -> Part:
-        """Return a predicted group as the gate sees it; its size is a float, as JAX has 32 bits."""
+        """Return a predicted group as the gate sees it."""
         assert self.predictor is not None
-        size: Any = float(sum(map(math.prod, self.shapes.values())))
-        return Part(size, self.predictor.gated, ready, self.kind == "embedding")
+        return Part(self.size, self.predictor.gated, ready, self.kind == "embedding")
 
 
 def kinds(weights: Mapping[str, Any], config: HybridConfig) -> dict[str, str]:
@@ -103,17 +107,7 @@ def plans(
     outputs_last: bool = False,
     step_operations: float | None = None,
 ) -> dict[str, Plan]:
-    """Return the groups by their keys; none if nothing is corrected or predicted.
-
-    Args:
-        weights: Arrays by name.
-        config: What is corrected and predicted.
-        outputs_last: Whether matrices are of shape (inputs, outputs).
-        step_operations: Operations of forward and backward; None does not limit corrections.
-
-    Raises:
-        ConfigError: If a setting has no meaning for arrays, or ``step_operations`` is no number.
-    """
+    """Return the groups by their keys; none if nothing is corrected or predicted."""
     updates, predictors = _methods(config, step_operations)
     if not (updates or predictors):
         return {}
@@ -177,8 +171,8 @@ def _methods(
     if not config.watch_loss:
         remedy = "Call verify() without a loss."
         raise ConfigError("watch_loss", "True in the functional form", False, remedy)
-    updates: dict[str, Any] = {kind: make_update(u) for kind, u in config.updates.items()}
-    predictors: dict[str, Any] = {k: make_predictor(p) for k, p in config.predictors.items()}
+    updates: dict[str, Any] = {kind: make_update(u) for kind, u in config.active_updates.items()}
+    predictors: dict[str, Any] = {k: make_predictor(p) for k, p in config.active_predictors.items()}
     for argument, methods, known in (
         ("updates", updates, (SpectralUpdate, WhitenedUpdate)),
         ("predictors", predictors, (FittedPredictor, MomentumPredictor)),
@@ -192,9 +186,7 @@ def _methods(
         expected = "'float32' for averages with a decay above 0.95"
         remedy = "Lower the decay, or store averages in 32 bits."
         raise ConfigError("history_dtype", expected, config.history_dtype, remedy)
-    if not config.enabled:
-        return {}, {}
-    return updates, predictors if config.compression > 1 else {}
+    return updates, predictors
 
 
 def _some(names: Any) -> str:

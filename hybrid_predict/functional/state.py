@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.rules.limits import Limits
+from hybrid_predict.rules.pace import Pace, Worth
 from hybrid_predict.rules.schedule import Schedule
-from hybrid_predict.rules.skill import Skill
+from hybrid_predict.rules.skill import Pooled, Skill
 from hybrid_predict.rules.verdict import Evidence
 
 
@@ -24,6 +25,9 @@ class History(NamedTuple):
         direction: Drifts when it was opened, likewise.
         multiples: ``factors`` when it was opened.
         squares: Squared lengths of ``average`` when it was opened, shape (T,).
+        latest: What the last closed window has measured, of 0-dim arrays.
+        before: The forecast that it compared, on samples, by name; empty unless
+            ``speedup="auto"``.
     """
 
     drift: dict[str, Any]
@@ -35,6 +39,8 @@ class History(NamedTuple):
     direction: dict[str, Any]
     multiples: Any
     squares: Any
+    latest: Pooled
+    before: dict[str, Any]
 
 
 @final
@@ -94,6 +100,24 @@ class Clock(NamedTuple):
 
 
 @final
+class Pacing(NamedTuple):
+    """How many predicted steps follow each full step with ``speedup="auto"``.
+
+    Args:
+        paces: How far predicted steps move each kind, of 0-dim arrays, by kind; empty unless
+            ``speedup="auto"``.
+        worth: How steep predicted steps were since the last window, of 0-dim arrays.
+        credit: Predicted steps that are due, 0-dim.
+        momentum: That of the optimizer, 0-dim.
+    """
+
+    paces: dict[str, Pace]
+    worth: Worth
+    credit: Any
+    momentum: Any
+
+
+@final
 class HybridState(NamedTuple):
     """Everything that the next call depends on; a pytree of arrays.
 
@@ -110,6 +134,7 @@ class HybridState(NamedTuple):
             predicted steps stand.
         gated: Whether all forecasts need skill, 0-dim bool.
         evidence: Evidence against predicted steps, of 0-dim arrays.
+        pacing: How many predicted steps follow each full step.
         blocks: Numbers of rows that corrections could treat together, down to the chosen one, shape
             (B,); 0 for all. A jitted function reads the choice from its length.
     """
@@ -125,4 +150,5 @@ class HybridState(NamedTuple):
     stands: Any
     gated: Any
     evidence: Evidence
+    pacing: Pacing
     blocks: Any

@@ -10,7 +10,7 @@ import numpy as np
 
 from hybrid_predict.config import HybridConfig
 from hybrid_predict.errors import ConfigError
-from hybrid_predict.functional import forecasts
+from hybrid_predict.functional import forecasts, pacing
 from hybrid_predict.functional.arrays import check_arrays, check_library, number, numbers_by_name
 from hybrid_predict.functional.corrections import Update, corrected
 from hybrid_predict.functional.kernels import dot, norm, wide, wide_dtype
@@ -20,9 +20,9 @@ from hybrid_predict.rules.budget import BLOCKS
 from hybrid_predict.rules.gate import suffice
 from hybrid_predict.rules.limits import alarmed, learned, loss_limit, norm_limits, pausing, risen
 from hybrid_predict.rules.numbers import array_library, select
-from hybrid_predict.rules.schedule import cooling, due
-from hybrid_predict.rules.skill import Pooled, enough, known
-from hybrid_predict.rules.verdict import Evidence, Slopes, sound, weigh
+from hybrid_predict.rules.schedule import cooling
+from hybrid_predict.rules.skill import Pooled, add_window, enough, known
+from hybrid_predict.rules.verdict import Slopes, sound, weigh
 
 _NONE = HybridConfig()
 """The configuration where a call takes none."""
@@ -36,7 +36,8 @@ def predict(
 
     .. math:: \theta \leftarrow \theta + n \, \eta \, \lambda \, d
 
-    They are made only with skill; otherwise nothing moves, and ``state.predicted`` is 0.
+    They are made only with skill; otherwise nothing moves, and ``state.predicted`` is 0. With
+    ``speedup="auto"`` each kind moves by its own multiple of this.
 
     Args:
         state: What is known.
@@ -56,18 +57,19 @@ def predict(
         return dict(weights), state._replace(predicted=0 * state.predicted)
     groups, clock = plans(weights, config), state.clock
     groups = {key: plan for key, plan in groups.items() if key in state.groups}
-    _check_state(state, groups, weights)
-    planned = due(state.schedule, clock.steps).astype(state.predicted.dtype)
+    _check_state(state, groups, weights, config)
+    planned = pacing.due(state, config)
     paused = pausing(state.limits, clock.full_steps + 1) | (state.evidence.ended > 0)
     may = ~clock.plain & ~paused & (planned > 0)
     rates, moved = numbers_by_name(learning_rates, weights, "learning_rates"), dict(weights)
     predicted, finite, xp = 0 * planned, state.stands | True, array_library(planned)
-    for key, ready in _ready(state, groups, weights, config).items():
-        history, made = state.groups[key].history, may & ready
+    ready = _ready(state, groups, weights, config)
+    for key, times in pacing.forecasts_of(planned, state, groups, ready, config).items():
+        history, made = state.groups[key].history, may & (times > 0)
         assert history is not None
         predicted = xp.where(made, planned, predicted)
         for k, (name, drift) in enumerate(history.drift.items()):
-            change = (rates[name] * planned * history.factors[k]) * wide(drift)
+            change = (rates[name] * times * history.factors[k]) * wide(drift)
             finite = finite & (xp.isfinite(change).all() | ~made)
             new = (wide(weights[name]) + change).astype(weights[name].dtype)
             moved[name] = xp.where(made, new, weights[name])
@@ -186,7 +188,7 @@ def correct(
         given = {name: x for name, x in arrays.items() if name in before}
         _check_shapes(argument, given, before, "Give an array for every name in before.")
     groups, clock = plans(before, config, outputs_last, step_operations), state.clock
-    _check_state(state, groups, before)
+    _check_state(state, groups, before, config)
     _check_layout(state, groups)
     rates = numbers_by_name(learning_rates, before, "learning_rates")
     decays = numbers_by_name(weight_decay, before, "weight_decay")
@@ -194,27 +196,30 @@ def correct(
     active = ~cooling(state.schedule, clock.steps + state.predicted) & ~clock.plain
     update = Update(gradients, before, after, rates, shrinks, _bound(groups, rates), active,
                     outputs_last, config.history_dtype)  # fmt: skip
-    weights, kept, xp = {name: after[name] for name in before}, {}, array_library(state.stands)
-    windows: dict[str, list[Pooled]] = {kind: [] for kind in state.skills}
+    weights, kept = {name: after[name] for name in before}, {}
+    windows: dict[str, list[forecasts.Closed]] = {kind: [] for kind in state.skills}
     slopes: list[Slopes] = []
     ready = _ready(state, groups, before, config)
+    times = pacing.forecasts_of(state.predicted, state, groups, ready, config)
     for key, plan in groups.items():
         new, kept[key], still = corrected(plan, state.groups[key], update)
         weights |= new
         if key in ready:
             moved = forecasts.displacements(update, new, still)
-            predicted = xp.where(ready[key], state.predicted, 0)
-            slopes.append(_slopes(kept[key], moved, rates, predicted))
-            kept[key], window = forecasts.learn(plan, kept[key], moved, update, clock.length)
+            slopes.append(_slopes(kept[key], moved, rates, times[key]))
+            own = state.pacing.momentum
+            kept[key], window = forecasts.learn(plan, kept[key], moved, update, clock, own)
             windows[plan.kind].append(window)
-    skills = {kind: forecasts.score(state.skills[kind], each) for kind, each in windows.items()}
     moving = {name: before[name] for name in state.kept}
     undone = {**before, **select(state.predicted > 0, state.kept, moving)}
-    return select(state.stands, weights, undone), _advanced(state)._replace(
+    new_state = _advanced(state)._replace(
         groups=select(state.stands, kept, state.groups),
-        skills=select(state.stands, skills, state.skills),
-        evidence=_evidence(state, slopes),
+        **_learned(state, slopes, windows),
     )
+    if config.paced:
+        ready = _ready(new_state, groups, before, config)
+        new_state = pacing.counted(new_state, groups, ready)
+    return select(state.stands, weights, undone), new_state
 
 
 def _bound(groups: Mapping[str, Plan], rates: Mapping[str, Any]) -> Any:
@@ -248,12 +253,23 @@ def _slopes(
     return Slopes(*(xp.where(sums.square > 0, number, 0.0) for number in sums))
 
 
-def _evidence(state: HybridState, slopes: list[Slopes]) -> Evidence:
-    """The evidence after a full step, which counts if predicted steps before it stand."""
+def _learned(
+    state: HybridState, slopes: list[Slopes], windows: Mapping[str, list[forecasts.Closed]]
+) -> dict[str, Any]:
+    """The skills, evidence and paces after a full step, if its predicted steps stand."""
     if not slopes:
-        return state.evidence
-    new = weigh(state.evidence, Slopes(*map(sum, zip(*slopes, strict=True))))
-    return select(state.stands & (state.predicted > 0), new, state.evidence)
+        return {}
+    pooled, skills = Slopes(*map(sum, zip(*slopes, strict=True))), {}
+    for kind, each in windows.items():  # those that have not closed are zeros
+        numbers = zip(*(window.pooled for window in each), strict=True)
+        skills[kind] = add_window(state.skills[kind], Pooled(*map(sum, numbers)))
+    evidence = weigh(state.evidence, pooled)
+    own = pacing.learned(state.pacing, pooled, state.predicted, windows)
+    return {
+        "skills": select(state.stands, skills, state.skills),
+        "evidence": select(state.stands & (state.predicted > 0), evidence, state.evidence),
+        "pacing": select(state.stands, own, state.pacing),
+    }
 
 
 def _advanced(state: HybridState) -> HybridState:
@@ -286,7 +302,9 @@ def _check_call(state: Any, trees: Mapping[str, Mapping[str, Any]], config: Any 
     check_library("arrays", [state.stands, *(x for each in trees.values() for x in each.values())])
 
 
-def _check_state(state: HybridState, groups: Mapping[str, Plan], arrays: Mapping[str, Any]) -> None:
+def _check_state(
+    state: HybridState, groups: Mapping[str, Plan], arrays: Mapping[str, Any], config: HybridConfig
+) -> None:
     """Check that a state is about these weights and settings."""
     dtype, own = wide_dtype(*arrays.values()), state.limits.start.dtype
     remedy = "Give init the same weights, config, outputs_last and step_operations."
@@ -301,6 +319,9 @@ def _check_state(state: HybridState, groups: Mapping[str, Plan], arrays: Mapping
         for name, x in group.average.items()
     }
     _check_shapes("state", averages, planned, remedy)
+    if state.skills and config.paced != bool(state.pacing.paces):
+        got = "a state of another speedup"
+        raise ConfigError("state", f"a state of speedup={config.speedup!r}", got, remedy)
 
 
 def _check_shapes(

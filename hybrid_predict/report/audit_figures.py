@@ -50,12 +50,7 @@ def paired_figure(results: Mapping[str, Any]) -> Figure:
 
 
 def curves_figure(results: Mapping[str, Any], key: str) -> Figure:
-    """Draw what was measured during training, one line per arm and seed.
-
-    Args:
-        results: Content of ``results.json``.
-        key: Which of an entry's curves is shown, ``curve`` or ``metric_curve``.
-    """
+    """Draw ``curve`` or ``metric_curve`` of the entries, one line per arm and seed."""
     figure, loss = new_figure(figsize=SIZE), key == "curve"
     axes = figure.subplots()
     for arm, color in colors(results).items():
@@ -81,9 +76,6 @@ def difference_figure(results: Mapping[str, Any]) -> Figure:
 
     The bar spans the two one-sided confidence bounds of the contrast that is tested, moved by the
     line that it is tested against: the test is met where the bar ends on the near side of the line.
-
-    Args:
-        results: Content of ``results.json``, with a tested contrast.
     """
     verdict, config = results["verdict"], results["config"]
     sign = 1.0 if config["mode"] == "min" else -1.0

@@ -32,14 +32,8 @@ class LogWriter:
     """Writes the log of a run; if its file cannot be written, training goes on without it.
 
     Every line names its run, and is written at once, as a whole. If another run is writing to the
-    file, this one gets a file of its own in the same folder.
-
-    Args:
-        path: The file; it and its folder are created if missing. None keeps the log in memory only.
-
-    Attributes:
-        log: The log so far. If it has more than ``4 * ROWS`` rows, every second one is dropped.
-        path: The file that is written to, or None.
+    file, this one gets a file of its own in the same folder. Without a path the log is kept in
+    memory only. Of more than ``4 * ROWS`` rows in memory, every second one is dropped.
     """
 
     def __init__(self, path: Path | None) -> None:
@@ -51,13 +45,7 @@ class LogWriter:
         self._written = monotonic()
 
     def start(self, plan: Overview, config: Mapping[str, Any], full_steps: int = 0) -> None:
-        """Write the first line of the run.
-
-        Args:
-            plan: Plan of the run.
-            config: Its configuration, as plain data.
-            full_steps: Full steps done before a resumed run goes on; 0 for a new run.
-        """
+        """Write the first line of the run; a resumed one has done ``full_steps`` before."""
         start = {
             "run": uuid4().hex,
             "time": round(time(), 3),
@@ -81,13 +69,7 @@ class LogWriter:
             self._add_row(record, ledger)
 
     def end(self, status: str, record: StepRecord | None, ledger: SavingsLedger) -> None:
-        """Write the last row and the status, and close the file.
-
-        Args:
-            status: ``finished``, ``stopped`` or ``failed: ...``.
-            record: Record of the last full step, or None if there was none.
-            ledger: Ledger of the run.
-        """
+        """Write the last row and ``finished``, ``stopped`` or ``failed: ...``; close the file."""
         if record is not None and self.log.ledger.full_steps != ledger.full_steps:
             self._add_row(record, ledger)
         self.log.end = {"time": round(time(), 3), "status": status}

@@ -15,7 +15,7 @@ from hybrid_predict.report.audit_figures import (
     paired_figure,
 )
 from hybrid_predict.report.run_facts import ONE_RUN, events, facts, finding
-from hybrid_predict.report.run_figures import loss_figure, skill_figure, spent_figure
+from hybrid_predict.report.run_figures import loss_figure, pace_figure, skill_figure, spent_figure
 from hybrid_predict.report.run_log import RunLog, read_log
 from hybrid_predict.report.shared import data_uri, mean_and_sd, render
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, LEAST_SAVING
@@ -28,14 +28,7 @@ NEXT = "hybrid-predict audit config.yaml --plan"
 
 
 def run_page(logs: Sequence[RunLog]) -> str:
-    """Return a page about one run, or about several side by side: their cost, not their quality.
-
-    Args:
-        logs: Logs of at least one run.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
-    """
+    """Return a page about one run, or about several side by side: their cost, not their quality."""
     runs = [
         {
             "log": log,
@@ -43,6 +36,7 @@ def run_page(logs: Sequence[RunLog]) -> str:
             "figures": [
                 ("Training loss and predicted steps of this run", data_uri(loss_figure(log))),
                 ("Skill of the forecasts over full steps", data_uri(skill_figure(log))),
+                ("Predicted steps per full step, and persistence", data_uri(pace_figure(log))),
                 ("Where steps and seconds of this run went", data_uri(spent_figure(log))),
             ],
             "events": events(log),
@@ -67,14 +61,9 @@ def _short_names(logs: Sequence[RunLog]) -> list[str]:
 
 
 def audit_page(results: Mapping[str, Any], log: Path | None) -> str:
-    """Return the report of an audit.
+    """Return the report of an audit from ``results.json`` and the log of its first hybrid run.
 
-    Args:
-        results: Content of ``results.json``.
-        log: Event log of the first hybrid run; None, or a missing file, omits its figures.
-
-    Raises:
-        MissingExtraError: If matplotlib is not installed.
+    None, or a missing file, omits the figures of that run.
     """
     figures, runs = {}, results["runs"]
     if runs:
@@ -113,7 +102,8 @@ def plain_finding(results: Mapping[str, Any]) -> str:
         return str(verdict["headline"])
     change = 100 * (hybrid - full) / abs(full)
     metric, saved = results["config"]["metric"], f"{100 * verdict['saving']:.0f} % fewer full steps"
-    what = f"{abs(change):.2g} % {'lower' if change < 0 else 'higher'} {metric} with {saved}"
+    size = float(f"{abs(change):.2g}")  # 280, not 2.8e+02
+    what = f"{size:g} % {'lower' if change < 0 else 'higher'} {metric} with {saved}"
     if verdict["saving"] < LEAST_SAVING:
         return f"no full steps were saved, so there is no saving to prove: {what}"
     if verdict["seeds"] < FEW_SEEDS:

@@ -7,7 +7,13 @@ from datetime import datetime
 from itertools import pairwise
 from textwrap import wrap
 
-from hybrid_predict.ledger import SavingsLedger, duration, percent, why_unpredicted
+from hybrid_predict.ledger import (
+    SavingsLedger,
+    duration,
+    percent,
+    persistence,
+    why_unpredicted,
+)
 from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_log import RunLog
 
@@ -16,6 +22,9 @@ ONE_RUN = (
     "trained without the plug-in. It shows what was spent."
 )
 """Sentence on what a single run can show."""
+
+NOT_LASTING = "no predicted steps: forecasts did not last, or had no skill"
+"""Why a run that decides itself made none."""
 
 SILENT = 60.0
 """Seconds without a line after which a run may have been killed."""
@@ -38,20 +47,24 @@ def finding(log: RunLog) -> str:
         return f"{so_far}{_saving(ledger)}"
     if ledger.steps < plan["warmup"]:
         return f"{so_far}no predicted steps: the warm-up is not over, so nothing was saved"
-    why = why_unpredicted(ledger.events) or "no predicted steps where they were planned"
+    silent = NOT_LASTING if plan.get("paced") else "no predicted steps where they were planned"
+    why = why_unpredicted(ledger.events) or silent
     return f"{so_far}{printable(why)}; nothing was saved"
 
 
 def facts(log: RunLog) -> dict[str, str]:
     """Return the counts and measurements of a run as text by name; what is unknown is left out."""
-    ledger, plan = log.ledger, log.start["plan"]
+    ledger = log.ledger
     length, share, losses = ledger.mean_length, ledger.correction_share, known_losses(log)
     shown = {
         "written": datetime.fromtimestamp(log.seen).strftime("%Y-%m-%d %H:%M:%S"),
         "steps": f"{ledger.steps:,} of {log.steps:,}",
         "full steps": f"{ledger.full_steps:,}, {ledger.corrected_steps:,} corrected",
-        "predicted": f"{ledger.predicted_steps:,} ({plan['predicted']:,} planned), "
+        "predicted": f"{ledger.predicted_steps:,} ({_planned(log)}), "
         f"{ledger.undone_steps:,} undone",
+        "per full step": f"{ledger.predicted_per_full_step:.2f} predicted steps"
+        if ledger.predicted_steps
+        else "",
         "mean length": "" if length is None else f"{length:.2f} of the drift",
         "saving": _saving(ledger) if ledger.predicted_steps else "",
         "time": _time(log),
@@ -68,6 +81,8 @@ def facts(log: RunLog) -> dict[str, str]:
             f"{skill['length']:.2f} of the drift (best fit {skill['fitted']:.2f}, prediction error "
             f"{skill['error']:.2f})"
         )
+        if lasting := persistence(skill):
+            shown[f"persistence, {kind}"] = lasting
     if log.unread:
         what = "1 line" if log.unread == 1 else f"{log.unread:,} lines"
         shown["damage"] = f"{what} of the log cannot be read"
@@ -93,13 +108,7 @@ def status(log: RunLog, now: float) -> str:
 
 
 def lines(log: RunLog, width: int, now: float) -> list[str]:
-    """Return a run as lines of text.
-
-    Args:
-        log: Log of the run.
-        width: Columns of the terminal; :data:`NARROWEST` at least are used.
-        now: Present time, in seconds since 1970.
-    """
+    """Return a run as lines of text at time ``now``, of at least :data:`NARROWEST` columns."""
     width = max(NARROWEST, width)
     filled = round(width * min(1.0, log.ledger.steps / log.steps))
     table = list(facts(log).items()) + [("event", event) for event in events(log)[-5:]]
@@ -112,12 +121,7 @@ def lines(log: RunLog, width: int, now: float) -> list[str]:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """Draw values as a line of block characters; neighbours are averaged if there are too many.
-
-    Args:
-        values: Finite numbers in order.
-        width: Most characters.
-    """
+    """Draw values as at most ``width`` block characters; neighbours are averaged if need be."""
     count = min(width, len(values))
     if not count:
         return ""
@@ -127,6 +131,13 @@ def sparkline(values: Sequence[float], width: int) -> str:
     low, high = min(means), max(means)
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     return "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
+
+
+def _planned(log: RunLog) -> str:
+    """Return the number of planned predicted steps, which is a bound if the run decides itself."""
+    plan = log.start["plan"]
+    number = f"{plan['predicted']:,}"
+    return f"at most {number}" if plan.get("paced") else f"{number} planned"
 
 
 def _saving(ledger: SavingsLedger) -> str:

@@ -6,11 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.shared import SIZE, new_figure, smoothed, tidy
+from hybrid_predict.rules.pace import TARGET
 from hybrid_predict.rules.skill import SHORTEST
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 KINDS = {"hidden": "#264653", "embedding": "#457b9d", "head": "#e9a03b", "vector": "#8a8f98"}
@@ -67,7 +70,7 @@ def skill_figure(log: RunLog) -> Figure:
     """Draw by kind, over full steps: skill with its lower bound, and the length of forecasts."""
     figure = new_figure(figsize=(SIZE[0], 1.4 * SIZE[1]))
     top, bottom = figure.subplots(2, sharex=True)
-    for kind, steps, known in _skills(log):
+    for kind, steps, known in _numbers(log, "mean", "lower", "length", "fitted"):
         color = KINDS.get(kind, "black")
         top.plot(steps, known["mean"], color=color, linewidth=1.8, label=f"{kind}: mean")
         top.plot(steps, known["lower"], color=color, linestyle="--", label="lower bound")
@@ -80,23 +83,63 @@ def skill_figure(log: RunLog) -> Figure:
     bottom.set_title("Length of a predicted step", fontsize="medium", loc="left")
     bottom.set(xlabel="full steps", ylabel="lengths of the drift", ylim=(0, None))
     for axes in (top, bottom):
-        tidy(axes)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(frameon=False, fontsize="small")
-        else:
-            text = "not known yet" if log.end is None else "never known: too few full steps"
-            axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#5c6370")
+        _explain(axes, log)
     return figure
 
 
-def _skills(log: RunLog) -> list[tuple[str, list[int], dict[str, list[float]]]]:
-    """Return for each kind: its name, and where skill is known full steps and numbers by name."""
+def pace_figure(log: RunLog) -> Figure:
+    """Draw over full steps: predicted steps per full step with advance, persistence by kind."""
+    figure = new_figure(figsize=(SIZE[0], 1.4 * SIZE[1]))
+    top, bottom = figure.subplots(2, sharex=True)
+    steps, numbers = _per_full_step(log)
+    top.plot(steps, numbers, color="black", linewidth=1.8, label="predicted steps")
+    for kind, at, known in _numbers(log, "persistence", "advance"):
+        color = KINDS.get(kind, "black")
+        top.plot(at, known["advance"], color=color, linestyle=":", label=f"{kind}: advance")
+        bottom.plot(at, known["persistence"], color=color, linewidth=1.8, label=kind)
+    bottom.axhline(TARGET, color="#d1495b", linewidth=1)
+    top.set_title("Per full step", fontsize="medium", loc="left")
+    top.set(ylabel="predicted steps;\ndrifts (advance)", xlim=(0, None), ylim=(0, None))
+    bottom.set_title("Persistence of forecasts", fontsize="medium", loc="left")
+    bottom.set(xlabel="full steps", ylabel="persistence")
+    for axes in (top, bottom):
+        _explain(axes, log)
+    return figure
+
+
+def _explain(axes: Axes, log: RunLog) -> None:
+    """Tidy axes, with a legend, or why there is no curve."""
+    tidy(axes)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize="small")
+    else:
+        text = "not known yet" if log.end is None else "never known: too few full steps"
+        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#5c6370")
+
+
+def _per_full_step(log: RunLog) -> tuple[list[int], list[float]]:
+    """Return full steps, and the predicted steps per full step over the rows right before them."""
+    ledgers, span = [row.ledger for row in log.rows], max(1, len(log.rows) // BARS)
+    pairs = zip([SavingsLedger()] * span + ledgers, ledgers, strict=False)
+    parts = [(old, new) for old, new in pairs if new.full_steps > old.full_steps]
+    numbers = [
+        (new.predicted_steps - old.predicted_steps) / (new.full_steps - old.full_steps)
+        for old, new in parts
+    ]
+    return [new.full_steps for _, new in parts], numbers
+
+
+def _numbers(log: RunLog, *names: str) -> list[tuple[str, list[int], dict[str, list[float]]]]:
+    """Return for each kind: its name, and where all are known full steps and numbers by name."""
     kinds = []
     for kind in log.ledger.skills:
         ledgers = [row.ledger for row in log.rows if kind in row.ledger.skills]
-        known = [ledger for ledger in ledgers if ledger.skills[kind]["windows"] > 1]
+        known = [
+            ledger
+            for ledger in ledgers
+            if ledger.skills[kind]["windows"] > 1 and ledger.skills[kind].keys() >= set(names)
+        ]
         if known:
-            names = ("mean", "lower", "length", "fitted")
             numbers = {name: [x.skills[kind][name] for x in known] for name in names}
             kinds.append((kind, [ledger.full_steps for ledger in known], numbers))
     return kinds

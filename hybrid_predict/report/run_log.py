@@ -11,6 +11,7 @@ from typing import Any
 
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.ledger import SavingsLedger
+from hybrid_predict.runs.files import named
 
 NAME = "hybrid_predict.jsonl"
 """Name of the log in the folder of the run's logger."""
@@ -124,24 +125,20 @@ def read_log(path: Path) -> RunLog:
     """
     log: RunLog | None = None
     unread, other_schema = 0, None
-    try:
-        with path.open("rb") as file:
-            for line in filter(bytes.strip, file):
-                try:
-                    entry = json.loads(line)
-                    if entry["type"] == "start":
-                        same = entry["schema"] == SCHEMA
-                        other_schema = None if same else int(entry["schema"])
-                        log = _started(log, path, entry) if same else None
-                    elif log is not None and entry["run"] == log.start["run"]:
-                        _add(log, entry)
-                    elif other_schema is None:
-                        entry["run"]
-                except _DAMAGE:
-                    unread += 1
-    except OSError as error:
-        remedy = f"The system says: {error.strerror}."
-        raise ConfigError("RUN", "the log of a run", str(path), remedy) from error
+    with named("RUN", "the log of a run", path), path.open("rb") as file:
+        for line in filter(bytes.strip, file):
+            try:
+                entry = json.loads(line)
+                if entry["type"] == "start":
+                    same = entry["schema"] == SCHEMA
+                    other_schema = None if same else int(entry["schema"])
+                    log = _started(log, path, entry) if same else None
+                elif log is not None and entry["run"] == log.start["run"]:
+                    _add(log, entry)
+                elif other_schema is None:
+                    entry["run"]
+            except _DAMAGE:
+                unread += 1
     if log is None:
         lines = f"; {unread:,} of its lines cannot be read" if unread else ""
         why = f"It holds no run{lines}."

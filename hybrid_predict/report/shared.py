@@ -20,12 +20,7 @@ SIZE = (4.8, 3.6)
 
 
 def render(template: str, **context: Any) -> str:
-    """Return a page from one of the package's templates, as one file without links to others.
-
-    Args:
-        template: Name of the template.
-        context: Variables of the template.
-    """
+    """Return a page from one of the package's templates, as one file without links to others."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -61,9 +56,7 @@ def data_uri(figure: Figure) -> str:
 def mean_and_sd(spread: Mapping[str, Any], places: int | None = None) -> str:
     """Format a mean with its standard deviation, if there is one.
 
-    Args:
-        spread: Result of :func:`hybrid_predict.runs.evidence.spread`.
-        places: Decimal places; None for two significant digits of the deviation.
+    Without decimal ``places``, the deviation has two significant digits.
     """
     mean, sd = spread["mean"], spread["sd"]
     if mean is None:
@@ -83,7 +76,7 @@ def tidy(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def smoothed(values: list[float | None], span: int = 25) -> np.ndarray:
+def smoothed(values: list[float | None], span: int) -> np.ndarray:
     """Return the running mean over the last ``span`` values; NaN while none of them is known."""
     data = np.array(values, dtype=float)
     known = [data[max(0, k + 1 - span) : k + 1] for k in range(len(data))]

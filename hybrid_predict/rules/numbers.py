@@ -18,7 +18,7 @@ class _Plain:
     """Functions of plain numbers, with NumPy's names."""
 
     maximum, minimum = max, min
-    exp, log, sqrt = math.exp, math.log, math.sqrt
+    exp, log, sqrt, floor = math.exp, math.log, math.sqrt, math.floor
     isfinite, isnan = math.isfinite, math.isnan
 
     @staticmethod

@@ -44,7 +44,7 @@ class Schedule(NamedTuple):
         warmup: W.
         cooldown: C.
         between: M.
-        planned: P, as far as they fit.
+        planned: P, as far as they fit; with ``speedup="auto"`` the largest possible number.
         wanted: P, as asked for.
         full: F; 0 without a pattern.
         group: Predicted steps of each group of the pattern.
@@ -94,6 +94,8 @@ def schedule(config: HybridConfig, observed: int = 0) -> Schedule:
     speedup = Fraction(config.compression).limit_denominator(1000)
     if speedup == 1:
         wanted = planned = 0
+    elif config.paced:
+        wanted = planned = between - math.floor(between / speedup)
     elif group:
         groups, rest = divmod(between, full + group)
         wanted = planned = groups * group + max(0, rest - full)

@@ -40,15 +40,7 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Bounds:
-    """A mean over seeds with its one-sided confidence bounds.
-
-    Args:
-        mean: The mean.
-        sd: Sample standard deviation.
-        lower: Lower bound.
-        upper: Upper bound.
-        n: Number of seeds.
-    """
+    """Mean and sample standard deviation over n seeds, with one-sided confidence bounds."""
 
     mean: float
     sd: float
@@ -62,12 +54,7 @@ def bounds(values: Sequence[float], alpha: float) -> Bounds:
 
     .. math:: \bar x \pm t_{1 - \alpha, n - 1} \operatorname{sd}(x) / \sqrt n
 
-    Args:
-        values: One finite number per seed, at least two.
-        alpha: One-sided level of significance.
-
-    Returns:
-        The mean with its bounds; they are equal if the values do not vary.
+    There is one finite value per seed, at least two. The bounds are equal if they do not vary.
 
     Raises:
         MissingExtraError: If scipy is not installed.
@@ -87,12 +74,7 @@ def _distributions() -> Any:
 
 @dataclass(frozen=True)
 class PlainSteps:
-    """A number of plain full steps.
-
-    Args:
-        steps: The number; for a bound, the nearest number that was measured.
-        bound: One of :data:`EXACT`, :data:`AT_LEAST`, :data:`AT_MOST`.
-    """
+    """A number of plain full steps; for a bound, the nearest number that was measured."""
 
     steps: float
     bound: str = EXACT
@@ -105,15 +87,8 @@ def plain_steps_to_reach(
 
     Every plain run has a schedule of its own length. Between two runs the loss is interpolated
     linearly in the logarithm of the steps. A run whose final loss is not below that of a shorter
-    run is skipped. Nothing is extrapolated.
-
-    Args:
-        steps: Full steps of the plain runs, ascending.
-        losses: Their losses; not finite for a diverged run.
-        loss: The loss to reach; not finite if its run diverged.
-
-    Returns:
-        The number, or a bound if the loss is outside the range of the plain losses.
+    run is skipped, and so is a diverged one, whose loss is not finite. Nothing is extrapolated: if
+    the loss is outside the range of the plain losses, the number is a bound.
     """
     known: list[tuple[float, float]] = []
     for budget, value in zip(steps, losses, strict=True):
@@ -169,9 +144,6 @@ def speedup(
         losses: Losses of the arm by seed.
         costs: Full steps of the arm by seed.
         resamples: Number of resamples.
-
-    Returns:
-        The speedup.
 
     Raises:
         MissingExtraError: If scipy is not installed.

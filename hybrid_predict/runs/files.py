@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from errno import EEXIST
 from pathlib import Path
 from uuid import uuid4
@@ -14,30 +14,26 @@ from hybrid_predict.errors import ConfigError
 
 
 @contextmanager
-def writing(path: Path, argument: str = "folder") -> Iterator[None]:
-    """Turn an error of the system inside the block into one that names the file.
+def named(argument: str, expected: str, path: str | Path, further: str = "") -> Iterator[None]:
+    """Turn an error of the system inside the block into a ConfigError that names the path.
 
-    Args:
-        path: The file that is written in the block.
-        argument: Name of the argument that gave its place, for the message.
-
-    Raises:
-        ConfigError: If the block raises OSError.
+    ``argument`` is the name of the argument that gave it, and ``further`` ends the remedy.
     """
     try:
         yield
     except OSError as error:
-        remedy = f"The system says: {error.strerror or error}. What was written before is kept."
-        raise ConfigError(argument, "a file that can be written", str(path), remedy) from error
+        remedy = f"The system says: {error.strerror or error}.{further}"
+        raise ConfigError(argument, expected, str(path), remedy) from error
+
+
+def writing(path: Path, argument: str = "folder") -> AbstractContextManager[None]:
+    """Name the file that cannot be written inside the block."""
+    kept = " What was written before is kept."
+    return named(argument, "a file that can be written", path, kept)
 
 
 def replace_text(path: Path, text: str, argument: str = "folder") -> Path:
     """Write a text file, complete or not at all; never through a link, nor over a device.
-
-    Args:
-        path: The file.
-        text: Its content.
-        argument: Name of the argument that gave its place, for the message.
 
     Raises:
         ConfigError: If the file cannot be written, or what is in its place is not a regular file.

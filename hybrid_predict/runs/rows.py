@@ -22,17 +22,10 @@ logger = logging.getLogger(__name__)
 
 
 class Rows(Generic[Key]):
-    """Finished runs, one JSON line each.
+    """Finished runs by key, one JSON line each, in a file that need not exist.
 
-    A damaged line, as after a crash, is skipped with a warning; its run is trained again.
-
-    Args:
-        path: The file; it need not exist.
-        key: Function from a row to the key of its run. It may raise LookupError, TypeError,
-            ValueError or AttributeError; such a row counts as damaged.
-
-    Attributes:
-        done: Rows by key; the last of several with the same key.
+    A damaged line, as after a crash, is skipped with a warning; its run is trained again. A line
+    from which ``key`` cannot return the run's key counts as damaged.
     """
 
     def __init__(self, path: Path, key: Callable[[Mapping[str, Any]], Key]) -> None:
@@ -63,22 +56,14 @@ class Rows(Generic[Key]):
         self.done[self._key(kept)] = kept
 
     def start_from(self, rows: Iterable[Mapping[str, Any]]) -> int:
-        """Append rows of another file whose runs are not here yet.
-
-        Returns:
-            The number of rows appended.
-        """
+        """Append rows of another file whose runs are not here yet; return their number."""
         new = [row for row in rows if self._key(row) not in self.done]
         for row in new:
             self.add(row)
         return len(new)
 
     def clear(self) -> None:
-        """Delete all rows and the file.
-
-        Raises:
-            ConfigError: If the file cannot be deleted.
-        """
+        """Delete all rows and the file."""
         with writing(self.path):
             self.path.unlink(missing_ok=True)
         self.done, self._cut_off = {}, False

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from hybrid_predict.errors import ConfigError, MissingExtraError
-from hybrid_predict.runs.files import replace_text
+from hybrid_predict.runs.files import named, replace_text
 
 _CHATTY_LOGGERS = (
     "alembic",
@@ -87,31 +87,23 @@ def threads(number: int | None) -> Iterator[None]:
 
 
 def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
-    """Create a folder if it is missing, and check that it can be written to.
-
-    Args:
-        folder: Path of the folder; ``~`` is the home folder.
-        argument: Name of the argument that gave the path, for the message.
+    """Create a folder if it is missing, and check that it can be written to; ``~`` is known.
 
     Raises:
         ConfigError: If the folder cannot be created or written to.
     """
     place = Path(folder).expanduser()
-    try:
+    with named(argument, "a folder that can be written to", folder):
         place.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=place):
             return place
-    except OSError as error:
-        expected, remedy = "a folder that can be written to", f"The system says: {error.strerror}."
-        raise ConfigError(argument, expected, str(folder), remedy) from error
 
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Lock a folder inside the block; after a crash the system releases the lock.
 
-    Args:
-        folder: An existing folder; the empty file ``.lock`` stays in it.
+    The empty file ``.lock`` stays in it.
 
     Raises:
         ConfigError: If another process, or another block of this one, holds the lock.

@@ -25,12 +25,7 @@ def tracking_uri(folder: Path) -> str:
 class Tracking:
     """An MLflow experiment in an output folder, with a parent run for all runs trained there.
 
-    Args:
-        folder: Existing folder for database and artifacts.
-        experiment: Name of the experiment.
-        name: Name of the parent run.
-        params: Parameters of the parent run.
-        key: Key of the parent run, which is continued if there is one.
+    A parent run with the same ``key`` is continued.
     """
 
     def __init__(
@@ -70,13 +65,7 @@ class Tracking:
             self._client.log_metric(run, name, math.nan if value is None else value)
 
     def finish(self, tags: Mapping[str, str], files: Sequence[Path], status: str) -> None:
-        """Log tags and files to the parent run, and end it.
-
-        Args:
-            tags: Texts by name.
-            files: Files to store as artifacts.
-            status: Status of the run in MLflow's terms.
-        """
+        """Log tags and files to the parent run, and end it with a status of MLflow."""
         for name, text in tags.items():
             self._client.set_tag(self._parent, name, text)
         for path in files:

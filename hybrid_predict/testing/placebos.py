@@ -20,12 +20,7 @@ from hybrid_predict.torch.lists import upcast
 
 @dataclass(frozen=True, kw_only=True)
 class _Wrapped(AbstractPredictor):
-    """A predictor with the forecasts of another one, which subclasses change.
-
-    Args:
-        inner: The predictor that makes the forecasts and has the history.
-        gated: Whether predicted steps need skill.
-    """
+    """A predictor with the history and the forecasts of ``inner``, which subclasses change."""
 
     inner: AbstractPredictor = field(default_factory=MomentumPredictor)
     gated: bool = True
@@ -196,7 +191,7 @@ def _trained(predictor: AbstractPredictor, steps: int) -> _Skill:
         model = nn.Sequential(*layers, nn.Tanh(), nn.Linear(48, 1))
         optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
         predictors = {"hidden": predictor}
-        config = HybridConfig(total_steps=steps, max_overhead=1e9, predictors=predictors)
+        config = HybridConfig(max_overhead=1e9, predictors=predictors).with_length(steps)
         engine, lower, highest = HybridEngine(model, optimizer, config), -1.0, -1.0
         while not engine.done:
             engine.before_step()

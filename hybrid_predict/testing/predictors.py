@@ -30,13 +30,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 
 @final
 class History:
-    """A predictor with its state.
-
-    Args:
-        predictor: The predictor.
-        history: Type in which averages are stored, ``float32`` or ``bfloat16``.
-        shapes: Shapes of the parameters by name.
-    """
+    """A predictor with its state for parameters of these shapes."""
 
     def __init__(
         self,

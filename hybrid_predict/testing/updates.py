@@ -36,12 +36,7 @@ _ROUNDING = 1e-4
 
 @final
 class Corrected:
-    """An update with its state and the averaged gradients.
-
-    Args:
-        update: The update.
-        history: Type in which averages are stored, ``float32`` or ``bfloat16``.
-    """
+    """An update with its state and the averaged gradients."""
 
     def __init__(self, update: AbstractUpdate, history: str = "float32") -> None:
         self.update = update

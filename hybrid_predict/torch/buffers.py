@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, final
 
 import torch
@@ -31,9 +31,6 @@ class BufferTracker:
     place, in their version counter, or in a sample of entries. The sample is needed because
     ``.data`` and the kernels of norm layers write without a new version. A tensor that appears
     during training is copied until its sample was compared.
-
-    Args:
-        model: The model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -47,15 +44,14 @@ class BufferTracker:
         self._copies: dict[Slot, tuple[Tensor, Tensor]] | None = None
         self._structure: list[tuple[nn.Module, dict[str, Tensor | None], set[str]]] = []
 
-    def _tensors(self) -> Iterator[tuple[Slot, Tensor, bool]]:
+    def _tensors(self, modules: Iterable[nn.Module]) -> Iterator[tuple[Slot, Tensor, bool]]:
         """Yield place, tensor, and whether it is a small buffer, which is always copied."""
         known: set[int] = set()
-        for module in self._model.modules():
+        for module in modules:
             # The full parameters of FSDP2 require a gradient, so they are not frozen.
-            frozen = {
-                n: p for n, p in module._parameters.items() if p is None or not p.requires_grad
-            }
-            for name, tensor in {**frozen, **module._buffers}.items():
+            parameters = module._parameters.items()
+            frozen = {n: p for n, p in parameters if p is None or not p.requires_grad}
+            for name, tensor in (*frozen.items(), *module._buffers.items()):
                 if tensor is not None and id(tensor) not in known:
                     known.add(id(tensor))
                     is_buffer = name not in frozen
@@ -72,7 +68,7 @@ class BufferTracker:
         self._changing |= {slot for slot, differs in self._differs if bool(differs.read())}
         self._new -= {slot for slot, _ in self._differs}
         self._differs.clear()
-        for slot, tensor, small in self._tensors():
+        for slot, tensor, small in self._tensors(self._model.modules()):
             self._compare(slot, tensor, small)
 
     def _compare(self, slot: Slot, tensor: Tensor, small: bool) -> None:
@@ -100,12 +96,9 @@ class BufferTracker:
 
     def copy(self) -> None:
         """Copy the tensors that may change in the next full step."""
-        self._copies = {}
-        self._structure = [
-            (module, dict(module._buffers), set(_transient(module)))
-            for module in self._model.modules()
-        ]
-        for slot, tensor, small in self._tensors():
+        self._copies, modules = {}, list(self._model.modules())
+        self._structure = [(m, dict(m._buffers), set(_transient(m))) for m in modules]
+        for slot, tensor, small in self._tensors(modules):
             if not small and slot not in self._seen:
                 self._new.add(slot)
             if not small and slot in self._new:

@@ -26,9 +26,6 @@ class OperationCounter:
     """Counts the operations of one plain full step, and what correcting it adds.
 
     Operations without a formula in torch count zero.
-
-    Args:
-        ledger: Receives the counts.
     """
 
     def __init__(self, ledger: SavingsLedger) -> None:

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from hybrid_predict.config import KINDS, HybridConfig
 from hybrid_predict.errors import CheckpointError
-from hybrid_predict.torch import ranks
+from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.graph import GraphFindings
+from hybrid_predict.torch.kinds import matrix_index
 from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 from hybrid_predict.torch.parameters import ParameterMapper
@@ -23,10 +24,6 @@ _NAMED = 3
 @final
 class KindDecision:
     """Collects the findings from the losses of a full step, and decides the kinds per optimizer.
-
-    Args:
-        mapper: The model's parameters.
-        optimizer: The optimizers that update them.
 
     Attributes:
         pending: Numbers of the optimizers whose parameters still have kinds from names and shapes.
@@ -49,14 +46,16 @@ class KindDecision:
     def open(self) -> None:
         """Start a full step: note what is trained, since the loop may freeze parameters in it."""
         self._seen = None
-        self._index = self._mapper.matrix_index(self._optimizer.owners()) if self.pending else None
+        self._index = None
+        if self.pending:
+            self._index = matrix_index(self._mapper.model, self._optimizer.owners())
 
     def observe(self, loss: object) -> None:
         """Look at the graph of a loss, before or after its backward pass; no part of it is kept."""
         if self._index is None or not isinstance(loss, Tensor) or loss.grad_fn is None:
             return
         self._seen = self._seen or GraphFindings()
-        self._seen.add(loss, replace(self._index, aliases=self._mapper.gathered()))
+        self._seen.add(loss, replace(self._index, aliases=shards.unsharded_ids(self._mapper.model)))
 
     def decide(
         self, index: int, with_gradient: Collection[int], *, late: bool

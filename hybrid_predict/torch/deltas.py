@@ -45,12 +45,12 @@ class WeightDelta:
 
     def of(self, names: Sequence[str]) -> WeightDelta:
         """Return the part of the movement that concerns these parameters."""
-        kept = [k for k, name in enumerate(self.names) if name in names]
-        return WeightDelta(
-            tuple(self.names[k] for k in kept),
-            tuple(self.directions[k] for k in kept),
-            tuple(self.factors[k] for k in kept),
-        )
+        if self.names == tuple(names):
+            return self
+        chosen = set(names)
+        rows = zip(self.names, self.directions, self.factors, strict=True)
+        kept = [row for row in rows if row[0] in chosen]
+        return WeightDelta(*zip(*kept, strict=True)) if kept else WeightDelta((), (), ())
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the movement of each parameter as a new tensor, by name."""
@@ -207,7 +207,8 @@ def write(values: list[Tensor], wanted: list[Tensor], carries: Sequence[Tensor])
     """
     if not carries:
         torch._foreach_copy_(values, wanted)
-    for value, new, carry in zip(values, wanted, carries, strict=False):
+        return
+    for value, new, carry in zip(values, wanted, carries, strict=True):
         if is_half(value):
             write_rounded(value, new, carry)
         else:

@@ -8,7 +8,7 @@ from typing import final
 
 from torch import Tensor
 
-from hybrid_predict.torch.derivatives import Reversed, reversed_products
+from hybrid_predict.torch.derivatives import mark_reversed
 from hybrid_predict.torch.nodes import MULTIPLYING, NONE, UNKNOWN, MatrixIndex, Node, read, union
 
 _FREE, _UNSURE, _BEHIND, _SLOPE = 1, 2, 4, 8
@@ -42,9 +42,9 @@ class GraphFindings:
         nodes = read(loss, index)
         self.reached |= {node.key for node in nodes if node.key is not None}
         self._add_uses(nodes, index)
-        turned = reversed_products(nodes, index)
+        mark_reversed(nodes, index)
         for network in index.networks:
-            self._add_places(nodes, turned, union(index.networks) - network, index)
+            self._add_places(nodes, union(index.networks) - network, index)
 
     def _add_uses(self, nodes: Sequence[Node], index: MatrixIndex) -> None:
         """Find how matrices are used: element by element, and as weights of a product.
@@ -69,7 +69,7 @@ class GraphFindings:
                     near[node] = met.union(*(near[n] for n in node.inputs))
 
     def _add_places(
-        self, nodes: Sequence[Node], turned: Reversed, others: frozenset[int], index: MatrixIndex
+        self, nodes: Sequence[Node], others: frozenset[int], index: MatrixIndex
     ) -> None:
         """Find the places of the matrices of one network, from the loss to the leaves."""
         paths = dict.fromkeys(nodes, 0)
@@ -78,50 +78,42 @@ class GraphFindings:
             if not paths[node]:
                 continue
             if node.operation == "lookup":
-                plain = (n.operand.plain for n in node.inputs if n and n.operand)
-                self.tables.update(*plain)
+                self.tables.update(*(n.plain for n in node.inputs if n))
                 continue
             passed = paths[node]
             if node.operation in MULTIPLYING:
-                passed = self._add_product(node, passed, turned, others, index)
+                passed = self._add_product(node, passed, others, index)
             for n in node.data:
                 paths[n] |= passed
 
     def _add_product(
-        self, node: Node, paths: int, turned: Reversed, others: frozenset[int], index: MatrixIndex
+        self, node: Node, paths: int, others: frozenset[int], index: MatrixIndex
     ) -> int:
         """Add what a product shows, and return the paths from the loss to its data."""
         matrices = union(node.weights.values()) - others
         opaque = node.operation in UNKNOWN
         several = len(matrices) > 1 and (opaque or node.operation == "recurrent")
         # A product of weights alone, as in a penalty, does not show the place of these weights.
-        varies = any(n.operand is None or n.operand.multiplied for n in node.data)
+        varies = any(not n.alone or n.multiplied for n in node.data)
         if matrices and (None in node.inputs or varies):
-            self._record(node, matrices, paths | _UNSURE if several else paths, turned)
+            self._record(node, matrices, paths | _UNSURE if several else paths)
         if opaque and (several or not matrices or node.operation == "compiled"):
             ahead = paths & (_FREE | _SLOPE)
             return paths & ~ahead | _UNSURE if ahead else paths
-        if matrices and node in turned.products:
+        if matrices and node.turned in ("first", "inner"):
             return _SLOPE if paths & (_FREE | _SLOPE) else paths
         return _BEHIND if matrices or (not node.weights and _meets_frozen(node, index)) else paths
 
-    def _record(self, node: Node, matrices: Iterable[int], paths: int, turned: Reversed) -> None:
-        if node in turned.unsure:
-            return
-        if node in turned.products:
-            if node not in turned.first:
-                self.inside.update(matrices)
-            elif paths & (_FREE | _SLOPE):
-                self.heads.update(matrices)
-        elif paths == _FREE:
+    def _record(self, node: Node, matrices: Iterable[int], paths: int) -> None:
+        first, plain = node.turned == "first", not node.turned
+        if (plain and paths == _FREE) or (first and paths & (_FREE | _SLOPE)):
             self.heads.update(matrices)
-        elif paths & (_BEHIND | _SLOPE):
+        elif node.turned == "inner" or (plain and paths & (_BEHIND | _SLOPE)):
             self.inside.update(matrices)
 
 
 def _matrices(nodes: Iterable[Node | None]) -> frozenset[int]:
-    operands = (n.operand for n in nodes if n is not None)
-    return union(o.plain | o.multiplied for o in operands if o is not None)
+    return union(n.plain | n.multiplied for n in nodes if n is not None)
 
 
 def _sizes(shape: Sequence[int]) -> list[int]:
@@ -132,7 +124,7 @@ def _meets_frozen(node: Node, index: MatrixIndex) -> bool:
     """Return whether the other factor of a product's data has the shape of a frozen weight."""
     if node.operation == "recurrent":
         return True
-    known = [n for n in node.data if n.operand is None]
+    known = [n for n in node.data if not n.alone]
     if len(known) != 1 or not index.frozen:
         return False
     number = next(k for n, k in node.raw.next_functions if n is known[0].raw)

@@ -38,14 +38,8 @@ class StepHooks:
     hooks again if the base class was ever instantiated itself; only the outermost call counts. A
     call in the handler of an error is no part of the call that raised it.
 
-    Args:
-        optimizer: The optimizer.
-        index: Its number.
-        listener: Function that returns the listener, or None if it no longer exists, such as a weak
-            reference.
-
-    Attributes:
-        handles: Handles that remove the hooks.
+    ``listener`` returns the listener, or None if it no longer exists, such as a weak reference.
+    ``handles`` remove the hooks.
     """
 
     def __init__(

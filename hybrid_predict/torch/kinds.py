@@ -56,12 +56,7 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
 
 
 def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> MatrixIndex:
-    """List the parameters of a model, as needed to find its matrices in a graph.
-
-    Args:
-        model: The model.
-        owners: Number of the optimizer by ``id`` of the parameter; None for a single optimizer.
-    """
+    """List the parameters of a model, as needed to find its matrices in a graph."""
     _, matrices = _listed(model)
     networks = _networks(model, matrices, owners or {})
     trained = {id(p): p for p in model.parameters() if p.requires_grad}
@@ -184,11 +179,11 @@ class _Matrix:
 
 def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
     """Return the head, or None if the network has a single matrix or none is trained."""
-    positions = [k for k, m in enumerate(matrices) if m.trained]
-    if not positions:
+    last = max((k for k, m in enumerate(matrices) if m.trained), default=None)
+    if last is None:
         return None
-    last = positions[-1]
-    frozen = _frozen_children(model)
+    trained = {n for n, c in model.named_children() if any(p.requires_grad for p in c.parameters())}
+    frozen = dict(model.named_children()).keys() - trained
     behind = list(matrices[last + 1 :])
     for child in frozen:
         inner = [m for m in matrices if m.child == child]
@@ -249,15 +244,6 @@ def _sibling_heads(
                 if not (alike and parallel) or inner[-1].shape[0] == first.shape[1]:
                     break
                 yield inner[-1]
-
-
-def _frozen_children(model: nn.Module) -> set[str]:
-    """Return the names of the model's children without trained parameters."""
-    return {
-        name
-        for name, child in model.named_children()
-        if not any(p.requires_grad for p in child.parameters())
-    }
 
 
 def _class(module: nn.Module) -> type | str:

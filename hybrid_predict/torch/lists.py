@@ -6,6 +6,7 @@ products are those of the full tensors: every rank has to make the same calls in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -33,9 +34,34 @@ def upcast(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.dtype in _HALF else tensor
 
 
+def cast(tensor: Tensor, kind: torch.dtype) -> Tensor:
+    """Convert a tensor; it takes less time than ``Tensor.to`` if there is nothing to do."""
+    return tensor if tensor.dtype == kind else tensor.to(kind)
+
+
+def finite_on_host(*numbers: Tensor) -> bool:
+    """Return whether all numbers are known to be finite without waiting for a device."""
+    return all(x.device.type == "cpu" and all(map(math.isfinite, x.tolist())) for x in numbers)
+
+
+def scaled(values: Tensor, factors: Sequence[float | Tensor]) -> Tensor:
+    """Multiply one value per tensor, shape (K,), by numbers or 0-dim tensors.
+
+    Numbers are not copied to a device, because this would wait for it.
+    """
+    numbers = [factor for factor in factors if not isinstance(factor, Tensor)]
+    if len(numbers) < len(factors):
+        return torch.stack([value * factor for value, factor in zip(values, factors, strict=True)])
+    if len(set(numbers)) < 2:
+        return values * numbers[0] if numbers and numbers[0] != 1.0 else values
+    if values.device.type == "cpu":
+        return values * values.new_tensor(numbers)
+    return torch.stack(torch._foreach_mul(list(values), numbers))
+
+
 def widest(tensors: Sequence[Tensor]) -> torch.dtype:
     """Return float64 if one of the tensors has it, else float32."""
-    return torch.float64 if any(x.dtype == torch.float64 for x in tensors) else torch.float32
+    return torch.float64 if torch.float64 in [x.dtype for x in tensors] else torch.float32
 
 
 def zeros(like: Sequence[Tensor], history: str = "float32") -> list[Tensor]:
@@ -68,12 +94,6 @@ def check_history(decay: float, history: str) -> None:
 
 def check_form(subject: str, name: str, tensor: Any, like: Tensor) -> None:
     """Check that a tensor has the form of a parameter; its numbers are not read.
-
-    Args:
-        subject: Class and method that returned it, for the message.
-        name: Name of the parameter.
-        tensor: What was returned.
-        like: A tensor of the parameter's shape, on its device.
 
     Raises:
         PredictorError: If it is not a tensor, or has another shape or device.
@@ -119,8 +139,8 @@ def average(means: Sequence[Tensor], values: Sequence[Tensor], decay: float) -> 
 def lerp(mean: Tensor, value: Tensor, share: float | Tensor) -> Tensor:
     """Return (1 - share) * mean + share * value in at least 32 bits, as a new tensor."""
     kept = torch.promote_types(mean.dtype, torch.float32)
-    share = share.to(kept) if isinstance(share, Tensor) else share
-    return torch.lerp(mean.to(kept), value.to(kept), share)
+    share = cast(share, kept) if isinstance(share, Tensor) else share
+    return torch.lerp(cast(mean, kept), cast(value, kept), share)
 
 
 def norms(tensors: Sequence[Tensor], counts: Counts = None) -> Tensor:
@@ -148,7 +168,7 @@ def distances(
         return torch.zeros(0)
     # One temporary at a time: all of them together would be as large as the weights.
     rows, kind = zip(left, right, factors, strict=True), widest(left)
-    each = [torch.linalg.vector_norm(minus(x, y, factor)).to(kind) for x, y, factor in rows]
+    each = [cast(torch.linalg.vector_norm(minus(x, y, factor)), kind) for x, y, factor in rows]
     local = torch.stack(each)
     return local if counts is None else ranks.combine(_counted(local, counts, 1), local[:0])[0]
 
@@ -165,7 +185,7 @@ def dots(left: Sequence[Tensor], right: Sequence[Tensor], counts: Counts = None)
         return torch.zeros(0)
     pairs, kind = zip(left, right, strict=True), widest([*left, *right])
     local = torch.stack(
-        [torch.dot(x.reshape(-1).to(kind), y.reshape(-1).to(kind)) for x, y in pairs]
+        [torch.dot(cast(x.reshape(-1), kind), cast(y.reshape(-1), kind)) for x, y in pairs]
     )
     return local if counts is None else ranks.combine(local[:0], _counted(local, counts, 2))[1]
 
@@ -183,7 +203,7 @@ def angles(
         lengths, products = ranks.combine(
             _counted(lengths, counts, 1), _counted(products, counts, 2)
         )
-    first, second = lengths.view(2, -1)
+    first, second = lengths.chunk(2)
     cosines = (products / (first * second).clamp_min(_TINY)).nan_to_num(0.0, 0.0, 0.0)
     return first, cosines
 
@@ -218,4 +238,4 @@ def per_rate(
 def _counted(values: Tensor, counts: Sequence[float], power: int) -> Tensor:
     """Scale one value per tensor, so that entries on several ranks count once."""
     factors = [count**power for count in counts] * (len(values) // max(1, len(counts)))
-    return torch.stack(torch._foreach_mul(list(values), factors))
+    return scaled(values, factors)

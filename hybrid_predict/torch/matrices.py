@@ -81,10 +81,10 @@ def _levelled(stack: Tensor, moments: Sequence[Tensor]) -> Tensor:
     """Update the second moments of rows, divide the rows by their roots, and scale to length -1."""
     norms = torch.linalg.vector_norm(stack, dim=-1)
     squares = norms.square().div_(stack.shape[-1]).to(moments[0])
-    torch._foreach_lerp_(list(moments), list(squares), 1.0 - ROW_MEMORY)
-    roots = torch.stack(list(moments)).clamp_min(_TINY).sqrt().to(stack)
-    sizes = torch.linalg.vector_norm(norms / roots, dim=-1, keepdim=True).clamp_min(_TINY)
-    return stack.mul_((-1.0 / (roots * sizes).clamp_min(_TINY)).unsqueeze(-1))
+    torch._foreach_lerp_(list(moments), list(squares.unbind()), 1.0 - ROW_MEMORY)
+    roots = torch.stack(list(moments)).clamp_min_(_TINY).sqrt_().to(stack)
+    sizes = torch.linalg.vector_norm(norms / roots, dim=-1, keepdim=True).clamp_min_(_TINY)
+    return stack.mul_(roots.mul_(sizes).clamp_min_(_TINY).reciprocal_().neg_().unsqueeze(-1))
 
 
 def _whiten(stack: Tensor, roots: Roots, members: Sequence[int]) -> None:
@@ -111,7 +111,9 @@ def orthogonal(stack: Tensor, iterations: int, block: int | None = None) -> Tens
     matrices, short, long = x.shape
     count, size = split_rows(short, block)
     if count > 1:
-        x = F.pad(x, (0, 0, 0, count * size - short)).reshape(-1, size, long)
+        missing = count * size - short
+        x = F.pad(x, (0, 0, 0, missing)) if missing else x.contiguous()
+        x = x.reshape(-1, size, long)
     x = normalised_rows(x) if size == 1 else _polar(x, iterations)
     if count > 1:
         x = x.reshape(matrices, -1, long)[:, :short]
@@ -131,8 +133,8 @@ def _polar(x: Tensor, iterations: int) -> Tensor:
     matrix are squares, which need more than the 16 bits that make accelerators fast.
     """
     x, gram, norms = _with_gram(x)
-    inverse = 1.0 / (CUSHION * norms.sqrt())
-    gram = gram * inverse.square()
+    inverse = (CUSHION * norms.sqrt()).reciprocal_()
+    gram.mul_(inverse.square())
     polynomials = POLYNOMIALS[iterations]
     if not x.is_cuda and uses_gram(*x.shape[-2:]):
         return torch.bmm(polynomial(gram, polynomials).mul_(inverse), x)
@@ -151,8 +153,7 @@ def _with_gram(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     if x.device.type == "cpu":
         gram = torch.bmm(x, x.mT)
         norms = lengths(gram)
-        least, most = (float(end) for end in torch.aminmax(norms))
-        if _SQUARED[0] < least and most < _SQUARED[1]:
+        if all(_SQUARED[0] < norm < _SQUARED[1] for norm in norms.flatten().tolist()):
             return x, gram, norms
     x = x / x.abs().amax((-2, -1), keepdim=True).clamp_min(_TINY)
     x = x.bfloat16() if x.is_cuda and x.dtype == torch.float32 else x

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from torch import Tensor
 from torch.autograd.function import BackwardCFunction
@@ -61,19 +61,6 @@ class MatrixIndex:
 
 
 @final
-class Operand(NamedTuple):
-    """A tensor in the graph that is computed from parameters alone.
-
-    Attributes:
-        plain: Matrices in it that were not multiplied with each other.
-        multiplied: Matrices in it that were, such as the factors of a low-rank weight.
-    """
-
-    plain: frozenset[int] = NONE
-    multiplied: frozenset[int] = NONE
-
-
-@final
 class Node:
     """A node of a graph.
 
@@ -85,26 +72,31 @@ class Node:
     Attributes:
         key: ``id`` of the tensor, if no operation has made it.
         operation: The operation from the table; ``opaque`` if it is unknown.
-        operand: What it is computed from, if from parameters alone.
+        alone: Whether it is computed from parameters alone.
+        plain: Matrices in it, if it is, that were not multiplied with each other.
+        multiplied: Matrices in it, if it is, that were, such as the factors of a low-rank weight.
         weights: The matrices that are weights of its product, by the input that holds them.
+        turned: "first" or "inner" if a backward pass has made its product: that of the network's
+            last layer or another one; "unsure" if it may be such a first one, or a layer of
+            constants.
     """
 
     def __init__(self, raw: Any, inputs: Sequence[Node | None], index: MatrixIndex) -> None:
         self.raw, self.inputs = raw, inputs
         self.key: int | None = None
         self.operation = _operation(raw)
-        self.operand: Operand | None = None
+        self.alone, self.plain, self.multiplied = False, NONE, NONE
         self.weights: dict[Node, frozenset[int]] = {}
+        self.turned = ""
         if not inputs and hasattr(raw, "variable"):
             key = self.key = index.aliases.get(id(raw.variable), id(raw.variable))
-            if key in index.matrices or key in index.vectors:
-                self.operand = Operand(frozenset([key]) & index.matrices.keys())
+            self.alone = key in index.matrices or key in index.vectors
+            self.plain = frozenset([key]) & index.matrices.keys()
             return
-        self.operand = self._operand(index)
+        self._combine([n for n in inputs if n is not None], index)
         if self.operation in MULTIPLYING:
-            held = {n: n.operand for n in inputs if n is not None and n.operand is not None}
-            plain = {n: operand.plain for n, operand in held.items() if operand.plain}
-            multiplied = {n: o.multiplied for n, o in held.items() if o.multiplied}
+            plain = {n: n.plain for n in inputs if n is not None and n.plain}
+            multiplied = {n: n.multiplied for n in inputs if n is not None and n.multiplied}
             self.weights = plain or multiplied
 
     @property
@@ -118,29 +110,30 @@ class Node:
         known = number < len(outputs) and not getattr(outputs[number], "is_nested_tensor", False)
         return tuple(outputs[number].shape) if known else ()
 
-    def _operand(self, index: MatrixIndex) -> Operand | None:
-        operation, given = self.operation, [n for n in self.inputs if n is not None]
-        known = [n.operand for n in given if n.operand is not None]
-        plain, multiplied = union(o.plain for o in known), union(o.multiplied for o in known)
-        whole = len(known) == len(given)
+    def _combine(self, given: Sequence[Node], index: MatrixIndex) -> None:
+        """Find out whether it is computed from parameters alone, and from which matrices."""
+        operation = self.operation
+        plain, multiplied = union(n.plain for n in given), union(n.multiplied for n in given)
+        if operation in ("lookup", "recurrent") or not all(n.alone for n in given):
+            return
         if operation in UNKNOWN:
             # An unknown function that rounds or masks a weight keeps its shape.
             shapes = {tuple(index.matrices[key].shape) for key in plain}
-            kept = len(plain) == 1 and self.shape() in shapes
-            return Operand(plain) if kept and whole else None
-        if operation in ("lookup", "recurrent") or not whole:
-            return None
+            self.alone = len(plain) == 1 and self.shape() in shapes
+            self.plain = plain if self.alone else NONE
+            return
         if operation in MULTIPLYING:
-            several = sum(bool(o.plain or o.multiplied) for o in known) > 1
-            return Operand(multiplied=plain | multiplied) if several else None
+            self.alone = sum(bool(n.plain or n.multiplied) for n in given) > 1
+            self.multiplied = plain | multiplied if self.alone else NONE
+            return
         # Data need no gradient in a first layer, where a scale or learned positions meet them.
         constant = len(given) < len(self.inputs)
         added = constant and operation in ("sum", "joint")
         if added or (constant and operation == "scale"):
             largest = max(math.prod(n.shape()) for n in given)
             if math.prod(self.shape()) > largest:
-                return None
-        return Operand(NONE if added else plain, multiplied)
+                return
+        self.alone, self.plain, self.multiplied = True, NONE if added else plain, multiplied
 
 
 def read(loss: Tensor, index: MatrixIndex) -> list[Node]:

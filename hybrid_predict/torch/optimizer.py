@@ -93,7 +93,8 @@ class OptimizerWrapper:
 
     def places(self) -> tuple[int, ...]:
         """Return a value that changes if parameters move to other memory."""
-        return tuple(shards.local(p).data_ptr() for p in self.parameters())
+        tensors = self.parameters()
+        return tuple((shards.local(p) if shards.is_sharded(p) else p).data_ptr() for p in tensors)
 
     def momentum(self, index: int) -> float:
         """Return the momentum of an optimizer: ``betas[0]`` or ``momentum``, else 0.
@@ -223,12 +224,11 @@ class OptimizerWrapper:
         that is held back would leave a new state undefined.
         """
         optimizer = self.optimizers[index]
-        if not type(optimizer).__module__.startswith("torch.optim"):
+        fused = all(group.get("fused") for group in optimizer.param_groups)
+        if not (fused and type(optimizer).__module__.startswith("torch.optim")):
             return False
         updated = [p for p in self.parameters(index) if p.grad is not None]
-        if optimizer.state and not all(optimizer.state.get(p) for p in updated):
-            return False
-        return all(group.get("fused") for group in optimizer.param_groups)
+        return not optimizer.state or all(optimizer.state.get(p) for p in updated)
 
     def hold_on_device(self, index: int, good: Tensor) -> None:
         """Make a fused optimizer skip its next update if ``good`` is false."""

@@ -31,11 +31,7 @@ class OptimizerCopy:
 
     A copy has everything that the optimizer holds, except its state. The other parameter replaces
     the first parameter of the group. Further parameters, and tensors with more than 16,384 entries,
-    have only a shape: nothing of the model's size is copied.
-
-    Args:
-        optimizer: The optimizer.
-        group: The parameter group whose options the copies have.
+    have only a shape: nothing of the model's size is copied. Copies have the options of the group.
 
     Raises:
         Exception: If the optimizer holds an object that cannot be copied, such as an open file.
@@ -82,19 +78,12 @@ class OptimizerCopy:
 class _Writer(pickle.Pickler):
     """Writes what an optimizer holds, except for objects that a copy has to recreate or can share.
 
-    Args:
-        file: Where to write.
-        optimizer: The optimizer.
-        copied: Its copy, with a state and one parameter group.
-
-    Attributes:
-        objects: What the copy has in the place of these objects, by their numbers in the file.
+    ``objects`` are what the copy has in the place of these, by the ``id`` of the original.
     """
 
     def __init__(self, file: BytesIO, optimizer: Optimizer, copied: Any) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
-        self.objects: list[Any] = []
-        self._numbers: dict[int, int] = {}
+        self.objects: dict[int, Any] = {}
         self._alive: list[Any] = []
         groups = optimizer.param_groups
         self._parameters = {id(p) for group in groups for p in group["params"]}
@@ -105,16 +94,15 @@ class _Writer(pickle.Pickler):
             self.replace(group, copied.param_groups[0])
 
     def replace(self, value: Any, other: Any) -> int:
-        """Give the copy another object in the place of one; return its number."""
-        self._numbers[id(value)] = len(self.objects)
+        """Give the copy another object in the place of one; return the ``id`` of that one."""
         self._alive.append(value)  # else a later object could have its id
-        self.objects.append(other)
-        return len(self.objects) - 1
+        self.objects[id(value)] = other
+        return id(value)
 
     def persistent_id(self, value: Any) -> int | None:
-        """Return the number of an object that is not written, or None."""
-        if id(value) in self._numbers:
-            return self._numbers[id(value)]
+        """Return the ``id`` of an object that is not written, or None."""
+        if id(value) in self.objects:
+            return id(value)
         if isinstance(value, Tensor):
             return self.replace(value, self._tensor(value))
         if isinstance(value, torch.Generator):
@@ -142,12 +130,12 @@ class _Writer(pickle.Pickler):
 class _Reader(pickle.Unpickler):
     """Reads what a :class:`_Writer` wrote."""
 
-    def __init__(self, file: BytesIO, objects: list[Any]) -> None:
+    def __init__(self, file: BytesIO, objects: dict[int, Any]) -> None:
         super().__init__(file)
         self._objects = objects
 
     def persistent_load(self, number: int) -> Any:
-        """Return the object with a number."""
+        """Return what the copy has in the place of an object, by its ``id``."""
         return self._objects[number]
 
 

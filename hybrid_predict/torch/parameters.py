@@ -14,7 +14,7 @@ from hybrid_predict.errors import ConfigError, ContractError, UnsupportedSetupEr
 from hybrid_predict.torch import shards
 from hybrid_predict.torch.deltas import Movement, WeightDelta
 from hybrid_predict.torch.graph import GraphFindings
-from hybrid_predict.torch.kinds import classify, matrix_index, resolve
+from hybrid_predict.torch.kinds import classify, resolve
 from hybrid_predict.torch.nodes import MatrixIndex
 from hybrid_predict.torch.reading import VerifiedReads
 
@@ -49,7 +49,7 @@ class ParameterMapper:
     ) -> None:
         _check_initialised(model)
         shards.check_supported(model)
-        self._model, self._overrides = model, dict(overrides or {})
+        self.model, self._overrides = model, dict(overrides or {})
         # While FSDP2 keeps full parameters, the optimizers' shards are not the model's parameters.
         self.written = shards.Resharder(model)
         self.written()
@@ -60,10 +60,10 @@ class ParameterMapper:
 
     def follow(self, parameters: Iterable[Tensor], owners: Mapping[int, int] | None = None) -> None:
         """List the parameters again; known parameters keep their kinds."""
-        known = {id(p): name for name, p in self._model.named_parameters()}
+        known = {id(p): name for name, p in self.model.named_parameters()}
         unique = list({id(p): p for p in parameters}.values())
         self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
-        kinds = classify(self._model, owners)
+        kinds = classify(self.model, owners)
         self._kinds = {
             id(p): self._kinds.get(id(p)) or kinds.get(id(p), "hidden" if p.dim() > 1 else "vector")
             for p in unique
@@ -74,14 +74,6 @@ class ParameterMapper:
         self.by_id = {id(p): name for name, p in zip(self.names, unique, strict=True)}
         self._override()
 
-    def matrix_index(self, owners: Mapping[int, int]) -> MatrixIndex:
-        """List the parameters, as needed to find matrices in a graph."""
-        return matrix_index(self._model, owners)
-
-    def gathered(self) -> dict[int, int]:
-        """Map the ``id`` of each full parameter in a graph to the ``id`` of its shard."""
-        return shards.unsharded_ids(self._model)
-
     def resolve(
         self,
         keys: Collection[int],
@@ -89,22 +81,11 @@ class ParameterMapper:
         index: MatrixIndex,
         with_gradient: Collection[int],
     ) -> tuple[dict[str, str], list[str]]:
-        """Classify some parameters by what graphs have shown; no kind is changed yet.
-
-        Args:
-            keys: The parameters, by ``id``.
-            seen: Findings from the graphs.
-            index: Result of :meth:`matrix_index` before the graphs were made.
-            with_gradient: Parameters that have a gradient, by ``id``.
-
-        Returns:
-            Kinds by name, and the names of matrices whose place no graph has shown.
-        """
+        """Do as :func:`~hybrid_predict.torch.kinds.resolve`, by names; no kind is changed yet."""
         known = {key: kind for key, kind in self._kinds.items() if key in keys}
-        kinds, unseen = resolve(self._model, known, seen, index, with_gradient)
-        return {self.by_id[key]: kind for key, kind in kinds.items()}, [
-            self.by_id[key] for key in unseen
-        ]
+        kinds, unseen = resolve(self.model, known, seen, index, with_gradient)
+        by_name = {self.by_id[key]: kind for key, kind in kinds.items()}
+        return by_name, [self.by_id[key] for key in unseen]
 
     @property
     def found(self) -> dict[str, str]:
@@ -128,10 +109,7 @@ class ParameterMapper:
         return sum(p.numel() for p, kind in columns if p.requires_grad and kind != "embedding")
 
     def visit(self, fn: Callable[[str, Tensor], object]) -> None:
-        """Call ``fn(name, tensor)`` for every parameter; ``fn`` must not write to the tensor.
-
-        Args:
-            fn: Function of a name and a local shard.
+        """Call ``fn(name, tensor)`` for every parameter, of which it gets the local shard.
 
         Raises:
             ContractError: If ``fn`` has written to a tensor.
@@ -174,9 +152,6 @@ class ParameterMapper:
             delta: The movement, with each name at most once.
             carries: See :class:`~hybrid_predict.torch.deltas.Movement`.
 
-        Returns:
-            The movement, which can be undone.
-
         Raises:
             ConfigError: If the delta has an unknown name or a wrong shape; no weight is moved.
         """
@@ -199,19 +174,12 @@ class ParameterMapper:
         unverified: Callable[[], Collection[int]],
         withdraw: Callable[[], None],
     ) -> VerifiedReads:
-        """Return hooks that put verified values into the state dicts of the model.
-
-        Args:
-            movement: A movement of parameters.
-            copied: More tensors of the model, each with its copy.
-            unverified: See :class:`~hybrid_predict.torch.reading.VerifiedReads`.
-            withdraw: The same.
-        """
+        """Return :class:`VerifiedReads` of a movement, and of tensors with their copies."""
         self.written()  # so that the modules of FSDP2 hold the shards
         tensors = [self.parameters[self._index[name]] for name in movement.delta.names]
         tensors += [tensor for tensor, _ in copied]
         copies = [copy for _, copy in copied]
-        return VerifiedReads(self._model, tensors, movement, copies, unverified, withdraw)
+        return VerifiedReads(self.model, tensors, movement, copies, unverified, withdraw)
 
     def _targets(self, delta: WeightDelta) -> list[Tensor]:
         targets = []
@@ -226,7 +194,7 @@ class ParameterMapper:
         return targets
 
     def _check(self) -> None:
-        known = {id(p) for p in self._model.parameters()}
+        known = {id(p) for p in self.model.parameters()}
         if not any(p.requires_grad for p in self.parameters):
             raise ConfigError(
                 "optimizer",

@@ -111,12 +111,8 @@ def find_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
     -c times the weights stops the updates. Updates are relative if they grow with the weights
     although the gradient stays the same. Weights that are moved between two updates stay moved,
     unless the optimizer keeps a second copy of them; and the next update is the same as if they
-    had always been there, unless the optimizer pulls them to a stored point.
-
-    Args:
-        optimizer: Any torch optimizer; neither it, nor what it holds, nor any random number
-            generator changes.
-        group: One of its parameter groups.
+    had always been there, unless the optimizer pulls them to a stored point. Neither the optimizer,
+    nor what it holds, nor any random number generator changes.
     """
     try:
         with without_trace():
@@ -128,15 +124,11 @@ def find_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
 
 
 def second_copy(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
-    """Return the name of the state to which an optimizer moves weights back, or "".
+    """Return after an update the state to which an optimizer moves weights back, or "".
 
     A state that looks like a copy of the weights may also be an average for validation, or the
     weights before the last update. It is a second copy if the probe's weights follow where its
-    state is moved. If that cannot be tried, name and values decide.
-
-    Args:
-        optimizer: Any torch optimizer, after an update; it and its state are not changed.
-        group: One of its parameter groups.
+    state is moved. If that cannot be tried, name and values decide. Nothing is changed.
     """
     looks = {(n, p.dtype) for p in group["params"] for n in _like(optimizer.state.get(p, {}), p)}
     for name, dtype in sorted(looks, key=str):
@@ -161,13 +153,7 @@ def _like(state: Mapping[str, Any], p: Tensor) -> Iterator[str]:
 
 @final
 class _Probe:
-    """Updates of copies of an optimizer.
-
-    Args:
-        optimizer: The optimizer.
-        group: The parameter group whose options the copies have.
-        dtype: That of the probe's weights; in 32 bits, rounding can look like decay.
-    """
+    """Updates of copies of an optimizer, in 64 bits because rounding can look like decay."""
 
     def __init__(
         self, optimizer: Optimizer, group: Mapping[str, Any], dtype: torch.dtype = torch.float64

@@ -88,11 +88,7 @@ class VerifiedReads:
 
 @final
 class OwnHook:
-    """A hook of one module, which does nothing in copies and pickles of it.
-
-    Args:
-        call: What the module calls; None in a copy.
-    """
+    """A hook of one module, which does nothing in copies and pickles of it."""
 
     def __init__(self, call: Callable[..., None] | None) -> None:
         self._call = call
@@ -103,9 +99,5 @@ class OwnHook:
             self._call(*args)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Support copies and pickles.
-
-        Returns:
-            A call that makes a hook without a function.
-        """
+        """Copy and pickle as a hook without a function."""
         return OwnHook, (None,)

@@ -69,8 +69,8 @@ class Correction:
         kept = [1.0 - option.shrink for option in options]
         lengths, lost = self._lengths(values, before, kept, bound, counts)
         pairs = zip(self.directions, values, strict=True)
-        new = [d.to(torch.promote_types(d.dtype, upcast(v).dtype)) for d, v in pairs]
-        torch._foreach_mul_(new, list((update.share * lengths).unbind()))
+        new = [lists.cast(d, torch.promote_types(d.dtype, upcast(v).dtype)) for d, v in pairs]
+        torch._foreach_mul_(new, list(lists.scaled(lengths, [update.share]).unbind()))
         lists.add_scaled(new, before, [update.share * rest for rest in kept])
         if update.share < 1.0:
             lists.add_scaled(new, values, [1.0 - update.share] * len(new))
@@ -98,13 +98,14 @@ class Correction:
         on the CPU.
         """
         plain = lists.distances(values, before, kept, counts)
-        finite = plain.isfinite() & lists.norms(self.directions).isfinite()
-        plain = torch.where(finite, plain, 0.0)
+        sizes = lists.norms(self.directions)
+        if not lists.finite_on_host(plain, sizes):
+            plain = torch.where(plain.isfinite() & sizes.isfinite(), plain, 0.0)
         lengths = self.update.lengths(self.state, self.members, plain)
         bounds = [b for b in (self.update.bound, bound) if b is not None]
         if bounds:
             lengths = torch.minimum(lengths, min(bounds) * plain)
-        none_lost = plain.device.type == "cpu" and bool(plain.all())
+        none_lost = plain.device.type == "cpu" and all(plain.tolist())
         return lengths, None if none_lost else (plain == 0).unbind()
 
 
@@ -133,8 +134,8 @@ def correction(
         PredictorError: If the update returns directions of the wrong form.
     """
     # Rounded as 1 - (1 - share), so that runs stay equal bit for bit to those of earlier versions.
-    keep = 1.0 - update.newest * (1.0 + cosines)
-    rows = zip(average, gradients, (1.0 - keep).unbind(), strict=True)
+    keep = torch.rsub(update.newest * (1.0 + cosines), 1.0)
+    rows = zip(average, gradients, torch.rsub(keep, 1.0).unbind(), strict=True)
     blends: Iterator[Tensor] = (lists.lerp(m, g, share) for m, g, share in rows)
     if not any(map(shards.is_sharded, parameters.values())):
         directions = update.direction(state, members, list(blends), gradients)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hybrid_predict.rules.numbers import ROUNDING
 from hybrid_predict.torch.gradients import dense_gradient
-from hybrid_predict.torch.lists import size, upcast
+from hybrid_predict.torch.lists import finite_on_host, size, upcast
 from hybrid_predict.torch.optimizer import Options
 
 
@@ -18,18 +18,12 @@ def usable_gradients(
 ) -> tuple[list[Tensor], Tensor | None]:
     """Replace gradients by their average where they are not finite, or the update will not happen.
 
-    Args:
-        gradients: K gradients.
-        average: Their averages.
-        norms: Norms of the gradients, shape (K,).
-        good: Whether the update will happen.
-
     Returns: The gradients, and whether each gradient was usable, as bools of shape (K,). The latter
     is None if all are known to be usable without waiting for a device.
     """
-    usable = norms.isfinite() & good
-    if usable.device.type == "cpu" and bool(usable.all()):
+    if good is True and finite_on_host(norms):
         return gradients, None
+    usable = norms.isfinite() & good
     triples = zip(gradients, average, usable, strict=True)
     return [torch.where(ok, g, upcast(m).to(g.dtype)) for g, m, ok in triples], usable
 
@@ -80,10 +74,7 @@ def zeros(tensor: Tensor) -> Tensor | None:
 def without_gradient(parameter: Tensor, gradient: Tensor, options: Options) -> Tensor | None:
     """Find the entries of a parameter whose own gradient is exactly zero.
 
-    Args:
-        parameter: The parameter.
-        gradient: What its update follows, with coupled weight decay.
-        options: How it is updated.
+    ``gradient`` is what its update follows, with coupled weight decay.
     """
     followed = dense_gradient(parameter).reshape(gradient.shape) if options.coupled else gradient
     return zeros(followed)
@@ -96,13 +87,6 @@ def unmoved(
 
     These have an exactly zero gradient, and the optimizer's update has left them where they were,
     except for weight decay.
-
-    Args:
-        value: Weights after the update.
-        before: Weights before it.
-        own: How the optimizer updates them.
-        still: Mask of the entries whose gradient is exactly zero, or None if there are none.
-        good: Whether the update has happened.
 
     Returns:
         A bool mask, or None if it is known to be empty without waiting for a device.

@@ -91,13 +91,7 @@ class Examination:
     def copies(
         self, names: Sequence[str], members: Sequence[int], gradients: Sequence[Tensor]
     ) -> dict[int, Tensor]:
-        """Copy the gradients of parameters still to be examined; optimizers may write to them.
-
-        Args:
-            names: Names of all parameters of the group.
-            members: Positions of the parameters that have a gradient.
-            gradients: These gradients.
-        """
+        """Copy the gradients of parameters still to be examined; optimizers may write to them."""
         rows = zip(members, gradients, strict=True)
         unknown = {k: gradient for k, gradient in rows if names[k] not in self.projected}
         if not unknown or self.attempts >= _ATTEMPTS:

@@ -1,10 +1,7 @@
 """Finished audits, which many tests read."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from audit_task import Task, config
@@ -13,7 +10,7 @@ from hybrid_predict.audit import audit
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Task, Path]:
+def finished(tmp_path_factory):
     """An audit of two seeds with MLflow; tests only read it."""
     pytest.importorskip("mlflow")
     folder = tmp_path_factory.mktemp("audit with space")
@@ -22,6 +19,6 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Task, Path]
 
 
 @pytest.fixture
-def audited(finished: tuple[Any, Task, Path], tmp_path: Path) -> Path:
+def audited(finished, tmp_path):
     """A copy of its folder."""
     return Path(shutil.copytree(finished[2], tmp_path / "audited"))

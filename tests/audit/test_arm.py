@@ -1,9 +1,5 @@
 """What one arm of an audit builds and refuses."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import lightning as L
 import pytest
 import torch
@@ -30,7 +26,7 @@ from hybrid_predict.runs.runtime import Observer
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
-def arm(name: str, folder: Any, **options: Any) -> AuditArm:
+def arm(name, folder, **options):
     config = AuditConfig(**{"mlflow": False, **options})
     return AuditArm(name, 0, config, folder, Meter(config.metric))
 
@@ -126,7 +122,7 @@ def test_trainers_that_cannot_be_audited_are_refused(tmp_path, options, words):
 class Spy(Net):
     """Notes that training has begun."""
 
-    def training_step(self, *args: Any) -> Any:
+    def training_step(self, *args):
         raise AssertionError("training has begun")
 
 
@@ -135,7 +131,7 @@ class Manual(Spy):
 
 
 class Stopping(Spy):
-    def configure_callbacks(self) -> Any:
+    def configure_callbacks(self):
         return EarlyStopping("val_loss")
 
 
@@ -143,7 +139,7 @@ class Unvalidated(Spy):
     validation_step = L.LightningModule.validation_step
 
 
-def loaders() -> Any:
+def loaders():
     return loader(), loader(2)
 
 
@@ -152,10 +148,10 @@ class Endless(torch.utils.data.IterableDataset):
         return iter(torch.randn(64, 8))
 
 
-def run(model: Any = Spy, data: Any = None, **options: Any) -> Any:
+def run(model=Spy, data=None, **options):
     """Build ``make_run`` of a task of six steps, unless the options have another length."""
 
-    def make_run(arm: AuditArm) -> Any:
+    def make_run(arm):
         length = {} if options.keys() & {"max_steps", "max_epochs"} else {"max_steps": 6}
         return arm.trainer(**length, **options), model(), data or loaders()
 
@@ -276,8 +272,8 @@ class Split(L.LightningDataModule):
 
     def __init__(self):
         super().__init__()
-        self.draws: list[float] = []
-        self.validated: list[float] = []
+        self.draws = []
+        self.validated = []
 
     def setup(self, stage):
         self.draws.append(float(torch.rand(())))

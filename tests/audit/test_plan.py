@@ -1,7 +1,5 @@
 """Plans of audits: what would be trained, and for how long."""
 
-from __future__ import annotations
-
 import pytest
 from audit_task import Task, config
 

@@ -1,9 +1,5 @@
 """Audits that are refused because their arms could not be compared, and folders of others."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
 import yaml
@@ -71,7 +67,7 @@ def test_folder_that_cannot_be_created_is_refused():
 def test_model_that_is_not_built_anew_is_refused_before_it_is_trained_on(tmp_path):
     model = Net()
 
-    def make_run(arm: Any) -> Any:
+    def make_run(arm):
         return arm.trainer(max_steps=STEPS, accelerator="cpu"), model, (loader(), loader(2))
 
     with pytest.raises(ConfigError, match=r"others in short than in full, seed 0.*Build the model"):
@@ -80,7 +76,7 @@ def test_model_that_is_not_built_anew_is_refused_before_it_is_trained_on(tmp_pat
 
 
 class Wide(Net):
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.net.append(torch.nn.Linear(1, 1))
 
@@ -111,7 +107,7 @@ def test_arms_of_another_training_are_refused_before_training_and_in_the_folder(
 
 def test_schedule_that_is_not_shortened_is_refused(tmp_path):
     class Fixed(Net):
-        def configure_optimizers(self) -> Any:
+        def configure_optimizers(self):
             optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
             scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, STEPS)
             return [optimizer], [{"scheduler": scheduler, "interval": "step"}]

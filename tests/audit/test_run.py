@@ -1,7 +1,5 @@
 """Audits from end to end: what they write, resume and restore."""
 
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -10,8 +8,6 @@ import re
 import signal
 import sqlite3
 from contextlib import closing
-from pathlib import Path
-from typing import Any
 
 import lightning as L
 import numpy as np
@@ -22,8 +18,7 @@ from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditOutcome, audit, plan_audit
-from hybrid_predict.audit.earned import sentences
-from hybrid_predict.audit.results import make_results
+from hybrid_predict.audit.results import make_results, sentences
 from hybrid_predict.report.pages import audit_page
 from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import Observer
@@ -31,7 +26,7 @@ from hybrid_predict.runs.runtime import Observer
 pytestmark = pytest.mark.filterwarnings("ignore:The number of training batches")
 
 
-def everything(folder: Path) -> list[str]:
+def everything(folder):
     return sorted(path.relative_to(folder).parts[0] for path in folder.rglob("*"))
 
 
@@ -116,7 +111,7 @@ def test_mlflow_has_one_parent_also_after_more_seeds(audited, monkeypatch):
     assert len(result.results["runs"]) == 12
     with closing(sqlite3.connect(audited / "mlflow.db")) as connection:
 
-        def ask(query: str) -> Any:
+        def ask(query):
             return connection.execute(query).fetchall()
 
         ((parent, status),) = ask("select run_uuid, status from runs where name = 'audit'")
@@ -127,7 +122,7 @@ def test_mlflow_has_one_parent_also_after_more_seeds(audited, monkeypatch):
     assert {"audit/metric", "audit/predicted_steps", "corrected/metric", "saving"} <= metrics
     assert tags["conclusion"] == result.verdict.headline
 
-    def refused(*args: Any) -> None:
+    def refused(*args):
         raise AssertionError("asked MLflow's default store")
 
     # With nothing left to train, MLflow would make a database in the current directory.
@@ -152,7 +147,7 @@ def test_finished_arms_are_not_trained_again_and_seeds_and_judging_may_change(fi
     assert task.calls == [(SHORT, 1)]
 
 
-def settings() -> list[Any]:
+def settings():
     return [
         random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist(),
         torch.are_deterministic_algorithms_enabled(), torch.get_default_dtype(),
@@ -164,7 +159,7 @@ def settings() -> list[Any]:
 @pytest.mark.parametrize("call", [audit, plan_audit])
 def test_random_states_and_settings_are_those_of_before(tmp_path, call):
     class Messy(Task):
-        def __call__(self, arm: Any) -> Any:
+        def __call__(self, arm):
             torch.backends.cudnn.benchmark = True
             torch.set_num_threads(2)
             return super().__call__(arm)
@@ -175,7 +170,7 @@ def test_random_states_and_settings_are_those_of_before(tmp_path, call):
 
 
 class Diverging(Net):
-    def training_step(self, batch: Any, batch_idx: int) -> Any:
+    def training_step(self, batch, batch_idx):
         loss = super().training_step(batch, batch_idx)
         return loss * float("nan") if self.trainer.max_steps == STEPS else loss
 
@@ -195,10 +190,10 @@ class Interrupting(Observer):
 
     started = 0
 
-    def run_started(self, arm: str, seed: int, full_steps: int) -> None:
+    def run_started(self, arm, seed, full_steps):
         self.started += 1
 
-    def stepped(self, full_steps: int, loss: float) -> None:
+    def stepped(self, full_steps, loss):
         if self.started == 2:
             raise KeyboardInterrupt
 
@@ -218,7 +213,7 @@ def test_ctrl_c_leaves_a_partial_report_and_the_next_call_goes_on(tmp_path):
 
 def test_error_of_the_model_keeps_what_is_done_and_comes_out(tmp_path):
     class Broken(Task):
-        def __call__(self, arm: Any) -> Any:
+        def __call__(self, arm):
             if arm.name == CORRECTED:
                 raise OSError("the disk is gone")
             return super().__call__(arm)
@@ -236,14 +231,14 @@ def test_epochs_are_rounded_up_and_that_is_noted():
 
 
 def made_up(
-    hybrid: float,
-    seeds: int = 5,
-    mode: str = "min",
-    corrected: float = 1.1,
-    hybrid_steps: int = 12,
-    short_steps: int = 12,
-    idle: int = 0,
-) -> Any:
+    hybrid,
+    seeds=5,
+    mode="min",
+    corrected=1.1,
+    hybrid_steps=12,
+    short_steps=12,
+    idle=0,
+):
     """Results of runs that nobody trained."""
     sign = 1 if mode == "min" else -1
     base = {

@@ -1,10 +1,6 @@
 """The search for the largest speedup: what it trains, shares, keeps and answers."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Callable, Mapping
-from typing import Any
 
 import pytest
 from audit_task import STEPS, Task, config, kept
@@ -22,13 +18,11 @@ SPEEDUPS = (1.5, 2.0, 3.0)
 class Untrained:
     """Finished runs in the place of trained ones: the metric is what a function says."""
 
-    def __init__(
-        self, metric: Callable[[str, float, int], float | None], failure: str = "diverged"
-    ) -> None:
+    def __init__(self, metric, failure="diverged"):
         self.metric, self.failure = metric, failure
-        self.asked: list[tuple[str, float, int]] = []
+        self.asked = []
 
-    def run(self, name: str, speedup: float, seed: int) -> dict[str, Any]:
+    def run(self, name, speedup, seed):
         self.asked.append((name, speedup, seed))
         value = self.metric(name, speedup, seed)
         return {
@@ -44,42 +38,42 @@ class Untrained:
 class Lines(Observer):
     """Everything that a search tells."""
 
-    def __init__(self) -> None:
-        self.events: list[tuple[Any, ...]] = []
+    def __init__(self):
+        self.events = []
 
-    def candidate_started(self, arm: str, speedup: float) -> None:
+    def candidate_started(self, arm, speedup):
         self.events.append(("tests", arm, speedup))
 
-    def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
+    def candidate_finished(self, arm, speedup, finding):
         self.events.append((arm, speedup, finding))
 
-    def run_found(self, run: Mapping[str, Any]) -> None:
+    def run_found(self, run):
         self.events.append(("found", run["arm"], run["seed"]))
 
-    def run_finished(self, run: Mapping[str, Any]) -> None:
+    def run_finished(self, run):
         self.events.append(("finished", run["arm"], run["seed"]))
 
     @property
-    def runs(self) -> list[tuple[Any, ...]]:
+    def runs(self):
         return [line for line in self.events if line[0] in ("found", "finished")]
 
 
 def searched(
-    metric: Callable[[str, float, int], float | None],
-    folder: Any,
-    failure: str = "diverged",
-    **options: Any,
-) -> tuple[Any, Untrained, Lines]:
+    metric,
+    folder,
+    failure="diverged",
+    **options,
+):
     """A search over made runs: its result, what it asked for, and what it told."""
     runs, lines = Untrained(metric, failure), Lines()
     chosen = config(**{"speedups": SPEEDUPS, "seeds": 5, "hybrid": {}, **options})
     return Searching(runs.run, chosen, folder, lines).result(), runs, lines
 
 
-def metric(borders: Mapping[str, float]) -> Callable[[str, float, int], float]:
+def metric(borders):
     """As good as full up to an arm's border, above it as bad as short."""
 
-    def value(name: str, speedup: float, seed: int) -> float:
+    def value(name, speedup, seed):
         bad = name == "short" or speedup > borders.get(name, 9.0)
         return 1.0 + 0.3 * bad * speedup + 0.01 * seed + 0.001 * (len(name) * seed % 3)
 
@@ -95,9 +89,7 @@ def metric(borders: Mapping[str, float]) -> Callable[[str, float, int], float]:
         (0.0, 0.0, "Trainer(max_steps=600)  # no saving at equal quality was shown"),
     ],
 )
-def test_each_arm_is_bisected_and_the_largest_saving_wins(
-    corrected: float, hybrid: float, line: str, tmp_path: Any
-) -> None:
+def test_each_arm_is_bisected_and_the_largest_saving_wins(corrected, hybrid, line, tmp_path):
     borders = {"corrected": corrected, "hybrid": hybrid}
     result, _, lines = searched(metric(borders), tmp_path)
     assert result.line.startswith(line) and not result.partial
@@ -109,7 +101,7 @@ def test_each_arm_is_bisected_and_the_largest_saving_wins(
     assert result.outcome is expected
 
 
-def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(tmp_path: Any) -> None:
+def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(tmp_path):
     result, runs, lines = searched(metric({"corrected": 0.0, "hybrid": 3.0}), tmp_path)
     first = result.tried[0]
     assert (first.arm, first.speedup, first.verdict.seeds) == ("corrected", 2.0, 3)
@@ -121,7 +113,7 @@ def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(tmp_path: Any) -
     assert result.results["tried"][0]["finding"] == first.finding
 
 
-def test_few_seeds_decide_nothing_though_candidates_are_given_up(tmp_path: Any) -> None:
+def test_few_seeds_decide_nothing_though_candidates_are_given_up(tmp_path):
     result, _, _ = searched(metric({"corrected": 0.0, "hybrid": 0.0}), tmp_path, seeds=4)
     assert {t.finding for t in result.tried} == {"given up: inferior on 3 seeds"}
     assert result.outcome is AuditOutcome.UNDECIDED
@@ -136,12 +128,10 @@ def test_few_seeds_decide_nothing_though_candidates_are_given_up(tmp_path: Any) 
         ("corrected", 4, "metric not finite", AuditOutcome.NO_SAVING, 4),
     ],
 )
-def test_a_run_without_a_metric_ends_its_candidate(
-    arm: str, seed: int, failure: str, outcome: AuditOutcome, tried: int, tmp_path: Any
-) -> None:
+def test_a_run_without_a_metric_ends_its_candidate(arm, seed, failure, outcome, tried, tmp_path):
     good = metric({})
 
-    def value(name: str, speedup: float, number: int) -> float | None:
+    def value(name, speedup, number):
         return None if (name, number) == (arm, seed) else good(name, speedup, number)
 
     result, runs, _ = searched(value, tmp_path, failure)
@@ -154,10 +144,10 @@ def test_a_run_without_a_metric_ends_its_candidate(
     assert order[last + 1 :] == [] if arm == "full" else order[last + 1] == ("full", 0)
 
 
-def test_the_best_seeds_may_still_show_that_plain_training_can_be_shorter(tmp_path: Any) -> None:
+def test_the_best_seeds_may_still_show_that_plain_training_can_be_shorter(tmp_path):
     """A corrected arm that is inferior is not given up where the short one is better than full."""
 
-    def value(name: str, speedup: float, seed: int) -> float:
+    def value(name, speedup, seed):
         ends = {"full": 1.0, "short": 0.9, "corrected": 1.3, "hybrid": 1.3}
         return ends[name] + 0.001 * (len(name) * seed % 3)
 
@@ -166,9 +156,9 @@ def test_the_best_seeds_may_still_show_that_plain_training_can_be_shorter(tmp_pa
     assert result.line.startswith("Trainer(max_steps=200)  # plain training")
 
 
-def test_a_search_goes_on_where_it_was_stopped(tmp_path: Any) -> None:
+def test_a_search_goes_on_where_it_was_stopped(tmp_path):
     class Stops(Observer):
-        def run_finished(self, run: Any) -> None:
+        def run_finished(self, run):
             raise KeyboardInterrupt
 
     first, chosen = Task(), config(speedups=(1.5, 3.0))
@@ -198,7 +188,7 @@ def test_a_search_goes_on_where_it_was_stopped(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("speedup", [2.0, 4 / 3])
-def test_searches_and_audits_in_one_folder_share_their_runs(speedup: float, audited: Any) -> None:
+def test_searches_and_audits_in_one_folder_share_their_runs(speedup, audited):
     task, lines = Task(), Lines()
     chosen = config(speedups=(speedup,), speedup=speedup, seeds=1)
     search(task, chosen, audited, observer=lines)
@@ -209,7 +199,7 @@ def test_searches_and_audits_in_one_folder_share_their_runs(speedup: float, audi
     assert len(task.calls) == 3
 
 
-def test_full_runs_of_another_length_are_refused_before_training(audited: Any) -> None:
+def test_full_runs_of_another_length_are_refused_before_training(audited):
     longer = Task(max_steps=2 * STEPS)
     with pytest.raises(ConfigError, match="with other max_steps"):
         search(longer, config(speedups=(2.0,), seeds=1), audited)
@@ -217,12 +207,12 @@ def test_full_runs_of_another_length_are_refused_before_training(audited: Any) -
     assert not (audited / "runs" / "short-2-seed0").exists()
 
 
-def verdict(outcome: AuditOutcome, saving: float, worth: float) -> AuditVerdict:
+def verdict(outcome, saving, worth):
     limits = Bounds(worth, 0.0, worth, worth, 5)
     return AuditVerdict(outcome, "", "", 5, saving, worth=limits)
 
 
-def test_plain_training_that_can_simply_be_shortened_is_told() -> None:
+def test_plain_training_that_can_simply_be_shortened_is_told():
     tried = [
         Candidate("hybrid", 2.0, verdict(AuditOutcome.NO_SAVING, 0.5, -0.1)),
         Candidate("hybrid", 1.5, verdict(AuditOutcome.VERIFIED, 0.3, 0.1)),
@@ -231,7 +221,7 @@ def test_plain_training_that_can_simply_be_shortened_is_told() -> None:
     assert line == "Trainer(max_epochs=16)  # plain training, with a schedule as short as the run"
 
 
-def test_all_candidates_have_to_divide_the_epochs_before_anything_is_trained(tmp_path: Any) -> None:
+def test_all_candidates_have_to_divide_the_epochs_before_anything_is_trained(tmp_path):
     task = Task(max_steps=-1, max_epochs=4)
     chosen = config(speedups=(1.5, 2.0, 4.0))
     for _ in range(2):
@@ -242,12 +232,12 @@ def test_all_candidates_have_to_divide_the_epochs_before_anything_is_trained(tmp
 
 
 @pytest.mark.parametrize(("count", "runs"), [(1, 1 + 1 + 2), (3, 1 + 3 + 4), (4, 1 + 4 + 5)])
-def test_a_plan_tells_the_most_that_a_search_trains(count: int, runs: int) -> None:
+def test_a_plan_tells_the_most_that_a_search_trains(count, runs):
     chosen = config(speedups=(1.25, 1.5, 2.0, 3.0)[:count])
     assert most_runs(chosen) == 2 * runs
 
 
-def test_a_plan_adds_up_the_longest_way_through_the_candidates() -> None:
+def test_a_plan_adds_up_the_longest_way_through_the_candidates():
     task = Task()
     plan = plan_search(task, config(speedups=(1.5, 2.0)))
     assert (plan.runs, plan.left, plan.done, plan.tests) == (2 * 7, 2 * 7, 0, 4)
@@ -260,6 +250,6 @@ def test_a_plan_adds_up_the_longest_way_through_the_candidates() -> None:
 
 
 @pytest.mark.parametrize("speedups", [(), (2.0, 1.5), (1.0, 2.0), (1.5, 1.5), 2.0, ("2",)])
-def test_speedups_that_are_no_ladder_are_refused(speedups: Any) -> None:
+def test_speedups_that_are_no_ladder_are_refused(speedups):
     with pytest.raises(ConfigError, match="speedups"):
         config(speedups=speedups)

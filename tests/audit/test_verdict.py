@@ -10,7 +10,6 @@ from scipy import stats
 from hybrid_predict import ConfigError
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.verdict import AuditOutcome, PairedSeed, judge_audit
-from hybrid_predict.runs.evidence import bounds
 
 VERIFIED, NO_SAVING, UNDECIDED = AuditOutcome
 
@@ -154,14 +153,6 @@ def test_control_is_plain_training_of_the_hybrid_arms_full_steps(steps, way, con
     )
 
 
-def test_bounds_by_hand():
-    result = bounds([1.0, 2.0, 3.0, 4.0, 5.0], 0.05)
-    reach = 2.1318468 * math.sqrt(2.5 / 5)
-    assert (result.mean, result.n, result.sd) == (3.0, 5, math.sqrt(2.5))
-    assert (result.lower, result.upper) == pytest.approx((3 - reach, 3 + reach))
-    assert bounds([2.0] * 5, 0.05).lower == bounds([2.0] * 5, 0.05).upper == 2.0
-
-
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
@@ -177,16 +168,3 @@ def test_bad_configuration_is_refused_by_name(argument, value):
     with pytest.raises(ConfigError) as raised:
         AuditConfig(**{argument: value})
     assert raised.value.argument == argument
-
-
-@pytest.mark.parametrize("margin", [None, 0.02])
-@pytest.mark.parametrize(("loss", "least", "most"), [(0.02, 0.02, 0.07), (0.0, 0.9, 1.0)])
-def test_wrong_and_right_verdicts_come_as_often_as_the_level_says(margin, loss, least, most):
-    """At the line of inferiority a saving is verified as often as alpha says, at no loss mostly."""
-    rng, rounds = np.random.default_rng(0), 1000
-    verified = 0
-    for _ in range(rounds):
-        arms = rng.normal([[1.0], [1.1], [1.0 + loss]], 0.005, (3, 6)).T
-        paired = [PairedSeed(*map(float, row), 1800, 1200, 1200) for row in arms]
-        verified += judge_audit(paired, AuditConfig(margin=margin)).outcome is VERIFIED
-    assert least <= verified / rounds <= most

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.fast_loop import ON_CPU, ImageLoop, Size, Way, measure, ways
-from hybrid_predict import HybridEngine
+from benchmarks.fast_loop import ON_CPU, Size, Way, measure, ways
 
 TOY = Size(width=4, blocks=1, batch=4, compiler="eager")
 
@@ -24,12 +23,3 @@ def test_every_way_is_measured_with_and_without_the_plug_in() -> None:
 def test_a_cuda_device_has_more_ways() -> None:
     assert ways("cuda").keys() - ways("cpu").keys() == {"pinned", "unread"}
     assert ways("cuda")["together"] == Way(True, True, True, True, True, True)
-
-
-@pytest.mark.parametrize("way", ON_CPU)
-def test_what_makes_a_step_fast_leaves_predicted_steps_and_corrections(way: str) -> None:
-    loop = ImageLoop(Way(**{way: True}), True, "cpu", TOY)
-    loop.run(8)
-    assert isinstance(loop.engine, HybridEngine)
-    ledger = loop.engine.ledger
-    assert ledger.corrected_steps == 8 and ledger.undone_steps == 0

@@ -114,7 +114,9 @@ def arguments(folder, *more):
     return ["record", "--toy", *patterns, *more]
 
 
-@pytest.mark.parametrize("arm", record.ARMS)
+@pytest.mark.parametrize(
+    "arm", [pytest.param(x, marks=() if x == "hybrid" else pytest.mark.slow) for x in record.ARMS]
+)
 def test_every_arm_of_the_record_learns(arm, folder, monkeypatch):
     monkeypatch.setattr(record, "TARGET", 2.0)
     found = {name: Shards.find(str(folder / f"{name}_*.bin"), name) for name in ("train", "val")}

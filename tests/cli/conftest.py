@@ -1,9 +1,6 @@
 """Fixtures of the tests of commands."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
 
 import pytest
 from audit_file import MODULE
@@ -23,10 +20,10 @@ def work(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def refused(capsys) -> Callable[..., str]:
+def refused(capsys):
     """Run a command that has to end with status 2, and return the line that it prints."""
 
-    def run(*arguments: str) -> str:
+    def run(*arguments):
         capsys.readouterr()
         assert cli.main(list(arguments)) == 2
         (line,) = capsys.readouterr().err.splitlines()

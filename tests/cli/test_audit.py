@@ -1,7 +1,5 @@
 """``hybrid-predict audit``: YAML files, exit statuses, and what is printed."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -9,7 +7,6 @@ import signal
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from audit_file import FILE, MODULE, seen, with_audit, without, write
@@ -118,7 +115,7 @@ def test_ctrl_c_and_sigterm_exit_with_130_and_tell_how_to_go_on(
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     handlers = [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)]
 
-    def stop(self: Any, full_steps: int, loss: float) -> None:
+    def stop(self, full_steps, loss):
         if self._done == 1:
             os.kill(os.getpid(), number)
 
@@ -152,7 +149,7 @@ def test_exit_status_tells_the_outcome(work, monkeypatch, outcome, status, capsy
          "hint: 45 % lower val_loss with 33 % fewer full steps; for proof: --seeds 5"),
         (0.6, 5, "undecided", 0.33, "not decided: 20 % higher val_loss with 33 %"),
         (0.49, 5, "verified", 0.33, "verified saving: 2 % lower val_loss with 33 %"),
-        (0.6, 5, "no saving", 0.33, "no saving: 20 % higher val_loss"),
+        (1.915, 5, "no saving", 0.33, "no saving: 280 % higher val_loss"),
         (0.6, 2, "undecided", None, "headline"),
         (0.4835, 5, "no saving", 0.009,
          "no full steps were saved, so there is no saving to prove: 3.3 % "),
@@ -190,7 +187,7 @@ def test_model_that_leaves_the_process_is_not_taken_for_an_outcome(work, refused
 
 
 def test_a_reader_who_has_enough_is_no_failed_training(work, monkeypatch, capsys):
-    def closed(options: Any) -> int:
+    def closed(options):
         raise BrokenPipeError
 
     monkeypatch.setattr("hybrid_predict.cli.audit._run", closed)
@@ -228,6 +225,7 @@ STOPPING = {
         ({**FILE, "trainer": {"max_steps": 3, "accelerator": [1]}}, "trainer.accelerator"),
         ({**FILE, "trainer": {"max_steps": 9, "callbacks": [STOPPING]}}, "no EarlyStopping"),
         (with_audit(speedup=1.0), "speedup: expected a finite number above 1"),
+        (with_audit(speedup="auto"), "audit the number steps / full_steps of its ledger"),
         (with_audit(controls={"a/b": {"model.init_args.out": "x"}}), "a name of letters"),
         (with_audit(controls={"full": {"model.init_args.out": "x"}}), "a name of letters"),
         (with_audit(controls={"a": {}}), "controls.a: expected a change"),

@@ -1,10 +1,6 @@
 """What ``class_path`` describes is only called once it is known to be an update or a predictor."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from audit_file import with_audit, write
@@ -30,29 +26,29 @@ REFUSED = {
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_called(work: Path) -> Iterator[None]:
+def nothing_is_called(work):
     yield
     assert not Path("called").exists()
 
 
 @pytest.mark.parametrize("field", REFUSED)
 @pytest.mark.parametrize("place", PLACES)
-def test_nothing_else_is_called(place: str, field: str) -> None:
+def test_nothing_else_is_called(place, field):
     with pytest.raises(ConfigError, match=REFUSED[field]):
         PLACES[place]({field: {"hidden": FOREIGN}})
 
 
 @pytest.mark.parametrize("command", [["audit", "--plan"], ["audit"], ["doctor"]], ids=" ".join)
-def test_nothing_else_is_called_by_commands(command: list[str], refused: Any) -> None:
+def test_nothing_else_is_called_by_commands(command, refused):
     file = write(with_audit(hybrid={"predictors": {"hidden": FOREIGN}}))
     capture = [*command, file]
     assert REFUSED["predictors"] in refused(*capture)
 
 
-def lightning_cli(content: Mapping[str, Any], patch: pytest.MonkeyPatch) -> HybridPredict:
+def lightning_cli(content, patch):
     """The callback that LightningCLI makes of a file."""
     patch.setattr("sys.argv", ["train"])
-    options: Any = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
+    options = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False}
     program = LightningCLI(
         Net, run=False, args=["--config", write(content)], save_config_callback=None,
         seed_everything_default=False, parser_kwargs={"exit_on_error": False},
@@ -63,11 +59,9 @@ def lightning_cli(content: Mapping[str, Any], patch: pytest.MonkeyPatch) -> Hybr
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("wrapped", [False, True], ids=["arguments", "config"])
-def test_a_lightning_cli_makes_updates_and_nothing_else(
-    wrapped: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def content(described: Mapping[str, Any]) -> dict[str, Any]:
-        chosen: dict[str, Any] = {"updates": {"hidden": described}}
+def test_a_lightning_cli_makes_updates_and_nothing_else(wrapped, monkeypatch):
+    def content(described):
+        chosen = {"updates": {"hidden": described}}
         arguments = {"config": chosen} if wrapped else chosen
         callback = {"class_path": "hybrid_predict.HybridPredict", "init_args": arguments}
         return {"trainer": {"callbacks": [callback]}}
@@ -91,8 +85,8 @@ def test_a_lightning_cli_makes_updates_and_nothing_else(
 )
 @pytest.mark.parametrize("place", PLACES)
 def test_no_module_is_imported_for_what_is_wrong_without_it(
-    work: Path, place: str, hybrid: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    work, place, hybrid, words, monkeypatch
+):
     monkeypatch.syspath_prepend(str(work))
     (work / "only_imported.py").write_text("open('called', 'w').close()")
     with pytest.raises(ConfigError, match=words):
@@ -101,7 +95,7 @@ def test_no_module_is_imported_for_what_is_wrong_without_it(
 
 @pytest.mark.filterwarnings("ignore:The number of training batches")
 @pytest.mark.filterwarnings("ignore:.*configure_optimizers. will be overridden")
-def test_arms_do_not_call_what_arguments_of_updates_describe(work: Path) -> None:
+def test_arms_do_not_call_what_arguments_of_updates_describe(work):
     """Lightning's parser makes the objects of each arm; the section audit is not among them."""
     (work / "mine.py").write_text(UPDATE)
     update = {"class_path": "mine.Update", "init_args": {"note": FOREIGN}}

@@ -177,6 +177,13 @@ def test_a_file_is_examined_with_its_own_settings(examine):
     assert "speedup=9 asks for 8 predicted steps after every full step" in out
 
 
+def test_a_run_that_decides_itself_is_examined(examine):
+    status, out = examine("file.yaml", "--speedup", "auto")
+    assert status == 0
+    assert "plan auto, at least " in out and "made while forecasts last" in out
+    assert "paste Trainer(..., callbacks=[HybridPredict(speedup='auto', warmup_steps=60)])" in out
+
+
 def write_option(work, key, value):
     file = FILE.replace("max_steps: 300", f"max_steps: 300, {key}: {value}")
     (work / "file.yaml").write_text(file)

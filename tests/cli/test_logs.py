@@ -7,10 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from run_logs import NAME, ROWS, row, written
+from run_logs import NAME, ROWS, SKILLS, row, written
 
 from hybrid_predict import cli
 from hybrid_predict.report.run_facts import facts, finding, lines, sparkline
+from hybrid_predict.report.run_figures import pace_figure
 from hybrid_predict.report.run_log import read_log
 
 pytest.importorskip("rich")
@@ -34,6 +35,7 @@ EXPENSIVE = row(140, 60, {}, full_seconds=1.0, correct_seconds=5.0, predict_seco
         ([], {}, "nothing was trained yet"),
         (ROWS[:1], {}, "no predicted steps: the warm-up is not over, so nothing was saved"),
         (ROWS[:2], {}, "no predicted steps where they were planned; nothing was saved"),
+        (ROWS[:2], {"paced": True}, "no predicted steps: forecasts did not last, or had no skill"),
         (ROWS[:2], {"predicted": 0}, "60 full steps; no predicted steps were planned"),
         ([EXPENSIVE], {}, "by estimate 5.6 s longer on the host than 1.4 s"),
         (ROWS[:2], {"event": "no predicted steps where they were planned: too short \x1b"},
@@ -53,8 +55,26 @@ def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(tm
         assert "One run cannot show" in text
     assert "hybrid-predict audit config.yaml --plan" in page
     assert "something &lt;happened&gt;" in page
-    assert page.count("data:image/svg+xml;base64,") == 3
+    assert page.count("data:image/svg+xml;base64,") == 4
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
+
+
+def test_persistence_and_advance_are_shown_where_a_log_has_them(tmp_path):
+    old = read_log(write(tmp_path / "old", ROWS))
+    known = {**SKILLS["hidden"], "persistence": 0.12, "advance": 1.5}
+    log = read_log(write(tmp_path / "new", [*ROWS[:2], row(140, 60, {"hidden": known})]))
+    assert facts(log)["persistence, hidden"] == "0.12, advance 1.50 drifts per full step"
+    assert "persistence, hidden" not in facts(old)
+    assert facts(old)["per full step"] == "0.43 predicted steps"
+    for each, labels in ((log, {"predicted steps", "hidden: advance"}), (old, {"predicted steps"})):
+        top = pace_figure(each).axes[0]
+        assert set(top.get_legend_handles_labels()[1]) == labels
+        assert list(top.lines[0].get_ydata()) == pytest.approx([0.0, 0.0, 60 / 80])
+
+
+def test_the_plan_of_a_run_that_decides_itself_is_a_bound(tmp_path):
+    assert "(at most 60)" in facts(read_log(write(tmp_path, ROWS, paced=True)))["predicted"]
+    assert "(60 planned)" in facts(read_log(write(tmp_path, ROWS)))["predicted"]
 
 
 def test_several_runs_stand_side_by_side(tmp_path, monkeypatch, refused):

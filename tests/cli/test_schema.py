@@ -1,12 +1,9 @@
 """``hybrid-predict schema``: current, and as strict as the commands are."""
 
-from __future__ import annotations
-
 import json
 from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -23,9 +20,7 @@ AUDIT = ROOT / "examples" / "audit.yaml"
 CHECKER = Draft202012Validator(json.loads(COMMITTED.read_text(encoding="utf-8")))
 
 
-def test_the_committed_schema_is_current(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Any
-) -> None:
+def test_the_committed_schema_is_current(tmp_path, capsys, refused):
     path = tmp_path / "schema.json"
     assert cli.main(["schema", "--output", str(path)]) == 0
     assert path.read_text(encoding="utf-8") == COMMITTED.read_text(encoding="utf-8"), (
@@ -40,11 +35,11 @@ def test_the_committed_schema_is_current(
 
 
 @pytest.mark.parametrize("path", [CALLBACK, AUDIT], ids=lambda path: path.name)
-def test_examples_fit_it(path: Path) -> None:
+def test_examples_fit_it(path):
     assert list(CHECKER.iter_errors(yaml.safe_load(path.read_text()))) == []
 
 
-def changed(path: Path, where: str, value: Any) -> Any:
+def changed(path, where, value):
     """The content of a file with another value at a dotted place."""
     content = yaml.safe_load(path.read_text())
     *above, last = where.split(".")
@@ -73,7 +68,7 @@ OPTIONS = "trainer.callbacks.0.init_args"
         ("config", {"spedup": 1.0}),
     ],
 )
-def test_what_is_misspelt_is_found_in_the_callback(where: str, value: Any) -> None:
+def test_what_is_misspelt_is_found_in_the_callback(where, value):
     assert list(CHECKER.iter_errors(changed(CALLBACK, f"{OPTIONS}.{where}", value)))
 
 
@@ -87,21 +82,21 @@ def test_what_is_misspelt_is_found_in_the_callback(where: str, value: Any) -> No
                                            "init_args": {"shar": 0.5}}}}),
     ],
 )  # fmt: skip
-def test_what_is_misspelt_is_found_in_an_audit_as_the_command_does(where: str, value: Any) -> None:
+def test_what_is_misspelt_is_found_in_an_audit_as_the_command_does(where, value):
     content = changed(AUDIT, f"audit.{where}", value)
     assert list(CHECKER.iter_errors(content))
     with pytest.raises((ConfigError, TypeError)):
         AuditConfig(**content["audit"])
 
 
-def test_classes_of_the_users_own_are_left_to_them() -> None:
+def test_classes_of_the_users_own_are_left_to_them():
     own = {"hidden": {"class_path": "mine.Update", "init_args": {"anything": 1}}}
     assert not list(CHECKER.iter_errors(changed(CALLBACK, f"{OPTIONS}.updates", own)))
     other = [{"class_path": "lightning.pytorch.callbacks.Timer", "init_args": {"duration": "1"}}]
     assert not list(CHECKER.iter_errors(changed(CALLBACK, "trainer.callbacks", other)))
 
 
-def test_it_says_what_each_field_is() -> None:
+def test_it_says_what_each_field_is():
     arguments = CHECKER.schema["$defs"]["HybridConfig"]["properties"]
     assert arguments.keys() == {f.name for f in fields(HybridConfig)}
     for name, field in arguments.items():
@@ -112,7 +107,7 @@ def test_it_says_what_each_field_is() -> None:
 DESCRIBED = {"class_path": "hybrid_predict.SpectralUpdate", "init_args": {"share": 0.5}}
 
 
-def test_objects_are_made_from_what_describes_them() -> None:
+def test_objects_are_made_from_what_describes_them():
     config = HybridPredict(updates={"hidden": DESCRIBED}).config
     assert config.updates == {"hidden": SpectralUpdate(share=0.5)}
     audit = AuditConfig(hybrid={"updates": {"hidden": DESCRIBED}})
@@ -135,6 +130,6 @@ def test_objects_are_made_from_what_describes_them() -> None:
         ({"class_path": "torch.nn.Linear"}, "a subclass of AbstractUpdate"),
     ],
 )
-def test_what_cannot_be_made_is_refused(described: Any, words: str) -> None:
+def test_what_cannot_be_made_is_refused(described, words):
     with pytest.raises(ConfigError, match=words):
         HybridPredict(updates={"hidden": described})

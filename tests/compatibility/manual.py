@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, softplus
 from torch.optim import lr_scheduler
 
 from compatibility.rows import CHECKS, row
-from compatibility.subject import EPOCHS, Run, Subject, mlp, refuses, train
+from compatibility.subject import EPOCHS, Subject, mlp, refuses, same_rates, train
 from hybrid_predict import UnsupportedSetupError
 
 
@@ -72,16 +71,10 @@ class Gan(Net):
         self.log("val_loss", self.critic(self.net(batch[0])).mean())
 
 
-def gan_rates(make: Callable[[], Net], run: Run, **kwargs: Any) -> bool:
-    _, plain = fit([], make(), **kwargs)
-    assert len(set(plain.rates.values())) > 1
-    return all(plain.rates[step] == rate for step, rate in run.model.rates.items())
-
-
 def gan(kwargs: dict[str, Any], folder: Path) -> None:
     run = train(Gan(), **kwargs).sound(36, global_step=72)
     assert run.model.updates == [24, 24]
-    assert gan_rates(Gan, run, **kwargs)
+    assert same_rates(Gan, run, **kwargs)
     hidden = {f"{part}.{k}.weight" for part in ("net", "critic") for k in (0, 2)}
     assert run.predicted == hidden
 
@@ -100,7 +93,7 @@ def by_epoch(folder: Path) -> None:
 def critic_steps(folder: Path) -> None:
     run = train(Gan(critic_steps=5), **EPOCHS).sound(36, global_step=36 * 6)
     assert run.model.updates == [24, 120]
-    assert gan_rates(partial(Gan, 5), run, **EPOCHS)
+    assert same_rates(partial(Gan, 5), run, **EPOCHS)
 
 
 @row("several updates of one optimizer per step, `max_steps`")

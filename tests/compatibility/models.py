@@ -13,12 +13,8 @@ from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint
 
 from compatibility.rows import row
-from compatibility.subject import EPOCHS, EVERY_KIND, Subject, adamw, mlp, refuses, train
+from compatibility.subject import EPOCHS, Subject, adamw, every_kind, mlp, refuses, train
 from hybrid_predict import UnsupportedSetupError
-
-
-def every_kind() -> Recorded:
-    return Recorded(config=EVERY_KIND)
 
 
 class Tokens(nn.Module):

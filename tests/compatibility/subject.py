@@ -29,6 +29,11 @@ EPOCHS: dict[str, Any] = {"max_epochs": 6, "limit_train_batches": 6}
 EVERY_KIND = HybridConfig(predictors=dict.fromkeys(KINDS, MomentumPredictor(gated=False)))
 """Predicted steps that move parameters of every kind."""
 
+
+def every_kind() -> Recorded:
+    return Recorded(config=EVERY_KIND)
+
+
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
 MakeScheduler = Callable[[Optimizer, int], Any]
 

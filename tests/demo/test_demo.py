@@ -13,8 +13,7 @@ from hybrid_predict.runs.evidence import ARMS, FULL, SHORT
 pytest.importorskip("lightning")
 pytest.importorskip("matplotlib")
 
-from hybrid_predict.demo.byte_gpt import ByteGPT
-from hybrid_predict.demo.text import StdlibWindows, stdlib_text
+from hybrid_predict.demo.byte_gpt import ByteGPT, StdlibWindows, stdlib_text
 
 TINY = ["demo", "--quick", "--steps", "24", "--no-mlflow"]
 
@@ -24,6 +23,7 @@ def few_windows(monkeypatch):
     monkeypatch.setattr(demo, "QUICK", demo.Recipe(steps=24, validation_windows=64))
 
 
+@pytest.mark.slow
 def test_a_demo_is_an_audit_that_writes_below_its_folder_only(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert cli.main(TINY) == 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -28,7 +30,17 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if FENCE.search(p.read_text())], ids=named)
+SLOW = ("docs/functional.md", "docs/loops.md", "docs/tutorial.md", "docs/results.md")
+"""Pages whose snippets, or numbers, take long."""
+
+
+def parameters(pages: Iterable[Path]) -> list[Any]:
+    return [pytest.param(p, marks=pytest.mark.slow if named(p) in SLOW else ()) for p in pages]
+
+
+@pytest.mark.parametrize(
+    "page", parameters(p for p in PAGES if FENCE.search(p.read_text())), ids=named
+)
 def test_snippets_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -76,7 +88,7 @@ def test_every_predictor_and_update_has_a_method_card(name: str) -> None:
         assert f"**{heading}**" in card
 
 
-@pytest.mark.parametrize("page", render.PAGES, ids=named)
+@pytest.mark.parametrize("page", parameters(render.PAGES), ids=named)
 def test_numbers_on_the_pages_are_those_of_the_results_files(page: Path) -> None:
     assert render.rendered(page) == page.read_text(), "run: python -m benchmarks.render"
 

@@ -100,7 +100,7 @@ ADVICE = (
 )
 
 
-QUICK = ("plain_loop", "own_update", "own_predictor", "speedup")
+QUICK = ("plain_loop", "own_update", "own_predictor")
 """Examples of features that run with every change; the others are slow."""
 
 
@@ -161,7 +161,10 @@ def test_the_first_example_ends_early() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-@pytest.mark.parametrize(("name", "needed"), [("jax_loop", "optax"), ("sklearn_mlp", "sklearn")])
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [pytest.param("jax_loop", "optax", marks=pytest.mark.slow), ("sklearn_mlp", "sklearn")],
+)
 def test_a_loop_of_another_library_takes_fewer_full_steps(name: str, needed: str) -> None:
     pytest.importorskip(needed)
     full_steps, steps, right = example(EXAMPLES / f"{name}.py").main()

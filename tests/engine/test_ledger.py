@@ -6,6 +6,7 @@ import pytest
 from loops import Bench, make_config
 
 from hybrid_predict import ConfigError, SavingsLedger
+from hybrid_predict.ledger import LEAST_FACTOR
 
 BY_HAND = SavingsLedger(
     full_steps=60,
@@ -28,6 +29,7 @@ DERIVED = {
     "overhead_fraction": 0.1,
     "estimated_seconds_saved": 30 * 0.5 - 3.0,
     "estimated_flops_saved": 30_000.0 - 57 * 20,
+    "predicted_per_full_step": 0.5,
 }
 
 
@@ -93,3 +95,39 @@ def test_event_is_new_once_per_reason():
     ledger = SavingsLedger()
     assert [ledger.record(k, reason) for k, reason in enumerate("aba")] == [True, True, False]
     assert [(event["step"], event["count"]) for event in ledger.events] == [(0, 2), (1, 1)]
+
+
+def moved(predicted_steps, length, full_steps=100):
+    """A ledger whose predicted steps all have this length, in drifts."""
+    total = predicted_steps * length
+    return SavingsLedger(full_steps, predicted_steps=predicted_steps, predicted_length=total)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "factor"),
+    [
+        (moved(150, 2.0), 4.0),
+        (moved(50, 2.0), LEAST_FACTOR),
+        (moved(50, 1.9), None),
+        (moved(0, 2.0), None),
+        (moved(0, 0.0, 0), None),
+    ],
+)
+def test_a_larger_learning_rate_is_suggested_only_on_evidence(ledger, factor):
+    assert ledger.rate_factor == factor
+    assert bool(ledger.rate_hint) is (factor is not None)
+
+
+def test_the_hint_names_its_evidence():
+    hint = moved(150, 2.0).rate_hint
+    assert "about 4 times larger: 1.5 predicted steps per full step stand, of mean length 2" in hint
+
+
+@pytest.mark.parametrize(("speedup", "count"), [("auto", 1), (1.5, 0)])
+def test_the_hint_is_an_event_of_the_last_full_step_with_auto_alone(speedup, count):
+    bench = Bench(make_config(speedup=speedup))
+    ledger = bench.engine.ledger
+    ledger.predicted_steps, ledger.predicted_length = 12, 100.0
+    bench.finish()
+    hints = [event for event in ledger.events if "learning rate could be" in event["reason"]]
+    assert [event["step"] for event in hints] == [ledger.full_steps] * count

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hybrid_predict import CheckpointError, GradientInfo, Verdict
-from hybrid_predict.measurement import Measurement, Moved, as_scalar, judge, pack, unpack
+from hybrid_predict.measurement import Measurement, Moved, judge, mean_loss, pack, unpack
 
 NAN, INF = math.nan, math.inf
 
@@ -82,7 +82,7 @@ def test_numbers_that_do_not_go_with_their_tag_are_refused(count):
     ],
 )
 def test_a_scalar_loss_has_no_history(loss, wanted):
-    read = as_scalar(loss)
+    read = mean_loss(loss)
     assert (read is None and wanted is None) or float(read) == wanted
     assert not getattr(read, "requires_grad", False)
 

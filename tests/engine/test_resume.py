@@ -4,7 +4,7 @@ import io
 
 import pytest
 import torch
-from loops import NAN, Bench, make_config, same_bits, spoil_with
+from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with
 from torch import nn
 
 from hybrid_predict import CheckpointError, HybridEngine, Phase, SpectralUpdate, UsageError
@@ -92,6 +92,38 @@ def test_a_run_resumes_bit_for_bit_from_every_step(scenario, model, optimizer):
         resumed, tail = load(saves[k], config, model, optimizer), []
         while not resumed.engine.done:
             tail.append(advance(resumed, spoiled))
+        assert list(map(repr, map(summary, tail))) == list(map(repr, map(summary, records[k:])))
+        assert same_bits(resumed.trace(), wanted), f"resumed after full step {k}"
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit(lag):
+    config = make_config(
+        total_steps=200, speedup="auto", lag=lag, warmup_steps=60, cooldown_steps=5
+    )
+    bench = Bench(config)
+    bench.optimizer.param_groups[0]["lr"] = 1e-6
+    saves, records, states = [], [], []
+
+    def step(bench, number):
+        if number in (60, 98):  # the measured persistence of so few weights may be chance
+            hurry(bench.engine)
+        return advance(bench, (100,))
+
+    while not bench.engine.done:
+        saves.append(save(bench))
+        states.append(bench.engine.state_dict()["tensors"])
+        records.append(step(bench, len(records)))
+    wanted, ledger = bench.trace(), bench.engine.ledger
+    assert {record.phase for record in records} == set(Phase) - {Phase.PLAIN}
+    assert ledger.predicted_steps > 20 and ledger.undone_steps == records[100].predicted > 0
+    assert any(state["credit"] % 1 for state in states) and any(x["worth"][2] for x in states)
+    first = next(k for k, record in enumerate(records) if record.predicted)
+    for k in {19, 45, first + 1, 100, len(records) - 2}:
+        resumed, tail = load(saves[k], config), []
+        assert same_bits(resumed.engine.state_dict()["tensors"], states[k])
+        while not resumed.engine.done:
+            tail.append(step(resumed, k + len(tail)))
         assert list(map(repr, map(summary, tail))) == list(map(repr, map(summary, records[k:])))
         assert same_bits(resumed.trace(), wanted), f"resumed after full step {k}"
 

@@ -169,7 +169,7 @@ def untouched_row(tmp_path, monkeypatch):
 
 
 def interrupted(tmp_path, monkeypatch):
-    interrupt_lines("mlp", every=61)
+    interrupt_lines("mlp", every=131)
 
 
 def predictor_interrupts(where):

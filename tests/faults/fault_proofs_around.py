@@ -301,7 +301,7 @@ AROUND = {
     "One of several ranks fails": one_rank_fails,
     "A data loader raises": loader_raises,
     "A data loader ends early": loader_ends,
-    "A data loader repeats one batch for ever": loader_repeats,
+    "A data loader repeats one batch forever": loader_repeats,
     "A scheduler's `total_steps` are nearly used up": scheduler_used_up,
     "The server is down": server_down,
     "The server is slow": server_slow,

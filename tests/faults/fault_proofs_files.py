@@ -9,7 +9,7 @@ from loops import Bench, make_config, same_bits
 
 from hybrid_predict import CheckpointError, ConfigError
 from hybrid_predict.integrations.lightning_start import saved_ledger
-from hybrid_predict.runs.objects import objects
+from hybrid_predict.objects import objects
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 

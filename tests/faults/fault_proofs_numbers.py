@@ -259,7 +259,7 @@ NUMBERS = {
         undone(SPOILERS["inf-loss-only"], step=closure_step),
         undone(AWAY, before=13, step=closure_step, **LONG),
     ),
-    "The same, where the loss is known after the update": each(
+    "The same, if the loss is known only after the update": each(
         paused(SPOILERS["nan-loss-only"], "was not finite"),
         paused(SPOILERS["inf-loss-only"], "was not finite"),
         paused(AWAY, "stood far above its mean", before=13, warmup_steps=12),
@@ -269,9 +269,9 @@ NUMBERS = {
     "Forecasts 30 times too long, with the right or the wrong": too_far,
     "Forecasts that point the wrong way, or nowhere": wrong_way,
     "The mean loss stands above that of the warm-up for 32 full": stands_above,
-    "Alarms that come back": alarms_come_back,
+    "Repeated alarms": alarms_come_back,
     "NaN in the forecast of one of several optimizers": other_optimizer,
-    "A verifying step without an update, as where a gradient": each(
+    "A verifying step without an update, for example because": each(
         scaler_skips, fused_scaler_skips
     ),
 }

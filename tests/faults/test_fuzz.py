@@ -9,7 +9,7 @@ import torch
 from cases import MODELS, OPTIMIZERS
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from loops import SPOILERS, Bench, same_bits
+from loops import SPOILERS, Bench, hurry, same_bits
 
 from benchmarks.__main__ import main as bench
 from hybrid_predict import (
@@ -107,6 +107,8 @@ def test_every_configuration_ends_its_run_with_whole_weights(
     pattern = changes.pop("pattern")
     own = HybridConfig(total_steps=16, max_overhead=1e9, **changes, **pattern)
     one, ticks, verdicts, spoiled = Bench(own, model, optimizer), 0, [], False
+    if own.paced:
+        hurry(one.engine)
     while not one.engine.done:
         before = snapshot(one)
         one.engine.before_step()

@@ -79,7 +79,7 @@ def test_tensors_of_one_kind_count_together_whoever_updates_them():
 
 def show(groups, **skills):
     """Make it believe that its forecasts have these skills by kind."""
-    groups.skills.update(skills)
+    groups.scores.skills.update(skills)
     groups._update_gate()
 
 
@@ -120,19 +120,6 @@ def test_a_rate_of_zero_is_no_displacement():
     bench.step()
     assert state.count == 5
     assert (state.arrays["drift"][0] == before).all()
-
-
-@pytest.mark.parametrize("able", ["hidden", "vector"])
-def test_small_tensors_alone_do_not_take_the_place_of_full_steps(able):
-    bench = Bench(gated(predictors=dict.fromkeys(("hidden", "vector"), "momentum")))
-    bench.train(60)
-    engine = bench.engine
-    groups = engine._state.groups
-    good = Skill(windows=9.0, mean=0.5, square=0.0, chance=0.0, length=0.5)
-    show(groups, **{"hidden": Skill(), "vector": Skill(), able: good})
-    delta = groups.forecast(engine.optimizer.options()).delta
-    assert bool(delta.names) is (able == "hidden")
-    assert not any(name.endswith("bias") for name in delta.names)
 
 
 class Flat(nn.Module):

@@ -84,7 +84,7 @@ def reading(history, lengths):
     drifts = [x.double().flatten().numpy() for x in history.state.arrays["drift"]]
     columns = [np.stack([20 * c * d, START * d, d]) for c, d in zip(lengths, drifts, strict=True)]
     gram = np.stack([x @ x.T for x in columns])
-    return Reading("hidden", 0, tuple(SHAPES), 20, gram, np.zeros(4), gram[:, 2, 2])
+    return Reading("hidden", 0, tuple(SHAPES), 20, gram, np.zeros(4), gram[:, 2, 2], np.zeros(4))
 
 
 def test_a_fitted_length_is_half_the_drift_before_the_first_window():

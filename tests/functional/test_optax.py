@@ -85,6 +85,17 @@ def test_a_train_step_has_the_engine_s_numbers(watch_loss: bool, risen: float) -
         np.testing.assert_allclose(state.params[name], wanted, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
+def test_a_train_step_decides_as_the_engine_how_many_steps_are_predicted() -> None:
+    settings = config(total_steps=200, speedup="auto")
+    state, records = trained(settings)
+    theirs = in_the_engine(settings)
+    assert [int(r.predicted) for r in records] == theirs.predicted
+    assert sum(theirs.predicted) > 0
+    for name, wanted in theirs.weights.items():
+        np.testing.assert_allclose(state.params[name], wanted, rtol=0, atol=1e-9)
+
+
 def test_a_train_step_undoes_what_cannot_stand() -> None:
     settings = config(total_steps=60, predictors=UNGATED)
     spoiled = [k for k, n in enumerate(in_the_engine(settings).predicted) if n][2]

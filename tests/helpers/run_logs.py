@@ -8,7 +8,7 @@ from typing import Any
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.run_log import NAME, SCHEMA
 
-__all__ = ["NAME", "ROWS", "row", "written"]
+__all__ = ["NAME", "ROWS", "SKILLS", "row", "written"]
 
 PLAN = {
     "parts": [], "left_out": [], "steps": 200, "predicted": 60, "warmup": 50, "cooldown": 10,

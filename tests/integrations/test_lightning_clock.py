@@ -147,3 +147,10 @@ def test_a_run_bounded_by_steps_warns_of_patience(schedule: str, named: str) -> 
     assert sum("patience" in str(w.message) for w in caught) == 1
     assert len(steps) == 3 and steps[-1] > 60  # 48 in the plain run
     assert validated(Ungated(speedup=1), schedule=schedule, max_steps=128)[-1] == 48
+
+
+def test_the_warning_of_patience_names_no_number_where_the_run_decides() -> None:
+    with pytest.warns(UserWarning, match="the run has fewer, .*Bound the run by") as caught:
+        validated(Ungated(speedup="auto"), max_steps=128)
+    text = next(str(w.message) for w in caught if "patience" in str(w.message))
+    assert not any(map(str.isdigit, text))

@@ -142,8 +142,14 @@ def handler() -> Iterator[None]:
     signal.signal(signal.SIGINT, kept)
 
 
+QUICK = (
+    "training_step", "on_train_batch_start", "on_train_batch_end", "optimizer_step", "backward",
+    "on_save_checkpoint",
+)  # fmt: skip
+"""Hooks in which every change is interrupted; the others are slow."""
+
 PLACES = [
-    (owner, name, act)
+    pytest.param(owner, name, act, marks=() if name in QUICK else pytest.mark.slow)
     for owner, (_, names) in OWNERS.items()
     for name in names
     for act in (ctrl_c, sigterm)

@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
 from lightning_killed import STATUS, check_ended_anywhere
 from lightning_models import Net, SeededLoader, StopAt, Ungated, fit, loader, same, weights
+from loops import hurry
 from torch.utils.data import DataLoader, TensorDataset
 
 from compatibility.manual import Gan
@@ -42,6 +43,16 @@ def mid_epoch(path: Path) -> bool:
     return not loops["epoch_loop.batch_progress"]["is_last_batch"]
 
 
+class Hurried(Ungated):
+    """With ``speedup="auto"`` it takes predicted steps from its first step on."""
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        super().on_train_start(trainer, pl_module)
+        assert self.engine is not None
+        if self.engine.config.paced and not self.engine.ledger.full_steps:
+            hurry(self.engine)
+
+
 RUNS: dict[str, tuple[dict[str, Any], int, int]] = {
     "default": ({"cooldown_steps": 0.1}, 2, 1),
     "pattern": ({"full_steps": 3, "predict_steps": 2}, 1, 1),
@@ -49,6 +60,8 @@ RUNS: dict[str, tuple[dict[str, Any], int, int]] = {
     "shadow": ({"shadow": True}, 2, 1),
     "every kind": ({"predictors": EVERY_KIND.predictors}, 1, 1),
     "skipped multiples": ({"speedup": 2.0}, 1, 7),
+    "auto": ({"speedup": "auto", "predictors": EVERY_KIND.predictors}, 1, 1),
+    "auto, late": ({"speedup": "auto", "predictors": EVERY_KIND.predictors, "lag": 3}, 2, 1),
 }
 """Options, batches per update, and steps between checkpoints."""
 
@@ -58,7 +71,7 @@ def test_resume_is_bit_exact(tmp_path: Path, name: str) -> None:
     options, window, every = RUNS[name]
 
     def run(*savers: Callback, **more: Any) -> tuple[HybridPredict, Net]:
-        callback = Ungated(**options)
+        callback = Hurried(**options)
         _, model = fit([callback, *savers], train=SeededLoader(length=10), max_steps=42,
                        accumulate_grad_batches=window, **more)  # fmt: skip
         return callback, model
@@ -66,6 +79,7 @@ def test_resume_is_bit_exact(tmp_path: Path, name: str) -> None:
     callback, model = run(save_every(tmp_path, every))
     resumable = [path for path in saved(tmp_path) if mid_epoch(path)]
     assert len(resumable) > 3
+    assert (callback.ledger.predicted_steps > 5) is ("shadow" not in options)
     for path in resumable[:: 1 + len(resumable) // 6]:
         resumed, again = run(ckpt_path=str(path), seed=99)
         assert again.trainer.global_step == 42

@@ -141,19 +141,3 @@ def test_no_update_of_an_optimizer_that_takes_over_in_mid_run_is_lost() -> None:
     assert not any(map(torch.equal, matrices, matrices[1:]))
     assert [e["reason"] for e in callback.ledger.events].count("the optimizer was replaced") == 1
     assert sum(r.predicted for r in callback.records[-15:]) > 3
-
-
-def test_a_layer_frozen_on_the_way_stays_where_it_is() -> None:
-    class Freeze(Callback):
-        def on_train_batch_start(self, trainer: Any, module: Any, *args: Any) -> None:
-            if trainer.global_step >= 15:
-                module.net[4].requires_grad_(False)
-
-        def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
-            if not module.net[4].weight.requires_grad:
-                frozen.append(module.net[4].weight.detach().clone())
-
-    frozen: list[Tensor] = []
-    fit([Ungated(), Freeze()], max_steps=45)
-    assert len(frozen) > 15
-    assert all(torch.equal(weight, frozen[0]) for weight in frozen[1:])

@@ -107,8 +107,18 @@ def test_what_is_not_known_or_has_not_happened_makes_no_chart() -> None:
     assert spy.rows[1] == {
         "steps": 5.0, "predicted_steps": 1.0, "skill": 0.25,
         "saved_steps_fraction": pytest.approx(0.2),
+        "predicted_per_full_step": 0.25,
     }  # fmt: skip
     assert spy.rows[2] == dict.fromkeys(RESULT, 0.0) | {"full_steps": 4.0}
+
+
+def test_numbers_of_a_kind_are_logged_as_far_as_they_are_known() -> None:
+    spy = Spy()
+    known = {"length": 0.5, "fitted": 0.6, "error": 0.7}
+    skills = {"hidden": known, "head": {**known, "persistence": 0.1, "advance": 1.5}}
+    Loggers([spy]).row(SavingsLedger(full_steps=4, steps=4, skills=skills), step=3)
+    named = {name: value for name, value in spy.rows[0].items() if name != "steps"}
+    assert named == {f"{kind}.{n}": x for kind, skill in skills.items() for n, x in skill.items()}
 
 
 def test_tensorboard_gets_a_text_and_no_chart_of_a_constant() -> None:
@@ -231,3 +241,77 @@ def test_logging_every_zero_steps_is_off(tmp_path: Path) -> None:
     trainer, _ = fit([Ungated()], max_steps=20, logger=CSVLogger(tmp_path),
                      log_every_n_steps=0)  # fmt: skip
     assert trainer.global_step == 20
+
+
+AXIS = "trainer/global_step"
+
+
+class WandbRun:
+    """What a logger of W&B writes to, as far as it is used."""
+
+    def __init__(self) -> None:
+        self.notes: str | None = None
+        self.summary: dict[str, Any] = {}
+        self.rows: list[dict[str, Any]] = []
+        self._row: dict[str, Any] = {}
+
+    @property
+    def step(self) -> int:
+        return len(self.rows)
+
+    def log(self, values: dict[str, Any], commit: bool = True) -> None:
+        self._row.update(values)
+        if commit and self._row:
+            self.rows.append(self._row)
+            self._row = {}
+
+
+class WandbLogger:
+    def __init__(self) -> None:
+        self.experiment = WandbRun()
+        self.config: dict[str, Any] = {}
+
+    def log_metrics(self, metrics: dict[str, float], step: int) -> None:
+        self.experiment.log({**metrics, AXIS: step})
+
+    def log_hyperparams(self, params: dict[str, Any]) -> None:
+        self.config |= params
+
+
+def ledger() -> SavingsLedger:
+    return SavingsLedger(full_steps=4, steps=5, predicted_steps=1)
+
+
+@pytest.mark.parametrize("logs", [True, False])
+def test_the_users_metrics_of_a_full_step_share_its_row(logs: bool) -> None:
+    """So that charts of them can be drawn over steps; without any, no row is lost."""
+    logger = WandbLogger()
+    loggers = Loggers([logger])
+    for step in (3, 7):
+        loggers.row(ledger(), step)
+        if logs:
+            logger.log_metrics({"loss": 0.5}, step)
+    loggers.close(0.0)
+    rows = logger.experiment.rows
+    assert [row[AXIS] for row in rows] == [3, 7]
+    assert all(row["hybrid_predict/steps"] == 5 and ("loss" in row) == logs for row in rows)
+
+
+def test_the_result_and_texts_are_in_the_summary_and_make_no_chart() -> None:
+    logger = WandbLogger()
+    loggers, result = Loggers([logger]), ledger()
+    result.record(3, "something happened")
+    loggers.text("phase", "warmup")
+    loggers.events(result)
+    loggers.outcome(HybridConfig(), result, RunLog(), 3)
+    summary = {k.removeprefix("hybrid_predict/"): v for k, v in logger.experiment.summary.items()}
+    assert not logger.experiment.rows
+    assert summary["phase"] == "warmup" and summary["mode"] == "active"
+    assert summary["event.0"] == "full step 3: something happened"
+    assert summary["full_steps"] == 4 and summary["saved_steps_fraction"] == pytest.approx(0.2)
+    assert "skill" not in summary  # nobody knows it
+    assert logger.config["hybrid_predict/speedup"] == 1.5  # a number, to be sorted by
+    assert logger.experiment.notes.startswith("**HybridPredict:** 4 full + 1 predicted = 5 steps")
+    logger.experiment.notes = "the user's own"
+    loggers.outcome(HybridConfig(), result, RunLog(), 3)
+    assert logger.experiment.notes == "the user's own"

@@ -76,6 +76,16 @@ def test_one_line_at_the_start_and_one_at_the_end(lines: Any) -> None:
     assert last.startswith("HybridPredict: 40 full + 20 predicted = 60 steps, 33 % fewer; about ")
 
 
+def test_the_plan_of_a_run_that_decides_itself_is_a_range(lines: Any) -> None:
+    plugin = HybridPredict(speedup="auto")
+    fit([plugin], max_steps=60)
+    assert plugin.engine is not None
+    planned = plugin.engine.schedule.planned
+    assert planned > 0
+    plan = f"plan: auto, at least {60 - planned} full + up to {planned} predicted = 60 steps"
+    assert plan in lines()[0]
+
+
 @pytest.mark.parametrize("plugin", [Ungated(updates={}), HybridPredict(max_overhead=0.0)])
 def test_where_nothing_is_corrected_no_cost_of_it_is_shown(
     plugin: HybridPredict, lines: Any

@@ -7,7 +7,7 @@ import torch
 from cases import MODELS, TiedLM
 from torch import nn
 
-from benchmarks.tasks.byte_gpt import ByteGPT, ByteGPTConfig
+from benchmarks.tasks.byte_gpt import ByteGPT
 from hybrid_predict import HybridConfig, HybridEngine
 from hybrid_predict.torch.kinds import classify
 
@@ -24,7 +24,7 @@ class ViTLike(nn.Module):
 
 
 def gpt():
-    return ByteGPT(ByteGPTConfig(layers=2, heads=2, width=8, context=16, vocab=11))
+    return ByteGPT(layers=2, heads=2, width=8, context=16, vocab=11)
 
 
 CLASSIFIED = {
@@ -65,16 +65,6 @@ CLASSIFIED = {
         },
     ),
 }
-
-
-@pytest.mark.parametrize("name", CLASSIFIED)
-def test_kinds_follow_module_types_and_shapes(name):
-    build, matrices = CLASSIFIED[name]
-    model = build()
-    kinds = classify(model)
-    found = {label: kinds[id(p)] for label, p in model.named_parameters()}
-    assert {label: kind for label, kind in found.items() if kind != "vector"} == matrices
-    assert len(kinds) == len(found)
 
 
 @pytest.mark.parametrize(
@@ -227,13 +217,14 @@ PARTLY_FROZEN = {
 }
 
 
-@pytest.mark.parametrize("name", PARTLY_FROZEN)
-def test_the_head_is_sought_among_trained_matrices_unless_the_network_goes_on_frozen(name):
-    build, matrices = PARTLY_FROZEN[name]
+@pytest.mark.parametrize("name", [*CLASSIFIED, *PARTLY_FROZEN])
+def test_kinds_follow_module_types_and_shapes_and_the_head_what_is_trained(name):
+    build, matrices = {**CLASSIFIED, **PARTLY_FROZEN}[name]
     model = build()
     kinds = classify(model)
     trained = {label: kinds[id(p)] for label, p in model.named_parameters() if p.requires_grad}
     assert {label: kind for label, kind in trained.items() if kind != "vector"} == matrices
+    assert len(kinds) == len(list(model.parameters()))
 
 
 class Policy(nn.Module):

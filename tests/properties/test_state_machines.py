@@ -15,66 +15,11 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from loops import NAN, Bench, make_config, same_bits, spoil_with, weights
+from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with, weights
 
-from hybrid_predict import CheckpointError, HybridConfig, Phase, UsageError, Verdict
-from hybrid_predict.rules.schedule import due, phase, schedule
+from hybrid_predict import CheckpointError, Phase, UsageError, Verdict
 
 STEPS = 20
-
-
-class ScheduleMachine(RuleBasedStateMachine):
-    """A schedule whose verdicts come in order, some full steps later."""
-
-    @initialize(
-        total=st.integers(1, 60),
-        pattern=st.one_of(
-            st.sampled_from([1, 1.3, 1.5, 2, 3, "auto"]).map(lambda x: {"speedup": x}),
-            st.tuples(st.integers(1, 3), st.integers(1, 3)).map(
-                lambda pair: {"full_steps": pair[0], "predict_steps": pair[1]}
-            ),
-        ),
-        warmup=st.one_of(st.integers(0, 20), st.floats(0, 0.4)),
-        cooldown=st.one_of(st.integers(0, 20), st.floats(0, 0.4)),
-    )
-    def start(self, total, pattern, warmup, cooldown):
-        config = HybridConfig(
-            total_steps=total, warmup_steps=warmup, cooldown_steps=cooldown, **pattern
-        )
-        self.schedule = schedule(config)
-        self.pending, self.steps, self.full = [], 0, 0
-
-    @property
-    def position(self):
-        return self.steps + sum(self.pending)
-
-    @precondition(lambda self: self.steps < self.schedule.total)
-    @rule(make=st.booleans(), read=st.integers(0, 3), stands=st.booleans())
-    def step(self, make, read, stands):
-        at = self.position
-        count = due(self.schedule, at) if make else 0
-        now = phase(self.schedule, at, count, waiting=False, plain=False)
-        assert (now is Phase.PREDICT) is (count > 0)
-        if count:
-            assert self.schedule.warmup <= at
-            assert at + count <= self.schedule.total - self.schedule.cooldown
-        self.pending.append(count)
-        last = self.position + 1 >= self.schedule.total
-        read = len(self.pending) if last else min(read, len(self.pending))
-        judged = [self.pending.pop(0) for _ in range(read)]
-        self.full += 1
-        self.steps += 1 + (sum(judged) if stands else 0)
-
-    @rule(past=st.integers(0, 9))
-    def nothing_is_planned_outside(self, past):
-        cooldown = self.schedule.total - self.schedule.cooldown
-        assert due(self.schedule, cooldown + past) == 0
-        assert due(self.schedule, self.schedule.warmup - 1 - past) == 0
-
-    @invariant()
-    def steps_stay_within_the_length(self):
-        assert self.full <= self.steps <= self.position <= self.schedule.total
-        assert not self.pending or self.steps < self.schedule.total
 
 
 class EngineMachine(RuleBasedStateMachine):
@@ -84,7 +29,7 @@ class EngineMachine(RuleBasedStateMachine):
         lag=st.sampled_from([0, 2]),
         changes=st.sampled_from(
             [{}, {"shadow": True}, {"speedup": 1}, {"updates": {}}, {"speedup": 1.5},
-             {"full_steps": 1, "predict_steps": 2}]
+             {"full_steps": 1, "predict_steps": 2}, {"speedup": "auto"}]
         ),
         model=st.sampled_from(["mlp", "conv", "partly-trained"]),
         optimizer=st.sampled_from(["adamw", "adamw-fused", "sgd"]),
@@ -93,6 +38,8 @@ class EngineMachine(RuleBasedStateMachine):
         self.kind = model, optimizer
         self.config = make_config(total_steps=STEPS, lag=lag, **changes)
         self.bench = Bench(self.config, *self.kind)
+        if self.config.paced:
+            hurry(self.engine)
         self.base = weights(self.bench.model)
         self.records, self.left = [], 0
 
@@ -102,7 +49,7 @@ class EngineMachine(RuleBasedStateMachine):
 
     @property
     def due(self):
-        return due(self.engine.schedule, self.engine._position)
+        return self.engine._groups.due(self.engine.schedule, self.engine._position)
 
     def counts(self):
         saved = self.engine.state_dict()
@@ -255,7 +202,5 @@ class EngineMachine(RuleBasedStateMachine):
         assert not optimizer._optimizer_step_pre_hooks
 
 
-TestSchedule = ScheduleMachine.TestCase
-TestSchedule.settings = settings(max_examples=40, stateful_step_count=30)
 TestEngine = EngineMachine.TestCase
 TestEngine.settings = settings(max_examples=12, stateful_step_count=12)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from loops import hurry
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -48,6 +49,9 @@ def make_config(**changes: Any) -> HybridConfig:
         "predictors": {"hidden": momentum, "vector": momentum},
     }
     return HybridConfig(**{**defaults, **changes})
+
+
+AUTO = make_config(total_steps=200, speedup="auto", full_steps=None, predict_steps=None)
 
 
 class Net(nn.Module):
@@ -100,11 +104,15 @@ class Loop:
         skips: Callable[[int], bool] = lambda step: False,
         shared: bool = False,
         fused: bool = False,
+        steps: int = STEPS,
     ) -> None:
         self.model = wrap(build())
         parameters = self.model.parameters()
         self.optimizer = torch.optim.AdamW(parameters, lr=1e-2, fused=fused or None)
         self.engine = HybridEngine(self.model, self.optimizer, config or make_config())
+        if self.engine.config.paced:
+            hurry(self.engine)
+        self.steps = steps
         self.window, self.skips, self.shared, self.taken = window, skips, shared, 0
 
     def loss(self) -> Tensor:
@@ -127,8 +135,8 @@ class Loop:
         self.optimizer.zero_grad()
         return self.engine.after_step(loss * self.window)
 
-    def train(self, steps: int = STEPS) -> list[StepRecord]:
-        return [self.step() for _ in range(steps)]
+    def train(self, steps: int | None = None) -> list[StepRecord]:
+        return [self.step() for _ in range(self.steps if steps is None else steps)]
 
     def weights(self) -> dict[str, Tensor]:
         """The live parameters, whole."""
@@ -319,6 +327,8 @@ SETUPS: dict[str, tuple[Callable[[Net], Any], dict[str, Any]]] = {
     "fsdp2, two in a row": (sharded, {"config": make_config(predict_steps=2)}),
     "fsdp2, whitened": (sharded, {"config": make_config(updates=WHITENED)}),
     "tensor parallelism": (tensor_parallel, {"shared": True}),
+    "ddp, auto": (ddp(), {"config": AUTO, "steps": 70}),
+    "fsdp2, auto": (sharded, {"config": AUTO, "steps": 70}),
 }  # fmt: skip
 """How a model is made parallel, and the loop around it; a single process takes the same loop."""
 

@@ -1,13 +1,9 @@
 """The run log: one file, one run; what a crash or another run leaves there harms neither."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,27 +16,27 @@ from hybrid_predict.report.run_figures import loss_figure
 from hybrid_predict.report.run_log import NAME, find_log, read_log
 
 
-def begun(path: Path | None, full_steps: int = 0, steps: int = 100) -> LogWriter:
+def begun(path, full_steps=0, steps=100):
     writer = LogWriter(path)
     writer.start(Overview((), (), steps, 30, 10, 5, 1000), {}, full_steps)
     return writer
 
 
-def stepped(writer: LogWriter, *numbers: int, loss: float = 1.0) -> None:
+def stepped(writer, *numbers, loss=1.0):
     for number in numbers:
         ledger = SavingsLedger(full_steps=number, steps=number)
         writer.step(StepRecord(number, Phase.FULL, 1, loss=loss), ledger)
 
 
-def end(writer: LogWriter) -> None:
+def end(writer):
     writer.end("finished", None, SavingsLedger())
 
 
-def lines(path: Path) -> list[dict[str, Any]]:
+def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines() if line]
 
 
-def test_every_line_names_its_run_and_is_on_the_disk_at_once(tmp_path: Path) -> None:
+def test_every_line_names_its_run_and_is_on_the_disk_at_once(tmp_path):
     path = tmp_path / NAME
     writer = begun(path)
     for number in range(1, 4):
@@ -53,9 +49,7 @@ def test_every_line_names_its_run_and_is_on_the_disk_at_once(tmp_path: Path) -> 
     assert len(set(names[:5])) == 1 and names[5] not in names[:5]
 
 
-def test_rows_are_evenly_spaced_and_never_too_many(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_are_evenly_spaced_and_never_too_many(tmp_path, monkeypatch):
     monkeypatch.setattr(log_writer, "ROWS", 10)
     writer = begun(tmp_path / NAME, steps=40)
     stepped(writer, *range(1, 41))
@@ -68,9 +62,7 @@ def test_rows_are_evenly_spaced_and_never_too_many(
     writer.close()
 
 
-def test_a_second_run_that_trains_in_the_folder_has_a_file_of_its_own(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_run_that_trains_in_the_folder_has_a_file_of_its_own(tmp_path, caplog):
     first, second = begun(tmp_path / NAME), begun(tmp_path / NAME)
     assert first.path == tmp_path / NAME and second.path not in (None, first.path)
     assert caplog.text.count("Another run is writing to") == 1
@@ -89,7 +81,7 @@ def test_a_second_run_that_trains_in_the_folder_has_a_file_of_its_own(
     third.close()
 
 
-def test_a_run_in_another_process_locks_the_file_until_it_is_killed(tmp_path: Path) -> None:
+def test_a_run_in_another_process_locks_the_file_until_it_is_killed(tmp_path):
     code = (
         "import sys; from pathlib import Path; from hybrid_predict.overview import Overview;"
         "from hybrid_predict.report.log_writer import LogWriter;"
@@ -110,9 +102,7 @@ def test_a_run_in_another_process_locks_the_file_until_it_is_killed(tmp_path: Pa
     after.close()
 
 
-def test_the_last_run_is_read_from_lines_of_two_runs_in_one_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_run_is_read_from_lines_of_two_runs_in_one_file(tmp_path, monkeypatch):
     """As on a file system without locks."""
     monkeypatch.setattr(log_writer, "_lock", lambda file, release=False: True)
     first, second = begun(tmp_path / NAME, steps=100), begun(tmp_path / NAME, steps=50)
@@ -130,7 +120,7 @@ CUT_OFF = [b'{"type": "ro', "é".encode()[:1], b"\xff", b"\0", b"\xf0\x9f"]
 
 
 @pytest.mark.parametrize("start", CUT_OFF, ids=repr)
-def test_a_line_cut_off_by_a_crash_costs_that_line(tmp_path: Path, start: bytes) -> None:
+def test_a_line_cut_off_by_a_crash_costs_that_line(tmp_path, start):
     path = tmp_path / NAME
     writer = begun(path)
     stepped(writer, *range(1, 11))
@@ -147,7 +137,7 @@ def test_a_line_cut_off_by_a_crash_costs_that_line(tmp_path: Path, start: bytes)
     assert (log.unread, log.status) == (1, "finished")
 
 
-def test_a_start_that_was_cut_off_does_not_mix_two_runs(tmp_path: Path) -> None:
+def test_a_start_that_was_cut_off_does_not_mix_two_runs(tmp_path):
     path = tmp_path / NAME
     for loss in (1.0, 2.0):
         writer = begun(path)
@@ -160,7 +150,7 @@ def test_a_start_that_was_cut_off_does_not_mix_two_runs(tmp_path: Path) -> None:
     assert ([row.loss for row in log.rows], log.unread) == ([1.0, 1.0], 1)
 
 
-def test_a_run_of_another_version_hides_none_of_this_one(tmp_path: Path) -> None:
+def test_a_run_of_another_version_hides_none_of_this_one(tmp_path):
     path = tmp_path / NAME
     old = [{"type": "start", "schema": 1, "time": 1.0}]
     old += [{"type": "row", "full_steps": k} for k in range(3)]
@@ -174,9 +164,7 @@ def test_a_run_of_another_version_hides_none_of_this_one(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("what", ["pipe", "device", "folder"])
-def test_what_is_no_file_costs_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, what: str
-) -> None:
+def test_what_is_no_file_costs_one_warning(tmp_path, caplog, what):
     path = tmp_path / NAME
     if what == "pipe":
         os.mkfifo(path)
@@ -191,7 +179,7 @@ def test_what_is_no_file_costs_one_warning(
 
 
 @pytest.mark.parametrize("steps", [0, 1, 20, 400])
-def test_the_figure_counts_predicted_steps_by_verdict(steps: int) -> None:
+def test_the_figure_counts_predicted_steps_by_verdict(steps):
     """A predicted step comes before every third full step; every ninth is undone."""
     pytest.importorskip("matplotlib")
     writer = begun(None, steps=400)

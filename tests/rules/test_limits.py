@@ -137,7 +137,8 @@ def test_every_library_finds_the_same_limits():
         for step, (loss, norm, warmup) in enumerate(numbers, 1):
             limits = learned(limits, loss, (norm,), warmup)
             limits = alarmed(limits, 0 * limits.until + step) if step % 6 == 0 else limits
-        return limits, loss_limit(limits), norm_limits(limits), pausing(limits, limits.until)
+        paused = pausing(limits, limits.until)
+        return limits, loss_limit(limits), norm_limits(limits), paused, risen(limits)
 
     wanted, *others = in_every_library(rule, first_limits(1), *readings)
     for found in others:

@@ -102,7 +102,7 @@ def test_lengths_are_steps_or_shares_of_the_run(warmup, cooldown, wanted):
         ({"enabled": False}, 0),
         ({"shadow": True}, 0),
         ({"predictors": {}}, 0),
-        ({"speedup": "auto"}, 33),
+        ({"speedup": "auto"}, 72),
         ({}, 33),
         ({"speedup": 2}, 50),
     ],

@@ -1,13 +1,14 @@
-"""Creates objects from their description in a file: ``class_path`` and ``init_args``."""
+"""Makes configurations, and objects from ``class_path`` and ``init_args`` in a file."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
-from hybrid_predict.config import check_names
+from hybrid_predict.config import HybridConfig, check_names
 from hybrid_predict.errors import ConfigError, did_you_mean
 
 OBJECTS = {
@@ -17,19 +18,66 @@ OBJECTS = {
 """Fields of the configuration that may hold an object for each kind, and the class of these."""
 
 
+_PATTERN = {"full_steps", "predict_steps"}
+"""Fields that replace ``speedup``."""
+
+
+def configuration(config: HybridConfig | Mapping[str, Any] | None, **given: Any) -> HybridConfig:
+    """Return a configuration, with some fields overridden.
+
+    Args:
+        config: A configuration, its fields by name, or None for the defaults.
+        **given: Fields that override it, unless they are None.
+
+    Raises:
+        ConfigError: If a field is unknown or invalid.
+    """
+    given = {name: value for name, value in given.items() if value is not None}
+    chosen = dict(config if isinstance(config, Mapping) else vars(config or HybridConfig()))
+    known = HybridConfig.__dataclass_fields__
+    check_names("config", sorted(chosen.keys() | given.keys()), known)
+    for one, other in ((_PATTERN, {"speedup"}), ({"speedup"}, _PATTERN)):
+        if given.keys() & one:
+            chosen = {name: value for name, value in chosen.items() if name not in other}
+    return with_objects(HybridConfig(**{**chosen, **given}))
+
+
+def with_objects(
+    config: HybridConfig, names: Iterable[str] = tuple(OBJECTS), within: str = ""
+) -> HybridConfig:
+    """Return a configuration with objects in place of their descriptions.
+
+    Args:
+        config: The configuration.
+        names: Fields to look at, of :data:`OBJECTS`. Checking one imports torch.
+        within: Place of the fields in the file, ending in a dot, for messages.
+
+    Raises:
+        ConfigError: If an update or a predictor does not exist, or an object cannot be created.
+    """
+    values = {name: getattr(config, name) for name in names}
+    given = {name: value for name, value in values.items() if value is not None}
+    chosen = {name: objects(name, value, within) for name, value in given.items()}
+    if chosen:
+        from hybrid_predict.forecast.predictors import make_predictor
+        from hybrid_predict.updates import make_update
+
+        make = {"updates": make_update, "predictors": make_predictor}
+        for name, choices in chosen.items():
+            for choice in choices.values():
+                make[name](choice)
+    return replace(config, **chosen)
+
+
 def find_class(name: str, described: Mapping[str, Any], base: str | None = None) -> Any:
     """Return the class, or a function that makes objects, of ``class_path``.
 
-    It is None for a name without a module. The module is imported; nothing of it is called.
-
-    Args:
-        name: Place of the description in the file, for messages.
-        described: The description; its ``init_args`` are checked against the class.
-        base: Path of the class that it has to be derived from; None also accepts functions.
+    It is None for a name without a module. The module is imported; nothing of it is called. With
+    ``base``, the path of a class, only classes that are derived from it are accepted.
 
     Raises:
         ConfigError: If the class cannot be imported, is not derived from ``base``, or does not
-            have one of the arguments.
+            have one of the arguments. It names the description's place in the file, ``name``.
     """
     path, arguments = described["class_path"], described.get("init_args") or {}
     if "." not in path:
@@ -68,12 +116,10 @@ def _imported(name: str, path: str) -> Any:
 
 
 def objects(field: str, choices: Any, within: str = "") -> Any:
-    """Return choices by kind, with objects in place of their descriptions.
+    """Return choices by parameter kind, with objects in place of their descriptions.
 
-    Args:
-        field: One of :data:`OBJECTS`. Only classes that are derived from its class are called.
-        choices: Names, objects, or descriptions, by parameter kind.
-        within: Place of the field in the file, ending in a dot, for messages.
+    ``field`` is one of :data:`OBJECTS`; only classes derived from its class are called. ``within``
+    is the field's place in the file, ending in a dot.
 
     Raises:
         ConfigError: If a class cannot be imported, is of another kind, or does not take its

@@ -1,0 +1,82 @@
+"""Trains tasks at shares of their best learning rates: plain, corrected, and with ``auto``."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+
+from benchmarks import RESULTS
+from benchmarks.arms import ARMS
+from benchmarks.optimizers import Rates
+from benchmarks.plan import Cell, recipe_digest, to_row
+from benchmarks.run import code_digest, start_worker
+from benchmarks.tasks import FRESH, TASKS
+from benchmarks.train import train
+from hybrid_predict.runs.rows import Row, Rows
+
+SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
+"""Learning rates, as shares of the rate that is best for plain training."""
+
+LENGTHS = {"plain": (0.5, 1, 2, 4), "corrected": (0.25, 0.5, 1), "auto": (1,)}
+"""Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
+
+DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
+"""Tasks on which the rule was chosen; it was not run on the fresh ones before."""
+
+
+def best_rates() -> dict[str, float]:
+    """Return the best rate of plain training by task, from the committed results of the suites."""
+    rates = {}
+    for suite in ("core", "wide", "fresh"):
+        for row in json.loads((RESULTS / f"bench-{suite}.json").read_text())["runs"]:
+            if (row["setting"], row["arm"]) == ("tuned", "plain"):
+                rates[row["task"]] = row["rate"]
+    return rates
+
+
+def cells(
+    tasks: Iterable[str], shares: Sequence[float], seeds: int, arms: Iterable[str]
+) -> Iterator[Cell]:
+    """Return all runs of a study, seed by seed."""
+    best, tasks, arms = best_rates(), list(tasks), list(arms)
+    for seed in range(seeds):
+        for share in shares:
+            for name in tasks:
+                for arm in arms:
+                    for length in LENGTHS[arm]:
+                        yield _cell(name, arm, seed, best[name] * share, length)
+
+
+def _cell(name: str, arm: str, seed: int, rate: float, length: float) -> Cell:
+    task, chosen = TASKS[name], ARMS[arm]
+    steps = round(task.steps * length / chosen.share)
+    digest = recipe_digest(replace(task, steps=steps), chosen)
+    chosen_rates = Rates(float(f"{rate:.3g}"))
+    return Cell(name, "rates", arm, seed, chosen_rates.base, chosen_rates.hidden, True, steps,
+                digest)  # fmt: skip
+
+
+def run(
+    store: Rows[Cell], wanted: Iterable[Cell], jobs: int, on_row: Callable[[Row], object]
+) -> None:
+    """Make the runs that are not done yet, in several processes; each is stored as it ends."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, context, initializer=start_worker) as pool:
+        waiting = [cell for cell in wanted if cell not in store.done]
+        running = {pool.submit(train, cell, TASKS[cell.task]): cell for cell in waiting}
+        try:
+            for future in as_completed(running):
+                cell = running[future]
+                row = to_row(cell, {**future.result(), "code": code_digest(cell.arm)})
+                store.add(row)
+                on_row(row)
+        except BaseException:
+            for future in running:
+                future.cancel()
+            raise
+
+
+__all__ = ["DEVELOPMENT", "FRESH", "LENGTHS", "SHARES", "best_rates", "cells", "run"]

@@ -1,0 +1,198 @@
+"""How many predicted steps follow each full step, and how long they are, from what a run shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, NamedTuple, final
+
+from hybrid_predict.config import MOST_PREDICTED
+from hybrid_predict.rules.numbers import clip, library, ratio, select
+from hybrid_predict.rules.schedule import Schedule
+from hybrid_predict.rules.skill import Pooled
+
+MOST = float(MOST_PREDICTED)
+"""Largest advance, in lengths of the drift."""
+
+LONGEST = 4.0
+"""Largest length of a predicted step of one kind, in drifts."""
+
+TARGET = 0.03
+"""Persistence at which the movement of a full step and its predicted steps stays as it is."""
+
+LEAST_WORTH = 0.1
+"""Worth of a predicted step, in full steps, below which there are fewer of them."""
+
+FIRST_ADVANCE, GROWTH = 0.5, 2.0
+"""Largest first advance, and largest factor on it from one window to the next."""
+
+LEAST = 0.02
+"""Smallest number of predicted steps per full step; fewer are none."""
+
+FINEST = 2.0**-16
+"""Unit of the number of predicted steps per full step. Sums of its multiples are exact, so array
+libraries that round differently take the same predicted steps."""
+
+
+@final
+class Lagged(NamedTuple):
+    r"""Products of forecasts with the movement of the second window after them, over tensors.
+
+    Args:
+        late: :math:`\sum_k \langle \hat\Delta_k, D'_k \rangle / K'`, with the displacements of the
+            second window.
+        early: :math:`\sum_k m_k \langle \hat\Delta_k, D_k \rangle / K`, with those of the first.
+        forecast: :math:`\sum_k (1 - m_k) \|\hat\Delta_k\|^2`.
+        drift: :math:`\sum_k (1 - m_k) \|\bar d_k\|^2`.
+        chance: Variance of the products for random signs of the forecast's entries.
+    """
+
+    late: Any = 0.0
+    early: Any = 0.0
+    forecast: Any = 0.0
+    drift: Any = 0.0
+    chance: Any = 0.0
+
+
+@final
+class Worth(NamedTuple):
+    r"""How steeply predicted steps went downhill since the last window, beside full steps.
+
+    .. math:: w = \frac{\sum \langle m, \Delta \rangle / P}{\sum \langle m, D \rangle / V}
+
+    over the V verifying steps and the P predicted steps before them; see
+    :class:`hybrid_predict.rules.verdict.Slopes`.
+
+    Args:
+        product: :math:`\sum \langle m, \Delta \rangle`.
+        own_product: :math:`\sum \langle m, D \rangle`.
+        predicted: P.
+        verifying: V.
+    """
+
+    product: Any = 0.0
+    own_product: Any = 0.0
+    predicted: Any = 0.0
+    verifying: Any = 0.0
+
+    @property
+    def number(self) -> Any:
+        """w, the worth of a predicted step in full steps; 1 if none was made."""
+        xp = library(*self)
+        steepness = ratio(-self.product * self.verifying, -self.own_product * self.predicted)
+        return xp.where(self.predicted > 0, clip(steepness, 0.0, 1.0), 1.0)
+
+
+@final
+class Pace(NamedTuple):
+    r"""How far predicted steps move the tensors of one kind.
+
+    A forecast that still holds in the second window after it leads further than the run has moved,
+    so longer predicted steps pay; at a good learning rate it does not. Momentum alone lets a
+    movement go on for a while, which is no evidence. So the persistence q leaves out the share m
+    of the first window's movement that momentum :math:`\beta` carries into the second:
+
+    .. math:: q = \frac{\langle \hat\Delta, D' \rangle / K' -
+        m \, \langle \hat\Delta, D \rangle / K}{(1 - m) \, \|\hat\Delta\| \, \|\bar d\|}, \qquad
+        m = \beta^K \, \frac{K \, (1 - \beta^{K'})}{K' \, (1 - \beta^K)}
+
+    After every window the movement of a full step together with its predicted steps, 1 + a drifts,
+    is multiplied by q / .03, with the smaller one of q and its mean over about two windows, less
+    two standard deviations of q for forecasts with random signs. So a rises while forecasts
+    persist, falls when they do not, and rests at 0 where they never did. It at most doubles from
+    window to window. If predicted steps are worth less than .1 full steps, see :class:`Worth`, a is
+    lowered in proportion.
+
+    Args:
+        persistence: Running mean of q.
+        advance: a, the lengths of the drift that predicted steps add to each full step.
+        windows: Number of windows that q was measured in.
+    """
+
+    persistence: Any = 0.0
+    advance: Any = 0.0
+    windows: Any = 0
+
+    def summary(self) -> dict[str, float | int]:
+        """Return the numbers that are shown to a user."""
+        return {"persistence": self.persistence, "advance": self.advance}
+
+
+def carried(decay: Any, first: Any, second: Any) -> Any:
+    r"""Return m, the share of a window's movement that momentum carries into the next one.
+
+    Args:
+        decay: :math:`\beta`, of the average that moves the weights, in [0, 1).
+        first: K, displacements in the window.
+        second: K', displacements in the next one.
+    """
+    xp = library(decay, first, second)
+    into, within = decay**first * (1.0 - decay**second), 1.0 - decay**first
+    return xp.where(decay > 0, into * first / (second * xp.where(decay > 0, within, 1.0)), 0.0)
+
+
+def lag(decay: Any, first: Any, second: Any, late: Any, window: Pooled) -> Lagged:
+    """Return the products of a window's forecast with the window after it.
+
+    Args:
+        decay: See :func:`carried`.
+        first: Displacements in the window.
+        second: Displacements in the window after it.
+        late: Product of the forecast with the summed displacement of the window after it.
+        window: What the window itself has measured.
+    """
+    share = carried(decay, first, second)
+    rest = 1.0 - share
+    squares = rest * window.forecast, rest * window.drift
+    return Lagged(late / second, share * window.dot, *squares, window.chance)
+
+
+def follow(pace: Pace, lagged: Lagged, worth: Any) -> Pace:
+    """Return the pace after one more window; one that measured nothing changes nothing."""
+    late, early, forecast, drift, chance = lagged
+    xp = library(*pace, *lagged, worth)
+    square = xp.sqrt(xp.maximum(forecast, 0.0)) * xp.sqrt(xp.maximum(drift, 0.0))
+    number = ratio(late - early, square)
+    error = ratio(xp.sqrt(xp.maximum(chance, 0.0)), square)
+    usable = (square > 0.0) & (square < math.inf) & (abs(number) + error < math.inf)
+    mean = xp.where(pace.windows > 0, 0.5 * (pace.persistence + number), number)
+    least = xp.maximum(xp.minimum(mean, number) - 2.0 * error, 0.0)
+    wanted = (1.0 + pace.advance) * least / TARGET - 1.0
+    most = clip(GROWTH * pace.advance, FIRST_ADVANCE, MOST)
+    most = xp.where(worth < LEAST_WORTH, pace.advance * worth / LEAST_WORTH, most)
+    new = Pace(mean, xp.minimum(clip(wanted, 0.0, MOST), most), pace.windows + 1)
+    return select(usable, new, pace)
+
+
+def per_full_step(parts: Iterable[tuple[float, Any]]) -> Any:
+    """Return the number of predicted steps per full step, from the mean advance over all weights.
+
+    Args:
+        parts: Number of weights and advance of each part that may be predicted; JAX needs the
+            number as a float, because its integers have 32 bits.
+    """
+    sizes, moved = 0.0, 0.0
+    for size, advance in parts:
+        sizes, moved = sizes + size, moved + size * advance
+    number = moved / max(sizes, 1.0)
+    xp = library(number)
+    number = FINEST * xp.floor(number / FINEST + 0.5)
+    return xp.where(number >= LEAST, number, 0.0)
+
+
+def length(advance: Any, number: Any) -> Any:
+    """Return the length of a predicted step in drifts, with ``number`` of them per full step."""
+    return clip(ratio(advance, number), 0.0, LONGEST)
+
+
+def paced(schedule: Schedule, position: Any, credit: Any) -> Any:
+    """Return the number of predicted steps right before the next full step.
+
+    Args:
+        schedule: The schedule; its warm-up and cooldown have none.
+        position: Index of the next step, from 0.
+        credit: Predicted steps that are due; only whole ones are taken.
+    """
+    xp, end = library(position, credit, *schedule), schedule.total - schedule.cooldown
+    inside = (position >= schedule.warmup) & (position < end)
+    return xp.where(inside, xp.minimum(xp.floor(credit), end - position), 0)

@@ -1,0 +1,62 @@
+"""Runs at shares of the best rate are made once, and their worth is read off plain runs."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.plan import as_cell
+from benchmarks.rates import study, table
+from benchmarks.rates.plot import plot
+from benchmarks.tasks import TASKS
+from hybrid_predict.runs.rows import Rows
+
+TASK = "mlp"
+
+
+def cell(arm, length, share=0.1, seed=0):
+    return study._cell(TASK, arm, seed, study.best_rates()[TASK] * share, length)
+
+
+def row(arm, length, loss, full_steps=None, predicted=0, **where):
+    made = cell(arm, length, **where)
+    full = full_steps or round(TASKS[TASK].steps * length)
+    results = {"loss": loss, "full_steps": full, "predicted_steps": predicted}
+    return {**vars(made), **results}
+
+
+ROWS = [
+    *(row("plain", length, loss) for length, loss in ((0.5, 3.0), (1, 2.0), (2, 1.0), (4, 0.5))),
+    *(row("corrected", length, loss) for length, loss in ((0.25, 3.0), (0.5, 2.0), (1, 1.0))),
+    row("auto", 1, 1.0, full_steps=200, predicted=600),
+    *(row("plain", length, loss, share=1.0) for length, loss in ((0.5, 1.5), (1, 1.0))),
+]
+
+
+def test_worth_is_the_plain_steps_for_the_same_loss_over_the_full_steps():
+    steps = TASKS[TASK].steps
+    corrected, auto = sorted(table.points(ROWS), key=lambda p: p.arm, reverse=True)
+    assert (corrected.arm, corrected.share, corrected.full_steps) == ("corrected", 0.1, steps)
+    assert (corrected.worth, corrected.beside_corrected) == pytest.approx((2.0, 1.0))
+    assert (auto.arm, auto.full_steps, auto.predicted_steps) == ("auto", 200, 600)
+    assert auto.worth == pytest.approx(2 * steps / 200)
+    assert auto.beside_corrected == auto.beside_tuned == pytest.approx(steps / 200)
+
+
+def test_tables_and_figure_show_every_arm():
+    said = table.overall(ROWS)
+    assert "1/10" in said
+    assert "auto" in said
+    assert f"`{TASK}`" in table.each(ROWS)
+    (axes,) = plot(ROWS).axes
+    assert axes.get_title() == TASK
+
+
+def test_every_run_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setitem(study.TASKS, TASK, replace(TASKS[TASK], steps=48))
+    wanted = [*study.cells([TASK], [0.1], 1, study.LENGTHS)]
+    assert len(set(wanted)) == sum(map(len, study.LENGTHS.values()))
+    path, made = tmp_path / "rates.jsonl", []
+    for _ in range(2):
+        study.run(Rows(path, as_cell), wanted[-2:], 1, made.append)
+    assert [r["arm"] for r in made] == ["corrected", "auto"]
+    assert {r["full_steps"] + r["predicted_steps"] for r in made} == {48}

@@ -1,0 +1,274 @@
+"""``speedup="auto"``: a run decides how many predicted steps it takes, and stays a whole run."""
+
+import copy
+import itertools
+import math
+from collections import Counter
+
+import pytest
+import torch
+from cases import EVERY_KIND
+from damage import damages
+from loops import NAN, Bench, Run, hurry, make_config, same_bits, spoil_with, weights
+from torch import nn
+
+from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Phase
+from hybrid_predict.config import KINDS
+from hybrid_predict.rules.pace import FINEST, MOST
+from hybrid_predict.testing.placebos import (
+    NegatedForecast,
+    RandomForecast,
+    ShuffledForecast,
+    StaleForecast,
+)
+
+SMALL, GOOD = 1e-5, 1e-2
+"""Learning rates."""
+
+STEPS = 400
+AT_ONCE = math.ceil(MOST)
+"""Largest number of predicted steps before a full step."""
+
+
+def auto(**changes):
+    wanted = {"speedup": "auto", "total_steps": STEPS, "max_overhead": 1e9}
+    return HybridConfig(**{**wanted, **changes})
+
+
+def net(width=24):
+    torch.manual_seed(0)
+    layers = nn.Linear(8, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh()
+    return nn.Sequential(*layers, nn.Linear(width, 1))
+
+
+def regression(model, k):
+    generator = torch.Generator().manual_seed(k)
+    x = torch.randn(32, 8, generator=generator)
+    noise = 0.3 * torch.randn(32, 1, generator=generator)
+    return (model(x) - x.sum(1, keepdim=True).sin() - noise).square().mean()
+
+
+def noise(model, k):
+    """A loss whose gradients are random and independent of the weights and of each other."""
+    generator = torch.Generator().manual_seed(k)
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    return sum((p * torch.randn(p.shape, generator=generator)).sum() for p in parameters)
+
+
+def run(rate=SMALL, loss=regression, model=None, **changes):
+    model = model or net()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return Run(model, torch.optim.AdamW(trained, lr=rate), auto(**changes), loss)
+
+
+def check_whole(one):
+    """The run has as many steps as it should, and predicted steps only where they may be."""
+    engine, records, taken = one.engine, one.records, 0
+    planned, ledger = engine.schedule, engine.ledger
+    for record in records:
+        if record.predicted:
+            assert record.phase is Phase.PREDICT
+            assert 0 < record.predicted <= AT_ONCE
+            assert taken >= planned.warmup
+            assert taken + record.predicted <= planned.total - planned.cooldown
+        taken += record.ticks
+    assert taken == ledger.steps == planned.total == ledger.full_steps + ledger.predicted_steps
+    made = sum(record.predicted for record in records)
+    assert made == ledger.predicted_steps + ledger.undone_steps
+    assert all(torch.isfinite(p).all() for p in one.model.parameters())
+
+
+FAST = {
+    "default": {},
+    "uncorrected": {"updates": {}},
+    "ungated": {"predictors": EVERY_KIND},
+    "whitened, in bfloat16": {"updates": {"hidden": "whitened"}, "history_dtype": "bfloat16"},
+    "warm-up and cooldown": {"warmup_steps": 150, "cooldown_steps": 0.2},
+}
+
+
+@pytest.mark.parametrize("changes", FAST.values(), ids=FAST.keys())
+def test_a_rate_that_is_far_too_small_takes_many_predicted_steps(changes):
+    one = run(**changes).finish()
+    check_whole(one)
+    assert one.engine.ledger.predicted_steps > STEPS / 8
+    assert one.engine.ledger.undone_steps == 0
+    assert all(one.engine.ledger.skills[kind]["advance"] > 0 for kind in ("vector", "head"))
+
+
+def test_verdicts_that_are_read_late_end_the_run_on_its_last_step_too():
+    one = run(lag=3)
+    while not one.engine.done:
+        one.step()
+    ledger = one.engine.ledger
+    assert ledger.steps == sum(r.ticks for r in one.records) == STEPS
+    assert ledger.predicted_steps == sum(r.predicted for r in one.records) > STEPS / 8
+
+
+@pytest.mark.parametrize("predictors", [None, EVERY_KIND], ids=["gated", "ungated"])
+@pytest.mark.parametrize("rate", [SMALL, GOOD])
+def test_noise_alone_leads_to_no_predicted_step(rate, predictors):
+    one = run(rate, noise, net(64), predictors=predictors).finish()
+    assert one.engine.ledger.predicted_steps == 0
+    assert one.engine.ledger.full_steps == STEPS
+
+
+@pytest.mark.parametrize("rate", [SMALL, GOOD])
+@pytest.mark.parametrize(
+    "placebo", [RandomForecast, NegatedForecast, ShuffledForecast], ids=lambda x: x.__name__
+)
+def test_a_placebo_makes_no_predicted_step(placebo, rate):
+    predictors = dict.fromkeys(KINDS, placebo(inner=FittedPredictor()))
+    one = run(rate, predictors=predictors).finish()
+    assert one.engine.ledger.predicted_steps == 0
+
+
+def test_stale_forecasts_make_no_predicted_step_at_a_good_rate():
+    """At a rate that is far too small, the movement stays what it was, and so they hold."""
+    predictors = dict.fromkeys(KINDS, StaleForecast(inner=FittedPredictor()))
+    one = run(GOOD, predictors=predictors).finish()
+    assert one.engine.ledger.predicted_steps == 0
+
+
+NOTHING = {
+    "shadow": {"shadow": True},
+    "off": {"enabled": False},
+    "no predictors": {"predictors": {}},
+    "no predictors or updates": {"predictors": {}, "updates": {}},
+}
+
+
+@pytest.mark.parametrize("changes", NOTHING.values(), ids=NOTHING.keys())
+def test_what_is_not_to_be_predicted_is_not(changes):
+    one = run(total_steps=200, **changes).finish()
+    assert len(one.records) == one.engine.ledger.steps == 200
+    if changes != {"predictors": {}}:
+        model = net()
+        plain = Run(model, torch.optim.AdamW(model.parameters(), lr=SMALL), None, regression)
+        assert same_bits(weights(plain.train(200).model), weights(one.model))
+
+
+def test_a_shadow_shows_how_far_predicted_steps_would_lead():
+    skills = run(shadow=True).finish().engine.ledger.skills
+    assert any(one["persistence"] > 0 and one["advance"] > 0 for one in skills.values())
+
+
+def test_frozen_layers_stay_and_do_not_count():
+    model = net()
+    model[0].requires_grad_(False)
+    kept = weights(model)
+    one = run(model=model).finish()
+    check_whole(one)
+    assert one.engine.ledger.predicted_steps > STEPS / 8
+    assert all(torch.equal(p, kept[n]) for n, p in model.named_parameters() if n.startswith("0"))
+
+
+@pytest.mark.parametrize("absent", [False, True], ids=["both", "one in turn"])
+def test_several_optimizers_share_one_number_of_predicted_steps(absent):
+    model = net()
+    parts = [[*model[0].parameters(), *model[2].parameters()], list(model[4].parameters())]
+    optimizers = [torch.optim.AdamW(part, lr=SMALL) for part in parts]
+    engine, records = HybridEngine(model, optimizers, auto()), []
+    while not engine.done:
+        engine.before_step()
+        loss = regression(model, len(records))
+        loss.backward()
+        for k, optimizer in enumerate(optimizers):
+            if not (absent and k and len(records) % 2):
+                optimizer.step()
+            optimizer.zero_grad()
+        records.append(engine.after_step(loss))
+    assert engine.ledger.steps == sum(r.ticks for r in records) == STEPS
+    assert engine.ledger.predicted_steps > STEPS / 8
+    moved = {name for r in records if r.gradients for name in r.gradients.alignments}
+    assert any(name.startswith("4") for name in moved) is not absent
+
+
+def hurried(advance=1.3, **changes):
+    """A run of few steps that predicts from its warm-up on."""
+    bench = Bench(make_config(speedup="auto", **changes))
+    hurry(bench.engine, advance)
+    return bench
+
+
+def counts(records):
+    return [record.predicted for record in records]
+
+
+@pytest.mark.parametrize("advance", [0.3, 1.0, 1.3, 2.5, MOST])
+def test_fractions_of_predicted_steps_add_up_between_warm_up_and_cooldown(advance):
+    bench = hurried(advance, warmup_steps=5, cooldown_steps=4)
+    number, records = bench.engine._groups.per_full_step, []
+    assert number == pytest.approx(advance, abs=FINEST)
+    while bench.taken < 18 and not bench.engine.done:  # before a window closes
+        records.append(bench.step())
+    position = list(itertools.accumulate((r.ticks for r in records), initial=0))
+    first = position.index(5)
+    assert not any(counts(records[:first]))
+    inside = [p for p, at in zip(counts(records), position, strict=False) if 5 <= at < 26]
+    whole = inside[:-1] if position[-1] >= 26 else inside
+    assert all(abs(p - number) < 1 for p in whole)
+    assert abs(sum(whole) - number * len(whole)) <= 1 + number
+    assert all(not p for p, at in zip(counts(records), position, strict=False) if at >= 26)
+
+
+def test_a_step_that_is_begun_again_takes_the_same_decision():
+    plain = hurried()
+    wanted, left = plain.train(12), plain.trace()
+    often, found = hurried(), []  # seeded anew
+    for _ in range(12):
+        for _ in range(3):
+            often.engine.before_step()
+        found.append(often.step())
+    assert counts(found) == counts(wanted) and sum(counts(wanted)) > 8
+    assert same_bits(often.trace(), left)
+    assert often.engine.ledger.undone_steps == 3 * sum(counts(found))
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_steps_that_are_undone_are_not_made_up_for(lag):
+    bench, records = hurried(lag=lag, total_steps=60), []
+    while not bench.engine.done:
+        before = bench.trace()
+        spoil = spoil_with(factor=NAN) if bench.taken == 9 else None
+        records.append(bench.step(spoil))
+        if spoil:
+            assert records[-1].predicted
+            assert same_bits(bench.trace()["model"], before["model"])
+    ledger = bench.engine.ledger
+    assert ledger.undone_steps == records[9].predicted
+    assert ledger.steps == sum(r.ticks for r in records) == 60
+    assert max(counts(records)) <= AT_ONCE
+
+
+@pytest.mark.parametrize("entry", ["credit", "paces", "worth"])
+def test_damaged_numbers_of_the_pace_are_refused_and_change_nothing(entry):
+    bench = hurried(total_steps=60)
+    bench.train(8)
+    state = bench.engine.state_dict()
+    whole, refused = copy.deepcopy(state), Counter()
+    tensors = {k: v for k, v in state["tensors"].items() if k != entry}
+    other = hurried(total_steps=60)
+    for name, damaged in damages({entry: state["tensors"][entry]}):
+        before = other.engine.state_dict()
+        try:
+            other.engine.load_state_dict({**state, "tensors": tensors | damaged})
+        except CheckpointError:
+            refused[name.rpartition(": ")[2]] += 1
+            assert same_bits(other.engine.state_dict(), before)
+            continue
+        records = other.train(3)
+        assert all(0 <= record.predicted <= AT_ONCE for record in records), name
+        assert all(p.isfinite().all() for p in other.model.parameters()), name
+        other = hurried(total_steps=60)
+    assert {"removed", "None", "a string", "NaN", "inf", "a tensor"} <= set(refused)
+    assert same_bits(state, whole)
+
+
+@pytest.mark.parametrize("credit", [-1.0, -1e-9, 2.0 + MOST, 1e30])
+def test_a_credit_that_cannot_be_is_refused(credit):
+    bench = hurried()
+    state = bench.engine.state_dict()
+    state["tensors"]["credit"] = credit
+    with pytest.raises(CheckpointError, match="credit"):
+        bench.engine.load_state_dict(state)
