@@ -19,7 +19,7 @@ from hybrid_predict.memory import Treatment
 from hybrid_predict.rules.budget import BLOCKS, largest_block, weak
 from hybrid_predict.rules.pace import length, paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
-from hybrid_predict.rules.skill import FIRST, Skill
+from hybrid_predict.rules.skill import Skill, steps_until_known
 from hybrid_predict.saved import checked_credit
 from hybrid_predict.scores import Scores
 from hybrid_predict.torch import shards
@@ -66,7 +66,7 @@ class Groups:
         self._predictors = {kind: make_predictor(p) for kind, p in predictors}
         self._groups: list[Group] = []
         self.left_out: set[str] = set()
-        self.scores = Scores()
+        self.scores = Scores(paced=config.paced)
         self._credit = 0.0
         self._calls: Counter[int] = Counter()
         self._absent: dict[int, int] = {}
@@ -105,7 +105,7 @@ class Groups:
     def steps_until_skill(self) -> int:
         """Number of steps until skill can be known; 0 if predicted steps need none."""
         longest = max((group.window_length for group in self._groups), default=0)
-        return FIRST * longest + self._lag if self.gated else 0
+        return steps_until_known(longest, short=self._paced) + self._lag if self.gated else 0
 
     @property
     def held_bytes(self) -> int:
@@ -223,7 +223,7 @@ class Groups:
             update = update if p.dim() > 1 else None
             if update is None and predictor is None:
                 continue
-            treatment = Treatment(kind, owners[id(p)], update, predictor)
+            treatment = Treatment(kind, owners[id(p)], update, predictor, self._paced)
             key = (treatment.kind, treatment.owner, update is None)
             _, names, members = parts.setdefault(key, (treatment, [], []))
             names.append(name)
@@ -293,7 +293,7 @@ class Groups:
         self._credit = self._credit % 1.0 + self.per_full_step
 
     def _advance(self, group: Group) -> float:
-        pace = self.scores.paces.get(group.treatment.kind)
+        pace = self.scores.paces.get((group.treatment.kind, group.treatment.owner))
         return 0.0 if pace is None or group.names in self.gate.blocked else pace.advance
 
     def _forecasts(self, group: Group, number: float) -> float:

@@ -26,12 +26,14 @@ class Treatment(NamedTuple):
         owner: Number of their optimizer.
         update: Corrected update, or None.
         predictor: Predictor, or None.
+        paced: Whether the run decides how far predicted steps move the tensors.
     """
 
     kind: str
     owner: int
     update: AbstractUpdate | None
     predictor: AbstractPredictor | None
+    paced: bool = False
 
     def key(self) -> list[Any]:
         """Return the values in which a saved group and the group that loads it must agree."""
@@ -155,13 +157,13 @@ def allocate(
 ) -> Memory:
     """Return the memory of a group that has seen no full step."""
     values = [shards.local(p) for p in tensors]
-    update, predictor = treatment.update, treatment.predictor
+    update, predictor, length = treatment.update, treatment.predictor, window_length(momentum)
     return Memory(
         average=lists.zeros(values, history),
         carries=lists.zeros(values) if any(map(lists.is_half, values)) else [],
         update=update.init([p.detach() for p in tensors], history) if update else None,
         history=predictor.init(names, values, history) if predictor else None,
-        window=Window(window_length(momentum), values) if predictor else None,
+        window=Window(length, values, paced=treatment.paced) if predictor else None,
     )
 
 

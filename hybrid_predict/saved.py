@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.rules.limits import Baseline, Limits
-from hybrid_predict.rules.pace import MOST, Pace, Worth
+from hybrid_predict.rules.pace import MOST, Pace
 from hybrid_predict.rules.skill import Skill
 
 T = TypeVar("T")
@@ -162,19 +162,9 @@ def checked_pace(numbers: Sequence[Any]) -> Pace:
     check_count("windows", pace.windows)
     if not 0.0 <= pace.advance <= MOST:
         raise damaged(f"an advance in [0, {MOST:g}]", pace.advance)
-    return pace
-
-
-def checked_worth(numbers: Sequence[Any]) -> Worth:
-    """Return a saved worth.
-
-    Raises:
-        CheckpointError: If a number is missing or cannot be.
-    """
-    worth = finite_tuple(Worth, numbers)
-    if min(worth.predicted, worth.verifying) < 0.0:
+    if min(pace.predicted, pace.verifying) < 0.0:
         raise damaged("numbers of steps that are not negative", numbers)
-    return worth
+    return pace
 
 
 def checked_credit(value: Any) -> float:

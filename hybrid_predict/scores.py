@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar, final
 
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.group import Group
-from hybrid_predict.rules.pace import Lagged, Pace, Worth, follow, lag
+from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, weigh
 from hybrid_predict.rules.skill import Skill, add_window, known
 from hybrid_predict.rules.verdict import Slopes
-from hybrid_predict.saved import checked_pace, checked_skill, checked_worth
+from hybrid_predict.saved import checked_pace, checked_skill
 
 T = TypeVar("T")
 
@@ -20,17 +19,21 @@ T = TypeVar("T")
 class Scores:
     """The running results of all closed windows.
 
+    Args:
+        paced: Whether they decide how far predicted steps move the tensors.
+
     Attributes:
         skills: Skill of the forecasts by kind.
         skill: Skill over all kinds.
-        paces: How far predicted steps move each kind.
+        paces: How far predicted steps move the tensors, by kind and number of their optimizer;
+            empty unless ``paced``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, paced: bool = False) -> None:
         self.skills: dict[str, Skill] = {}
         self.skill = Skill()
-        self.paces: dict[str, Pace] = {}
-        self._worth = Worth()
+        self.paces: dict[tuple[str, int], Pace] = {}
+        self._paced = paced
         self._latest: dict[tuple[str, ...], Reading] = {}
 
     @property
@@ -41,10 +44,10 @@ class Scores:
     @property
     def summary(self) -> dict[str, dict[str, float | int]]:
         """Numbers that are shown to a user, by kind."""
-        return {
-            kind: {**skill.summary(), **self.paces.get(kind, Pace()).summary()}
-            for kind, skill in self.skills.items()
-        }
+        shown = {kind: skill.summary() for kind, skill in self.skills.items()}
+        for (kind, _), pace in sorted(self.paces.items(), key=lambda item: item[1].advance):
+            shown[kind].update(pace.summary())  # of several optimizers, the farthest one
+        return shown
 
     def weigh(self, slopes: Slopes, predicted: int) -> None:
         """Take in the slopes of predicted steps that stand.
@@ -53,10 +56,7 @@ class Scores:
             slopes: What the verifying step has measured.
             predicted: Number of predicted steps before it.
         """
-        if not all(map(math.isfinite, slopes)):
-            return
-        now = Worth(slopes.product, slopes.own_product, float(predicted), 1.0)
-        self._worth = _summed([self._worth, now])
+        self.paces = {key: weigh(pace, slopes, predicted) for key, pace in self.paces.items()}
 
     def add(self, readings: Sequence[Reading], predicted: Sequence[Group]) -> None:
         """Update skill, paces and predictors from windows that were closed together.
@@ -70,14 +70,16 @@ class Scores:
             one.names: groups[one.names].fit(one) if one.names in groups else one.square
             for one in readings
         }
-        worth, self._worth = self._worth.number, Worth()
         for kind in dict.fromkeys(one.kind for one in readings):  # alike on every rank
-            closed = [one for one in readings if one.kind == kind]
-            pooled = [one.pooled(squares[one.names]) for one in closed]
+            pooled = [one.pooled(squares[one.names]) for one in readings if one.kind == kind]
             self.skills[kind] = add_window(self.skills.get(kind, Skill()), _summed(pooled))
-            lagged = [self._lagged(groups[one.names], one) for one in closed if one.names in groups]
-            if lagged:
-                self.paces[kind] = follow(self.paces.get(kind, Pace()), _summed(lagged), worth)
+        lagged: dict[tuple[str, int], list[Lagged]] = {}
+        for one in readings if self._paced else ():
+            if one.names in groups:
+                key = one.kind, one.owner
+                lagged.setdefault(key, []).append(self._lagged(groups[one.names], one))
+        for key, parts in lagged.items():
+            self.paces[key] = follow(self.paces.get(key, Pace()), _summed(parts))
         latest = {names: one for names, one in self._latest.items() if names in groups}
         self._latest = {**latest, **{one.names: one for one in readings}}
         pooled = [one.pooled(one.square) for one in self._latest.values()]
@@ -96,8 +98,7 @@ class Scores:
         return {
             "skill": list(self.skill),
             "skills": {kind: list(skill) for kind, skill in self.skills.items()},
-            "paces": {kind: list(pace) for kind, pace in self.paces.items()},
-            "worth": list(self._worth),
+            "paces": [[*key, *pace] for key, pace in self.paces.items()],
             "latest": [one.packed() for one in self._latest.values()],
         }
 
@@ -109,8 +110,8 @@ class Scores:
         """
         self.skill = checked_skill(state["skill"])
         self.skills = {kind: checked_skill(numbers) for kind, numbers in state["skills"].items()}
-        self.paces = {kind: checked_pace(numbers) for kind, numbers in state["paces"].items()}
-        self._worth = checked_worth(state["worth"])
+        paces = state["paces"] if self._paced else []
+        self.paces = {(kind, owner): checked_pace(numbers) for kind, owner, *numbers in paces}
         latest = [reading(tag, values) for tag, values in state["latest"]]
         self._latest = {one.names: one for one in latest}
 

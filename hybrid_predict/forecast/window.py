@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hybrid_predict.rules.skill import DRIFT, SAMPLE, Pooled, pool
+from hybrid_predict.rules.skill import DRIFT, SAMPLE, Pooled, pool, window_bounds
 from hybrid_predict.saved import check_count, damaged
 from hybrid_predict.torch import ranks, shards
 from hybrid_predict.torch.deltas import WeightDelta
@@ -100,21 +100,21 @@ class Window:
     """Compares forecasts with the displacements that follow, on a fixed sample of entries.
 
     One window is open at a time: it stores a forecast, sums the displacements that follow, and
-    measures their inner products. A window closes after every ``length`` displacements, and the
-    next one opens. The first one opens after half as many, because before that the drift averages
-    too few displacements for a useful forecast.
+    measures their inner products. As one closes, the next one opens, see
+    `rules.skill.window_bounds`.
 
-    The host does not wait for the device. Memory per tensor: 4 or 5 arrays of at most ``SAMPLE``
-    numbers, for drift, displacement, this forecast and the one before, and fitted direction;
+    The host does not wait for the device. Memory per tensor: 3 to 5 arrays of at most ``SAMPLE``
+    numbers, for drift, displacement, forecast, fitted direction, and forecast of the window before;
     float64 for float64 weights, else float32.
 
     Args:
-        length: Number of displacements in a window, at least 2; the first has half as many.
+        length: Number of displacements in a window, at least 8.
         values: The K tensors, as local shards.
+        paced: Whether the first windows are short, and forecasts meet the window after theirs too.
     """
 
-    def __init__(self, length: int, values: Sequence[Tensor]) -> None:
-        self.length = length
+    def __init__(self, length: int, values: Sequence[Tensor], *, paced: bool = False) -> None:
+        self.length, self.paced = length, paced
         self._sizes = [v.numel() for v in values]
         self._places = [_places(v) for v in values]
         self._shares = [n / min(n, SAMPLE) if n else 0.0 for n in self._sizes]
@@ -129,8 +129,11 @@ class Window:
     @property
     def due(self) -> bool:
         """Whether a window is to be opened now, with at least half its displacements to come."""
-        half, left = self.length // 2, self.length - self._seen % self.length
-        return not self._frozen and self._seen >= half and left >= half
+        begin, end = self._bounds()
+        return not self._frozen and begin > 0 and end - self._seen >= (end - begin) // 2
+
+    def _bounds(self) -> tuple[int, int]:
+        return window_bounds(self._seen, self.length, short=self.paced)
 
     @property
     def held_bytes(self) -> int:
@@ -160,7 +163,7 @@ class Window:
             return False
         torch._foreach_add_(self._moved, sampled)
         self._count += 1
-        return self._seen % self.length == 0
+        return self._seen == self._bounds()[0]
 
     def norms(self) -> list[Tensor]:
         """Return the length of the drift of each local shard, estimated from the sample, 0-dim."""
@@ -188,7 +191,7 @@ class Window:
             late = (each[_MOVED] * before).sum()
             others = torch.stack([chance, *(x * (share * count**2) for x in (drift, late))])
             rows.append(torch.cat([gram, others]).to(device))
-        size, self._before = 1 + len(self._frozen), self._frozen[0]
+        size, self._before = 1 + len(self._frozen), self._frozen[0] if self.paced else []
         self._moved, self._frozen, self._squares = [], [], []
         return self._count, size, torch.cat(rows)
 
@@ -256,7 +259,7 @@ class Window:
         is_open = bool(state["frozen"])
         self._moved = own(state["moved"]) if is_open else []
         self._squares = own(state["squares"]) if is_open else []
-        self._before = own(state["before"]) if state["before"] else []
+        self._before = own(state["before"]) if state["before"] and self.paced else []
 
     def load_of(self, windows: Sequence[dict[str, Any]], tensors: Sequence[Tensor]) -> None:
         """Load this rank's window; start an empty one if tensors are sharded differently now.

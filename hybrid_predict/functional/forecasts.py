@@ -25,6 +25,7 @@ from hybrid_predict.rules.skill import (
     add_squares,
     fit,
     pool,
+    window_bounds,
 )
 
 Predictor = FittedPredictor | MomentumPredictor
@@ -85,8 +86,7 @@ def learn(
 ) -> tuple[Group, Closed]:
     """Add the displacement of one full step; nothing changes if all learning rates are 0.
 
-    The first window opens after half the displacements of a window: before that, the drift averages
-    too few to be foreseen from. Entries that stand still in the update lose their drift.
+    Entries that stand still in the update lose their drift.
 
     Returns:
         The group, and the window.
@@ -102,8 +102,10 @@ def learn(
         average[name] = kernels.blend(before.average[name], sample[name], xp.minimum(DRIFT, decay))
     total = {name: x + sample[name] for name, x in before.moved.items()}
     now = before._replace(drift=drift, count=count, average=average, moved=total)
-    length = clock.length
-    full = learns & (before.count >= length // 2) & (count % length == 0)
+    length, short = clock.length, bool(before.before)  # kept with speedup="auto" only
+    opens = count == window_bounds(count, length, short=short)[0]
+    begin, _ = window_bounds(before.count, length, short=short)
+    full = learns & opens & (begin > 0)
     # The next window is about the forecast as it was before this one was read.
     opened = now._replace(
         moved={name: xp.zeros_like(x) for name, x in total.items()},
@@ -116,9 +118,9 @@ def learn(
             if name in before.before
         },
     )
-    after = select(full | (count == length // 2), opened, now)
+    after = select(opens, opened, now)
     gram, chance, squares = _products(now, moved)
-    steps = _steps(count, length)
+    steps = count - begin
     if isinstance(predictor, FittedPredictor):
         sums = select(full, add_squares(before.sums, gram, steps, predictor.memory), before.sums)
         factors = fit(sums, predictor.ridge)
@@ -128,28 +130,24 @@ def learn(
     pooled = pool(gram, chance, squares, steps, following)
     after = after._replace(latest=select(full, pooled, before.latest))
     pooled = Pooled(*(xp.where(full, x, 0.0) for x in pooled))
-    lagged = _lagged(plan, now, moved, clock, momentum)
-    lagged = Lagged(*(xp.where(full, x, 0.0) for x in lagged))
+    lagged = Lagged()
+    if short:
+        earlier, _ = window_bounds(begin - 1, length, short=short)
+        decay = plan.update.decay if plan.update else momentum
+        late = _late(now, moved)
+        lagged = lag(decay, begin - earlier, steps, late, before.latest)
+        lagged = Lagged(*(xp.where(full, x, 0.0) for x in lagged))
     group = group._replace(history=select(learns, after, before))
     return group, Closed(full, pooled, lagged)
 
 
-def _lagged(
-    plan: Plan, history: History, moved: Mapping[str, Any], clock: Clock, momentum: Any
-) -> Lagged:
-    """Products of the forecast of the window before with this window."""
-    late, count = 0.0, history.count
-    for name, forecast in history.before.items():
-        share = moved[name].size / forecast.size
-        late = late + share * kernels.dot(history.moved[name], forecast)
-    first, second = (_steps(at, clock.length) for at in (count - clock.length, count))
-    decay = plan.update.decay if plan.update else momentum
-    return lag(decay, first, second, late, history.latest)
-
-
-def _steps(count: Any, length: Any) -> Any:
-    """Displacements in the window that closes after ``count`` of them; the first has fewer."""
-    return array_library(count).where(count == length, length - length // 2, length)
+def _late(history: History, moved: Mapping[str, Any]) -> Any:
+    """Product of the forecast of the window before with the displacement of this window."""
+    products = (
+        (moved[name].size / forecast.size) * kernels.dot(history.moved[name], forecast)
+        for name, forecast in history.before.items()
+    )
+    return sum(products, 0.0)
 
 
 def _products(history: History, moved: Mapping[str, Any]) -> tuple[Any, Any, Any]:

@@ -18,9 +18,9 @@ from hybrid_predict.ledger import percent
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess, tried
 from hybrid_predict.rules.gate import TOO_EXPENSIVE, TOO_FEW, too_few
 from hybrid_predict.rules.limits import first_limits
-from hybrid_predict.rules.pace import Pace, Worth
+from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.schedule import Schedule, schedule
-from hybrid_predict.rules.skill import FIRST, Skill, window_length
+from hybrid_predict.rules.skill import Skill, steps_until_known, window_length
 from hybrid_predict.rules.verdict import Evidence
 
 logger = logging.getLogger(__name__)
@@ -68,6 +68,7 @@ def init(
     predicted = [plan for plan in groups.values() if plan.predictor]
     gated = bool(predicted) and all(plan.predictor.gated for plan in predicted if plan.predictor)
     length, dtype = window_length(momentum), wide_dtype(*weights.values())
+    observed = steps_until_known(length, short=config.paced)
 
     def arrays(tree: Any) -> Any:
         """Tuples of numbers as tuples of 0-dim arrays, each with a buffer of its own to donate."""
@@ -87,7 +88,7 @@ def init(
         {key: group(plan) for key, plan in groups.items()},
         {plan.kind: arrays(Skill()) for plan in predicted},
         arrays(first_limits(optimizers=1)),
-        arrays(_schedule(config, FIRST * length if gated else 0)),
+        arrays(_schedule(config, observed if gated else 0)),
         arrays(Clock(length)),
         {name: xp.zeros_like(weights[name]) for plan in predicted for name in plan.shapes},
         predicted=arrays(0),
@@ -95,7 +96,7 @@ def init(
         stands=arrays(True),
         gated=arrays(gated),
         evidence=arrays(Evidence()),
-        pacing=Pacing(paces, arrays(Worth()), arrays(0.0), arrays(float(momentum))),
+        pacing=Pacing(paces, arrays(0.0), arrays(float(momentum))),
         blocks=xp.asarray(tried(chosen_block(groups)), dtype=xp.int32),
     )
 

@@ -10,8 +10,8 @@ from hybrid_predict.functional.forecasts import Closed
 from hybrid_predict.functional.plan import Plan
 from hybrid_predict.functional.state import HybridState, Pacing
 from hybrid_predict.rules import schedule
-from hybrid_predict.rules.numbers import array_library, ratio, select
-from hybrid_predict.rules.pace import Lagged, Worth, follow, length, paced, per_full_step
+from hybrid_predict.rules.numbers import array_library, ratio
+from hybrid_predict.rules.pace import Lagged, follow, length, paced, per_full_step, weigh
 from hybrid_predict.rules.verdict import Slopes
 
 
@@ -61,15 +61,12 @@ def learned(
         predicted: Number of predicted steps.
         windows: What has closed, by kind.
     """
-    now = Worth(slopes.product, slopes.own_product, predicted, 1.0)
-    worth = Worth(*map(sum, zip(pacing.worth, now, strict=True)))
-    worth = select(predicted > 0, worth, pacing.worth)
-    number, paces = worth.number, {}
+    paces = {}
     for kind, pace in pacing.paces.items():
         lagged = (window.lagged for window in windows[kind])
-        paces[kind] = follow(pace, Lagged(*map(sum, zip(*lagged, strict=True))), number)
-    closed = sum(w.now for each in windows.values() for w in each) > 0
-    return pacing._replace(paces=paces, worth=select(closed, Worth(), worth))
+        summed = Lagged(*map(sum, zip(*lagged, strict=True)))
+        paces[kind] = follow(weigh(pace, slopes, predicted), summed)
+    return pacing._replace(paces=paces)
 
 
 def counted(

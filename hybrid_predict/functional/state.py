@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.rules.limits import Limits
-from hybrid_predict.rules.pace import Pace, Worth
+from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.schedule import Schedule
 from hybrid_predict.rules.skill import Pooled, Skill
 from hybrid_predict.rules.verdict import Evidence
@@ -106,13 +106,11 @@ class Pacing(NamedTuple):
     Args:
         paces: How far predicted steps move each kind, of 0-dim arrays, by kind; empty unless
             ``speedup="auto"``.
-        worth: How steep predicted steps were since the last window, of 0-dim arrays.
         credit: Predicted steps that are due, 0-dim.
         momentum: That of the optimizer, 0-dim.
     """
 
     paces: dict[str, Pace]
-    worth: Worth
     credit: Any
     momentum: Any
 

@@ -10,6 +10,7 @@ from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.rules.numbers import clip, library, ratio, select
 from hybrid_predict.rules.schedule import Schedule
 from hybrid_predict.rules.skill import Pooled
+from hybrid_predict.rules.verdict import Slopes
 
 MOST = float(MOST_PREDICTED)
 """Largest advance, in lengths of the drift."""
@@ -17,14 +18,14 @@ MOST = float(MOST_PREDICTED)
 LONGEST = 4.0
 """Largest length of a predicted step of one kind, in drifts."""
 
-TARGET = 0.03
-"""Persistence at which the movement of a full step and its predicted steps stays as it is."""
+RISING, FALLING = 0.03, -0.05
+"""Persistence above which the advance doubles, and below which it halves."""
 
 LEAST_WORTH = 0.1
-"""Worth of a predicted step, in full steps, below which there are fewer of them."""
+"""Worth of a predicted step, in full steps, below which the advance halves."""
 
-FIRST_ADVANCE, GROWTH = 0.5, 2.0
-"""Largest first advance, and largest factor on it from one window to the next."""
+FIRST_ADVANCE, LEAST_ADVANCE = 0.5, 0.1
+"""The first advance, and the smallest one; less is none."""
 
 LEAST = 0.02
 """Smallest number of predicted steps per full step; fewer are none."""
@@ -55,37 +56,8 @@ class Lagged(NamedTuple):
 
 
 @final
-class Worth(NamedTuple):
-    r"""How steeply predicted steps went downhill since the last window, beside full steps.
-
-    .. math:: w = \frac{\sum \langle m, \Delta \rangle / P}{\sum \langle m, D \rangle / V}
-
-    over the V verifying steps and the P predicted steps before them; see
-    :class:`hybrid_predict.rules.verdict.Slopes`.
-
-    Args:
-        product: :math:`\sum \langle m, \Delta \rangle`.
-        own_product: :math:`\sum \langle m, D \rangle`.
-        predicted: P.
-        verifying: V.
-    """
-
-    product: Any = 0.0
-    own_product: Any = 0.0
-    predicted: Any = 0.0
-    verifying: Any = 0.0
-
-    @property
-    def number(self) -> Any:
-        """w, the worth of a predicted step in full steps; 1 if none was made."""
-        xp = library(*self)
-        steepness = ratio(-self.product * self.verifying, -self.own_product * self.predicted)
-        return xp.where(self.predicted > 0, clip(steepness, 0.0, 1.0), 1.0)
-
-
-@final
 class Pace(NamedTuple):
-    r"""How far predicted steps move the tensors of one kind.
+    r"""How far predicted steps move the tensors of one kind and optimizer.
 
     A forecast that still holds in the second window after it leads further than the run has moved,
     so longer predicted steps pay; at a good learning rate it does not. Momentum alone lets a
@@ -96,26 +68,65 @@ class Pace(NamedTuple):
         m \, \langle \hat\Delta, D \rangle / K}{(1 - m) \, \|\hat\Delta\| \, \|\bar d\|}, \qquad
         m = \beta^K \, \frac{K \, (1 - \beta^{K'})}{K' \, (1 - \beta^K)}
 
-    After every window the movement of a full step together with its predicted steps, 1 + a drifts,
-    is multiplied by q / .03, with the smaller one of q and its mean over about two windows, less
-    two standard deviations of q for forecasts with random signs. So a rises while forecasts
-    persist, falls when they do not, and rests at 0 where they never did. It at most doubles from
-    window to window. If predicted steps are worth less than .1 full steps, see :class:`Worth`, a is
-    lowered in proportion.
+    The advance a follows the smaller one of q and its mean over about two windows. It halves below
+    -.05. It doubles, from .5 to at most 4, if .03 is exceeded by two standard deviations of q for
+    forecasts with random signs. Below .1 it is 0. So it rises while forecasts persist, falls
+    when they do not, and rests at 0 where they never did. It also halves if the predicted steps
+    since the last window were worth less than .1 full steps, see :func:`worth`.
 
     Args:
         persistence: Running mean of q.
         advance: a, the lengths of the drift that predicted steps add to each full step.
         windows: Number of windows that q was measured in.
+        product: :math:`\sum \langle m, \Delta \rangle` over the verdicts since the last window.
+        own_product: :math:`\sum \langle m, D \rangle` over them.
+        predicted: Number of their predicted steps.
+        verifying: Number of these verdicts.
     """
 
     persistence: Any = 0.0
     advance: Any = 0.0
     windows: Any = 0
+    product: Any = 0.0
+    own_product: Any = 0.0
+    predicted: Any = 0.0
+    verifying: Any = 0.0
 
     def summary(self) -> dict[str, float | int]:
         """Return the numbers that are shown to a user."""
         return {"persistence": self.persistence, "advance": self.advance}
+
+
+def weigh(pace: Pace, slopes: Slopes, predicted: Any) -> Pace:
+    """Take in the slopes of predicted steps that stand, if they are finite.
+
+    Args:
+        pace: The pace before.
+        slopes: What the verifying step has measured.
+        predicted: Number of predicted steps before it; 0 changes nothing.
+    """
+    product, own_product = slopes.product, slopes.own_product
+    finite = (abs(product) < math.inf) & (abs(own_product) < math.inf)
+    new = pace._replace(
+        product=pace.product + product,
+        own_product=pace.own_product + own_product,
+        predicted=pace.predicted + predicted,
+        verifying=pace.verifying + 1.0,
+    )
+    return select(finite & (predicted > 0), new, pace)
+
+
+def worth(pace: Pace) -> Any:
+    r"""Return how steeply predicted steps went downhill, in full steps; 1 if none was made.
+
+    .. math:: w = \frac{\sum \langle m, \Delta \rangle / P}{\sum \langle m, D \rangle / V}
+
+    over the V verifying steps since the last window and the P predicted steps before them; see
+    :class:`hybrid_predict.rules.verdict.Slopes`.
+    """
+    xp = library(*pace)
+    steepness = ratio(-pace.product * pace.verifying, -pace.own_product * pace.predicted)
+    return xp.where(pace.predicted > 0, clip(steepness, 0.0, 1.0), 1.0)
 
 
 def carried(decay: Any, first: Any, second: Any) -> Any:
@@ -147,21 +158,23 @@ def lag(decay: Any, first: Any, second: Any, late: Any, window: Pooled) -> Lagge
     return Lagged(late / second, share * window.dot, *squares, window.chance)
 
 
-def follow(pace: Pace, lagged: Lagged, worth: Any) -> Pace:
-    """Return the pace after one more window; one that measured nothing changes nothing."""
+def follow(pace: Pace, lagged: Lagged) -> Pace:
+    """Return the pace after one more window; one that measured nothing leaves it as it is."""
     late, early, forecast, drift, chance = lagged
-    xp = library(*pace, *lagged, worth)
+    xp = library(*pace, *lagged)
     square = xp.sqrt(xp.maximum(forecast, 0.0)) * xp.sqrt(xp.maximum(drift, 0.0))
     number = ratio(late - early, square)
     error = ratio(xp.sqrt(xp.maximum(chance, 0.0)), square)
     usable = (square > 0.0) & (square < math.inf) & (abs(number) + error < math.inf)
     mean = xp.where(pace.windows > 0, 0.5 * (pace.persistence + number), number)
-    least = xp.maximum(xp.minimum(mean, number) - 2.0 * error, 0.0)
-    wanted = (1.0 + pace.advance) * least / TARGET - 1.0
-    most = clip(GROWTH * pace.advance, FIRST_ADVANCE, MOST)
-    most = xp.where(worth < LEAST_WORTH, pace.advance * worth / LEAST_WORTH, most)
-    new = Pace(mean, xp.minimum(clip(wanted, 0.0, MOST), most), pace.windows + 1)
-    return select(usable, new, pace)
+    least = xp.minimum(mean, number)
+    falls = (least < FALLING) | (worth(pace) < LEAST_WORTH)
+    risen = xp.where(
+        least - 2.0 * error > RISING, clip(2.0 * pace.advance, FIRST_ADVANCE, MOST), pace.advance
+    )
+    advance = xp.where(falls, 0.5 * pace.advance, risen)
+    advance = xp.where(advance < LEAST_ADVANCE, 0.0, advance)
+    return select(usable, Pace(mean, advance, pace.windows + 1), pace)
 
 
 def per_full_step(parts: Iterable[tuple[float, Any]]) -> Any:

@@ -40,6 +40,39 @@ def window_length(momentum: float) -> int:
     return max(SHORTEST_WINDOW, math.ceil(2 / (1 - momentum) - 1e-9))
 
 
+def window_bounds(seen: Any, length: Any, *, short: bool) -> tuple[Any, Any]:
+    r"""Return after which displacements the window around a number of them begins and ends.
+
+    Windows begin after K / 2, K, 2 K, 3 K, ... displacements; before the first one the drift
+    averages too few for a useful forecast. If short ones come first, they begin after K / 8 and
+    K / 4 as well.
+
+    Args:
+        seen: Number of displacements so far.
+        length: K.
+        short: Whether short windows come first.
+
+    Returns:
+        Begin and end, with begin <= seen < end; begin is 0 before the first window.
+    """
+    xp, begin = library(seen, length), seen // length * length
+    end, first = begin + length, length
+    for _ in range(3 if short else 1):
+        inside = seen < first
+        end, first = xp.where(inside, first, end), first // 2
+        begin = xp.where(inside, first, begin)
+    before = seen < first
+    return xp.where(before, 0, begin), xp.where(before, first, end)
+
+
+def steps_until_known(length: int, *, short: bool) -> int:
+    """Return the number of displacements after which skill is known, see :func:`window_bounds`."""
+    seen = 0
+    for _ in range(1 + FIRST):
+        _, seen = window_bounds(seen, length, short=short)
+    return seen
+
+
 @final
 class Pooled(NamedTuple):
     """Numbers of one closed window, summed over all tensors that are pooled.

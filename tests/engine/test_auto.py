@@ -199,8 +199,10 @@ def counts(records):
 def test_fractions_of_predicted_steps_add_up_between_warm_up_and_cooldown(advance):
     bench = hurried(advance, warmup_steps=5, cooldown_steps=4)
     number, records = bench.engine._groups.per_full_step, []
+    for group in bench.engine._groups.predicted:
+        group.memory.window.length = 1000  # none closes in this test
     assert number == pytest.approx(advance, abs=FINEST)
-    while bench.taken < 18 and not bench.engine.done:  # before a window closes
+    while bench.taken < 18 and not bench.engine.done:
         records.append(bench.step())
     position = list(itertools.accumulate((r.ticks for r in records), initial=0))
     first = position.index(5)
@@ -241,7 +243,7 @@ def test_steps_that_are_undone_are_not_made_up_for(lag):
     assert max(counts(records)) <= AT_ONCE
 
 
-@pytest.mark.parametrize("entry", ["credit", "paces", "worth"])
+@pytest.mark.parametrize("entry", ["credit", "paces"])
 def test_damaged_numbers_of_the_pace_are_refused_and_change_nothing(entry):
     bench = hurried(total_steps=60)
     bench.train(8)

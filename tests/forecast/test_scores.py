@@ -14,7 +14,7 @@ from hybrid_predict.rules.verdict import Slopes
 from hybrid_predict.scores import Scores
 from hybrid_predict.torch.deltas import WeightDelta
 
-LENGTH = 8
+LENGTH = 16
 HALF = LENGTH // 2
 
 
@@ -45,29 +45,30 @@ def follow_with(window, moved):
 @pytest.mark.parametrize("shapes", [[(3, 4), (5,)], [(300, 400)]], ids=["whole", "sampled"])
 def test_the_forecast_of_the_window_before_meets_the_next_displacements(shapes):
     moved = displacements(shapes, 4 * LENGTH)
-    found = follow_with(Window(LENGTH, moved[0]), moved)
-    opened = [HALF, LENGTH, 2 * LENGTH, 3 * LENGTH]
-    assert [one.steps for one in found] == [HALF] + 3 * [LENGTH]
+    found = follow_with(Window(LENGTH, moved[0], paced=True), moved)
+    opened = [HALF // 4, HALF // 2, HALF, LENGTH, 2 * LENGTH, 3 * LENGTH]
+    assert [one.steps for one in found] == [HALF // 4, HALF // 2, HALF] + 3 * [LENGTH]
     assert not found[0].late.any()
     for one, before, start in zip(found[1:], opened, opened[1:], strict=False):
         old = forecast_of(moved, before)
         for k, late in enumerate(one.late):
-            total = sum(x[k].double() for x in moved[start : start + LENGTH])
+            total = sum(x[k].double() for x in moved[start : start + one.steps])
             wanted = float((total * old[k].double()).sum())
             whole = old[k].numel() <= SAMPLE
             scale = float(total.norm() * old[k].double().norm())
             assert abs(late - wanted) < (1e-5 if whole else 0.01) * scale
 
 
-@pytest.mark.parametrize("cut", [1, HALF, LENGTH - 1, LENGTH, LENGTH + 3, 2 * LENGTH + 1])
-def test_a_window_continues_bit_for_bit_after_a_resume(cut):
+@pytest.mark.parametrize("paced", [False, True])
+@pytest.mark.parametrize("cut", [1, 5, HALF, LENGTH - 1, LENGTH, LENGTH + 3, 2 * LENGTH + 1])
+def test_a_window_continues_bit_for_bit_after_a_resume(cut, paced):
     moved = displacements([(3, 4), (5,)], 4 * LENGTH)
-    window = Window(LENGTH, moved[0])
+    window = Window(LENGTH, moved[0], paced=paced)
     early = follow_with(window, moved[:cut])
-    again = Window(LENGTH, moved[0])
+    again = Window(LENGTH, moved[0], paced=paced)
     again.load_state_dict(copy.deepcopy(window.state_dict()))
     both = [follow_with(one, moved[cut:]) for one in (window, again)]
-    assert len(early) + len(both[0]) == 4
+    assert len(early) + len(both[0]) == (6 if paced else 4)
     assert same_bits(*([one.packed() for one in found] for found in both))
     assert same_bits(window.state_dict(), again.state_dict())
 
@@ -96,29 +97,29 @@ def naive(before, now, decay):
 
 
 def test_a_pace_follows_the_products_with_the_window_before():
-    scores, group = Scores(), Group(0.9)
+    scores, group = Scores(paced=True), Group(0.9)
     first, second = read(0.0, steps=HALF), read(20.0)
     scores.add([first], [group])
-    assert scores.paces["hidden"] == Pace()
+    assert scores.paces["hidden", 0] == Pace()
     scores.add([second], [group])
-    wanted = follow(Pace(), naive(first, second, 0.9), 1.0)
-    assert scores.paces["hidden"] == pytest.approx(wanted)
+    wanted = follow(Pace(), naive(first, second, 0.9))
+    assert scores.paces["hidden", 0] == pytest.approx(wanted)
     assert wanted.advance > 0
 
 
 def test_tensors_of_one_kind_are_summed():
-    scores, groups = Scores(), [Group(0.9), Group(0.5, ("b",))]
+    scores, groups = Scores(paced=True), [Group(0.9), Group(0.5, ("b",))]
     first = [read(0.0), read(0.0, ("b",), dot=1.0)]
     second = [read(20.0), read(-5.0, ("b",))]
     scores.add(first, groups)
     scores.add(second, groups)
     sides = zip(first, second, (0.9, 0.5), strict=True)
     sums = Lagged(*np.sum([naive(*side) for side in sides], 0).tolist())
-    assert scores.paces["hidden"] == pytest.approx(follow(Pace(), sums, 1.0))
+    assert scores.paces["hidden", 0] == pytest.approx(follow(Pace(), sums))
 
 
 def test_worth_is_of_the_predicted_steps_since_the_last_window():
-    scores, group = Scores(), Group(0.0)
+    scores, group = Scores(paced=True), Group(0.0)
     slow, fine = Slopes(*[0.0] * len(Slopes._fields)), Slopes(*[0.0] * len(Slopes._fields))
     slow = slow._replace(product=-0.01, own_product=-1.0)
     fine = fine._replace(product=-2.0, own_product=-1.0)
@@ -127,32 +128,32 @@ def test_worth_is_of_the_predicted_steps_since_the_last_window():
         if slopes:
             scores.weigh(slopes, 2)
         scores.add([read(20.0 if found else 0.0)], [group])
-        found.append(scores.paces["hidden"].advance)
+        found.append(scores.paces["hidden", 0].advance)
     assert found[0] == 0 and found[2] < found[1] and found[3] > found[2]
 
 
 @pytest.mark.parametrize("late", [0.0, np.nan, np.inf])
 def test_a_window_without_one_before_it_changes_no_pace(late):
     """A group that was split and put together again has windows of its own anew."""
-    scores, group = Scores(), Group(0.9)
+    scores, group = Scores(paced=True), Group(0.9)
     for value in (0.0, 20.0, 20.0):
         scores.add([read(value)], [group])
-    before = scores.paces["hidden"]
+    before = scores.paces["hidden", 0]
     scores.add([read(late)], [group])
-    assert scores.paces["hidden"] == before and before.advance > 0
+    assert scores.paces["hidden", 0] == before and before.advance > 0
     scores.add([read(20.0)], [group])
-    assert scores.paces["hidden"].windows == before.windows + 1
+    assert scores.paces["hidden", 0].windows == before.windows + 1
 
 
 def test_a_group_that_is_not_predicted_any_more_has_no_latest_window():
-    scores, group = Scores(), Group(0.9)
+    scores, group = Scores(paced=True), Group(0.9)
     scores.add([read(0.0)], [group])
     scores.add([read(20.0)], [])
-    assert scores.paces["hidden"] == Pace()
+    assert scores.paces["hidden", 0] == Pace()
 
 
 def test_scores_continue_after_a_resume():
-    scores, again, group = Scores(), Scores(), Group(0.9)
+    scores, again, group = Scores(paced=True), Scores(paced=True), Group(0.9)
     slopes = Slopes(*[0.0] * len(Slopes._fields))._replace(product=-1.0, own_product=-1.0)
     for value in (0.0, 20.0):
         scores.add([read(value)], [group])
@@ -183,16 +184,16 @@ def test_after_layers_were_frozen_for_a_while_paces_wait_for_two_windows():
     first = groups.scores.skills["hidden"].windows
     while groups.scores.skills["hidden"].windows == first:
         bench.step()
-    changed = {kind for kind in before if groups.scores.paces[kind] != before[kind]}
-    assert changed <= {"head"}
+    changed = {key for key in before if groups.scores.paces[key] != before[key]}
+    assert changed <= {("head", 0)}
     bench.train(40)
-    assert groups.scores.paces["hidden"].windows > before["hidden"].windows
+    assert groups.scores.paces["hidden", 0].windows > before["hidden", 0].windows
 
 
 def test_only_kinds_with_a_pace_move():
     bench = Bench(make_config(total_steps=400, speedup="auto"))
     hurry(bench.engine, advance=1.0)
-    bench.engine._groups.scores.paces["head"] = Pace()
+    bench.engine._groups.scores.paces["head", 0] = Pace()
     bench.train(2)
     records = bench.train(6)
     moved = {name for r in records if r.gradients for name in r.gradients.alignments}

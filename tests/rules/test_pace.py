@@ -4,86 +4,111 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from libraries import in_every_library
 
 from hybrid_predict import HybridConfig
 from hybrid_predict.rules.pace import (
+    FALLING,
     FINEST,
     FIRST_ADVANCE,
-    GROWTH,
     LEAST,
+    LEAST_ADVANCE,
     LEAST_WORTH,
     LONGEST,
     MOST,
-    TARGET,
+    RISING,
     Lagged,
     Pace,
-    Worth,
     carried,
     follow,
     length,
     paced,
     per_full_step,
+    weigh,
+    worth,
 )
 from hybrid_predict.rules.schedule import schedule
+from hybrid_predict.rules.verdict import Slopes
 
 advances = st.floats(0.0, MOST)
 persistences = st.floats(-2.0, 2.0)
-paces = st.builds(Pace, persistences, advances, st.integers(0, 50))
-worths = st.floats(0.0, 1.0)
+paces = st.tuples(persistences, advances, st.integers(0, 50)).map(lambda x: Pace(*x))
+errors = st.floats(0.0, 0.1)
 
 
-def measured(q, early=0.0, forecast=4.0, drift=9.0):
-    """A window in which the persistence is q."""
-    return Lagged(q * math.sqrt(forecast * drift) + early, early, forecast, drift)
+def measured(q, error=0.0, early=0.0, forecast=4.0, drift=9.0):
+    """A window in which the persistence is q, with its standard deviation by chance."""
+    size = math.sqrt(forecast * drift)
+    return Lagged(q * size + early, early, forecast, drift, (error * size) ** 2)
 
 
-def naive(pace, q, worth):
+def naive(pace, q, error=0.0):
     """The pace after a window, case by case."""
     mean = (pace.persistence + q) / 2 if pace.windows else q
-    wanted = (1 + pace.advance) * max(0.0, min(mean, q)) / TARGET - 1
-    most = min(MOST, max(FIRST_ADVANCE, GROWTH * pace.advance))
-    if worth < LEAST_WORTH:
-        most = pace.advance * worth / LEAST_WORTH
-    return mean, min(max(0.0, min(wanted, MOST)), most), pace.windows + 1
+    low, advance = min(mean, q), pace.advance
+    if low < FALLING or (pace.predicted and worth(pace) < LEAST_WORTH):
+        advance = advance / 2
+    elif low - 2 * error > RISING:
+        advance = min(MOST, max(FIRST_ADVANCE, 2 * advance))
+    return Pace(mean, advance if advance >= LEAST_ADVANCE else 0.0, pace.windows + 1)
 
 
-@given(pace=paces, q=persistences, early=st.floats(-1.0, 1.0), worth=worths)
-def test_a_pace_follows_its_windows_within_bounds(pace, q, early, worth):
-    new = follow(pace, measured(q, early), worth)
-    assert new == pytest.approx(naive(pace, q, worth), abs=1e-9)
+def slopes(product, own_product=-1.0):
+    return Slopes(product, 1.0, own_product, 1.0)
+
+
+@given(pace=paces, q=persistences, early=st.floats(-1.0, 1.0), error=errors)
+def test_a_pace_follows_its_windows_case_by_case(pace, q, early, error):
+    edges = abs(min((pace.persistence + q) / 2, q) - np.array([FALLING, RISING + 2 * error]))
+    assume(edges.min() > 1e-9 and abs(q - FALLING) > 1e-9)
+    new = follow(pace, measured(q, error, early))
+    assert new == pytest.approx(naive(pace, q, error), abs=1e-9)
     assert 0.0 <= new.advance <= MOST
-    assert new.advance <= max(FIRST_ADVANCE, GROWTH * pace.advance)
 
 
-@given(pace=paces, qs=st.tuples(persistences, persistences), worth=worths)
-def test_what_lasts_longer_never_has_fewer_predicted_steps(pace, qs, worth):
-    low, high = (follow(pace, measured(q), worth).advance for q in sorted(qs))
+@given(pace=paces, qs=st.tuples(persistences, persistences))
+def test_what_lasts_longer_never_has_fewer_predicted_steps(pace, qs):
+    low, high = (follow(pace, measured(q)).advance for q in sorted(qs))
     assert low <= high
 
 
-@given(pace=paces, q=persistences, two=st.tuples(worths, worths))
-def test_predicted_steps_of_little_worth_become_fewer(pace, q, two):
-    low, high = (follow(pace, measured(q), worth).advance for worth in sorted(two))
-    assert low <= high
-    if min(two) < LEAST_WORTH:
-        assert low <= pace.advance * min(two) / LEAST_WORTH + 1e-12
+@pytest.mark.parametrize("steep", [0.0, 0.5 * LEAST_WORTH, 2 * LEAST_WORTH])
+def test_predicted_steps_of_little_worth_become_fewer(steep):
+    pace = weigh(Pace(1.0, 2.0, 9), slopes(-steep), 1)
+    assert worth(pace) == pytest.approx(steep)
+    new = follow(pace, measured(1.0))
+    assert new.advance == (1.0 if steep < LEAST_WORTH else MOST)
+    assert (new.predicted, new.verifying) == (0, 0)
 
 
-@pytest.mark.parametrize("q", [0.0, -1.0])
-def test_what_does_not_last_ends_predicted_steps_at_once(q):
-    assert follow(Pace(1.0, MOST, 9), measured(q), 1.0).advance == 0.0
+@pytest.mark.parametrize("q", [2 * FALLING, -1.0])
+def test_what_does_not_last_halves_predicted_steps_until_there_are_none(q):
+    pace, found = Pace(q, MOST, 9), []
+    while pace.advance:
+        pace = follow(pace, measured(q))
+        found.append(pace.advance)
+    assert found == [2.0, 1.0, 0.5, 0.25, 0.125, 0.0]
+
+
+@pytest.mark.parametrize("q", [FALLING / 2, 0.0, RISING / 2])
+def test_between_the_bounds_the_advance_stays(q):
+    assert follow(Pace(q, 1.0, 9), measured(q)).advance == 1.0
+    assert follow(Pace(q, 0.0, 9), measured(q)).advance == 0.0
+
+
+def test_what_chance_explains_does_not_rise():
+    assert follow(Pace(), measured(0.5, 0.3)).advance == 0.0
+    assert follow(Pace(), measured(0.5, 0.2)).advance == FIRST_ADVANCE
 
 
 def test_what_always_lasts_leads_to_the_largest_advance_and_stays_there():
     pace, found = Pace(), []
-    for _ in range(30):
-        pace = follow(pace, measured(1.0), 1.0)
+    for _ in range(6):
+        pace = follow(pace, measured(1.0))
         found.append(pace.advance)
-    assert found[0] <= FIRST_ADVANCE and found[-1] == MOST
-    assert found == sorted(found)
+    assert found == [FIRST_ADVANCE, 1.0, 2.0, MOST, MOST, MOST]
 
 
 NOTHING = {
@@ -98,35 +123,49 @@ NOTHING = {
 
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow")
 @pytest.mark.parametrize("changes", NOTHING.values(), ids=NOTHING.keys())
-@pytest.mark.parametrize("worth", [0.0, 1.0])
-def test_a_window_that_measured_nothing_changes_nothing(changes, worth):
-    pace, empty = Pace(0.5, 1.0, 3), measured(1.0, 0.5)._replace(**changes)
-    for found in in_every_library(follow, pace, empty, worth):
+@pytest.mark.parametrize("steep", [0.0, 1.0])
+def test_a_window_that_measured_nothing_changes_nothing(changes, steep):
+    pace, empty = Pace(0.5, 1.0, 3), measured(1.0, early=0.5)._replace(**changes)
+    pace = weigh(pace, slopes(-steep), 1)
+    for found in in_every_library(follow, pace, empty):
         assert found == pytest.approx(list(pace))
 
 
 SEQUENCES = {
     "rises": [0.5] * 6,
-    "falls": [1.0, 1.0, 0.9 * TARGET, 0.5 * TARGET],
+    "falls": [1.0, 1.0, 2 * FALLING, 2 * FALLING],
     "never": [-0.3, 0.0, 0.01],
     "changes": [1.0, 0.1, 1.0, -1.0, 0.7],
 }
 
 
-@pytest.mark.parametrize("worth", [1.0, 0.5 * LEAST_WORTH])
+@pytest.mark.parametrize("steep", [1.0, 0.5 * LEAST_WORTH])
 @pytest.mark.parametrize("qs", SEQUENCES.values(), ids=SEQUENCES.keys())
-def test_every_library_keeps_the_same_pace(qs, worth):
-    def rule(start, worth, *windows):
+def test_every_library_keeps_the_same_pace(qs, steep):
+    def rule(pace, found, *windows):
         for window in windows[:-1]:
-            start = follow(start, window, 1.0)
-        return follow(start, windows[-1], worth)
+            pace = follow(pace, window)
+        return follow(weigh(pace, found, 2.0), windows[-1])
 
     wanted = Pace()
     for q in qs[:-1]:
-        wanted = Pace(*naive(wanted, q, 1.0))
-    wanted = naive(wanted, qs[-1], worth)
-    for found in in_every_library(rule, Pace(), worth, *map(measured, qs)):
+        wanted = naive(wanted, q)
+    wanted = naive(weigh(wanted, slopes(-2.0 * steep), 2.0), qs[-1])
+    for found in in_every_library(rule, Pace(), slopes(-2.0 * steep), *map(measured, qs)):
         assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("product", [math.nan, math.inf, -math.inf])
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_slopes_that_are_not_finite_and_steps_that_were_not_made_do_not_count(product):
+    pace = weigh(Pace(), slopes(-1.0), 3.0)
+    for one, predicted in (
+        (slopes(product), 1.0),
+        (slopes(-1.0, product), 1.0),
+        (slopes(5.0), 0.0),
+    ):
+        for found in in_every_library(weigh, pace, one, predicted):
+            assert found == pytest.approx(list(pace))
 
 
 STEPS = st.integers(1, 60)
@@ -155,7 +194,7 @@ def persistence(displacements, decay, steps=20):
     forecast = weights @ past / weights.sum()
     m, (late, early) = carried(decay, steps, steps), (forecast @ w.mean(0) for w in (second, first))
     square = (1 - m) * forecast @ forecast
-    return follow(Pace(), Lagged(late, m * early, square, square), 1.0).persistence
+    return follow(Pace(), Lagged(late, m * early, square, square)).persistence
 
 
 def momentum(gradients, decay):
@@ -168,7 +207,7 @@ def momentum(gradients, decay):
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.98])
 def test_momentum_alone_is_no_persistence(decay):
     gradients = np.random.default_rng(0).normal(size=(300, 20_000))
-    assert abs(persistence(momentum(gradients, decay), decay)) < TARGET
+    assert abs(persistence(momentum(gradients, decay), decay)) < RISING
     drift = momentum(np.ones((1500, 4)), decay)
     assert persistence(drift, decay) == pytest.approx(1.0, rel=1e-3)
 
@@ -250,13 +289,13 @@ def test_fractions_of_predicted_steps_add_up():
     assert made == pytest.approx(300, abs=1)
 
 
-ONE = Worth(product=-2.0, own_product=-1.0, predicted=4.0, verifying=2.0)
+ONE = Pace(product=-2.0, own_product=-1.0, predicted=4.0, verifying=2.0)
 
 
 @pytest.mark.parametrize(
-    ("worth", "number"),
+    ("pace", "number"),
     [
-        (Worth(), 1.0),
+        (Pace(), 1.0),
         (ONE, 1.0),
         (ONE._replace(product=-0.5), 0.25),
         (ONE._replace(product=-9.0), 1.0),
@@ -265,6 +304,6 @@ ONE = Worth(product=-2.0, own_product=-1.0, predicted=4.0, verifying=2.0)
         (ONE._replace(own_product=0.0), 0.0),
     ],
 )
-def test_worth_is_the_share_of_a_full_step_s_descent(worth, number):
-    for (found,) in in_every_library(lambda worth: worth.number, worth):
+def test_worth_is_the_share_of_a_full_step_s_descent(pace, number):
+    for (found,) in in_every_library(worth, pace):
         assert found == pytest.approx(number)

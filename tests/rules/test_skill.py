@@ -19,6 +19,8 @@ from hybrid_predict.rules.skill import (
     known,
     lower,
     pool,
+    steps_until_known,
+    window_bounds,
     window_length,
 )
 
@@ -43,6 +45,21 @@ def read(*windows, skill=None):
 
 def test_a_window_is_as_long_as_the_optimizer_remembers():
     assert [window_length(m) for m in (0.0, 0.5, 0.9, 0.95, 0.99)] == [20, 20, 20, 40, 200]
+
+
+BEGINS = {False: [10, 20, 40, 60, 80], True: [2, 5, 10, 20, 40, 60, 80]}
+"""After how many displacements windows of 20 begin, by whether short ones come first."""
+
+
+@pytest.mark.parametrize("short", BEGINS)
+def test_windows_follow_each_other_from_half_or_an_eighth_on(short):
+    begins = [0, *BEGINS[short]]
+    for seen in range(80):
+        begin = max(x for x in begins if x <= seen)
+        wanted = begin, begins[begins.index(begin) + 1]
+        for found in in_every_library(lambda *x: window_bounds(*x, short=short), seen, 20):
+            assert tuple(found) == wanted
+    assert steps_until_known(20, short=short) == BEGINS[short][2]
 
 
 def test_nothing_is_known_before_two_windows():
