@@ -72,7 +72,8 @@ class HybridConfig:
             N - round(N / speedup) predicted steps. A planned step is only taken if forecasts have
             skill; otherwise a full step is taken. 1 plans none. With ``"auto"`` the run decides
             after every window of full steps how many predicted steps follow each full step, up to
-            4, and how long they are: none where forecasts do not last, as at good learning rates.
+            4, and how long they are: none where forecasts do not last, as on most tasks at good
+            learning rates.
         full_steps: Number of full steps before each group of predicted steps, at least 1. Set it
             together with ``predict_steps``, instead of ``speedup``.
         predict_steps: Number of predicted steps in each group, at least 1.

@@ -103,8 +103,9 @@ class SavingsLedger:
         drift: a full step and its predicted steps together move as far as F full steps. It is
         evidence only where the run chose its predicted steps, with ``speedup="auto"``.
         """
+        chosen = any("advance" in skill for skill in self.skills.values())
         factor = 1.0 + self.predicted_length / self.full_steps if self.full_steps else 1.0
-        return factor if factor >= LEAST_FACTOR and self.predicted_steps else None
+        return factor if factor >= LEAST_FACTOR and chosen and self.predicted_steps else None
 
     @property
     def rate_hint(self) -> str:
@@ -282,7 +283,7 @@ class SavingsLedger:
         return table("HybridPredict", rows)
 
 
-LEAST_FACTOR = 2.0
+LEAST_FACTOR = 2.4
 """Smallest factor on the learning rate that is worth a hint."""
 
 _OPTIONAL = ("skill", "flops_per_step", "flops_per_correction")

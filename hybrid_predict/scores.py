@@ -49,14 +49,10 @@ class Scores:
             shown[kind].update(pace.summary())  # of several optimizers, the farthest one
         return shown
 
-    def weigh(self, slopes: Slopes, predicted: int) -> None:
-        """Take in the slopes of predicted steps that stand.
-
-        Args:
-            slopes: What the verifying step has measured.
-            predicted: Number of predicted steps before it.
-        """
-        self.paces = {key: weigh(pace, slopes, predicted) for key, pace in self.paces.items()}
+    def weigh(self, slopes: Slopes, predicted: int, *, refuted: bool) -> None:
+        """Take in the slopes of predicted steps that stand; see :func:`rules.pace.weigh`."""
+        for key, pace in self.paces.items():
+            self.paces[key] = weigh(pace, slopes, predicted, refuted)
 
     def add(self, readings: Sequence[Reading], predicted: Sequence[Group]) -> None:
         """Update skill, paces and predictors from windows that were closed together.

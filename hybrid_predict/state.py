@@ -20,7 +20,7 @@ from hybrid_predict.rules import limits as rules
 from hybrid_predict.rules.budget import budget, describe_block, describe_excess
 from hybrid_predict.rules.schedule import schedule
 from hybrid_predict.rules.skill import known
-from hybrid_predict.rules.verdict import ENDED, Evidence, Verdict, weigh
+from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence, Verdict, weigh
 from hybrid_predict.step import Step
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.buffers import BufferTracker
@@ -233,7 +233,11 @@ class State:
         """Take one measurement into evidence, limits and skills."""
         if judgement.verdict is Verdict.STANDS and measured.slopes is not None:
             self.evidence = weigh(self.evidence, measured.slopes)
-            self.groups.scores.weigh(measured.slopes, measured.predicted)
+            refuted = bool(self.evidence.ended) and self._config.paced
+            self.groups.scores.weigh(measured.slopes, measured.predicted, refuted=refuted)
+            if refuted:
+                self.evidence = Evidence()
+                self.record_event(RESTARTED, logging.INFO)
         if judgement.alarm:
             self.limits = rules.alarmed(self.limits, measured.step)
         elif len(measured.norms) == len(self.limits.norms):  # else optimizers were replaced
@@ -274,8 +278,7 @@ class State:
         ticks = min(1 + standing, max(0, self.schedule.total - before))
         if not ticks:
             self.record_event(OVER, logging.WARNING, step.number)
-        trusted = self._config.paced and not (self.plain or self.pausing)
-        if ticks and self.done and trusted and ledger.rate_hint:
+        if ticks and self.done and not (self.plain or self.pausing) and ledger.rate_hint:
             self.record_event(ledger.rate_hint, logging.WARNING, step.number)
         if known(self.groups.scores.skill):
             ledger.skill = self.groups.scores.skill.mean

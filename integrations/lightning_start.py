@@ -101,13 +101,14 @@ def run_config(trainer: pl.Trainer, clock: TrainerClock, config: HybridConfig) -
 def warn_of_patience(trainer: pl.Trainer, config: HybridConfig) -> None:
     """Warn if a callback counts patience in validations or epochs.
 
-    A run that uses all batches has ``speedup`` times fewer of them; with ``auto`` nobody knows how
-    many before it ends.
+    A run that uses all batches has ``speedup`` times fewer of them; with ``auto`` their number is
+    only known at the end.
     """
-    speedup, divide = config.compression, f"Divide patience by {config.compression:g}, or bound"
-    fewer = f"about {speedup:g} times fewer"
     if config.paced:
-        fewer, divide = "fewer, the more predicted steps it takes", "Bound"
+        fewer, remedy = "fewer, the more predicted steps it takes", "Bound"
+    else:
+        speedup = f"{config.compression:g}"
+        fewer, remedy = f"about {speedup} times fewer", f"Divide patience by {speedup}, or bound"
     stops = package_of(trainer).callbacks.EarlyStopping
     patient = [
         *{type(c).__name__ for c in trainer.callbacks if isinstance(c, stops)},  # type: ignore[attr-defined]
@@ -117,7 +118,7 @@ def warn_of_patience(trainer: pl.Trainer, config: HybridConfig) -> None:
         warn(
             trainer,
             f"uses all batches, and the patience of {' and '.join(patient)} counts validations or "
-            f"epochs, of which the run has {fewer}. {divide} the run by max_epochs alone, which "
+            f"epochs, of which the run has {fewer}. {remedy} the run by max_epochs alone, which "
             "keeps all validations.",
         )
 

@@ -67,7 +67,11 @@ class Loggers:
         numbers = {name: getattr(ledger, name) for name in METRICS}
         for kind, skill in ledger.skills.items():
             numbers |= {f"{kind}.{name}": skill.get(name) for name in KIND_METRICS}
-        row = {f"hybrid_predict/{name}": float(value) for name, value in numbers.items() if value}
+        row = {
+            f"hybrid_predict/{name}": float(value)
+            for name, value in numbers.items()
+            if value is not None
+        }
         self._attempt("row", row, step, time.time())
 
     def text(self, name: str, text: str) -> None:

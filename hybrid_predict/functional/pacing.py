@@ -51,7 +51,11 @@ def forecasts_of(
 
 
 def learned(
-    pacing: Pacing, slopes: Slopes, predicted: Any, windows: Mapping[str, list[Closed]]
+    pacing: Pacing,
+    slopes: Slopes,
+    predicted: Any,
+    refuted: Any,
+    windows: Mapping[str, list[Closed]],
 ) -> Pacing:
     """Return the paces after a full step whose predicted steps stand.
 
@@ -59,13 +63,14 @@ def learned(
         pacing: That before it.
         slopes: Slopes of the predicted steps.
         predicted: Number of predicted steps.
+        refuted: See :func:`rules.pace.weigh`.
         windows: What has closed, by kind.
     """
     paces = {}
     for kind, pace in pacing.paces.items():
         lagged = (window.lagged for window in windows[kind])
         summed = Lagged(*map(sum, zip(*lagged, strict=True)))
-        paces[kind] = follow(weigh(pace, slopes, predicted), summed)
+        paces[kind] = follow(weigh(pace, slopes, predicted, refuted), summed)
     return pacing._replace(paces=paces)
 
 

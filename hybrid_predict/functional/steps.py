@@ -22,7 +22,7 @@ from hybrid_predict.rules.limits import alarmed, learned, loss_limit, norm_limit
 from hybrid_predict.rules.numbers import array_library, select
 from hybrid_predict.rules.schedule import cooling
 from hybrid_predict.rules.skill import Pooled, add_window, enough, known
-from hybrid_predict.rules.verdict import Slopes, sound, weigh
+from hybrid_predict.rules.verdict import Evidence, Slopes, sound, weigh
 
 _NONE = HybridConfig()
 """The configuration where a call takes none."""
@@ -264,10 +264,14 @@ def _learned(
         numbers = zip(*(window.pooled for window in each), strict=True)
         skills[kind] = add_window(state.skills[kind], Pooled(*map(sum, numbers)))
     evidence = weigh(state.evidence, pooled)
-    own = pacing.learned(state.pacing, pooled, state.predicted, windows)
+    evidence = select(state.predicted > 0, evidence, state.evidence)
+    refuted = evidence.ended > 0
+    own = pacing.learned(state.pacing, pooled, state.predicted, refuted, windows)
+    if state.pacing.paces:
+        evidence = select(refuted, Evidence(), evidence)
     return {
         "skills": select(state.stands, skills, state.skills),
-        "evidence": select(state.stands & (state.predicted > 0), evidence, state.evidence),
+        "evidence": select(state.stands, evidence, state.evidence),
         "pacing": select(state.stands, own, state.pacing),
     }
 

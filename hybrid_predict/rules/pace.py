@@ -97,14 +97,17 @@ class Pace(NamedTuple):
         return {"persistence": self.persistence, "advance": self.advance}
 
 
-def weigh(pace: Pace, slopes: Slopes, predicted: Any) -> Pace:
+def weigh(pace: Pace, slopes: Slopes, predicted: Any, refuted: Any) -> Pace:
     """Take in the slopes of predicted steps that stand, if they are finite.
 
     Args:
         pace: The pace before.
         slopes: What the verifying step has measured.
         predicted: Number of predicted steps before it; 0 changes nothing.
+        refuted: Whether the test over many verdicts (see :func:`hybrid_predict.rules.verdict.weigh`)
+            was failed, a bool. The advance then begins anew with 0.
     """
+    pace = pace._replace(advance=(1.0 - refuted) * pace.advance)
     product, own_product = slopes.product, slopes.own_product
     finite = (abs(product) < math.inf) & (abs(own_product) < math.inf)
     new = pace._replace(

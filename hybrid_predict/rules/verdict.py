@@ -69,6 +69,9 @@ AVERAGE = 0.95
 ENDED = "predicted steps ended: they failed to go downhill more often than chance allows"
 """Event of the ledger: the test has ended predicted steps."""
 
+RESTARTED = "predicted steps began anew: they failed to go downhill more often than chance allows"
+"""Event of the ledger: with ``speedup="auto"`` the test has led back to no predicted steps."""
+
 
 @final
 class Slopes(NamedTuple):

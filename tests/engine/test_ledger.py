@@ -97,18 +97,25 @@ def test_event_is_new_once_per_reason():
     assert [(event["step"], event["count"]) for event in ledger.events] == [(0, 2), (1, 1)]
 
 
-def moved(predicted_steps, length, full_steps=100):
+CHOSEN = {"hidden": {"advance": 2.0}}
+"""Skills of a run that has chosen its predicted steps."""
+
+
+def moved(predicted_steps, length, full_steps=100, skills=CHOSEN):
     """A ledger whose predicted steps all have this length, in drifts."""
     total = predicted_steps * length
-    return SavingsLedger(full_steps, predicted_steps=predicted_steps, predicted_length=total)
+    return SavingsLedger(
+        full_steps, predicted_steps=predicted_steps, predicted_length=total, skills=skills
+    )
 
 
 @pytest.mark.parametrize(
     ("ledger", "factor"),
     [
         (moved(150, 2.0), 4.0),
-        (moved(50, 2.0), LEAST_FACTOR),
-        (moved(50, 1.9), None),
+        (moved(100, LEAST_FACTOR - 1.0), LEAST_FACTOR),
+        (moved(100, LEAST_FACTOR - 1.1), None),
+        (moved(150, 2.0, skills={"hidden": {"mean": 0.5}}), None),
         (moved(0, 2.0), None),
         (moved(0, 0.0, 0), None),
     ],

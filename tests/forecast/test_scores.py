@@ -126,7 +126,7 @@ def test_worth_is_of_the_predicted_steps_since_the_last_window():
     found = []
     for slopes in (fine, fine, slow, None, None):
         if slopes:
-            scores.weigh(slopes, 2)
+            scores.weigh(slopes, 2, refuted=False)
         scores.add([read(20.0 if found else 0.0)], [group])
         found.append(scores.paces["hidden", 0].advance)
     assert found[0] == 0 and found[2] < found[1] and found[3] > found[2]
@@ -157,7 +157,7 @@ def test_scores_continue_after_a_resume():
     slopes = Slopes(*[0.0] * len(Slopes._fields))._replace(product=-1.0, own_product=-1.0)
     for value in (0.0, 20.0):
         scores.add([read(value)], [group])
-    scores.weigh(slopes, 3)
+    scores.weigh(slopes, 3, refuted=False)
     again.load_state_dict(copy.deepcopy(scores.state_dict()))
     assert same_bits(again.state_dict(), scores.state_dict())
     for one in (scores, again):

@@ -76,7 +76,7 @@ def test_what_lasts_longer_never_has_fewer_predicted_steps(pace, qs):
 
 @pytest.mark.parametrize("steep", [0.0, 0.5 * LEAST_WORTH, 2 * LEAST_WORTH])
 def test_predicted_steps_of_little_worth_become_fewer(steep):
-    pace = weigh(Pace(1.0, 2.0, 9), slopes(-steep), 1)
+    pace = weigh(Pace(1.0, 2.0, 9), slopes(-steep), 1, False)
     assert worth(pace) == pytest.approx(steep)
     new = follow(pace, measured(1.0))
     assert new.advance == (1.0 if steep < LEAST_WORTH else MOST)
@@ -96,6 +96,11 @@ def test_what_does_not_last_halves_predicted_steps_until_there_are_none(q):
 def test_between_the_bounds_the_advance_stays(q):
     assert follow(Pace(q, 1.0, 9), measured(q)).advance == 1.0
     assert follow(Pace(q, 0.0, 9), measured(q)).advance == 0.0
+
+
+def test_a_failed_test_leads_back_to_no_predicted_steps():
+    for found in in_every_library(weigh, Pace(1.0, MOST, 9), slopes(-1.0), 2.0, True):
+        assert Pace(*found) == Pace(1.0, 0.0, 9, -1.0, -1.0, 2.0, 1.0)
 
 
 def test_what_chance_explains_does_not_rise():
@@ -126,7 +131,7 @@ NOTHING = {
 @pytest.mark.parametrize("steep", [0.0, 1.0])
 def test_a_window_that_measured_nothing_changes_nothing(changes, steep):
     pace, empty = Pace(0.5, 1.0, 3), measured(1.0, early=0.5)._replace(**changes)
-    pace = weigh(pace, slopes(-steep), 1)
+    pace = weigh(pace, slopes(-steep), 1, False)
     for found in in_every_library(follow, pace, empty):
         assert found == pytest.approx(list(pace))
 
@@ -145,12 +150,12 @@ def test_every_library_keeps_the_same_pace(qs, steep):
     def rule(pace, found, *windows):
         for window in windows[:-1]:
             pace = follow(pace, window)
-        return follow(weigh(pace, found, 2.0), windows[-1])
+        return follow(weigh(pace, found, 2.0, False), windows[-1])
 
     wanted = Pace()
     for q in qs[:-1]:
         wanted = naive(wanted, q)
-    wanted = naive(weigh(wanted, slopes(-2.0 * steep), 2.0), qs[-1])
+    wanted = naive(weigh(wanted, slopes(-2.0 * steep), 2.0, False), qs[-1])
     for found in in_every_library(rule, Pace(), slopes(-2.0 * steep), *map(measured, qs)):
         assert found == pytest.approx(wanted, rel=1e-4, abs=1e-5)
 
@@ -158,13 +163,13 @@ def test_every_library_keeps_the_same_pace(qs, steep):
 @pytest.mark.parametrize("product", [math.nan, math.inf, -math.inf])
 @pytest.mark.filterwarnings("ignore:invalid value")
 def test_slopes_that_are_not_finite_and_steps_that_were_not_made_do_not_count(product):
-    pace = weigh(Pace(), slopes(-1.0), 3.0)
+    pace = weigh(Pace(), slopes(-1.0), 3.0, False)
     for one, predicted in (
         (slopes(product), 1.0),
         (slopes(-1.0, product), 1.0),
         (slopes(5.0), 0.0),
     ):
-        for found in in_every_library(weigh, pace, one, predicted):
+        for found in in_every_library(weigh, pace, one, predicted, False):
             assert found == pytest.approx(list(pace))
 
 
