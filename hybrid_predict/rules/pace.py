@@ -104,7 +104,7 @@ def weigh(pace: Pace, slopes: Slopes, predicted: Any, refuted: Any) -> Pace:
         pace: The pace before.
         slopes: What the verifying step has measured.
         predicted: Number of predicted steps before it; 0 changes nothing.
-        refuted: Whether the test over many verdicts (see :func:`hybrid_predict.rules.verdict.weigh`)
+        refuted: Whether the test over many verdicts, :func:`hybrid_predict.rules.verdict.weigh`,
             was failed, a bool. The advance then begins anew with 0.
     """
     pace = pace._replace(advance=(1.0 - refuted) * pace.advance)

@@ -15,6 +15,7 @@ from torch import nn
 from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Phase
 from hybrid_predict.config import KINDS
 from hybrid_predict.rules.pace import FINEST, MOST
+from hybrid_predict.rules.verdict import ENDED, RESTARTED
 from hybrid_predict.testing.placebos import (
     NegatedForecast,
     RandomForecast,
@@ -212,6 +213,20 @@ def test_fractions_of_predicted_steps_add_up_between_warm_up_and_cooldown(advanc
     assert all(abs(p - number) < 1 for p in whole)
     assert abs(sum(whole) - number * len(whole)) <= 1 + number
     assert all(not p for p, at in zip(counts(records), position, strict=False) if at >= 26)
+
+
+@pytest.mark.parametrize("lag", [0, 3])
+def test_predicted_steps_that_go_uphill_begin_anew(lag, monkeypatch):
+    uphill = torch.tensor([1.0, 1.0, -1.0, 1.0])
+    monkeypatch.setattr("hybrid_predict.group.slopes", lambda *_: uphill)
+    bench = hurried(total_steps=200, lag=lag)
+    records = bench.finish()
+    verdicts = [record for record in records if record.predicted]
+    events = [event["reason"] for event in bench.engine.ledger.events]
+    assert 6 <= len(verdicts) <= 10 + lag
+    assert RESTARTED in events and ENDED not in events
+    assert bench.engine._state.evidence.verdicts == lag  # those that were read after the last one
+    assert bench.engine.ledger.steps == 200
 
 
 def test_a_step_that_is_begun_again_takes_the_same_decision():

@@ -132,6 +132,27 @@ def test_worth_is_of_the_predicted_steps_since_the_last_window():
     assert found[0] == 0 and found[2] < found[1] and found[3] > found[2]
 
 
+def test_every_optimizer_has_a_pace_of_its_own():
+    scores, groups = Scores(paced=True), [Group(0.9), Group(0.9, ("b",))]
+    often, seldom = read(20.0), read(-20.0, ("b",))._replace(owner=1)
+    scores.add([often, seldom], groups)
+    for _ in range(2):
+        scores.add([often], groups)
+    assert scores.paces["hidden", 0].windows == 2 and scores.paces["hidden", 1] == Pace()
+    scores.weigh(Slopes(-0.01, 1.0, -1.0, 1.0), 1, refuted=False)
+    scores.add([often], groups)
+    assert scores.paces["hidden", 0].verifying == 0 and scores.paces["hidden", 1].verifying == 1
+    assert scores.summary["hidden"]["advance"] == scores.paces["hidden", 0].advance > 0
+
+
+def test_a_number_needs_no_pace():
+    scores = Scores()
+    for _ in range(3):
+        scores.add([read(20.0)], [Group(0.9)])
+    assert not scores.paces and scores.skills["hidden"].windows == 3
+    assert "advance" not in scores.summary["hidden"]
+
+
 @pytest.mark.parametrize("late", [0.0, np.nan, np.inf])
 def test_a_window_without_one_before_it_changes_no_pace(late):
     """A group that was split and put together again has windows of its own anew."""

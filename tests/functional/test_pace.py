@@ -121,6 +121,28 @@ def test_a_run_resumes_from_its_state(tools: dict[str, Any]) -> None:
         np.testing.assert_array_equal(resumed[1][name], wanted)
 
 
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_failed_test_leads_back_to_no_predicted_steps(tools: dict[str, Any]) -> None:
+    settings, load = config(), tools.get("load", np.asarray)
+    call = tools.get("jit", lambda function: function)(partial(step, settings=settings))
+    w = {name: load(x) for name, x in weights().items()}
+    state = init(w, settings)
+    while state.clock.full_steps < 30:  # no window closes in the next step
+        state, w = call(state, w, *map(load, batch(int(state.clock.full_steps))))
+    lost = state.evidence._replace(wealth=load(np.asarray(1e9)))
+    paces = {
+        kind: pace._replace(advance=load(np.asarray(2.0)))
+        for kind, pace in state.pacing.paces.items()
+    }
+    state = state._replace(
+        evidence=lost, pacing=state.pacing._replace(paces=paces, credit=load(np.asarray(2.0)))
+    )
+    state, w = call(state, w, *map(load, batch(30)))
+    assert state.clock.steps - state.clock.full_steps >= 2
+    assert float(state.evidence.wealth) == float(state.evidence.ended) == 0.0
+    assert not any(float(pace.advance) for pace in state.pacing.paces.values())
+
+
 @pytest.mark.parametrize(("made", "given"), [("auto", 1.5), (1.5, "auto")])
 def test_a_state_of_another_speedup_is_refused(made: Any, given: Any) -> None:
     own = {"predictors": {"hidden": "fitted"}}
