@@ -33,12 +33,7 @@ def run_page(logs: Sequence[RunLog]) -> str:
         {
             "log": log,
             "finding": finding(log),
-            "figures": [
-                ("Training loss and predicted steps of this run", data_uri(loss_figure(log))),
-                ("Skill of the forecasts over full steps", data_uri(skill_figure(log))),
-                ("Predicted steps per full step, and persistence", data_uri(pace_figure(log))),
-                ("Where steps and seconds of this run went", data_uri(spent_figure(log))),
-            ],
+            "figures": _figures(log),
             "events": events(log),
         }
         for log in logs
@@ -49,6 +44,19 @@ def run_page(logs: Sequence[RunLog]) -> str:
     return render(
         "run.html.jinja", runs=runs, rows=rows, names=_short_names(logs), one_run=ONE_RUN, next=NEXT
     )
+
+
+def _figures(log: RunLog) -> list[tuple[str, str]]:
+    """Return the figures about a run with their titles, as addresses that hold the data."""
+    drawn = {
+        "Training loss and predicted steps of this run": loss_figure,
+        "Skill of the forecasts over full steps": skill_figure,
+        "Predicted steps per full step, and persistence": pace_figure,
+        "Where steps and seconds of this run went": spent_figure,
+    }
+    if not log.start["plan"].get("paced"):  # a number needs no persistence
+        drawn.pop("Predicted steps per full step, and persistence")
+    return [(title, data_uri(draw(log))) for title, draw in drawn.items()]
 
 
 def _short_names(logs: Sequence[RunLog]) -> list[str]:

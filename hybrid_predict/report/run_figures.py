@@ -9,7 +9,7 @@ import numpy as np
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.shared import SIZE, new_figure, smoothed, tidy
-from hybrid_predict.rules.pace import RISING
+from hybrid_predict.rules.pace import FALLING, RISING
 from hybrid_predict.rules.skill import SHORTEST
 
 if TYPE_CHECKING:
@@ -97,10 +97,14 @@ def pace_figure(log: RunLog) -> Figure:
         color = KINDS.get(kind, "black")
         top.plot(at, known["advance"], color=color, linestyle=":", label=f"{kind}: advance")
         bottom.plot(at, known["persistence"], color=color, linewidth=1.8, label=kind)
-    bottom.axhline(RISING, color="#d1495b", linewidth=1)
+    for bound in (FALLING, RISING):
+        bottom.axhline(bound, color="#d1495b", linewidth=1)
     top.set_title("Per full step", fontsize="medium", loc="left")
     top.set(ylabel="predicted steps;\ndrifts (advance)", xlim=(0, None), ylim=(0, None))
-    bottom.set_title("Persistence of forecasts", fontsize="medium", loc="left")
+    bottom.set_title(
+        "Persistence of forecasts (above the red lines the advance doubles, below them it halves)",
+        fontsize="medium", loc="left",
+    )  # fmt: skip
     bottom.set(xlabel="full steps", ylabel="persistence")
     for axes in (top, bottom):
         _explain(axes, log)

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple, final
 
 from hybrid_predict.config import MOST_PREDICTED
+from hybrid_predict.rules.gate import LEAST_MOVED
 from hybrid_predict.rules.numbers import clip, library, ratio, select
 from hybrid_predict.rules.schedule import Schedule
 from hybrid_predict.rules.skill import Pooled
@@ -181,19 +182,22 @@ def follow(pace: Pace, lagged: Lagged) -> Pace:
 
 
 def per_full_step(parts: Iterable[tuple[float, Any]]) -> Any:
-    """Return the number of predicted steps per full step, from the mean advance over all weights.
+    """Return the number of predicted steps per full step, the mean advance over all weights.
+
+    It is 0 if the parts that move have less than a quarter of the weights, see `rules.gate`.
 
     Args:
         parts: Number of weights and advance of each part that may be predicted; JAX needs the
             number as a float, because its integers have 32 bits.
     """
-    sizes, moved = 0.0, 0.0
+    sizes, moving, moved = 0.0, 0.0, 0.0
     for size, advance in parts:
-        sizes, moved = sizes + size, moved + size * advance
+        sizes, moving = sizes + size, moving + size * (advance > 0)
+        moved = moved + size * advance
     number = moved / max(sizes, 1.0)
     xp = library(number)
     number = FINEST * xp.floor(number / FINEST + 0.5)
-    return xp.where(number >= LEAST, number, 0.0)
+    return xp.where((number >= LEAST) & (LEAST_MOVED * moving >= sizes), number, 0.0)
 
 
 def length(advance: Any, number: Any) -> Any:

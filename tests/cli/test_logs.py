@@ -46,8 +46,11 @@ def test_the_finding_claims_no_more_than_was_measured(tmp_path, rows, plan, word
     assert words in finding(read_log(write(tmp_path, rows, **plan)))
 
 
-def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(tmp_path, capsys):
-    path = write(tmp_path / "logs" / "version_3", ROWS).with_suffix(".html")
+@pytest.mark.parametrize("paced", [False, True])
+def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(
+    tmp_path, capsys, paced
+):
+    path = write(tmp_path / "logs" / "version_3", ROWS, paced=paced).with_suffix(".html")
     assert cli.main(["report", str(tmp_path)]) == 0
     out, page = capsys.readouterr().out, path.read_text(encoding="utf-8")
     assert str(path) in out
@@ -55,7 +58,7 @@ def test_a_page_about_one_run_loads_nothing_and_says_what_one_run_cannot_show(tm
         assert "One run cannot show" in text
     assert "hybrid-predict audit config.yaml --plan" in page
     assert "something &lt;happened&gt;" in page
-    assert page.count("data:image/svg+xml;base64,") == 4
+    assert page.count("data:image/svg+xml;base64,") == 3 + paced
     assert not re.search(r"<script|<link|@import|url\(|href=|https?:", page)
 
 

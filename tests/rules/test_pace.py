@@ -222,9 +222,10 @@ def test_the_number_of_predicted_steps_is_the_mean_over_all_weights(parts):
     number = per_full_step(parts)
     sizes, moved = [size for size, _ in parts], [size * a for size, a in parts]
     mean = sum(moved) / sum(sizes) if parts else 0.0
+    few = 4 * sum(size for size, a in parts if a > 0) < sum(sizes)
     assert number == pytest.approx(mean if number else 0.0, abs=FINEST)
-    assert number > 0 or mean < LEAST + FINEST
-    assert number == 0.0 or LEAST <= number <= MOST * (1 + 1e-9)
+    assert number > 0 or few or mean < LEAST + FINEST
+    assert number == 0.0 or (LEAST <= number <= MOST * (1 + 1e-9) and not few)
     for _, advance in parts:
         drifts = length(advance, number)
         assert 0.0 <= drifts <= LONGEST
