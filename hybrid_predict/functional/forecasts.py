@@ -130,24 +130,23 @@ def learn(
     pooled = pool(gram, chance, squares, steps, following)
     after = after._replace(latest=select(full, pooled, before.latest))
     pooled = Pooled(*(xp.where(full, x, 0.0) for x in pooled))
-    lagged = Lagged()
-    if short:
-        earlier, _ = window_bounds(begin - 1, length, short=short)
-        decay = plan.update.decay if plan.update else momentum
-        late = _late(now, moved)
-        lagged = lag(decay, begin - earlier, steps, late, before.latest)
-        lagged = Lagged(*(xp.where(full, x, 0.0) for x in lagged))
+    lagged = _lagged(plan, now, moved, begin, clock, momentum) if short else Lagged()
+    lagged = Lagged(*(xp.where(full, x, 0.0) for x in lagged))
     group = group._replace(history=select(learns, after, before))
     return group, Closed(full, pooled, lagged)
 
 
-def _late(history: History, moved: Mapping[str, Any]) -> Any:
-    """Product of the forecast of the window before with the displacement of this window."""
-    products = (
-        (moved[name].size / forecast.size) * kernels.dot(history.moved[name], forecast)
-        for name, forecast in history.before.items()
-    )
-    return sum(products, 0.0)
+def _lagged(
+    plan: Plan, history: History, moved: Mapping[str, Any], begin: Any, clock: Clock, momentum: Any
+) -> Lagged:
+    """Products of the forecast of the window before with the one after ``begin`` displacements."""
+    late = 0.0
+    for name, forecast in history.before.items():
+        share = moved[name].size / forecast.size
+        late = late + share * kernels.dot(history.moved[name], forecast)
+    earlier, _ = window_bounds(begin - 1, clock.length, short=True)
+    decay = plan.update.decay if plan.update else momentum
+    return lag(decay, begin - earlier, history.count - begin, late, history.latest)
 
 
 def _products(history: History, moved: Mapping[str, Any]) -> tuple[Any, Any, Any]:

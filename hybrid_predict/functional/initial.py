@@ -68,7 +68,6 @@ def init(
     predicted = [plan for plan in groups.values() if plan.predictor]
     gated = bool(predicted) and all(plan.predictor.gated for plan in predicted if plan.predictor)
     length, dtype = window_length(momentum), wide_dtype(*weights.values())
-    observed = steps_until_known(length, short=config.paced)
 
     def arrays(tree: Any) -> Any:
         """Tuples of numbers as tuples of 0-dim arrays, each with a buffer of its own to donate."""
@@ -88,7 +87,7 @@ def init(
         {key: group(plan) for key, plan in groups.items()},
         {plan.kind: arrays(Skill()) for plan in predicted},
         arrays(first_limits(optimizers=1)),
-        arrays(_schedule(config, observed if gated else 0)),
+        arrays(_schedule(config, length if gated else 0)),
         arrays(Clock(length)),
         {name: xp.zeros_like(weights[name]) for plan in predicted for name in plan.shapes},
         predicted=arrays(0),
@@ -123,10 +122,11 @@ def _log_limits(
         logger.warning("There are %s.", TOO_FEW)
 
 
-def _schedule(config: HybridConfig, observed: int) -> Schedule:
-    """The schedule, in numbers that fit in 32 bits."""
+def _schedule(config: HybridConfig, length: int) -> Schedule:
+    """The schedule, in numbers of 32 bits, with windows of ``length``; with 0 none are needed."""
     if config.total_steps is None and config.compression == 1:
         config = replace(config, total_steps=MOST_STEPS, warmup_steps=1, cooldown_steps=0)
+    observed = steps_until_known(length, short=config.paced) if length else 0
     steps = schedule(config, observed)
     if steps.total > MOST_STEPS:
         remedy = "Use HybridEngine for longer runs."
