@@ -64,7 +64,7 @@ class Loggers:
 
         ``step`` is the position on the loggers' x-axis, their own count of full steps.
         """
-        numbers = {name: getattr(ledger, name) for name in METRICS}
+        numbers = {name: getattr(ledger, name) or None for name in METRICS}
         for kind, skill in ledger.skills.items():
             numbers |= {f"{kind}.{name}": skill.get(name) for name in KIND_METRICS}
         row = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,7 +21,10 @@ from hybrid_predict.runs.rows import Row, Rows
 SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
 """Learning rates, as shares of the rate that is best for plain training."""
 
-LENGTHS = {"plain": (0.5, 1, 2, 4), "corrected": (0.25, 0.5, 1), "auto": (1,)}
+SHORT = 0.25
+"""Length of short runs over T."""
+
+LENGTHS = {"plain": (0.5, 1, 2, 4), "corrected": (0.125, 0.25, 0.5, 1), "auto": (SHORT, 1)}
 """Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
 
 DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
@@ -35,6 +39,16 @@ def best_rates() -> dict[str, float]:
             if (row["setting"], row["arm"]) == ("tuned", "plain"):
                 rates[row["task"]] = row["rate"]
     return rates
+
+
+def nearest(share: float) -> float:
+    """Return the share of the study that is nearest to a number."""
+    return min(SHARES, key=lambda known: abs(math.log(known / share)))
+
+
+def share_text(share: float) -> str:
+    """Return a share of the best rate in words."""
+    return f"1/{1 / share:.0f}" if share < 1 else f"{share:.0f}"
 
 
 def cells(
@@ -79,4 +93,7 @@ def run(
             raise
 
 
-__all__ = ["DEVELOPMENT", "FRESH", "LENGTHS", "SHARES", "best_rates", "cells", "run"]
+__all__ = [
+    "DEVELOPMENT", "FRESH", "LENGTHS", "SHARES", "SHORT", "best_rates", "cells", "nearest", "run",
+    "share_text",
+]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What runs at untuned learning rates are worth, as Markdown tables."""
+"""What runs at untuned learning rates gain, as Markdown tables."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.plan import Row, as_cell, number
-from benchmarks.rates.study import SHARES, best_rates
+from benchmarks.arms import ARMS
+from benchmarks.plan import Row, number
+from benchmarks.rates.hints import hints
+from benchmarks.rates.study import SHARES, SHORT, best_rates, nearest, share_text
 from benchmarks.table import NONE, markdown
+from benchmarks.tasks import TASKS
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST, plain_steps_to_reach
 
 Losses = dict[int, list[float]]
 """Losses over seeds, by full steps."""
 
-ARMS = ("corrected", "auto")
+COMPARED = ("corrected", "auto")
 """The arms that are compared with plain training."""
 
 
@@ -31,8 +34,8 @@ class Point:
         full_steps: Mean full steps.
         predicted_steps: Mean predicted steps that stand.
         loss: Mean final loss.
-        worth: Full steps of plain training at the same rate for the same loss, per full step.
-        bound: Whether ``worth`` is only a bound.
+        gain: Full steps of plain training at the same rate for the same loss, per full step.
+        bound: Whether ``gain`` is only a bound.
         beside_corrected: The same for corrected updates in place of plain training.
         beside_tuned: The same for plain training at the best rate.
         seeds: Number of seeds.
@@ -44,26 +47,33 @@ class Point:
     full_steps: float
     predicted_steps: float
     loss: float
-    worth: float
+    gain: float
     bound: str
     beside_corrected: float
     beside_tuned: float
     seeds: int
 
 
-def points(rows: Iterable[Row]) -> list[Point]:
-    """Return every arm on every task at every rate; a worth without its curve is nan."""
+def points(rows: Iterable[Row], length: float = 1.0) -> list[Point]:
+    """Return every arm on every task at every rate; a gain without its curve is nan.
+
+    Args:
+        rows: All runs of the study.
+        length: Length of the arms' runs over T.
+    """
     best = best_rates()
     groups: dict[tuple[str, float, str], list[Row]] = {}
     for row in rows:
-        share = _nearest(row["rate"] / best[row["task"]])
+        share = nearest(row["rate"] / best[row["task"]])
         groups.setdefault((row["task"], share, row["arm"]), []).append(row)
     found = []
     for (task, share, arm), group in sorted(groups.items()):
-        if arm not in ARMS:
+        if arm not in COMPARED:
             continue
-        longest = max(as_cell(row).steps for row in group)
-        chosen = [row for row in group if row["steps"] == longest]
+        steps = round(TASKS[task].steps * length / ARMS[arm].share)
+        chosen = [row for row in group if row["steps"] == steps]
+        if not chosen:
+            continue
         full = statistics.fmean(row["full_steps"] for row in chosen)
         loss = statistics.fmean(number(row["loss"]) for row in chosen)
         beside = [
@@ -71,14 +81,10 @@ def points(rows: Iterable[Row]) -> list[Point]:
             for key in ((task, share, "plain"), (task, share, "corrected"), (task, 1.0, "plain"))
         ]
         predicted = statistics.fmean(row["predicted_steps"] for row in chosen)
-        worths = [steps / full for steps, _ in beside]
-        found.append(Point(task, share, arm, full, predicted, loss, worths[0], beside[0][1],
-                           worths[1], worths[2], len(chosen)))  # fmt: skip
+        gains = [steps / full for steps, _ in beside]
+        found.append(Point(task, share, arm, full, predicted, loss, gains[0], beside[0][1],
+                           gains[1], gains[2], len(chosen)))  # fmt: skip
     return found
-
-
-def _nearest(share: float) -> float:
-    return min(SHARES, key=lambda known: abs(math.log(known / share)))
 
 
 def _losses(rows: Iterable[Row]) -> Losses:
@@ -100,18 +106,18 @@ def overall(rows: Iterable[Row]) -> str:
     lines = []
     everything = points(rows)
     for share in SHARES:
-        for arm in ARMS:
+        for arm in COMPARED:
             mine = [p for p in everything if (p.share, p.arm) == (share, arm)]
             if mine:
-                worst, known = min(mine, key=lambda p: p.worth), all_known(p.worth for p in mine)
+                worst, known = min(mine, key=lambda p: p.gain), all_known(p.gain for p in mine)
                 lines.append([
-                    share_text(share), arm, f"{len(mine)}", mean(p.worth for p in mine),
-                    f"{worst.worth:.2f} ({worst.task})" if known else NONE,
+                    share_text(share), arm, f"{len(mine)}", mean(p.gain for p in mine),
+                    f"{worst.gain:.2f} ({worst.task})" if known else NONE,
                     mean(p.beside_corrected for p in mine) if arm == "auto" else NONE,
                     mean(p.beside_tuned for p in mine),
                     f"{statistics.fmean(p.predicted_steps / p.full_steps for p in mine):.2f}",
                 ])  # fmt: skip
-    titles = ["rate / best rate", "arm", "tasks", "worth", "worst task", "beside corrected",
+    titles = ["rate / best rate", "arm", "tasks", "gain", "worst task", "beside corrected",
               "beside plain at its best rate", "predicted steps per full step"]  # fmt: skip
     return markdown(titles, lines)
 
@@ -121,12 +127,31 @@ def each(rows: Iterable[Row]) -> str:
     lines = [
         [
             f"`{p.task}`", share_text(p.share), f"{p.full_steps:.0f}", f"{p.predicted_steps:.0f}",
-            f"{p.loss:.4f}", p.bound + mean([p.worth]), mean([p.beside_corrected]),
+            f"{p.loss:.4f}", p.bound + mean([p.gain]), mean([p.beside_corrected]),
         ]
         for p in points(rows) if p.arm == "auto"
     ]  # fmt: skip
-    titles = ["task", "rate / best rate", "full steps", "predicted steps", "loss", "worth",
+    titles = ["task", "rate / best rate", "full steps", "predicted steps", "loss", "gain",
               "beside corrected"]  # fmt: skip
+    return markdown(titles, lines)
+
+
+def short(rows: Iterable[Row]) -> str:
+    """Return geometric means over tasks of runs of T / 4 steps, by learning rate."""
+    lines, everything = [], points(rows, SHORT)
+    for share in SHARES:
+        mine = [p for p in everything if (p.share, p.arm) == (share, "auto")]
+        if mine:
+            worst = min(mine, key=lambda p: p.beside_corrected)
+            lines.append([
+                share_text(share), f"{len(mine)}",
+                f"{statistics.fmean(p.full_steps for p in mine):.0f}",
+                f"{statistics.fmean(p.predicted_steps for p in mine):.0f}",
+                mean(p.beside_corrected for p in mine),
+                f"{worst.beside_corrected:.2f} ({worst.task})",
+            ])  # fmt: skip
+    titles = ["rate / best rate", "tasks", "full steps", "predicted steps", "beside corrected",
+              "worst task"]  # fmt: skip
     return markdown(titles, lines)
 
 
@@ -139,11 +164,6 @@ def mean(values: Iterable[float]) -> str:
     """Return the geometric mean, if all of the numbers are known."""
     logarithms = statistics.fmean(map(math.log, values))
     return f"{math.exp(logarithms):.2f}" if math.isfinite(logarithms) else NONE
-
-
-def share_text(share: float) -> str:
-    """Return a share of the best rate in words."""
-    return f"1/{1 / share:.0f}" if share < 1 else f"{share:.0f}"
 
 
 def source(rows: Iterable[Row]) -> str:
@@ -163,4 +183,6 @@ def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
         "rates source": partial(source, kept),
         "rates overall": partial(overall, kept),
         "rates each": partial(each, kept),
+        "rates short": partial(short, kept),
+        "rates hints": partial(hints, kept),
     }

@@ -1,4 +1,4 @@
-"""Runs at shares of the best rate are made once, and their worth is read off plain runs."""
+"""Runs at shares of the best rate are made once, and their gain is read off plain runs."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.plan import as_cell
 from benchmarks.rates import study, table
+from benchmarks.rates.hints import hints
 from benchmarks.rates.plot import plot
 from benchmarks.tasks import TASKS
 from hybrid_predict.runs.rows import Rows
@@ -20,7 +21,7 @@ def cell(arm, length, share=0.1, seed=0):
 def row(arm, length, loss, full_steps=None, predicted=0, **where):
     made = cell(arm, length, **where)
     full = full_steps or round(TASKS[TASK].steps * length)
-    results = {"loss": loss, "full_steps": full, "predicted_steps": predicted}
+    results = {"loss": loss, "full_steps": full, "predicted_steps": predicted, "mean_length": 1.0}
     return {**vars(made), **results}
 
 
@@ -32,13 +33,13 @@ ROWS = [
 ]
 
 
-def test_worth_is_the_plain_steps_for_the_same_loss_over_the_full_steps():
+def test_gain_is_the_plain_steps_for_the_same_loss_over_the_full_steps():
     steps = TASKS[TASK].steps
     corrected, auto = sorted(table.points(ROWS), key=lambda p: p.arm, reverse=True)
     assert (corrected.arm, corrected.share, corrected.full_steps) == ("corrected", 0.1, steps)
-    assert (corrected.worth, corrected.beside_corrected) == pytest.approx((2.0, 1.0))
+    assert (corrected.gain, corrected.beside_corrected) == pytest.approx((2.0, 1.0))
     assert (auto.arm, auto.full_steps, auto.predicted_steps) == ("auto", 200, 600)
-    assert auto.worth == pytest.approx(2 * steps / 200)
+    assert auto.gain == pytest.approx(2 * steps / 200)
     assert auto.beside_corrected == auto.beside_tuned == pytest.approx(steps / 200)
 
 
@@ -51,12 +52,36 @@ def test_tables_and_figure_show_every_arm():
     assert axes.get_title() == TASK
 
 
+def test_short_runs_have_a_table_of_their_own():
+    rows = [*ROWS, row("auto", 0.25, 3.0, full_steps=80, predicted=120)]
+    rows.append(row("corrected", 0.125, 4.0))
+    (line,) = table.short(rows).splitlines()[2:]
+    assert line == f"| 1/10 | 1 | 80 | 120 | 2.50 | 2.50 ({TASK}) |"
+    assert "120" not in table.each(rows)
+
+
+def test_a_hint_is_right_if_plain_training_gains_by_it():
+    known = [row("plain", 1, loss, share=share) for share, loss in ((1 / 3, 1.5), (1.0, 3.0))]
+    runs = [
+        row("auto", 1, 1.0, full_steps=300, predicted=500),  # 2.7 times larger: below 2.0
+        row("auto", 1, 1.0, full_steps=700, predicted=100),  # no hint
+        row("auto", 1, 1.0, full_steps=300, predicted=500, share=1 / 3),  # near 1.8, worse
+        row("auto", 1, 1.0, full_steps=300, predicted=500, share=1.0),  # beyond the study
+    ]
+    lines = hints([*ROWS, *known, *runs]).splitlines()[2:]
+    assert [line.split(" | ")[1:] for line in lines] == [
+        ["3", "2", "2.7 to 4.0", "2 of 2 |"],
+        ["1", "1", "2.7 to 2.7", "0 of 1 |"],
+        ["1", "1", "2.7 to 2.7", "0 of 0 |"],
+    ]
+
+
 def test_every_run_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setitem(study.TASKS, TASK, replace(TASKS[TASK], steps=48))
     wanted = [*study.cells([TASK], [0.1], 1, study.LENGTHS)]
     assert len(set(wanted)) == sum(map(len, study.LENGTHS.values()))
     path, made = tmp_path / "rates.jsonl", []
     for _ in range(2):
-        study.run(Rows(path, as_cell), wanted[-2:], 1, made.append)
+        study.run(Rows(path, as_cell), wanted[-3:-1], 1, made.append)
     assert [r["arm"] for r in made] == ["corrected", "auto"]
-    assert {r["full_steps"] + r["predicted_steps"] for r in made} == {48}
+    assert {r["full_steps"] + r["predicted_steps"] for r in made} == {48, 12}
