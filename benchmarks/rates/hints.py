@@ -66,4 +66,5 @@ def _losses(plain: Mapping[float, float], row: Row) -> tuple[float, float]:
     here, there = math.log(row["rate"]), math.log(row["rate"] * factor(row))
     if not rates or here < rates[0] or there > rates[-1]:
         return math.nan, math.nan
-    return tuple(np.interp([here, there], rates, list(plain.values())).tolist())
+    losses = list(plain.values())
+    return float(np.interp(here, rates, losses)), float(np.interp(there, rates, losses))

@@ -24,7 +24,11 @@ SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
 SHORT = 0.25
 """Length of short runs over T."""
 
-LENGTHS = {"plain": (0.5, 1, 2, 4), "corrected": (0.125, 0.25, 0.5, 1), "auto": (SHORT, 1)}
+LENGTHS = {
+    "plain": (0.125, 0.25, 0.5, 1, 2, 4),
+    "corrected": (0.125, 0.25, 0.5, 1),
+    "auto": (SHORT, 1),
+}
 """Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
 
 DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")

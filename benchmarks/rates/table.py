@@ -82,6 +82,8 @@ def points(rows: Iterable[Row], length: float = 1.0) -> list[Point]:
         ]
         predicted = statistics.fmean(row["predicted_steps"] for row in chosen)
         gains = [steps / full for steps, _ in beside]
+        if not predicted:  # it is the corrected run; at rates that are too large, short ones win
+            gains[1] = 1.0
         found.append(Point(task, share, arm, full, predicted, loss, gains[0], beside[0][1],
                            gains[1], gains[2], len(chosen)))  # fmt: skip
     return found
