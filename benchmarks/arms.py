@@ -14,11 +14,15 @@ from benchmarks.optimizers import (
     Build,
     adamw,
     ademamix,
+    d_adapt_adam,
+    dowg,
     free,
     gpa,
     kron,
+    mechanic,
     muon,
     normuon,
+    prodigy,
     soap,
     soap_muon,
 )
@@ -198,6 +202,10 @@ ARMS: dict[str, Arm] = {
         Arm(name="gpa", title="GPA-AdamW", build=gpa, factors=(0.5, 1.0, 2.0)),
         Arm(name="schedule-free", title="Schedule-Free AdamW", build=free, scheduled=False,
             factors=(0.5, 1.0, 2.0)),
+        Arm(name="prodigy", title="Prodigy", build=prodigy, share=1.0),
+        Arm(name="d-adapt", title="D-Adapt AdamW", build=d_adapt_adam, share=1.0),
+        Arm(name="mechanic", title="Mechanic over AdamW", build=mechanic, share=1.0),
+        Arm(name="dowg", title="DoWG", build=dowg, share=1.0, scheduled=False),
     )
 }  # fmt: skip
 """Arms by name."""
@@ -207,6 +215,9 @@ PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
 
 They resolve speedups from 0.75 to 6 of an arm with T / 1.5 full steps.
 """
+
+UNTUNED = ("auto", "prodigy", "d-adapt", "mechanic", "dowg")
+"""Arms of the study of untuned learning rates alone."""
 
 MECHANISMS: dict[str, str | None] = {
     "short": "plain",

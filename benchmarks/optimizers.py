@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 
 from benchmarks.peers import libraries
+from benchmarks.peers.dowg import DoWG
 from benchmarks.peers.gpa import GPAAdamW
 from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import Recipe
@@ -131,6 +132,33 @@ def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[O
         warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
     )
     return [peer]
+
+
+def prodigy(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Return Prodigy for all parameters."""
+    return _free_of_rates(model, recipe, rates, libraries.prodigy)
+
+
+def d_adapt_adam(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Return D-Adaptation over AdamW for all parameters."""
+    return _free_of_rates(model, recipe, rates, libraries.d_adapt_adam)
+
+
+def mechanic(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Return Mechanic over AdamW for all parameters."""
+    return _free_of_rates(model, recipe, rates, libraries.mechanic)
+
+
+def _free_of_rates(
+    model: nn.Module, recipe: Recipe, rates: Rates, make: Callable[..., Optimizer]
+) -> list[Optimizer]:
+    options = {"weight_decay": recipe.weight_decay, "betas": recipe.betas}
+    return [make(trainable(model), rates.base, **options)]
+
+
+def dowg(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+    """Return DoWG for all parameters; it has no weight decay."""
+    return [DoWG(trainable(model), rates.base)]
 
 
 def trainable(model: nn.Module) -> list[Tensor]:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from benchmarks.arms import ARMS, PLAIN, RUNNABLE, Arm
+from benchmarks.arms import ARMS, PLAIN, RUNNABLE, UNTUNED, Arm
 from benchmarks.optimizers import Rates
 from benchmarks.tasks import FRESH, TASKS, Task
 from hybrid_predict import ConfigError
@@ -71,7 +71,7 @@ class Suite:
 _CORE = ("corrected", "hybrid", "landed")
 _CONTROLLED = ("corrected", "predict-0", "hybrid", "predicted-only")
 _OTHERS = dict.fromkeys(("default-constant", "default-decay", "tuned-by-kind"), _CORE)
-_ALL = tuple(name for name in ARMS if name not in PLAIN)
+_ALL = tuple(name for name in ARMS if name not in (*PLAIN, *UNTUNED))
 _PLUGIN = tuple(name for name in _ALL if ARMS[name].plugin is not None)
 _PEERS = ("muon", "normuon", "soap", "soap-muon", "kron", "ademamix")
 _ON_CPU = tuple(name for name, task in TASKS.items() if not task.needs_cuda)

@@ -1,4 +1,4 @@
-"""Peers from packages: NorMuon, SOAP, AdEMAMix and Kron, and Schedule-Free AdamW."""
+"""Peers from packages: other directions, averages, and learning rates that tune themselves."""
 
 from __future__ import annotations
 
@@ -120,6 +120,68 @@ def schedule_free(
         params, lr=lr, betas=betas, weight_decay=weight_decay, warmup_steps=warmup_steps
     )
     optimizer.train()  # type: ignore[attr-defined]
+    return optimizer
+
+
+def prodigy(
+    params: Iterable[Tensor],
+    lr: float,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+) -> Optimizer:
+    """Prodigy: AdamW that estimates the distance to the solution, and from it its learning rate.
+
+    Args:
+        params: Parameters.
+        lr: Factor on the estimated rate; 1 is recommended.
+        weight_decay: Decoupled weight decay.
+        betas: Decay of the averages of gradients and of their squares.
+
+    References:
+        Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner (2023).
+    """
+    return _made("Prodigy", list(params), lr=lr, weight_decay=weight_decay, betas=betas)
+
+
+def d_adapt_adam(
+    params: Iterable[Tensor],
+    lr: float,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+) -> Optimizer:
+    """D-Adaptation over AdamW; arguments as of :func:`prodigy`.
+
+    References:
+        Defazio and Mishchenko, Learning-Rate-Free Learning by D-Adaptation (2023).
+    """
+    options = {"weight_decay": weight_decay, "weight_decouple": True, "betas": betas}
+    return _made("DAdaptAdam", list(params), lr=lr, **options)
+
+
+def mechanic(
+    params: Iterable[Tensor],
+    lr: float,
+    weight_decay: float = 0.0,
+    betas: tuple[float, float] = (0.9, 0.999),
+) -> Optimizer:
+    """Mechanic over AdamW: learns a factor on the whole movement since the first step.
+
+    Args:
+        params: Parameters.
+        lr: Learning rate of AdamW; its size does not matter, 1 is recommended.
+        weight_decay: Decoupled weight decay.
+        betas: Decay of the averages of gradients and of their squares.
+
+    References:
+        Cutkosky, Defazio and Mehta, Mechanic: A Learning Rate Tuner (2023).
+    """
+    try:
+        from mechanic_pytorch import mechanize  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingExtraError("Mechanic", "bench") from error
+    optimizer: Optimizer = mechanize(torch.optim.AdamW)(
+        list(params), lr=lr, betas=betas, weight_decay=weight_decay
+    )
     return optimizer
 
 

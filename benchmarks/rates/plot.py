@@ -1,55 +1,70 @@
-"""Loss over the learning rate, one panel per task and one line per arm."""
+"""Gains over the learning rate, one panel per task and one line per arm."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from benchmarks.plan import Row, number
+from benchmarks.arms import ARMS
+from benchmarks.plan import Row
 from benchmarks.plot import tidy
-from benchmarks.rates.study import best_rates
-from benchmarks.tasks import TASKS
+from benchmarks.rates.gains import COMPARED, Ratio, mean_value, points, untuned_ratios
 from hybrid_predict.report.shared import new_figure
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-LINES = {"plain": "#264653", "corrected": "#edae49", "auto": "#d1495b"}
+COLORS = dict(zip(COMPARED, ("#264653", "#edae49", "#d1495b"), strict=True))
 """Color by arm."""
+
+MEAN = "geometric mean"
+"""Title of the last panel."""
 
 
 def plot(rows: Iterable[Row]) -> Figure:
-    """Return a figure of the final losses of T steps; the flatter a line, the less tuning pays."""
-    best = best_rates()
-    losses: dict[tuple[str, str, float], list[float]] = {}
-    for row in rows:
-        if _whole(row):
-            key = row["task"], row["arm"], row["rate"] / best[row["task"]]
-            losses.setdefault(key, []).append(number(row["loss"]))
-    tasks = list(dict.fromkeys(task for task, _, _ in losses))
-    columns = min(4, len(tasks))
-    lines = -(-len(tasks) // columns)
+    """Return a figure of gains beside plain training at its best rate: the flatter, the better.
+
+    The last panel has the means over all tasks, and optimizers that need no learning rate.
+    """
+    kept = list(rows)
+    ratios = {(p.task, p.arm, p.share): p.beside_tuned for p in points(kept)}
+    tasks = list(dict.fromkeys(task for task, _, _ in ratios))
+    columns = min(4, len(tasks) + 1)
+    lines = -(-(len(tasks) + 1) // columns)
     figure = new_figure(figsize=(3.0 * columns, 2.6 * lines))
     panels = figure.subplots(lines, columns, squeeze=False).flatten()
-    for axes in panels[len(tasks) :]:
+    for axes in panels[len(tasks) + 1 :]:
         axes.set_axis_off()
     for axes, task in zip(panels, tasks, strict=False):
-        for arm, color in LINES.items():
-            mine = sorted((share, x) for (name, a, share), x in losses.items()
-                          if (name, a) == (task, arm))  # fmt: skip
-            axes.plot([share for share, _ in mine], [statistics.fmean(x) for _, x in mine],
-                      color=color, marker="o", markersize=3, label=arm)  # fmt: skip
-        axes.set(title=task, xscale="log")
-        tidy(axes)
+        own = {(arm, share): [r] for (name, arm, share), r in ratios.items() if name == task}
+        _draw(axes, task, own)
+    means: dict[tuple[str, float], list[Ratio]] = {}
+    for (_, arm, share), ratio in ratios.items():
+        means.setdefault((arm, share), []).append(ratio)
+    _draw(panels[len(tasks)], MEAN, means)
+    _draw_peers(panels[len(tasks)], kept)
     figure.supxlabel("learning rate / best rate of plain training")
-    figure.supylabel("final loss")
+    figure.supylabel("tuned plain steps per full step")
     handles, names = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, names, loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 
-def _whole(row: Row) -> bool:
-    """Whether a run has the schedule of T steps."""
-    steps = TASKS[row["task"]].steps
-    return bool(row["full_steps"] == steps if row["arm"] != "auto" else row["steps"] == steps)
+def _draw(axes: Axes, title: str, ratios: dict[tuple[str, float], list[Ratio]]) -> None:
+    for arm, color in COLORS.items():
+        mine = sorted((share, mean_value(r)) for (name, share), r in ratios.items() if name == arm)
+        axes.plot([share for share, _ in mine], [value for _, value in mine],
+                  color=color, marker="o", markersize=3, label=arm)  # fmt: skip
+    axes.axhline(1.0, color="0.7", linewidth=0.8, zorder=0)
+    axes.set(title=title, xscale="log", yscale="log")
+    tidy(axes)
+
+
+def _draw_peers(axes: Axes, rows: Iterable[Row]) -> None:
+    for (arm, _), tasks in untuned_ratios(rows).items():
+        if arm not in COMPARED:
+            value = mean_value(tasks.values())
+            axes.axhline(value, color="0.5", linestyle=":", linewidth=0.8)
+            axes.annotate(ARMS[arm].title, (0.02, value), xycoords=("axes fraction", "data"),
+                          fontsize=6, va="bottom")  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from benchmarks.arms import ARMS
 from benchmarks.optimizers import Rates
 from benchmarks.plan import Cell, recipe_digest, to_row
 from benchmarks.run import code_digest, start_worker
-from benchmarks.tasks import FRESH, TASKS
+from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.runs.rows import Row, Rows
 
@@ -30,6 +30,16 @@ LENGTHS = {
     "auto": (SHORT, 1),
 }
 """Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
+
+GUESSES = (3e-4, 1e-3)
+"""Learning rates of AdamW that are common first guesses."""
+
+UNTUNED: Mapping[str, tuple[float, ...]] = {
+    **dict.fromkeys(("plain", "corrected", "auto"), GUESSES),
+    **dict.fromkeys(("prodigy", "d-adapt", "mechanic", "dowg"), (1.0,)),
+    "schedule-free": (0.0025,),
+}
+"""Arms whose rates are not tuned to the task: common guesses, or the default of an optimizer."""
 
 DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
 """Tasks on which the rule was chosen; it was not run on the fresh ones before."""
@@ -58,8 +68,8 @@ def share_text(share: float) -> str:
 def cells(
     tasks: Iterable[str], shares: Sequence[float], seeds: int, arms: Iterable[str]
 ) -> Iterator[Cell]:
-    """Return all runs of a study, seed by seed."""
-    best, tasks, arms = best_rates(), list(tasks), list(arms)
+    """Return all runs at shares of the best rates, seed by seed."""
+    best, tasks, arms = best_rates(), list(tasks), [arm for arm in arms if arm in LENGTHS]
     for seed in range(seeds):
         for share in shares:
             for name in tasks:
@@ -68,12 +78,24 @@ def cells(
                         yield _cell(name, arm, seed, best[name] * share, length)
 
 
-def _cell(name: str, arm: str, seed: int, rate: float, length: float) -> Cell:
+def untuned_cells(tasks: Iterable[str], seeds: int, arms: Iterable[str]) -> Iterator[Cell]:
+    """Return runs of T full steps at rates that know nothing of the task, seed by seed."""
+    tasks, arms = list(tasks), [arm for arm in arms if arm in UNTUNED]
+    for seed in range(seeds):
+        for name in tasks:
+            for arm in arms:
+                for rate in UNTUNED[arm]:
+                    yield _cell(name, arm, seed, rate, 1, "untuned")
+
+
+def _cell(
+    name: str, arm: str, seed: int, rate: float, length: float, setting: str = "rates"
+) -> Cell:
     task, chosen = TASKS[name], ARMS[arm]
     steps = round(task.steps * length / chosen.share)
     digest = recipe_digest(replace(task, steps=steps), chosen)
     chosen_rates = Rates(float(f"{rate:.3g}"))
-    return Cell(name, "rates", arm, seed, chosen_rates.base, chosen_rates.hidden, True, steps,
+    return Cell(name, setting, arm, seed, chosen_rates.base, chosen_rates.hidden, True, steps,
                 digest)  # fmt: skip
 
 
@@ -95,9 +117,3 @@ def run(
             for future in running:
                 future.cancel()
             raise
-
-
-__all__ = [
-    "DEVELOPMENT", "FRESH", "LENGTHS", "SHARES", "SHORT", "best_rates", "cells", "nearest", "run",
-    "share_text",
-]  # fmt: skip

@@ -34,6 +34,7 @@ from benchmarks import optimizers
 from benchmarks.optimizers import Rates, hidden_and_rest
 from benchmarks.peers import libraries
 from benchmarks.peers.around import EMANesterov, OuterMomentum, ema_readout, lookahead, snoo
+from benchmarks.peers.dowg import DoWG
 from benchmarks.peers.gpa import GPAAdamW
 from benchmarks.peers.muon import Muon, SOAPMuon
 from benchmarks.tasks import TASKS
@@ -256,12 +257,49 @@ def test_hidden_matrices_have_the_peer_and_the_rest_adamw(build, name):
 
 @pytest.mark.parametrize(
     ("name", "package"),
-    [*((name, "pytorch_optimizer") for name in LIBRARY), ("schedule_free", "schedulefree")],
+    [
+        *((name, "pytorch_optimizer") for name in (*LIBRARY, "prodigy", "d_adapt_adam")),
+        ("schedule_free", "schedulefree"),
+        ("mechanic", "mechanic_pytorch"),
+    ],
 )
 def test_peers_from_a_library_need_it(name, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=r"hybrid_predict\[bench\]"):
         Loop(partial(getattr(libraries, name), lr=RATE))
+
+
+@pytest.mark.parametrize("name", ["prodigy", "d_adapt_adam", "mechanic"])
+def test_a_peer_without_a_learning_rate_finds_one(name):
+    start = 10.0
+    weight = torch.full((4, 4), start, requires_grad=True)
+    optimizer = getattr(libraries, name)([weight], lr=1.0)
+    for _ in range(300):
+        optimizer.zero_grad()
+        (weight**2).sum().backward()
+        optimizer.step()
+    assert weight.abs().max() < 0.2 * start
+
+
+def test_dowg_follows_its_formulas():
+    loop = Loop(DoWG, scheduled=False).train(STEPS)
+    weights = first = start()
+    squared, weighted = 1e-4, 0.0
+    for step in range(STEPS):
+        slopes = gradients(step, weights)
+        moved = sum(((w - w0) ** 2).sum() for w, w0 in zip(weights, first, strict=True))
+        squared = max(squared, moved)
+        weighted += squared * sum((g**2).sum() for g in slopes)
+        size = squared / weighted**0.5
+        weights = [w - size * g for w, g in zip(weights, slopes, strict=True)]
+    assert_close(loop.weights(), weights)
+
+
+def test_dowg_waits_for_a_gradient():
+    weight = torch.ones(3, requires_grad=True)
+    weight.grad = torch.zeros(3)
+    DoWG([weight]).step()
+    assert weight.tolist() == [1.0] * 3
 
 
 def test_kron_needs_a_plan_for_its_products(monkeypatch):

@@ -6,8 +6,9 @@ import pytest
 
 from benchmarks.plan import as_cell
 from benchmarks.rates import study, table
+from benchmarks.rates.gains import COMPARED, Ratio, mean, points, worst
 from benchmarks.rates.hints import hints
-from benchmarks.rates.plot import plot
+from benchmarks.rates.plot import MEAN, plot
 from benchmarks.tasks import TASKS
 from hybrid_predict.runs.rows import Rows
 
@@ -35,12 +36,34 @@ ROWS = [
 
 def test_gain_is_the_plain_steps_for_the_same_loss_over_the_full_steps():
     steps = TASKS[TASK].steps
-    corrected, auto = sorted(table.points(ROWS), key=lambda p: p.arm, reverse=True)
+    found = {(p.arm, p.share): p for p in points(ROWS)}
+    plain, corrected, auto = (found[arm, 0.1] for arm in COMPARED)
+    assert (plain.gain, plain.beside_tuned) == (Ratio(1.0), Ratio(0.5, "≤"))
     assert (corrected.arm, corrected.share, corrected.full_steps) == ("corrected", 0.1, steps)
-    assert (corrected.gain, corrected.beside_corrected) == pytest.approx((2.0, 1.0))
+    assert corrected.gain.value == pytest.approx(2.0)
+    assert corrected.beside_corrected == Ratio(1.0)
     assert (auto.arm, auto.full_steps, auto.predicted_steps) == ("auto", 200, 600)
-    assert auto.gain == pytest.approx(2 * steps / 200)
-    assert auto.beside_corrected == auto.beside_tuned == pytest.approx(steps / 200)
+    assert auto.gain.value == pytest.approx(2 * steps / 200)
+    assert auto.beside_corrected.value == auto.beside_tuned.value == pytest.approx(steps / 200)
+
+
+def test_a_mean_over_bounds_is_marked():
+    bounds = [Ratio(2.0, "≥"), Ratio(8.0)]
+    assert (mean([Ratio(2.0), Ratio(8.0)]), mean(bounds)) == ("4.00", "≥4.00")
+    assert mean([*bounds, Ratio(4.0, "≤")]) == "≈4.00"
+    assert mean([Ratio(float("nan"))]) == "n/a"
+    assert worst({"a": Ratio(8.0), "b": Ratio(2.0, "≤")}) == "≤2.00 (b)"
+
+
+def test_untuned_arms_are_compared_with_tuned_plain_training():
+    guessed = [vars(c) | {"loss": 1.25, "full_steps": c.steps, "predicted_steps": 0}
+               for c in study.untuned_cells([TASK], 1, ["prodigy", "plain"])]  # fmt: skip
+    guessed[0]["loss"] = None
+    lines = table.untuned([*ROWS, *guessed]).splitlines()[2:]
+    assert [line.split(" | ")[1] for line in lines] == ["0.0003", "0.001", "1"]
+    assert "0.71" in lines[0]
+    assert "Prodigy" in lines[2]
+    assert f"≤0.50 ({TASK})" in lines[2]
 
 
 def test_tables_and_figure_show_every_arm():
@@ -48,8 +71,9 @@ def test_tables_and_figure_show_every_arm():
     assert "1/10" in said
     assert "auto" in said
     assert f"`{TASK}`" in table.each(ROWS)
-    (axes,) = plot(ROWS).axes
-    assert axes.get_title() == TASK
+    axes, means = plot(ROWS).axes
+    assert (axes.get_title(), means.get_title()) == (TASK, MEAN)
+    assert len(axes.get_lines()) == len(COMPARED) + 1
 
 
 def test_short_runs_have_a_table_of_their_own():
@@ -80,6 +104,9 @@ def test_every_run_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setitem(study.TASKS, TASK, replace(TASKS[TASK], steps=48))
     wanted = [*study.cells([TASK], [0.1], 1, study.LENGTHS)]
     assert len(set(wanted)) == sum(map(len, study.LENGTHS.values()))
+    assert len(set(study.untuned_cells([TASK], 2, study.UNTUNED))) == 2 * sum(
+        map(len, study.UNTUNED.values())
+    )
     path, made = tmp_path / "rates.jsonl", []
     for _ in range(2):
         study.run(Rows(path, as_cell), wanted[-3:-1], 1, made.append)

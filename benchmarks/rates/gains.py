@@ -1,0 +1,162 @@
+"""What runs gain: full steps of other ways to train for the same loss, per full step."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from benchmarks.arms import ARMS
+from benchmarks.plan import Row, number
+from benchmarks.rates.study import UNTUNED, best_rates, nearest
+from benchmarks.table import NONE
+from benchmarks.tasks import TASKS
+from hybrid_predict.runs.evidence import EXACT, plain_steps_to_reach
+
+Losses = dict[int, list[float]]
+"""Losses over seeds, by full steps."""
+
+COMPARED = ("plain", "corrected", "auto")
+"""The arms at shares of the best rate."""
+
+BOTH = "≈"
+"""Marks a mean over bounds from both sides."""
+
+
+class Ratio(NamedTuple):
+    """Full steps that a curve needs for the same loss, per full step, and its bound."""
+
+    value: float
+    bound: str = EXACT
+
+
+@dataclass(frozen=True)
+class Point:
+    """What an arm did on one task at one learning rate.
+
+    Args:
+        task: Name of the task.
+        share: Learning rate over the best one.
+        arm: Name of the arm.
+        full_steps: Mean full steps.
+        predicted_steps: Mean predicted steps that stand.
+        loss: Mean final loss.
+        gain: Against plain training at the same rate.
+        beside_corrected: Against corrected updates alone at the same rate.
+        beside_tuned: Against plain training at the best rate.
+    """
+
+    task: str
+    share: float
+    arm: str
+    full_steps: float
+    predicted_steps: float
+    loss: float
+    gain: Ratio
+    beside_corrected: Ratio
+    beside_tuned: Ratio
+
+
+def points(rows: Iterable[Row], length: float = 1.0) -> list[Point]:
+    """Return every arm on every task at every rate; a gain without its curve is nan.
+
+    Args:
+        rows: All runs of the study.
+        length: Length of the arms' runs over T.
+    """
+    groups = _groups(rows)
+    found = []
+    for (task, share, arm), group in sorted(groups.items()):
+        if arm in COMPARED and (chosen := _of_length(group, length)):
+            curves = ((task, share, "plain"), (task, share, "corrected"), (task, 1.0, "plain"))
+            found.append(_point((task, share, arm), chosen, [groups.get(c, []) for c in curves]))
+    return found
+
+
+def _groups(rows: Iterable[Row]) -> dict[tuple[str, float, str], list[Row]]:
+    """Return the runs at shares of the best rate by task, share and arm."""
+    best = best_rates()
+    groups: dict[tuple[str, float, str], list[Row]] = {}
+    for row in rows:
+        if row["setting"] == "rates":
+            share = nearest(row["rate"] / best[row["task"]])
+            groups.setdefault((row["task"], share, row["arm"]), []).append(row)
+    return groups
+
+
+def _of_length(rows: Iterable[Row], length: float) -> list[Row]:
+    return [
+        row
+        for row in rows
+        if row["steps"] == round(TASKS[row["task"]].steps * length / ARMS[row["arm"]].share)
+    ]
+
+
+def _point(
+    key: tuple[str, float, str], rows: Sequence[Row], curves: Iterable[Iterable[Row]]
+) -> Point:
+    loss, full = _means(rows)
+    predicted = statistics.fmean(row["predicted_steps"] for row in rows)
+    plain, corrected, tuned = (_beside(curve, loss, full) for curve in curves)
+    # These are runs of the curve itself. A shorter one may end lower, at rates that are too large.
+    if key[2] == "plain":
+        plain = Ratio(1.0)
+    elif not predicted:
+        corrected = Ratio(1.0)
+    return Point(*key, full, predicted, loss, plain, corrected, tuned)
+
+
+def _beside(rows: Iterable[Row], loss: float, full_steps: float) -> Ratio:
+    losses: Losses = {}
+    for row in rows:
+        losses.setdefault(row["full_steps"], []).append(number(row["loss"]))
+    if len(losses) < 2:
+        return Ratio(math.nan)
+    curve = {steps: statistics.fmean(each) for steps, each in sorted(losses.items())}
+    reached = plain_steps_to_reach(list(curve), list(curve.values()), loss)
+    return Ratio(reached.steps / full_steps, reached.bound)
+
+
+def untuned_ratios(rows: Iterable[Row]) -> dict[tuple[str, float], dict[str, Ratio]]:
+    """Return gains beside plain training at its best rate, by arm and untuned rate, and by task."""
+    kept = list(rows)
+    tuned = {task: group for (task, *key), group in _groups(kept).items() if key == [1.0, "plain"]}
+    runs: dict[tuple[str, float], dict[str, list[Row]]] = {}
+    for row in kept:
+        if row["setting"] == "untuned":
+            mine = runs.setdefault((row["arm"], row["rate"]), {})
+            mine.setdefault(row["task"], []).append(row)
+    known = {(arm, rate) for arm, rates in UNTUNED.items() for rate in rates}
+    return {
+        key: {task: _beside(tuned.get(task, []), *_means(group)) for task, group in tasks.items()}
+        for key, tasks in runs.items()
+        if key in known
+    }
+
+
+def _means(rows: Sequence[Row]) -> tuple[float, float]:
+    """Return the mean loss and the mean number of full steps."""
+    loss = statistics.fmean(number(row["loss"]) for row in rows)
+    return loss, statistics.fmean(row["full_steps"] for row in rows)
+
+
+def mean(ratios: Iterable[Ratio]) -> str:
+    """Return the geometric mean with the mark of its bound, if all of the numbers are known."""
+    kept = list(ratios)
+    value, bounds = mean_value(kept), {ratio.bound for ratio in kept} - {EXACT}
+    mark = BOTH if len(bounds) > 1 else "".join(bounds)
+    return f"{mark}{value:.2f}" if math.isfinite(value) else NONE
+
+
+def mean_value(ratios: Iterable[Ratio]) -> float:
+    """Return the geometric mean, or nan."""
+    return math.exp(statistics.fmean(math.log(ratio.value) for ratio in ratios))
+
+
+def worst(ratios: Mapping[str, Ratio]) -> str:
+    """Return the smallest number and its task."""
+    task = min(ratios, key=lambda name: ratios[name].value)
+    known = all(math.isfinite(ratio.value) for ratio in ratios.values())
+    return f"{mean([ratios[task]])} ({task})" if known else NONE
