@@ -17,6 +17,9 @@ KINDS = ("hidden", "embedding", "head", "vector")
 MOST_PREDICTED = 4
 """Largest number of predicted steps per full step with ``speedup="auto"``."""
 
+Speedup = float | Literal["auto"]
+"""Steps per full step: a number, or as many as the run decides itself."""
+
 HISTORY_DTYPES = ("float32", "bfloat16")
 """Types in which averages of gradients and displacements can be stored."""
 
@@ -110,7 +113,7 @@ class HybridConfig:
         ConfigError: If a value is invalid.
     """
 
-    speedup: float | Literal["auto"] = 1.5
+    speedup: Speedup = 1.5
     full_steps: int | None = None
     predict_steps: int | None = None
     warmup_steps: int | float = 0.05
@@ -191,7 +194,7 @@ class HybridConfig:
         """Return the configuration of a run of this many steps, at least 1."""
         return replace(self, total_steps=max(1, steps))
 
-    def with_speedup(self, speedup: float | Literal["auto"]) -> HybridConfig:
+    def with_speedup(self, speedup: Speedup) -> HybridConfig:
         """Return the configuration with a speedup, in place of any pattern of steps."""
         return replace(self, speedup=speedup, full_steps=None, predict_steps=None)
 

@@ -23,7 +23,7 @@ from hybrid_predict import ConfigError
 from hybrid_predict.audit import AuditConfig, judge_audit, search
 from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.run import ArmRuns
-from hybrid_predict.audit.searching import WAYS, level
+from hybrid_predict.audit.searching import WAYS, number_of_tests
 from hybrid_predict.audit.store import RunStore
 from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.runtime import (
@@ -67,7 +67,7 @@ def compare(chosen: Subject, config: AuditConfig, folder: Path) -> dict[str, Any
         searched = search(chosen.make_run, config, place, observer=used, source=source)
     if used.trained:
         raise ConfigError("folder", "a search that finds all of its runs", used.trained)
-    each = level(config.alpha, len(config.speedups), len(WAYS))
+    each = config.alpha / number_of_tests(config)
     answer = {name: searched.results[name] for name in ("tried", "best", "line")}
     plain: dict[str, Any] = finite(
         {

@@ -18,8 +18,9 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.loggers.logger import DummyLogger
 
-from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
+from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter
+from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.lightning_start import refuse
@@ -51,6 +52,7 @@ class AuditArm:
         folder: Where the Trainer may write, and the callback its run log.
         meter: Measures the run; None leaves the callbacks as the user gave them.
         logger: The Trainer's logger; None logs nothing.
+        speedup: In place of that of the configuration.
     """
 
     def __init__(
@@ -61,10 +63,11 @@ class AuditArm:
         folder: Path,
         meter: Meter | None,
         logger: Any = None,
+        speedup: Speedup | None = None,
     ) -> None:
         self.name = name
         self.seed = seed
-        self.speedup = config.speedup
+        self.speedup = speedup or config.speedup
         self.hybrid: HybridPredict | None = None
         self.lengths: dict[str, int] = {}
         self._config = config
@@ -92,7 +95,9 @@ class AuditArm:
             ConfigError: If it is not a positive integer.
         """
         check_length("scaled", number)
-        return shortened(number, self.speedup) if self.name in SHORTENED else number
+        if self.name not in SHORTENED or self.speedup == AUTO:
+            return number
+        return shortened(number, self.speedup)
 
     def trainer(self, **options: Any) -> pl.Trainer:
         """Build the Trainer of this arm; call it instead of ``lightning.Trainer``.
@@ -181,8 +186,8 @@ class AuditArm:
             return callbacks
         self.check_callbacks(callbacks)
         if self.name in (CORRECTED, HYBRID):
-            config = self._config
-            chosen = config.hybrid_config() if self.name == HYBRID else config.corrected_config()
+            chosen = self._config.hybrid_config()
+            chosen = chosen.with_speedup(self.speedup if self.name == HYBRID else 1.0)
             self.hybrid = HybridPredict(config=chosen, log_dir=str(self._folder))
             callbacks.insert(0, self.hybrid)
         return [*callbacks, self._meter]

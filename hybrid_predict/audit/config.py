@@ -8,13 +8,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from hybrid_predict.config import Described, HybridConfig, check_names
+from hybrid_predict.config import Described, HybridConfig, Speedup, check_names
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.objects import OBJECTS, with_objects
-from hybrid_predict.runs.evidence import ARMS, CORRECTED, SHORT
+from hybrid_predict.runs.evidence import ARMS, CORRECTED, FULL, HYBRID, SHORT
 
 SHORTENED = (SHORT, CORRECTED)
 """The arms whose schedule is shortened."""
+
+AUTO: Literal["auto"] = "auto"
+"""Speedup of a hybrid arm that decides itself; short arms take as many full steps as it did."""
 
 _TRAINING = ("metric", "mode", "hybrid", "scaled")
 """Options that all finished runs depend on."""
@@ -22,6 +25,11 @@ _TRAINING = ("metric", "mode", "hybrid", "scaled")
 _SET_BY_THE_AUDIT = (
     "speedup", "full_steps", "predict_steps", "total_steps", "enabled", "shadow",
 )  # fmt: skip
+
+
+def speedup_text(speedup: Speedup) -> str:
+    """Format a speedup."""
+    return speedup if isinstance(speedup, str) else f"{speedup:g}"
 
 
 def shortened(number: int, speedup: float) -> int:
@@ -39,8 +47,10 @@ class AuditConfig:
         mode: ``min`` if less of it is better, ``max`` if more is.
         seeds: Number of paired seeds, at least 1; they are 0, 1, 2 and so on. Fewer than 5 give a
             hint and no verdict.
-        speedup: Steps per full step of the hybrid arm, above 1.
-        speedups: Candidates of :func:`hybrid_predict.audit.search`, ascending and above 1.
+        speedup: Steps per full step of the hybrid arm, above 1. With ``"auto"`` the hybrid arm
+            decides, and the short arms of a seed take as many full steps as it took.
+        speedups: Candidates of :func:`hybrid_predict.audit.search`: numbers above 1, ascending,
+            after which ``"auto"`` may come.
         margin: Loss of quality, in units of the metric, up to which the hybrid arm counts as equal
             to the full arm; above 0. ``None`` judges by ``retain`` instead.
         retain: Share of what the saved steps are worth, that is of the difference between the short
@@ -63,8 +73,8 @@ class AuditConfig:
     metric: str = "val_loss"
     mode: Literal["min", "max"] = "min"
     seeds: int = 5
-    speedup: float = 1.5
-    speedups: tuple[float, ...] = (1.25, 1.5, 2.0, 3.0)
+    speedup: Speedup = 1.5
+    speedups: tuple[Speedup, ...] = (1.25, 1.5, 2.0, 3.0)
     margin: float | None = None
     retain: float = 0.8
     alpha: float = 0.05
@@ -77,7 +87,7 @@ class AuditConfig:
     def __post_init__(self) -> None:
         for name, (expected, valid) in _CHECKS.items():
             if not valid(value := getattr(self, name)):
-                raise ConfigError(name, expected, value, _REMEDIES.get(name, ""))
+                raise ConfigError(name, expected, value)
         for name in ("speedups", "scaled"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         _check_controls(self.controls)
@@ -86,7 +96,13 @@ class AuditConfig:
     @property
     def arms(self) -> tuple[str, ...]:
         """The arms, in the order in which each seed trains them."""
-        return (*ARMS, *self.controls)
+        arms = (FULL, HYBRID, *SHORTENED) if self.speedup == AUTO else ARMS
+        return (*arms, *self.controls)
+
+    @property
+    def numbers(self) -> tuple[float, ...]:
+        """The candidates of a search that are numbers."""
+        return tuple(speedup for speedup in self.speedups if not isinstance(speedup, str))
 
     @property
     def sign(self) -> float:
@@ -112,10 +128,6 @@ class AuditConfig:
                 "hybrid", "a predictor of some kind", config.chosen_predictors, remedy
             )
         return config
-
-    def corrected_config(self) -> HybridConfig:
-        """Return the configuration of the corrected arm: the hybrid arm's without predictions."""
-        return self.hybrid_config().with_speedup(1.0)
 
     def training(self) -> dict[str, Any]:
         """Return the options that all finished runs depend on, as plain data."""
@@ -160,10 +172,11 @@ def _name(value: Any) -> bool:
 
 
 def _ascending(value: Any) -> bool:
-    """Whether it is a list of speedups, each larger than the one before."""
+    """Whether it is a list of speedups, each larger than the one before; the last may be auto."""
     if not isinstance(value, (list, tuple)) or not value:
         return False
-    return all(_number(v) and v > 1 for v in value) and list(value) == sorted(set(value))
+    numbers = list(value[:-1] if value[-1] == AUTO else value)
+    return all(_number(v) and v > 1 for v in numbers) and numbers == sorted(set(numbers))
 
 
 _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
@@ -172,8 +185,10 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "mode": ("'min' or 'max'", lambda v: v in ("min", "max")),
     "seeds": ("an integer, at least 1", lambda v: type(v) is int and v >= 1),
     "mlflow": ("True or False", lambda v: isinstance(v, bool)),
-    "speedup": ("a finite number above 1", lambda v: _number(v) and v > 1),
-    "speedups": ("numbers above 1, ascending", _ascending),
+    "speedup": (
+        "a finite number above 1, or 'auto'", lambda v: v == AUTO or (_number(v) and v > 1),
+    ),
+    "speedups": ("numbers above 1, ascending, and at the end perhaps 'auto'", _ascending),
     "margin": ("a finite number above 0, or None", lambda v: v is None or (_number(v) and v > 0)),
     "retain": ("a number above 0 and at most 1", lambda v: _number(v) and 0 < v <= 1),
     "alpha": ("a number above 0 and below 0.5", lambda v: _number(v) and 0 < v < 0.5),
@@ -182,9 +197,3 @@ _CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     ),
 }  # fmt: skip
 """What each option has to be, and a function that tells whether it is."""
-
-_REMEDIES = {
-    "speedup": 'The arms with fewer full steps need their number beforehand, which "auto" does not '
-    "have. Train once with it, and audit the number steps / full_steps of its ledger.",
-}
-"""What to do about a wrong value."""

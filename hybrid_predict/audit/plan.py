@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import SHORTENED, AuditConfig
+from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
-from hybrid_predict.audit.searching import WAYS, bisect, most_tests
+from hybrid_predict.audit.searching import WAYS, bisect, number_of_tests
 from hybrid_predict.audit.store import RunKey, RunStore, run_key
-from hybrid_predict.audit.training import fit_arm, short_steps
+from hybrid_predict.audit.training import check_lengths, fit_arm, short_steps
 from hybrid_predict.audit.verdict import counted_seeds
+from hybrid_predict.config import Speedup
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.overview import steps_until_skill
 from hybrid_predict.rules.schedule import Schedule, schedule
@@ -35,7 +36,7 @@ class AuditPlan:
     Args:
         seeds: Number of paired seeds.
         full_steps: Full steps of one run of each arm of an audit; for the hybrid arm the fewest,
-            if all its predicted steps are made and stand.
+            if all its predicted steps are made and stand. With ``"auto"`` the most for each arm.
         done: Number of finished runs, which would not be trained again.
         runs: Number of all runs.
         left: Number of runs that remain.
@@ -43,6 +44,7 @@ class AuditPlan:
         seconds: Estimated seconds of training that remain, without validation.
         shortfall: Why the hybrid arm cannot make as many predicted steps as asked for, or empty.
         tests: Largest number of candidates that a search tests; 0 for an audit.
+        auto: Whether the hybrid arm decides how many full steps it and the short arms take.
     """
 
     seeds: int
@@ -54,12 +56,12 @@ class AuditPlan:
     seconds: float
     shortfall: str = ""
     tests: int = 0
+    auto: bool = False
 
     def __str__(self) -> str:
         """Return the plan in a few lines."""
         steps = ", ".join(
-            f"{name} {'at least ' * (name == HYBRID)}{count:,}"
-            for name, count in self.full_steps.items()
+            f"{name} {self._limit(name)}{count:,}" for name, count in self.full_steps.items()
         )
         lines = [
             f"{self.runs} runs: {len(self.full_steps)} arms, {counted_seeds(self.seeds)}; "
@@ -81,6 +83,12 @@ class AuditPlan:
             * (self.seeds < FEW_SEEDS),
         ]
         return "\n".join(line for line in lines if line)
+
+    def _limit(self, arm: str) -> str:
+        """Return in which direction an arm's number of full steps is a limit."""
+        if self.auto and arm in (*SHORTENED, HYBRID):
+            return "at most "
+        return "at least " if arm == HYBRID else ""
 
 
 def plan_audit(
@@ -107,7 +115,8 @@ def plan_audit(
     keys = product(config.arms, [config.speedup], range(config.seeds))
     plan, trial = _plan([{run_key(*key) for key in keys}], make_run, config, folder, source)
     steps = {name: trial.steps(name, config.speedup) for name in config.arms}
-    return replace(plan, full_steps=steps, shortfall=trial.schedule(config.speedup).shortfall)
+    shortfall, auto = trial.schedule(config.speedup).shortfall, config.speedup == AUTO
+    return replace(plan, full_steps=steps, shortfall=shortfall, auto=auto)
 
 
 def plan_search(
@@ -119,7 +128,7 @@ def plan_search(
 ) -> AuditPlan:
     """Estimate the greatest length of a search, as :func:`plan_audit` does that of an audit."""
     plan, _ = _plan(list(_paths(config)), make_run, config, folder, source)
-    return replace(plan, tests=most_tests(len(config.speedups)) * len(WAYS))
+    return replace(plan, tests=number_of_tests(config))
 
 
 def most_runs(config: AuditConfig) -> int:
@@ -129,14 +138,15 @@ def most_runs(config: AuditConfig) -> int:
 
 def _paths(config: AuditConfig) -> Iterator[set[RunKey]]:
     """Yield the runs of every way that a search can take if no candidate is given up."""
-    speedups, seeds = config.speedups, range(config.seeds)
+    speedups, seeds = config.numbers, range(config.seeds)
     borders = range(len(speedups) + 1)
     for chosen in product(borders, repeat=len(WAYS)):
-        candidates = [
+        candidates: list[tuple[str, Speedup]] = [
             (arm, speedups[k])
             for arm, border in zip(WAYS, chosen, strict=True)
             for k in bisect(len(speedups), partial(gt, border))
         ]
+        candidates += [(HYBRID, AUTO)] * (AUTO in config.speedups)
         yield {
             run_key(name, speedup, seed)
             for (arm, speedup), seed in product(candidates, seeds)
@@ -154,7 +164,8 @@ def _plan(
     """Return the plan for the longest of several sets of runs, and the trial that it is from."""
     done, every = set[RunKey](), set[RunKey]().union(*paths)
     if folder is not None:
-        done = every & RunStore(Path(folder).expanduser(), config, source).runs.keys()
+        store = RunStore(Path(folder).expanduser(), config, source)
+        done = {key for key in every if store.key(*key) in store.runs}
     trial = _Trial(make_run, config)
     steps = {(arm, speedup): trial.steps(arm, speedup) for arm, speedup, _ in every}
     left = [path - done for path in paths]
@@ -180,14 +191,21 @@ class _Trial:
         with HybridEngine(trainer.lightning_module, trainer.optimizers, chosen) as engine:
             self._until_skill = steps_until_skill(engine)
 
-    def schedule(self, speedup: float) -> Schedule:
+    def schedule(self, speedup: Speedup) -> Schedule:
         """Return the schedule of the hybrid arm, which has its predicted steps."""
         chosen = replace(self.config, speedup=speedup).hybrid_config()
         return schedule(chosen.with_length(self.meter.total_steps), self._until_skill)
 
-    def steps(self, arm: str, speedup: float | None) -> int:
-        """Return the full steps of an arm; of the hybrid arm the fewest."""
+    def steps(self, arm: str, speedup: Speedup | None) -> int:
+        """Return the full steps of an arm; of the hybrid arm the fewest, with ``"auto"`` the most.
+
+        Raises:
+            ConfigError: If a short arm would be no fair control.
+        """
         total = self.meter.total_steps
+        if speedup == AUTO:
+            check_lengths(total, self._arm.lengths, speedup)
+            return total
         if speedup is not None and arm in SHORTENED:
             return short_steps(total, self._arm.lengths, speedup)
         if speedup is not None and arm == HYBRID:

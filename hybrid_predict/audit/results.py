@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from hybrid_predict.audit.config import AuditConfig
+from hybrid_predict.audit.config import AUTO, AuditConfig
 from hybrid_predict.audit.meter import NOT_FINITE
 from hybrid_predict.audit.store import SCHEMA, FinishedRun
 from hybrid_predict.audit.verdict import AuditVerdict, PairedSeed, judge_audit, percent, signed
@@ -257,7 +257,7 @@ def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
         statistics.fmean(arms[name]["full_steps"] for arms in complete) for name in (SHORT, HYBRID)
     )
     total = complete[0][FULL]["total_steps"]
-    due = total / config.speedup
+    due = hybrid if config.speedup == AUTO else total / config.speedup
     notes = [
         f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as long as "
         f"the full arm, the corrected arm {times[CORRECTED]:.2f} times (medians over seeds). On "
@@ -267,6 +267,13 @@ def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
         notes.append(
             f"The short and the corrected arm take {short:,.0f} full steps instead of {due:,.0f}, "
             "because epochs are rounded up: these arms never get fewer steps than they should."
+        )
+    if config.speedup == AUTO:
+        taken = sorted({arms[HYBRID]["full_steps"] for arms in complete})
+        span = " to ".join(f"{steps:,}" for steps in (taken[0], taken[-1])[: len(taken)])
+        notes.append(
+            f'With "auto" the hybrid arm took {span} of {total:,} full steps. The short and the '
+            "corrected arm of each seed take as many as it took."
         )
     if hybrid > 1.01 * due:
         notes.append(

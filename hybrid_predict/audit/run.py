@@ -5,16 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import MakeRun
 from hybrid_predict.audit.config import AuditConfig
 from hybrid_predict.audit.results import make_results
-from hybrid_predict.audit.store import RESULTS, FinishedRun, RunStore, run_key
-from hybrid_predict.audit.training import short_steps, train_arm
+from hybrid_predict.audit.store import RESULTS, FinishedRun, RunKey, RunStore, run_key
+from hybrid_predict.audit.training import check_lengths, train_arm
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict
+from hybrid_predict.config import Speedup
 from hybrid_predict.report.pages import audit_page
 from hybrid_predict.report.run_log import NAME
 from hybrid_predict.runs.evidence import FULL, HYBRID
@@ -37,7 +39,7 @@ class ArmRuns:
         self,
         make_run: MakeRun,
         config: AuditConfig,
-        speedups: Sequence[float],
+        speedups: Sequence[Speedup],
         store: RunStore,
         observer: Observer,
         tracking: Tracking | None = None,
@@ -46,11 +48,14 @@ class ArmRuns:
         self._store, self._observer, self._tracking = store, observer, tracking
         self._reported: set[Any] = set()
 
-    def get(self, arm: str, speedup: float, seed: int) -> FinishedRun:
+    def get(self, arm: str, speedup: Speedup, seed: int) -> FinishedRun:
         """Return a finished run, trained now if it is missing."""
-        key = run_key(arm, speedup, seed)
+        key = self._store.key(arm, speedup, seed)
+        if key is None:
+            self.get(HYBRID, speedup, seed)
+            return self.get(arm, speedup, seed)
         if key not in self._store.runs:
-            self._train(arm, speedup, seed)
+            self._train(key)
             self._reported.add(key)
             self._observer.run_finished(self._store.runs[key])
         run = self._store.runs[key]
@@ -60,15 +65,14 @@ class ArmRuns:
             self._observer.run_found(run)
         return run
 
-    def _train(self, arm: str, speedup: float, seed: int) -> None:
-        tracking, logger = self._tracking, None
+    def _train(self, key: RunKey) -> None:
+        (arm, speedup, seed), tracking, logger = key, self._tracking, None
         if tracking is not None:
             logger = tracking.logger(f"{arm}, seed {seed}", {"arm": arm, "seed": str(seed)})
-        config = replace(self._config, speedup=speedup)
-        place = self._store.place(run_key(arm, speedup, seed))
         run = train_arm(
-            self._make_run, config, arm, seed, place, self._observer, logger, self._check
-        )
+            self._make_run, self._config, arm, seed, self._store.place(key), self._observer,
+            logger, self._check, speedup,
+        )  # fmt: skip
         self._store.save(run)
         if tracking is not None and logger is not None:
             tracking.log_metrics({f"audit/{name}": run[name] for name in _TRACKED}, logger)
@@ -78,7 +82,7 @@ class ArmRuns:
         self._store.check(run)
         if run["arm"] == FULL:
             for speedup in self._speedups:
-                short_steps(run["total_steps"], run["lengths"], speedup)
+                check_lengths(run["total_steps"], run["lengths"], speedup)
 
 
 @dataclass(frozen=True)
@@ -118,9 +122,10 @@ def audit(
     """Find out whether full steps are saved at equal quality on a model of your own.
 
     For every seed four arms are trained. ``full`` is your training as it is, over N steps.
-    ``short`` is the same over N / speedup steps. ``corrected`` is as ``short``, with corrected
-    updates. ``hybrid`` takes N steps, with corrected updates and predicted steps. The controls of
-    the configuration follow. Runs that the folder holds are not trained again: an audit that was
+    ``short`` is the same over N / speedup steps; with ``"auto"`` over as many full steps as
+    ``hybrid`` took. ``corrected`` is as ``short``, with corrected updates. ``hybrid`` takes N
+    steps, with corrected updates and predicted steps. The controls of the configuration follow.
+    Runs that the folder holds are not trained again: an audit that was
     stopped continues, and one with more seeds, controls or another speedup extends it.
     ``results.json`` is written after every run, ``report.html`` at the end.
 
@@ -173,7 +178,8 @@ def _run(
 
 def _results(store: RunStore, config: AuditConfig) -> AuditResult:
     """Judge the finished runs of an audit."""
-    keys = [run_key(a, config.speedup, seed) for seed in range(config.seeds) for a in config.arms]
+    asked = product(range(config.seeds), config.arms)
+    keys = [store.key(arm, config.speedup, seed) for seed, arm in asked]
     runs = [store.runs[key] for key in keys if key in store.runs]
     results, verdict = make_results(config, store.depends_on, runs)
     return AuditResult(verdict, results, store.folder)

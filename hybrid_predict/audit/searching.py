@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from hybrid_predict.audit.arm import MakeRun
-from hybrid_predict.audit.config import AuditConfig, shortened
+from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
 from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.run import ArmRuns
 from hybrid_predict.audit.store import SCHEMA, SEARCH, FinishedRun, RunStore
 from hybrid_predict.audit.verdict import AuditOutcome, AuditVerdict, PairedSeed, judge_audit
+from hybrid_predict.config import Speedup
 from hybrid_predict.runs.evidence import CORRECTED, FEW_SEEDS, FULL, HYBRID, LEAST_SAVING, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
@@ -48,7 +49,7 @@ class Candidate:
     """
 
     arm: str
-    speedup: float
+    speedup: Speedup
     verdict: AuditVerdict
     given_up: bool = False
 
@@ -56,6 +57,18 @@ class Candidate:
     def passed(self) -> bool:
         """Whether it saves full steps at equal quality."""
         return self.verdict.outcome is AuditOutcome.VERIFIED
+
+    @property
+    def way(self) -> str:
+        """Name in the answer: that of the arm, or ``auto``."""
+        return AUTO if self.speedup == AUTO else self.arm
+
+    @property
+    def shortening(self) -> float:
+        """Steps per full step: the speedup, or with ``"auto"`` the mean of what was measured."""
+        if not isinstance(self.speedup, str):
+            return self.speedup
+        return 1.0 / (1.0 - (self.verdict.saving or 0.0))
 
     @property
     def finding(self) -> str:
@@ -69,7 +82,8 @@ class SearchResult:
 
     Args:
         tried: The candidates, in the order in which they were tested.
-        best: By arm, the largest speedup that keeps quality; None if none was shown to.
+        best: By arm, the largest speedup that keeps quality, and for ``auto``, if it is a
+            candidate, the mean of what it arrived at; None if none was shown to keep quality.
         line: Python source that builds the Trainer.
         results: Content of ``search.json``.
         folder: Folder of that file.
@@ -107,7 +121,8 @@ def search(
 ) -> SearchResult:
     """Find the largest speedup that keeps quality, with predicted steps and with corrections alone.
 
-    Bisects ``config.speedups`` once for each arm. A candidate passes if the audit's own test
+    Bisects the numbers of ``config.speedups`` once for each arm, then tests ``"auto"`` if it is
+    among them. A candidate passes if the audit's own test
     verifies a saving over the paired seeds. The test's level is divided by the number of tests, so
     that the probability of any error is at most ``config.alpha``. Runs are kept as those of an
     audit: a search that was stopped continues, and searches and audits in one folder share their
@@ -158,17 +173,16 @@ def most_tests(count: int) -> int:
     return math.ceil(math.log2(count + 1))
 
 
-def level(alpha: float, count: int, searches: int = 1) -> float:
-    r"""Return the level of each test that keeps the error of all searches together below ``alpha``.
+def number_of_tests(config: AuditConfig) -> int:
+    r"""Return the largest number of tests of a search.
 
-    The answer is wrong if a candidate passes by chance. A search tests at most :func:`most_tests`
-    candidates, so with Bonferroni's bound, which holds for tests that depend on each other,
+    The answer is wrong if a candidate passes by chance. Each arm tests at most :func:`most_tests`
+    of the K numbers, and ``"auto"`` is one more test. With Bonferroni's bound, which holds for
+    tests that depend on each other, each of them has the level
 
-    .. math:: \alpha' = \alpha / (\text{searches} \lceil \log_2 (K + 1) \rceil).
-
-    K is the number of candidates (``count``).
+    .. math:: \alpha' = \alpha / (\text{arms} \lceil \log_2 (K + 1) \rceil + [\text{auto}]).
     """
-    return alpha / (searches * most_tests(count))
+    return len(WAYS) * most_tests(len(config.numbers)) + (AUTO in config.speedups)
 
 
 class Searching:
@@ -176,13 +190,13 @@ class Searching:
 
     def __init__(
         self,
-        run: Callable[[str, float, int], FinishedRun],
+        run: Callable[[str, Speedup, int], FinishedRun],
         config: AuditConfig,
         folder: Path,
         observer: Observer,
     ) -> None:
         self._run, self._config, self._folder, self._observer = run, config, folder, observer
-        self._level = level(config.alpha, len(config.speedups), len(WAYS))
+        self._level = config.alpha / number_of_tests(config)
         self._tried: list[Candidate] = []
         self._lengths: Mapping[str, int] = {}
         self._full_failed = False
@@ -192,16 +206,20 @@ class Searching:
         stopped = False
         try:
             for arm in WAYS:
-                bisect(len(self._config.speedups), partial(self._passes, arm))
+                bisect(len(self._config.numbers), partial(self._number_passes, arm))
+            if AUTO in self._config.speedups:
+                self._passes(HYBRID, AUTO)
         except KeyboardInterrupt:
             stopped = True
         return self._written(partial=stopped)
 
-    def _passes(self, arm: str, number: int) -> bool:
+    def _number_passes(self, arm: str, number: int) -> bool:
+        return self._passes(arm, self._config.numbers[number])
+
+    def _passes(self, arm: str, speedup: Speedup) -> bool:
         """Test a candidate, unless no candidate can pass because a full run has no metric."""
         if self._full_failed:
             return False
-        speedup = self._config.speedups[number]
         self._observer.candidate_started(arm, speedup)
         candidate = self._test(arm, speedup)
         self._tried.append(candidate)
@@ -209,7 +227,7 @@ class Searching:
         self._observer.candidate_finished(arm, speedup, candidate.finding)
         return candidate.passed or plain_suffices(candidate.verdict, self._config)
 
-    def _test(self, arm: str, speedup: float) -> Candidate:
+    def _test(self, arm: str, speedup: Speedup) -> Candidate:
         """Train and judge a candidate, seed by seed, as long as it can pass."""
         config = replace(self._config, speedup=speedup, alpha=self._level)
         seeds: list[PairedSeed] = []
@@ -230,9 +248,11 @@ class Searching:
     def _written(self, *, partial: bool) -> SearchResult:
         """Write the results file, and return its content."""
         line = trainer_line(self._config, self._tried, self._lengths) if self._lengths else ""
+        names = (*WAYS, *[AUTO] * (AUTO in self._config.speedups))
+        passed = [t for t in self._tried if t.passed]
         best = {
-            arm: max((t.speedup for t in self._tried if t.arm == arm and t.passed), default=None)
-            for arm in WAYS
+            name: max((t.shortening for t in passed if t.way == name), default=None)
+            for name in names
         }
         tried = [
             {"arm": t.arm, "speedup": t.speedup, "passed": t.passed, "finding": t.finding,
@@ -288,14 +308,15 @@ def trainer_line(
     options = [f"{name}={value!r}" for name, value in config.hybrid.items()]
     note = "with a schedule as short as the run"
     for t in tried:
-        short = {name: shortened(length, t.speedup) for name, length in lengths.items()}
+        short = {name: shortened(length, t.shortening) for name, length in lengths.items()}
         saving = t.verdict.saving or 0.0
         if plain_suffices(t.verdict, config):
-            lines[1.0 - 1.0 / t.speedup] = f"{_trainer(short)}  # plain training, {note}"
+            lines[1.0 - 1.0 / t.shortening] = f"{_trainer(short)}  # plain training, {note}"
         elif t.passed and t.arm == CORRECTED:
             lines.setdefault(saving, f"{_trainer(short, 'speedup=1', *options)}  # {note}")
         elif t.passed:
-            lines.setdefault(saving, _trainer(lengths, f"speedup={t.speedup:g}", *options))
+            speedup = f"speedup={t.speedup!r}" if t.speedup == AUTO else f"speedup={t.speedup:g}"
+            lines.setdefault(saving, _trainer(lengths, speedup, *options))
     if lines:
         return lines[max(lines)]
     few = f"; fewer than {FEW_SEEDS} seeds show none" if config.seeds < FEW_SEEDS else ""

@@ -11,14 +11,15 @@ from typing import Any, NoReturn
 
 import torch
 
-from hybrid_predict.audit.config import SHORTENED, AuditConfig, shortened
+from hybrid_predict.audit.config import AUTO, SHORTENED, AuditConfig, shortened, speedup_text
+from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError
 from hybrid_predict.runs.evidence import FULL, HYBRID, SHORT
 from hybrid_predict.runs.files import writing
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import finite
 
-RunKey = tuple[str, float | None, int]
+RunKey = tuple[str, Speedup | None, int]
 """Arm, speedup and seed of a run; the full arm and controls have no speedup."""
 
 FinishedRun = Mapping[str, Any]
@@ -36,9 +37,11 @@ schedule counts as shortened. Rates within a factor of two count too, for schedu
 such as one over the square root of the steps."""
 
 
-def run_key(arm: str, speedup: float, seed: int) -> RunKey:
+def run_key(arm: str, speedup: Speedup | None, seed: int) -> RunKey:
     """Return the key of a run; the full arm and controls are the same at every speedup."""
-    return arm, float(speedup) if arm in (*SHORTENED, HYBRID) else None, seed
+    if speedup is None or arm not in (*SHORTENED, HYBRID):
+        return arm, None, seed
+    return arm, speedup if speedup == AUTO else float(speedup), seed
 
 
 class RunStore:
@@ -88,10 +91,23 @@ class RunStore:
         """The finished runs by key."""
         return {key: row["run"] for key, row in self._rows.done.items()}
 
+    def key(self, arm: str, speedup: Speedup | None, seed: int) -> RunKey | None:
+        """Return the key of a run; None if its length follows from a run that is not finished.
+
+        With ``"auto"`` a short arm takes as many full steps as the hybrid arm of its seed.
+        """
+        if speedup == AUTO and arm in SHORTENED:
+            hybrid = self.runs.get(run_key(HYBRID, AUTO, seed))
+            if hybrid is None:
+                return None
+            total = hybrid["total_steps"]
+            speedup = total / (total - hybrid["predicted_steps"])
+        return run_key(arm, speedup, seed)
+
     def place(self, key: RunKey) -> Path:
         """Return the folder that the Trainer of a run may write to."""
         arm, speedup, seed = key
-        name = arm if speedup is None else f"{arm}-{speedup:g}"
+        name = arm if speedup is None else f"{arm}-{speedup_text(speedup)}"
         return self.folder / "runs" / f"{name}-seed{seed}"
 
     def save(self, run: FinishedRun) -> None:
@@ -146,7 +162,7 @@ def _row_key(row: Mapping[str, Any]) -> RunKey:
     if not isinstance(row["depends_on"], dict):
         raise TypeError("depends_on is no mapping")
     speedup = run.get("speedup")  # runs of earlier versions have none, and are refused by schema
-    return str(run["arm"]), None if speedup is None else float(speedup), int(run["seed"])
+    return run_key(str(run["arm"]), speedup, int(run["seed"]))
 
 
 def _differing(run: FinishedRun, other: FinishedRun) -> str:

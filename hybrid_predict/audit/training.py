@@ -13,16 +13,19 @@ import lightning.pytorch as pl
 import torch
 
 from hybrid_predict.audit.arm import AuditArm, MakeRun
-from hybrid_predict.audit.config import AuditConfig, shortened
+from hybrid_predict.audit.config import AUTO, AuditConfig, shortened
 from hybrid_predict.audit.meter import Meter, TrialEnd
 from hybrid_predict.audit.store import FinishedRun, run_key
+from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError
-from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer, interruptible
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 ROUNDING = 1.1
 """Largest factor by which rounding up may lengthen the short arms."""
+
+LEAST_LENGTH = 40
+"""Fewest steps or epochs of a run that ``"auto"`` shortens: then rounding up adds few."""
 
 _VARIABLES = ("PL_GLOBAL_SEED", "PL_SEED_WORKERS", "CUBLAS_WORKSPACE_CONFIG")
 
@@ -61,9 +64,7 @@ def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
     Raises:
         ConfigError: If rounding up adds so many steps that the arm is no fair control.
     """
-    # The shorter of steps and epochs, which ends the full arm, ends the short arm too.
-    name = "max_steps" if lengths.get("max_steps") == total else "max_epochs"
-    length = lengths[name]
+    name, length = _deciding(total, lengths)
     rounded = shortened(length, speedup)
     if rounded > ROUNDING * length / speedup:
         got = f"{length} shortened to {rounded}, not {length / speedup:.3g}"
@@ -71,6 +72,30 @@ def short_steps(total: int, lengths: Mapping[str, int], speedup: float) -> int:
         expected = f"a length that can be divided by the speedup {speedup:g}"
         raise ConfigError(name, expected, got, remedy)
     return math.ceil(total * rounded / length - 1e-9)
+
+
+def check_lengths(total: int, lengths: Mapping[str, int], speedup: Speedup) -> None:
+    """Check that rounding up makes no short arm an unfair control.
+
+    ``total`` steps and ``lengths`` are as for :func:`short_steps`.
+
+    Raises:
+        ConfigError: If it would, or with ``"auto"`` could.
+    """
+    if speedup != AUTO:
+        short_steps(total, lengths, speedup)
+        return
+    name, length = _deciding(total, lengths)
+    if length < LEAST_LENGTH:
+        expected = f'at least {LEAST_LENGTH} with speedup "auto"'
+        remedy = "Set max_steps instead, train for longer, or give the speedup as a number."
+        raise ConfigError(name, expected, length, remedy)
+
+
+def _deciding(total: int, lengths: Mapping[str, int]) -> tuple[str, int]:
+    """Return the name and the number of the shorter of steps and epochs, which ends every arm."""
+    name = "max_steps" if lengths.get("max_steps") == total else "max_epochs"
+    return name, lengths[name]
 
 
 def train_arm(
@@ -82,10 +107,12 @@ def train_arm(
     observer: Observer,
     logger: Any = None,
     check: Callable[[FinishedRun], None] = lambda start: None,
+    speedup: Speedup | None = None,
 ) -> FinishedRun:
     """Train one arm from one seed, and return the run's entry of the results file.
 
-    ``check`` gets the part of the entry that is known before training, and may raise.
+    ``check`` gets the part of the entry that is known before training, and may raise. ``speedup``
+    takes the place of that of the configuration.
 
     Raises:
         ConfigError: If the run cannot be audited as it is set up.
@@ -94,15 +121,13 @@ def train_arm(
 
     def started(trainer: Any) -> None:
         arm.check_callbacks(trainer.callbacks)  # the model may have added some
-        if name == FULL:
-            short_steps(meter.total_steps, arm.lengths, config.speedup)
         check(_entry(arm, meter))
         engine = arm.hybrid.engine if arm.hybrid else None
-        predicted = engine.schedule.planned if engine else 0
+        predicted = engine.schedule.planned if engine and not engine.config.paced else 0
         observer.run_started(name, seed, meter.total_steps - predicted)
 
     meter = Meter(config.metric, seed, started, observer.stepped)
-    arm = AuditArm(name, seed, config, folder, meter, logger)
+    arm = AuditArm(name, seed, config, folder, meter, logger, speedup)
     fit_arm(arm, make_run, meter)
     ledger = arm.hybrid.ledger.summary() if arm.hybrid else None
     counts = ledger or {"full_steps": meter.entry["steps"]}

@@ -117,8 +117,9 @@ def show_audit(
     from hybrid_predict.runs.evidence import HYBRID
     from hybrid_predict.runs.tracking import tracking_uri
 
+    part = 1.0 if isinstance(config.speedup, str) else 1.0 / config.speedup
     fewer = (*SHORTENED, HYBRID)
-    lengths = [1.0 / config.speedup if a in fewer else 1.0 for a in config.arms] * config.seeds
+    lengths = [part if arm in fewer else 1.0 for arm in config.arms] * config.seeds
     print(f"{PROGRAM} {command}: {len(lengths)} runs, written to {folder}", flush=True)
     with Screen(lengths, partial(_outcome, config)) as screen:
         result = train(observer=screen)
@@ -148,6 +149,7 @@ def _show_search(
     config: AuditConfig, folder: Path, train: Callable[..., SearchResult]
 ) -> SearchResult:
     """Run a search with a progress bar, then print its candidates and the line to paste."""
+    from hybrid_predict.audit.config import speedup_text
     from hybrid_predict.audit.plan import most_runs
     from hybrid_predict.audit.store import SEARCH
     from hybrid_predict.audit.verdict import percent
@@ -159,7 +161,7 @@ def _show_search(
         result = train(observer=screen)
     rows = [
         [
-            tried.arm, f"{tried.speedup:g}", str(tried.verdict.seeds),
+            tried.arm, speedup_text(tried.speedup), str(tried.verdict.seeds),
             "" if tried.verdict.saving is None else percent(tried.verdict.saving),
             tried.finding,
         ]

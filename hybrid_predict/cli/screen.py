@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hybrid_predict.audit.config import speedup_text
+from hybrid_predict.config import Speedup
 from hybrid_predict.report.plain_text import printable
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import Observer
@@ -47,7 +49,7 @@ class Screen(Observer):
         self._all = self._progress.add_task("all runs", total=sum(lengths), note="")
         self._one = self._progress.add_task("", note="", visible=False)
         self._done, self._planned, self._known = done, 0, 0
-        self._speedup: float | None = None
+        self._speedup: Speedup | None = None
         self._show_done()
 
     @property
@@ -85,13 +87,13 @@ class Screen(Observer):
         """Print a line for a finished run."""
         self._print(run)
 
-    def candidate_started(self, arm: str, speedup: float) -> None:
+    def candidate_started(self, arm: str, speedup: Speedup) -> None:
         """Name the speedup in the lines of the runs that follow."""
         self._speedup = speedup
 
-    def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
+    def candidate_finished(self, arm: str, speedup: Speedup, finding: str) -> None:
         """Print a line for a candidate that was tested."""
-        self.say(f"{arm} at speedup {speedup:g}: {finding}", style="bold")
+        self.say(f"{arm} at speedup {speedup_text(speedup)}: {finding}", style="bold")
 
     def say(self, text: str, **options: Any) -> None:
         """Print text at once; no markup in it is read, and control characters are replaced."""
@@ -115,8 +117,9 @@ class Screen(Observer):
 
     def _arm_and_seed(self, run: Run) -> str:
         """Return the first words of a run's line; the full arm is the same at every speedup."""
-        known = self._speedup is not None and run["arm"] != FULL
-        speedup = f" at speedup {self._speedup:g}" if known else ""
+        speedup = ""
+        if self._speedup is not None and run["arm"] != FULL:
+            speedup = f" at speedup {speedup_text(self._speedup)}"
         return f"{run['arm']}{speedup}, seed {run['seed']}"
 
     def _print(self, run: Run, note: str = "") -> None:

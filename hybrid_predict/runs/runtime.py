@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from hybrid_predict.config import Speedup
 from hybrid_predict.errors import ConfigError, MissingExtraError
 from hybrid_predict.runs.files import named, replace_text
 
@@ -51,10 +52,10 @@ class Observer:
     def run_finished(self, run: Mapping[str, Any]) -> None:
         """A run is finished; ``run`` is its entry in the results file."""
 
-    def candidate_started(self, arm: str, speedup: float) -> None:
+    def candidate_started(self, arm: str, speedup: Speedup) -> None:
         """A search tests whether an arm keeps quality at a speedup; its runs follow."""
 
-    def candidate_finished(self, arm: str, speedup: float, finding: str) -> None:
+    def candidate_finished(self, arm: str, speedup: Speedup, finding: str) -> None:
         """A search has tested the candidate, with this finding in a few words."""
 
 

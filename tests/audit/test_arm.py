@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import (
 from lightning_models import Net, loader
 
 from hybrid_predict import ConfigError, HybridPredict, UnsupportedSetupError
-from hybrid_predict.audit import plan_audit
+from hybrid_predict.audit import audit, plan_audit
 from hybrid_predict.audit.arm import AuditArm
 from hybrid_predict.audit.config import SHORTENED, AuditConfig
 from hybrid_predict.audit.meter import Meter
@@ -195,7 +195,8 @@ BAD_RUNS = {
 def test_runs_that_cannot_be_audited_are_refused_before_training(tmp_path, make_run, words):
     config = AuditConfig(mlflow=False)
     with pytest.raises((ConfigError, UnsupportedSetupError), match=words):
-        train_arm(make_run, config, FULL, 0, tmp_path, Observer())
+        audit(make_run, config, tmp_path)
+    assert not (tmp_path / "runs.jsonl").exists()
 
 
 @pytest.mark.parametrize("sanity", [2, 0])

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from hybrid_predict.audit import AuditConfig, AuditOutcome, judge_audit
-from hybrid_predict.audit.searching import bisect, level, most_tests
+from hybrid_predict.audit.searching import bisect, most_tests, number_of_tests
 from hybrid_predict.audit.verdict import PairedSeed
 
 
@@ -64,7 +64,7 @@ def searched(rng, seeds, border, alpha):
 @pytest.mark.parametrize("border", [0, 1, 2])
 def test_a_search_rarely_answers_with_more_than_keeps_quality(border):
     rng, trials, alpha = np.random.default_rng(border), 400, 0.1
-    each = level(alpha, len(SPEEDUPS))
+    each = 2 * alpha / number_of_tests(AuditConfig(speedups=SPEEDUPS))  # one of the two arms
     answers = [searched(rng, 6, border, each) for _ in range(trials)]
     wrong = sum(best is not None and best >= border for best in answers)
     # Three standard errors of a share of 400 above what is promised.

@@ -56,6 +56,18 @@ def test_a_gated_run_takes_at_least_as_many_full_steps_as_planned(tmp_path):
     assert taken[SHORT] == plan.full_steps[SHORT]
 
 
+def test_plan_of_auto_is_the_most_that_it_may_take(tmp_path):
+    options = {"speedup": "auto", "seeds": 1, "hybrid": {}}
+    plan = plan_audit(Task(max_steps=60), config(**options), tmp_path)
+    assert set(plan.full_steps.values()) == {60}
+    assert "full 60, hybrid at most 60, short at most 60, corrected at most 60." in str(plan)
+    audit(Task(max_steps=60), config(**options), tmp_path)
+    plan = plan_audit(Task(max_steps=60), config(**options), tmp_path)
+    assert (plan.done, plan.left) == (4, 0)
+    search = plan_search(Task(max_steps=60), config(**options, speedups=[1.5, "auto"]), tmp_path)
+    assert (search.tests, search.runs, search.done) == (3, 6, 3)
+
+
 def test_plan_counts_finished_arms_and_changes_nothing(audited):
     before = {path: path.stat().st_mtime_ns for path in audited.rglob("*")}
     plan = plan_audit(Task(), config(seeds=3), audited)

@@ -104,6 +104,47 @@ def test_report_holds_the_verdict_and_loads_nothing(finished):
     assert page.index("<details><summary>The tests") < page.index("0.8 full - 0.2 control")
 
 
+AUTO = {"speedup": "auto", "hybrid": {"warmup_steps": 1}, "seeds": 2}
+
+
+def test_with_auto_short_arms_take_as_many_full_steps_as_the_hybrid_arm_took(tmp_path):
+    task = Task(max_steps=120)
+    result = audit(task, config(**AUTO), tmp_path)
+    order = (FULL, HYBRID, SHORT, CORRECTED)
+    assert task.calls == [(name, seed) for seed in (0, 1) for name in order]
+    runs = {(run["arm"], run["seed"]): run for run in result.results["runs"]}
+    for seed in (0, 1):
+        hybrid = runs[HYBRID, seed]
+        assert hybrid["speedup"] == "auto" and hybrid["predicted_steps"] > 0
+        for name in (SHORT, CORRECTED):
+            assert runs[name, seed]["full_steps"] == hybrid["full_steps"]
+            assert runs[name, seed]["speedup"] == 120 / hybrid["full_steps"]
+    assert any('With "auto" the hybrid arm took' in note for note in result.results["notes"])
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "as many full steps as <em>hybrid</em> took" in page
+    again = Task(max_steps=120)
+    resumed = audit(again, config(**AUTO), tmp_path)
+    assert not again.calls
+    assert resumed.results["runs"] == result.results["runs"]
+
+
+def test_predicted_steps_earn_nothing_where_auto_makes_none(tmp_path):
+    result = audit(Task(max_steps=60), config(**AUTO), tmp_path)
+    assert [run["predicted_steps"] for run in result.results["runs"]] == [0] * 8
+    said = sentences(result.results["earned"])
+    assert said[-1] == "Predicted steps: none was made, so none earned anything."
+    assert not any("Predicted steps gained" in line for line in said)
+    assert "no saving: predicted steps were not made" in result.verdict.text
+
+
+def test_auto_needs_a_length_that_can_be_shortened_finely(tmp_path):
+    task = Task(max_steps=-1, max_epochs=20)
+    with pytest.raises(ConfigError, match='max_epochs: expected at least 40 with speedup "auto"'):
+        audit(task, config(**AUTO), tmp_path)
+    assert task.calls == [(FULL, 0)]
+    assert not (tmp_path / "runs.jsonl").exists()
+
+
 def test_mlflow_has_one_parent_also_after_more_seeds(audited, monkeypatch):
     task = Task()
     result = audit(task, config(mlflow=True, seeds=3), audited)

@@ -25,6 +25,7 @@ class Untrained:
     def run(self, name, speedup, seed):
         self.asked.append((name, speedup, seed))
         value = self.metric(name, speedup, seed)
+        speedup = 2.5 if speedup == "auto" else speedup
         return {
             "arm": name,
             "seed": seed,
@@ -74,6 +75,7 @@ def metric(borders):
     """As good as full up to an arm's border, above it as bad as short."""
 
     def value(name, speedup, seed):
+        speedup = 2.5 if speedup == "auto" else speedup
         bad = name == "short" or speedup > borders.get(name, 9.0)
         return 1.0 + 0.3 * bad * speedup + 0.01 * seed + 0.001 * (len(name) * seed % 3)
 
@@ -99,6 +101,30 @@ def test_each_arm_is_bisected_and_the_largest_saving_wins(corrected, hybrid, lin
         assert mine == [2.0, 3.0 if border >= 2 else 1.5]
     expected = AuditOutcome.VERIFIED if corrected or hybrid else AuditOutcome.NO_SAVING
     assert result.outcome is expected
+
+
+@pytest.mark.parametrize("passes", [True, False])
+def test_auto_is_a_candidate_after_the_numbers(passes, tmp_path):
+    numbered = metric({"corrected": 1.5, "hybrid": 2.0})
+
+    def value(name, speedup, seed):
+        if speedup != "auto":
+            return numbered(name, speedup, seed)
+        return numbered(name, 1.5 if passes and name == "hybrid" else 4.0, seed)
+
+    result, _, lines = searched(value, tmp_path, speedups=(*SPEEDUPS, "auto"))
+    assert [t.speedup for t in result.tried if t.arm == "hybrid"] == [2.0, 3.0, "auto"]
+    assert lines.events[-1][:2] == ("hybrid", "auto")
+    auto = pytest.approx(2.5) if passes else None
+    assert result.best == {"corrected": 1.5, "hybrid": 2.0, "auto": auto}
+    chosen = "'auto'" if passes else "2"
+    assert f"HybridPredict(speedup={chosen})" in result.line
+    assert result.results["level"] == pytest.approx(0.05 / 5)
+
+
+def test_auto_alone_may_be_searched(tmp_path):
+    result, _, _ = searched(metric({}), tmp_path, speedups=["auto"])
+    assert [(t.arm, t.speedup) for t in result.tried] == [("hybrid", "auto")]
 
 
 def test_a_candidate_that_cannot_pass_is_given_up_and_called_so(tmp_path):
