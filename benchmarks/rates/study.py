@@ -75,7 +75,7 @@ def cells(
             for name in tasks:
                 for arm in arms:
                     for length in LENGTHS[arm]:
-                        yield _cell(name, arm, seed, best[name] * share, length)
+                        yield cell(name, arm, seed, best[name] * share, length)
 
 
 def untuned_cells(tasks: Iterable[str], seeds: int, arms: Iterable[str]) -> Iterator[Cell]:
@@ -85,12 +85,13 @@ def untuned_cells(tasks: Iterable[str], seeds: int, arms: Iterable[str]) -> Iter
         for name in tasks:
             for arm in arms:
                 for rate in UNTUNED[arm]:
-                    yield _cell(name, arm, seed, rate, 1, "untuned")
+                    yield cell(name, arm, seed, rate, 1, "untuned")
 
 
-def _cell(
+def cell(
     name: str, arm: str, seed: int, rate: float, length: float, setting: str = "rates"
 ) -> Cell:
+    """Return one run; ``length`` is that of its full steps over T."""
     task, chosen = TASKS[name], ARMS[arm]
     steps = round(task.steps * length / chosen.share)
     digest = recipe_digest(replace(task, steps=steps), chosen)

@@ -16,7 +16,7 @@ TASK = "mlp"
 
 
 def cell(arm, length, share=0.1, seed=0):
-    return study._cell(TASK, arm, seed, study.best_rates()[TASK] * share, length)
+    return study.cell(TASK, arm, seed, study.best_rates()[TASK] * share, length)
 
 
 def row(arm, length, loss, full_steps=None, predicted=0, **where):

@@ -1,0 +1,121 @@
+"""Measures what windows show, and what more predicted steps do to the end: data for `rules.pace`.
+
+Runs keep one advance from the first window on: python -m benchmarks.rates.signals.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from benchmarks import RESULTS
+from benchmarks.arguments import one_of, positive
+from benchmarks.plan import Row, number
+from benchmarks.rates.study import DEVELOPMENT, SHARES, best_rates, cell
+from benchmarks.run import start_worker
+from benchmarks.tasks import TASKS
+from benchmarks.train import Run, warm
+from hybrid_predict.rules.pace import Lagged, Pace, follow, worth
+from hybrid_predict.runs.rows import Rows
+
+ADVANCES = (0.0, 0.5, 1.0, 2.0, 4.0)
+"""Advances that are kept, in lengths of the drift; each doubles the one before."""
+
+FILE = "pace-signals.jsonl"
+"""Name of the results file."""
+
+Key = tuple[str, float, int, float]
+"""Task, share of the best rate, seed and advance of a run."""
+
+
+class Kept:
+    """Keeps one advance in place of :func:`hybrid_predict.rules.pace.follow`."""
+
+    def __init__(self, advance: float) -> None:
+        self._advance, self._worths = advance, list[float]()
+        self._lagged, self._error, self._square = 0.0, 0.0, 0.0
+
+    def follow(self, pace: Pace, lagged: Lagged) -> Pace:
+        """Return the pace with the advance that is kept, once a window was measured."""
+        new = follow(pace, lagged)
+        if new.windows > pace.windows:
+            self._lagged += lagged.late - lagged.early
+            self._square += math.sqrt(lagged.forecast * lagged.drift)
+            self._error += math.sqrt(lagged.chance)
+            self._worths.append(worth(pace))
+        return new._replace(advance=self._advance if new.windows else 0.0)
+
+    @property
+    def signals(self) -> dict[str, float]:
+        """Persistence, its error and worth, pooled over all windows."""
+        square = self._square or math.inf
+        worths = self._worths or [1.0]
+        return {
+            "persistence": self._lagged / square,
+            "error": self._error / square,
+            "worth": sum(worths) / len(worths),
+        }
+
+
+def measure(key: Key) -> dict[str, Any]:
+    """Make one run, and return its row."""
+    task, share, seed, advance = key
+    kept = Kept(advance)
+    warm(TASKS[task])
+    with patch("hybrid_predict.scores.follow", kept.follow):
+        run = Run(cell(task, "auto", seed, best_rates()[task] * share, 1), TASKS[task])
+        run.train()
+    loss = TASKS[task].final_loss(run.model)
+    skills = list(run.engine.ledger.skills.values()) if run.engine else []
+    means = {
+        name: sum(one[field] for one in skills) / max(1, len(skills))
+        for name, field in (("skill", "mean"), ("fitted", "fitted"))
+    }
+    return {
+        **dict(zip(("task", "share", "seed", "advance"), key, strict=True)),
+        **kept.signals, **means, **run.counts(),
+        "loss": loss if run.finite else None,
+    }  # fmt: skip
+
+
+def key_of(row: Row) -> Key:
+    """Return the key of a row."""
+    return row["task"], row["share"], row["seed"], row["advance"]
+
+
+def keys(seeds: int, tasks: tuple[str, ...] = DEVELOPMENT) -> Iterator[Key]:
+    """Return all runs, seed by seed."""
+    for seed in range(seeds):
+        for share in SHARES:
+            for task in tasks:
+                for advance in ADVANCES:
+                    yield task, share, seed, advance
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Make the runs that are missing."""
+    parser = argparse.ArgumentParser("python -m benchmarks.rates.signals", description=__doc__)
+    parser.add_argument("--tasks", nargs="+", default=DEVELOPMENT, type=one_of(DEVELOPMENT))
+    parser.add_argument("--seeds", type=positive, default=1)
+    parser.add_argument("--jobs", type=positive, default=1)
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
+    asked = parser.parse_args(argv)
+    store = Rows(asked.folder / FILE, key_of)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(asked.jobs, context, initializer=start_worker) as pool:
+        missing = [k for k in keys(asked.seeds, tuple(asked.tasks)) if k not in store.done]
+        for future in as_completed([pool.submit(measure, key) for key in missing]):
+            store.add(row := future.result())
+            said = ", ".join(f"{part:g}" if isinstance(part, float) else f"{part}"
+                             for part in key_of(row))  # fmt: skip
+            print(f"{said}: loss {number(row['loss']):.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
