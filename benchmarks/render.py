@@ -20,6 +20,7 @@ from benchmarks.clients import table as clients
 from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
+from benchmarks.rates import learned, signals
 from benchmarks.rates import table as rates
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
@@ -151,10 +152,14 @@ def below_corrected() -> str:
     )
 
 
+STUDY = list(Rows(RESULTS / "rates.jsonl", as_cell).done.values())
+"""The runs of the study of learning rates."""
+
 BLOCKS: dict[str, Callable[[], str]] = {
     **clients.blocks(load("clients.json")),
     **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
-    **rates.blocks(Rows(RESULTS / "rates.jsonl", as_cell).done.values()),
+    **rates.blocks(STUDY),
+    **learned.blocks(Rows(RESULTS / signals.FILE, signals.key_of).done.values(), STUDY),
     "below corrected": below_corrected,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,

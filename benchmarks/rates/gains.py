@@ -66,16 +66,19 @@ def points(rows: Iterable[Row], length: float = 1.0) -> list[Point]:
         rows: All runs of the study.
         length: Length of the arms' runs over T.
     """
-    groups = _groups(rows)
+    groups = at_shares(rows)
     found = []
     for (task, share, arm), group in sorted(groups.items()):
         if arm in COMPARED and (chosen := _of_length(group, length)):
             curves = ((task, share, "plain"), (task, share, "corrected"), (task, 1.0, "plain"))
-            found.append(_point((task, share, arm), chosen, [groups.get(c, []) for c in curves]))
+            loss, full = _means(chosen)
+            predicted = statistics.fmean(row["predicted_steps"] for row in chosen)
+            ratios = (_against(groups.get(curve, []), length, loss, full) for curve in curves)
+            found.append(Point(task, share, arm, full, predicted, loss, *ratios))
     return found
 
 
-def _groups(rows: Iterable[Row]) -> dict[tuple[str, float, str], list[Row]]:
+def at_shares(rows: Iterable[Row]) -> dict[tuple[str, float, str], list[Row]]:
     """Return the runs at shares of the best rate by task, share and arm."""
     best = best_rates()
     groups: dict[tuple[str, float, str], list[Row]] = {}
@@ -94,21 +97,18 @@ def _of_length(rows: Iterable[Row], length: float) -> list[Row]:
     ]
 
 
-def _point(
-    key: tuple[str, float, str], rows: Sequence[Row], curves: Iterable[Iterable[Row]]
-) -> Point:
-    loss, full = _means(rows)
-    predicted = statistics.fmean(row["predicted_steps"] for row in rows)
-    plain, corrected, tuned = (_beside(curve, loss, full) for curve in curves)
-    # These are runs of the curve itself. A shorter one may end lower, at rates that are too large.
-    if key[2] == "plain":
-        plain = Ratio(1.0)
-    elif not predicted:
-        corrected = Ratio(1.0)
-    return Point(*key, full, predicted, loss, plain, corrected, tuned)
+def _against(rows: Sequence[Row], length: float, loss: float, full_steps: float) -> Ratio:
+    """Return a gain beside a curve over that of the curve's own run of this length.
+
+    The latter is 1, unless a shorter run of the curve ends lower, as at rates that are too large.
+    """
+    found, own = beside(rows, loss, full_steps), _of_length(rows, length)
+    one = beside(rows, *_means(own)).value if own else 1.0
+    return Ratio(found.value / one, found.bound)
 
 
-def _beside(rows: Iterable[Row], loss: float, full_steps: float) -> Ratio:
+def beside(rows: Iterable[Row], loss: float, full_steps: float) -> Ratio:
+    """Return what a run gains beside the runs of a curve; nan with fewer than two lengths."""
     losses: Losses = {}
     for row in rows:
         losses.setdefault(row["full_steps"], []).append(number(row["loss"]))
@@ -122,7 +122,7 @@ def _beside(rows: Iterable[Row], loss: float, full_steps: float) -> Ratio:
 def untuned_ratios(rows: Iterable[Row]) -> dict[tuple[str, float], dict[str, Ratio]]:
     """Return gains beside plain training at its best rate, by arm and untuned rate, and by task."""
     kept = list(rows)
-    tuned = {task: group for (task, *key), group in _groups(kept).items() if key == [1.0, "plain"]}
+    curves = at_shares(kept)
     runs: dict[tuple[str, float], dict[str, list[Row]]] = {}
     for row in kept:
         if row["setting"] == "untuned":
@@ -130,7 +130,10 @@ def untuned_ratios(rows: Iterable[Row]) -> dict[tuple[str, float], dict[str, Rat
             mine.setdefault(row["task"], []).append(row)
     known = {(arm, rate) for arm, rates in UNTUNED.items() for rate in rates}
     return {
-        key: {task: _beside(tuned.get(task, []), *_means(group)) for task, group in tasks.items()}
+        key: {
+            task: beside(curves.get((task, 1.0, "plain"), []), *_means(group))
+            for task, group in tasks.items()
+        }
         for key, tasks in runs.items()
         if key in known
     }
