@@ -78,8 +78,9 @@ def learned(known: Gains, names: Iterable[str]) -> Decide:
         for a, b in pairwise(ADVANCES)
     ]
     pays = np.array([gain > 0 for _, gain in examples])
-    model = make_pipeline(StandardScaler(), LogisticRegression())
-    weights = [abs(gain) for _, gain in examples]
+    model = make_pipeline(StandardScaler(), LogisticRegression(C=100.0))
+    sizes = np.array([abs(gain) for _, gain in examples])
+    weights = sizes / sizes.mean()
     model.fit([x for x, _ in examples], pays, logisticregression__sample_weight=weights)
     return lambda row: bool(model.predict([_features(row, chosen)])[0])
 

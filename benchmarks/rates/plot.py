@@ -52,12 +52,17 @@ def plot(rows: Iterable[Row]) -> Figure:
 
 
 def _draw(axes: Axes, title: str, ratios: dict[tuple[str, float], list[Ratio]]) -> None:
+    from matplotlib.ticker import LogLocator, NullLocator
+
     for arm, color in COLORS.items():
         mine = sorted((share, mean_value(r)) for (name, share), r in ratios.items() if name == arm)
         axes.plot([share for share, _ in mine], [value for _, value in mine],
                   color=color, marker="o", markersize=3, label=arm)  # fmt: skip
     axes.axhline(1.0, color="0.7", linewidth=0.8, zorder=0)
     axes.set(title=title, xscale="log", yscale="log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter("{x:g}")
     tidy(axes)
 
 
