@@ -9,6 +9,7 @@ from benchmarks.arms import ARMS
 from benchmarks.plan import Row
 from benchmarks.plot import tidy
 from benchmarks.rates.gains import COMPARED, Ratio, mean_value, points, untuned_ratios
+from benchmarks.rates.study import DEVELOPMENT
 from hybrid_predict.report.shared import new_figure
 
 if TYPE_CHECKING:
@@ -25,9 +26,10 @@ MEAN = "geometric mean"
 def plot(rows: Iterable[Row]) -> Figure:
     """Return a figure of gains beside plain training at its best rate: the flatter, the better.
 
-    The last panel has the means over all tasks, and optimizers that need no learning rate.
+    It shows the tasks on which the rule was chosen. The last panel has their means, and optimizers
+    that need no learning rate.
     """
-    kept = list(rows)
+    kept = [row for row in rows if row["task"] in DEVELOPMENT]
     ratios = {(p.task, p.arm, p.share): p.beside_tuned for p in points(kept)}
     tasks = list(dict.fromkeys(task for task, _, _ in ratios))
     columns = min(4, len(tasks) + 1)

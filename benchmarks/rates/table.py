@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row
 from benchmarks.rates.gains import BOTH, COMPARED, mean, mean_value, points, untuned_ratios, worst
 from benchmarks.rates.hints import hints
-from benchmarks.rates.study import SHARES, SHORT, share_text
+from benchmarks.rates.study import DEVELOPMENT, SHARES, SHORT, share_text
 from benchmarks.table import NONE, markdown
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST
+
+TOLD = 1 / 10
+"""Share of the best rate that the headline is about."""
+
+
+def headline(rows: Iterable[Row]) -> str:
+    """Tell what a run at a tenth of the best rate is worth, and the best peer without a rate."""
+    kept = list(rows)
+    arms = {arm: [p for p in points(kept) if (p.share, p.arm) == (TOLD, arm)] for arm in COMPARED}
+    worth = {arm: mean(p.beside_tuned for p in mine) for arm, mine in arms.items()}
+    peers = {
+        ARMS[arm].title: tasks.values()
+        for (arm, _), tasks in untuned_ratios(kept).items() if arm not in COMPARED
+    }  # fmt: skip
+    peer = max(peers, key=lambda name: mean_value(peers[name]))
+    return (
+        f'**At a tenth of the best learning rate, a full step with `speedup="auto"` is worth '
+        f"{worth['auto']} full steps of plain training at its best rate**, and "
+        f"{mean(p.gain for p in arms['auto'])} of plain training at the same rate (geometric means "
+        f"over {len(arms['auto'])} tasks). Corrected updates alone are worth {worth['corrected']}, "
+        f"plain training at a tenth of its rate {worth['plain']}, and the best of "
+        f"{len(peers)} optimizers that need no learning rate, {peer}, {mean(peers[peer])}."
+    )
 
 
 def overall(rows: Iterable[Row]) -> str:
@@ -89,14 +112,18 @@ def source(rows: Iterable[Row]) -> str:
     )
 
 
-def blocks(rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
+def blocks(rows: Collection[Row]) -> dict[str, Callable[[], str]]:
     """Return what makes the blocks of the pages, by name."""
-    kept = list(rows)
+    kept, fresh = ([row for row in rows if (row["task"] in DEVELOPMENT) == known]
+                   for known in (True, False))  # fmt: skip
     return {
         "rates source": partial(source, kept),
+        "rates headline": partial(headline, kept),
         "rates overall": partial(overall, kept),
         "rates untuned": partial(untuned, kept),
         "rates each": partial(each, kept),
         "rates short": partial(short, kept),
         "rates hints": partial(hints, kept),
+        "rates fresh": partial(overall, fresh),
+        "rates fresh each": partial(each, fresh),
     }
