@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.errors import CheckpointError
 from hybrid_predict.rules.limits import Baseline, Limits
 from hybrid_predict.rules.pace import MOST, Pace
@@ -174,8 +175,8 @@ def checked_credit(value: Any) -> float:
         CheckpointError: If it cannot be.
     """
     (credit,) = check_numbers("credit", [value])
-    if not 0.0 <= credit <= 1.0 + MOST:
-        raise damaged(f"a credit in [0, {1.0 + MOST:g}]", value)
+    if not 0.0 <= credit <= 1.0 + MOST_PREDICTED:
+        raise damaged(f"a credit in [0, {1 + MOST_PREDICTED}]", value)
     return credit
 
 

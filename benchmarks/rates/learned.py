@@ -14,7 +14,7 @@ from benchmarks.plan import Row, number
 from benchmarks.rates.gains import at_shares, beside
 from benchmarks.rates.signals import ADVANCES
 from benchmarks.table import markdown
-from hybrid_predict.rules.pace import LEAST_WORTH, RISING
+from hybrid_predict.rules.pace import FIRST_ADVANCE, thresholds
 
 SIGNALS: Mapping[str, Callable[[Row], float]] = {
     "skill": lambda row: float(row["skill"]),
@@ -62,7 +62,8 @@ def climbed(made: Mapping[float, tuple[Row, float]], decide: Decide) -> float:
 
 def formula(row: Row) -> bool:
     """Decide as :func:`hybrid_predict.rules.pace.follow` does, from signals of the whole run."""
-    return SIGNALS["persistence"](row) > RISING and bool(row["worth"] >= LEAST_WORTH)
+    needed = thresholds(max(2.0 * row["advance"], FIRST_ADVANCE))
+    return bool(SIGNALS["persistence"](row) > needed.rising and row["worth"] >= needed.worth)
 
 
 def learned(known: Gains, names: Iterable[str]) -> Decide:

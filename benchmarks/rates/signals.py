@@ -24,7 +24,7 @@ from benchmarks.train import Run, warm
 from hybrid_predict.rules.pace import Lagged, Pace, follow, worth
 from hybrid_predict.runs.rows import Rows
 
-ADVANCES = (0.0, 0.5, 1.0, 2.0, 4.0)
+ADVANCES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Advances that are kept, in lengths of the drift; each doubles the one before."""
 
 FILE = "pace-signals.jsonl"

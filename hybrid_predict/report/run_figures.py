@@ -9,7 +9,7 @@ import numpy as np
 from hybrid_predict.ledger import SavingsLedger
 from hybrid_predict.report.run_log import RunLog
 from hybrid_predict.report.shared import SIZE, new_figure, smoothed, tidy
-from hybrid_predict.rules.pace import FALLING, RISING
+from hybrid_predict.rules.pace import NEAR
 from hybrid_predict.rules.skill import SHORTEST
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def pace_figure(log: RunLog) -> Figure:
         color = KINDS.get(kind, "black")
         top.plot(at, known["advance"], color=color, linestyle=":", label=f"{kind}: advance")
         bottom.plot(at, known["persistence"], color=color, linewidth=1.8, label=kind)
-    for bound in (FALLING, RISING):
+    for bound in (NEAR.falling, NEAR.rising):
         bottom.axhline(bound, color="#d1495b", linewidth=1)
     top.set_title("Per full step", fontsize="medium", loc="left")
     top.set(ylabel="predicted steps;\ndrifts (advance)", xlim=(0, None), ylim=(0, None))

@@ -13,17 +13,34 @@ from hybrid_predict.rules.schedule import Schedule
 from hybrid_predict.rules.skill import Pooled
 from hybrid_predict.rules.verdict import Slopes
 
-MOST = float(MOST_PREDICTED)
-"""Largest advance, in lengths of the drift."""
-
 LONGEST = 4.0
 """Largest length of a predicted step of one kind, in drifts."""
 
-RISING, FALLING = 0.03, -0.05
-"""Persistence above which the advance doubles, and below which it halves."""
+MOST = LONGEST * MOST_PREDICTED
+"""Largest advance, in lengths of the drift."""
 
-LEAST_WORTH = 0.1
-"""Worth of a predicted step, in full steps, below which the advance halves."""
+
+@final
+class Thresholds(NamedTuple):
+    """What an advance needs.
+
+    Args:
+        rising: Persistence above which the advance doubles to this one.
+        falling: Persistence below which this advance halves.
+        worth: Worth of a predicted step, in full steps, below which it is not reached, or halves.
+    """
+
+    rising: Any
+    falling: Any
+    worth: Any
+
+
+NEAR = Thresholds(rising=0.03, falling=-0.05, worth=0.1)
+FAR = Thresholds(rising=0.2, falling=0.1, worth=0.5)
+"""Thresholds of advances up to :data:`REACH`, and beyond it."""
+
+REACH = 4.0
+"""Largest advance that needs little evidence, in lengths of the drift."""
 
 FIRST_ADVANCE, LEAST_ADVANCE = 0.5, 0.1
 """The first advance, and the smallest one; less is none."""
@@ -70,10 +87,11 @@ class Pace(NamedTuple):
         m = \beta^K \, \frac{K \, (1 - \beta^{K'})}{K' \, (1 - \beta^K)}
 
     The advance a follows the smaller one of q and its mean over about two windows. It halves below
-    -.05. It doubles, from .5 to at most 4, if .03 is exceeded by two standard deviations of q for
+    -.05. It doubles, from .5 to at most 16, if .03 is exceeded by two standard deviations of q for
     forecasts with random signs. Below .1 it is 0. So it rises while forecasts persist, falls
     when they do not, and rests at 0 where they never did. It also halves if the predicted steps
-    since the last window were worth less than .1 full steps, see :func:`worth`.
+    since the last window were worth less than .1 full steps, see :func:`worth`. An advance above 4
+    needs more: .1 in place of -.05, .2 in place of .03, and a worth of .5.
 
     Args:
         persistence: Running mean of q.
@@ -162,6 +180,12 @@ def lag(decay: Any, first: Any, second: Any, late: Any, window: Pooled) -> Lagge
     return Lagged(late / second, share * window.dot, *squares, window.chance)
 
 
+def thresholds(advance: Any) -> Thresholds:
+    """Return what an advance needs."""
+    xp, pairs = library(advance), zip(NEAR, FAR, strict=True)
+    return Thresholds(*(xp.where(advance > REACH, far, near) for near, far in pairs))
+
+
 def follow(pace: Pace, lagged: Lagged) -> Pace:
     """Return the pace after one more window; one that measured nothing leaves it as it is."""
     late, early, forecast, drift, chance = lagged
@@ -171,11 +195,12 @@ def follow(pace: Pace, lagged: Lagged) -> Pace:
     error = ratio(xp.sqrt(xp.maximum(chance, 0.0)), square)
     usable = (square > 0.0) & (square < math.inf) & (abs(number) + error < math.inf)
     mean = xp.where(pace.windows > 0, 0.5 * (pace.persistence + number), number)
-    least = xp.minimum(mean, number)
-    falls = (least < FALLING) | (worth(pace) < LEAST_WORTH)
-    risen = xp.where(
-        least - 2.0 * error > RISING, clip(2.0 * pace.advance, FIRST_ADVANCE, MOST), pace.advance
-    )
+    least, gained = xp.minimum(mean, number), worth(pace)
+    doubled = clip(2.0 * pace.advance, FIRST_ADVANCE, MOST)
+    here, there = thresholds(pace.advance), thresholds(doubled)
+    falls = (least < here.falling) | (gained < here.worth)
+    rises = (least - 2.0 * error > there.rising) & (gained >= there.worth)
+    risen = xp.where(rises, doubled, pace.advance)
     advance = xp.where(falls, 0.5 * pace.advance, risen)
     advance = xp.where(advance < LEAST_ADVANCE, 0.0, advance)
     return select(usable, Pace(mean, advance, pace.windows + 1), pace)
@@ -184,7 +209,8 @@ def follow(pace: Pace, lagged: Lagged) -> Pace:
 def per_full_step(parts: Iterable[tuple[float, Any]]) -> Any:
     """Return the number of predicted steps per full step, the mean advance over all weights.
 
-    It is 0 if the parts that move have less than a quarter of the weights, see `rules.gate`.
+    It is at most 4; a larger advance makes the steps longer. It is 0 if the parts that move have
+    less than a quarter of the weights, see `rules.gate`.
 
     Args:
         parts: Number of weights and advance of each part that may be predicted; JAX needs the
@@ -194,7 +220,7 @@ def per_full_step(parts: Iterable[tuple[float, Any]]) -> Any:
     for size, advance in parts:
         sizes, moving = sizes + size, moving + size * (advance > 0)
         moved = moved + size * advance
-    number = moved / max(sizes, 1.0)
+    number = clip(moved / max(sizes, 1.0), 0.0, float(MOST_PREDICTED))
     xp = library(number)
     number = FINEST * xp.floor(number / FINEST + 0.5)
     return xp.where((number >= LEAST) & (LEAST_MOVED * moving >= sizes), number, 0.0)

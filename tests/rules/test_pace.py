@@ -9,16 +9,17 @@ from hypothesis import strategies as st
 from libraries import in_every_library
 
 from hybrid_predict import HybridConfig
+from hybrid_predict.config import MOST_PREDICTED
 from hybrid_predict.rules.pace import (
-    FALLING,
+    FAR,
     FINEST,
     FIRST_ADVANCE,
     LEAST,
     LEAST_ADVANCE,
-    LEAST_WORTH,
     LONGEST,
     MOST,
-    RISING,
+    NEAR,
+    REACH,
     Lagged,
     Pace,
     carried,
@@ -48,10 +49,14 @@ def naive(pace, q, error=0.0):
     """The pace after a window, case by case."""
     mean = (pace.persistence + q) / 2 if pace.windows else q
     low, advance = min(mean, q), pace.advance
-    if low < FALLING or (pace.predicted and worth(pace) < LEAST_WORTH):
+    gained = worth(pace) if pace.predicted else 1.0
+    doubled = min(MOST, max(FIRST_ADVANCE, 2 * advance))
+    rising, _, enough = FAR if doubled > REACH else NEAR
+    _, falling, least = FAR if advance > REACH else NEAR
+    if low < falling or gained < least:
         advance = advance / 2
-    elif low - 2 * error > RISING:
-        advance = min(MOST, max(FIRST_ADVANCE, 2 * advance))
+    elif low - 2 * error > rising and gained >= enough:
+        advance = doubled
     return Pace(mean, advance if advance >= LEAST_ADVANCE else 0.0, pace.windows + 1)
 
 
@@ -61,8 +66,9 @@ def slopes(product, own_product=-1.0):
 
 @given(pace=paces, q=persistences, early=st.floats(-1.0, 1.0), error=errors)
 def test_a_pace_follows_its_windows_case_by_case(pace, q, early, error):
-    edges = abs(min((pace.persistence + q) / 2, q) - np.array([FALLING, RISING + 2 * error]))
-    assume(edges.min() > 1e-9 and abs(q - FALLING) > 1e-9)
+    low = min((pace.persistence + q) / 2, q)
+    edges = [edge for each in (NEAR, FAR) for edge in (each.falling, each.rising + 2 * error)]
+    assume(all(abs(x - edge) > 1e-9 for x in (low, q) for edge in edges))
     new = follow(pace, measured(q, error, early))
     assert new == pytest.approx(naive(pace, q, error), abs=1e-9)
     assert 0.0 <= new.advance <= MOST
@@ -74,28 +80,41 @@ def test_what_lasts_longer_never_has_fewer_predicted_steps(pace, qs):
     assert low <= high
 
 
-@pytest.mark.parametrize("steep", [0.0, 0.5 * LEAST_WORTH, 2 * LEAST_WORTH])
+STEEP = {0.0: (1.0, 2.0, 4.0), 0.3: (4.0, 4.0, 4.0), 0.7: (4.0, 8.0, 16.0)}
+"""What advances of 2, 4 and 8 become, by the worth of their predicted steps."""
+
+
+@pytest.mark.parametrize("steep", STEEP)
 def test_predicted_steps_of_little_worth_become_fewer(steep):
-    pace = weigh(Pace(1.0, 2.0, 9), slopes(-steep), 1, False)
-    assert worth(pace) == pytest.approx(steep)
-    new = follow(pace, measured(1.0))
-    assert new.advance == (1.0 if steep < LEAST_WORTH else MOST)
-    assert (new.predicted, new.verifying) == (0, 0)
+    assert NEAR.worth < 0.3 < FAR.worth < 0.7
+    for advance, wanted in zip((2.0, REACH, 8.0), STEEP[steep], strict=True):
+        pace = weigh(Pace(1.0, advance, 9), slopes(-steep), 1, False)
+        assert worth(pace) == pytest.approx(steep)
+        new = follow(pace, measured(1.0))
+        assert new.advance == wanted
+        assert (new.predicted, new.verifying) == (0, 0)
 
 
-@pytest.mark.parametrize("q", [2 * FALLING, -1.0])
+@pytest.mark.parametrize("q", [2 * NEAR.falling, -1.0])
 def test_what_does_not_last_halves_predicted_steps_until_there_are_none(q):
     pace, found = Pace(q, MOST, 9), []
     while pace.advance:
         pace = follow(pace, measured(q))
         found.append(pace.advance)
-    assert found == [2.0, 1.0, 0.5, 0.25, 0.125, 0.0]
+    assert found == [8.0, 4.0, 2.0, 1.0, 0.5, 0.25, 0.125, 0.0]
 
 
-@pytest.mark.parametrize("q", [FALLING / 2, 0.0, RISING / 2])
-def test_between_the_bounds_the_advance_stays(q):
-    assert follow(Pace(q, 1.0, 9), measured(q)).advance == 1.0
-    assert follow(Pace(q, 0.0, 9), measured(q)).advance == 0.0
+@pytest.mark.parametrize("q", [NEAR.falling / 2, 0.0, NEAR.rising / 2])
+def test_between_the_thresholds_the_advance_stays(q):
+    for advance in (0.0, 1.0, REACH):
+        assert follow(Pace(q, advance, 9), measured(q)).advance == advance
+
+
+def test_far_advances_need_more_persistence():
+    low, high = (FAR.falling + NEAR.rising) / 2, (FAR.falling + FAR.rising) / 2
+    for q, wanted in ((low, (4.0, 4.0, 4.0)), (high, (4.0, 4.0, 8.0)), (0.5, (4.0, 8.0, MOST))):
+        for advance, new in zip((2.0, REACH, 8.0), wanted, strict=True):
+            assert follow(Pace(q, advance, 9), measured(q)).advance == new, (q, advance)
 
 
 def test_a_failed_test_leads_back_to_no_predicted_steps():
@@ -110,10 +129,10 @@ def test_what_chance_explains_does_not_rise():
 
 def test_what_always_lasts_leads_to_the_largest_advance_and_stays_there():
     pace, found = Pace(), []
-    for _ in range(6):
+    for _ in range(7):
         pace = follow(pace, measured(1.0))
         found.append(pace.advance)
-    assert found == [FIRST_ADVANCE, 1.0, 2.0, MOST, MOST, MOST]
+    assert found == [FIRST_ADVANCE, 1.0, 2.0, REACH, 8.0, MOST, MOST]
 
 
 NOTHING = {
@@ -137,14 +156,14 @@ def test_a_window_that_measured_nothing_changes_nothing(changes, steep):
 
 
 SEQUENCES = {
-    "rises": [0.5] * 6,
-    "falls": [1.0, 1.0, 2 * FALLING, 2 * FALLING],
+    "rises": [0.5] * 7,
+    "falls": [1.0, 1.0, 2 * NEAR.falling, 2 * NEAR.falling],
     "never": [-0.3, 0.0, 0.01],
     "changes": [1.0, 0.1, 1.0, -1.0, 0.7],
 }
 
 
-@pytest.mark.parametrize("steep", [1.0, 0.5 * LEAST_WORTH])
+@pytest.mark.parametrize("steep", [1.0, 0.5 * NEAR.worth])
 @pytest.mark.parametrize("qs", SEQUENCES.values(), ids=SEQUENCES.keys())
 def test_every_library_keeps_the_same_pace(qs, steep):
     def rule(pace, found, *windows):
@@ -212,7 +231,7 @@ def momentum(gradients, decay):
 @pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.98])
 def test_momentum_alone_is_no_persistence(decay):
     gradients = np.random.default_rng(0).normal(size=(300, 20_000))
-    assert abs(persistence(momentum(gradients, decay), decay)) < RISING
+    assert abs(persistence(momentum(gradients, decay), decay)) < NEAR.rising
     drift = momentum(np.ones((1500, 4)), decay)
     assert persistence(drift, decay) == pytest.approx(1.0, rel=1e-3)
 
@@ -220,12 +239,13 @@ def test_momentum_alone_is_no_persistence(decay):
 @given(st.lists(st.tuples(st.integers(1, 10**6), advances), max_size=6))
 def test_the_number_of_predicted_steps_is_the_mean_over_all_weights(parts):
     number = per_full_step(parts)
+    assert number <= MOST_PREDICTED
     sizes, moved = [size for size, _ in parts], [size * a for size, a in parts]
-    mean = sum(moved) / sum(sizes) if parts else 0.0
+    mean = min(sum(moved) / sum(sizes), MOST_PREDICTED) if parts else 0.0
     few = 4 * sum(size for size, a in parts if a > 0) < sum(sizes)
     assert number == pytest.approx(mean if number else 0.0, abs=FINEST)
     assert number > 0 or few or mean < LEAST + FINEST
-    assert number == 0.0 or (LEAST <= number <= MOST * (1 + 1e-9) and not few)
+    assert number == 0.0 or (number >= LEAST and not few)
     for _, advance in parts:
         drifts = length(advance, number)
         assert 0.0 <= drifts <= LONGEST
@@ -233,9 +253,9 @@ def test_the_number_of_predicted_steps_is_the_mean_over_all_weights(parts):
 
 
 def test_kinds_alike_take_steps_of_the_length_that_is_wanted():
-    for advance in (0.5, MOST):
+    for advance, wanted in ((0.5, 1.0), (4.0, 1.0), (8.0, 2.0), (MOST, LONGEST)):
         number = per_full_step([(100, advance), (3, advance)])
-        assert length(advance, number) == pytest.approx(min(1.0, LONGEST))
+        assert length(advance, number) == pytest.approx(wanted)
     assert length(1.0, 0.0) == 0.0
 
 
