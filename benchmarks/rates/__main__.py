@@ -22,6 +22,7 @@ from benchmarks.rates.study import (
     best_rates,
     cells,
     run,
+    steady_cells,
     untuned_cells,
 )
 from hybrid_predict.runs.rows import Row, Rows
@@ -44,6 +45,7 @@ def main(argv: list[str] | None = None) -> None:
     store = Rows(path, as_cell)
     wanted = chain(
         cells(asked.tasks, asked.shares, asked.seeds, asked.arms),
+        steady_cells(asked.tasks, asked.seeds, asked.arms),
         untuned_cells(asked.tasks, asked.seeds, asked.arms),
     )
     run(store, wanted, asked.jobs, _say)

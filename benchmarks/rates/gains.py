@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from benchmarks.arms import ARMS
 from benchmarks.plan import Row, number
-from benchmarks.rates.study import UNTUNED, best_rates, nearest
+from benchmarks.rates.study import GUESSED, RATES, UNTUNED, best_rates, nearest
 from benchmarks.table import NONE
 from benchmarks.tasks import TASKS
 from hybrid_predict.runs.evidence import EXACT, plain_steps_to_reach
@@ -59,14 +59,15 @@ class Point:
     beside_tuned: Ratio
 
 
-def points(rows: Iterable[Row], length: float = 1.0) -> list[Point]:
+def points(rows: Iterable[Row], length: float = 1.0, setting: str = RATES) -> list[Point]:
     """Return every arm on every task at every rate; a gain without its curve is nan.
 
     Args:
         rows: All runs of the study.
         length: Length of the arms' runs over T.
+        setting: That of the runs.
     """
-    groups = at_shares(rows)
+    groups = at_shares(rows, setting)
     found = []
     for (task, share, arm), group in sorted(groups.items()):
         if arm in COMPARED and (chosen := _of_length(group, length)):
@@ -78,12 +79,12 @@ def points(rows: Iterable[Row], length: float = 1.0) -> list[Point]:
     return found
 
 
-def at_shares(rows: Iterable[Row]) -> dict[tuple[str, float, str], list[Row]]:
+def at_shares(rows: Iterable[Row], setting: str = RATES) -> dict[tuple[str, float, str], list[Row]]:
     """Return the runs at shares of the best rate by task, share and arm."""
     best = best_rates()
     groups: dict[tuple[str, float, str], list[Row]] = {}
     for row in rows:
-        if row["setting"] == "rates":
+        if row["setting"] == setting:
             share = nearest(row["rate"] / best[row["task"]])
             groups.setdefault((row["task"], share, row["arm"]), []).append(row)
     return groups
@@ -125,7 +126,7 @@ def untuned_ratios(rows: Iterable[Row]) -> dict[tuple[str, float], dict[str, Rat
     curves = at_shares(kept)
     runs: dict[tuple[str, float], dict[str, list[Row]]] = {}
     for row in kept:
-        if row["setting"] == "untuned":
+        if row["setting"] == GUESSED:
             mine = runs.setdefault((row["arm"], row["rate"]), {})
             mine.setdefault(row["task"], []).append(row)
     known = {(arm, rate) for arm, rates in UNTUNED.items() for rate in rates}

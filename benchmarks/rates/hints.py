@@ -25,9 +25,11 @@ def hints(rows: Iterable[Row]) -> str:
     """Return how often runs hinted, and how often plain training of T steps gained by following.
 
     Losses of plain training are means over seeds. They are interpolated between the rates of the
-    study, linearly over the logarithm of the rate; nothing is extrapolated.
+    study, linearly over the logarithm of the rate; nothing is extrapolated. Runs at constant rates
+    are left out.
     """
-    best, kept, lines = best_rates(), list(rows), []
+    best, lines = best_rates(), []
+    kept = [row for row in rows if row["decay"]]
     plain = _plain(kept)
     for share in SHARES:
         runs = [

@@ -13,6 +13,7 @@ import numpy as np
 from benchmarks.plan import Row, number
 from benchmarks.rates.gains import at_shares, beside
 from benchmarks.rates.signals import ADVANCES
+from benchmarks.rates.study import RATES, STEADY
 from benchmarks.table import markdown
 from hybrid_predict.rules.pace import FIRST_ADVANCE, thresholds
 
@@ -33,8 +34,11 @@ MODELS = (
 SMALL = 0.2
 """Shares of the best rate below this are small."""
 
-Gains = dict[tuple[str, float], dict[float, tuple[Row, float]]]
-"""Run and gain beside corrected updates by advance, of each task and share of the best rate."""
+Place = tuple[str, float, str]
+"""Task, share of the best rate, and setting."""
+
+Gains = dict[Place, dict[float, tuple[Row, float]]]
+"""Run and gain beside corrected updates by advance, of each place."""
 
 Decide = Callable[[Row], bool]
 """Whether the advance of a run is to be doubled, or to begin with .5."""
@@ -42,11 +46,12 @@ Decide = Callable[[Row], bool]
 
 def gains(signals: Iterable[Row], rows: Iterable[Row]) -> Gains:
     """Return what every run gains beside corrected updates alone at its rate."""
-    curves, found = at_shares(rows), Gains()
+    kept, found = list(rows), Gains()
+    curves = {setting: at_shares(kept, setting) for setting in (RATES, STEADY)}
     for row in signals:
-        curve = curves.get((row["task"], row["share"], "corrected"), [])
+        curve = curves[row["setting"]].get((row["task"], row["share"], "corrected"), [])
         gain = beside(curve, number(row["loss"]), row["full_steps"]).value
-        made = found.setdefault((row["task"], row["share"]), {})
+        made = found.setdefault((row["task"], row["share"], row["setting"]), {})
         made[row["advance"]] = row, gain if row["predicted_steps"] else 1.0
     return {key: made for key, made in found.items() if len(made) == len(ADVANCES)}
 
@@ -90,10 +95,10 @@ def _features(row: Row, names: Iterable[str]) -> list[float]:
     return [SIGNALS[name](row) for name in names]
 
 
-def held_out(known: Gains, names: Iterable[str]) -> dict[tuple[str, float], float]:
+def held_out(known: Gains, names: Iterable[str]) -> dict[Place, float]:
     """Return the gain on every task of a decision that was learned on the other tasks."""
     found, chosen = {}, list(names)
-    for task in dict.fromkeys(task for task, _ in known):
+    for task in dict.fromkeys(task for task, *_ in known):
         others = {key: made for key, made in known.items() if key[0] != task}
         decide = learned(others, chosen)
         found.update({k: climbed(made, decide) for k, made in known.items() if k[0] == task})
@@ -119,12 +124,12 @@ def rules(signals: Iterable[Row], rows: Iterable[Row]) -> str:
     return markdown(titles, [[name, *_means(each)] for name, each in found.items()])
 
 
-def _means(found: Mapping[tuple[str, float], float]) -> list[str]:
-    small = [gain for (_, share), gain in found.items() if share < SMALL]
-    large = [gain for (_, share), gain in found.items() if share >= SMALL]
+def _means(found: Mapping[Place, float]) -> list[str]:
+    small = [gain for (_, share, _), gain in found.items() if share < SMALL]
+    large = [gain for (_, share, _), gain in found.items() if share >= SMALL]
     means = [statistics.geometric_mean(each) if each else math.nan
              for each in (small, large, [*small, *large])]  # fmt: skip
-    (task, _), worst = min(found.items(), key=lambda item: item[1])
+    (task, *_), worst = min(found.items(), key=lambda item: item[1])
     return [*(f"{mean:.2f}" for mean in means), f"{worst:.2f} ({task})"]
 
 

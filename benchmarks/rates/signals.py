@@ -10,6 +10,7 @@ import math
 import multiprocessing
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,7 +18,16 @@ from unittest.mock import patch
 from benchmarks import RESULTS
 from benchmarks.arguments import one_of, positive
 from benchmarks.plan import Row, number
-from benchmarks.rates.study import DEVELOPMENT, SHARES, best_rates, cell
+from benchmarks.rates.study import (
+    DEVELOPMENT,
+    RATES,
+    SHARES,
+    STEADY,
+    STEADY_SHARES,
+    STEADY_TASKS,
+    best_rates,
+    cell,
+)
 from benchmarks.run import start_worker
 from benchmarks.tasks import TASKS
 from benchmarks.train import Run, warm
@@ -30,8 +40,11 @@ ADVANCES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 FILE = "pace-signals.jsonl"
 """Name of the results file."""
 
-Key = tuple[str, float, int, float]
-"""Task, share of the best rate, seed and advance of a run."""
+Key = tuple[str, float, int, float, str]
+"""Task, share of the best rate, seed, advance and setting of a run."""
+
+FIELDS = ("task", "share", "seed", "advance", "setting")
+"""Names of the parts of a key."""
 
 
 class Kept:
@@ -65,11 +78,11 @@ class Kept:
 
 def measure(key: Key) -> dict[str, Any]:
     """Make one run, and return its row."""
-    task, share, seed, advance = key
+    task, share, seed, advance, setting = key
     kept = Kept(advance)
     warm(TASKS[task])
     with patch("hybrid_predict.scores.follow", kept.follow):
-        run = Run(cell(task, "auto", seed, best_rates()[task] * share, 1), TASKS[task])
+        run = Run(cell(task, "auto", seed, best_rates()[task] * share, 1, setting), TASKS[task])
         run.train()
     loss = TASKS[task].final_loss(run.model)
     skills = list(run.engine.ledger.skills.values()) if run.engine else []
@@ -78,7 +91,7 @@ def measure(key: Key) -> dict[str, Any]:
         for name, field in (("skill", "mean"), ("fitted", "fitted"))
     }
     return {
-        **dict(zip(("task", "share", "seed", "advance"), key, strict=True)),
+        **dict(zip(FIELDS, key, strict=True)),
         **kept.signals, **means, **run.counts(),
         "loss": loss if run.finite else None,
     }  # fmt: skip
@@ -86,16 +99,17 @@ def measure(key: Key) -> dict[str, Any]:
 
 def key_of(row: Row) -> Key:
     """Return the key of a row."""
-    return row["task"], row["share"], row["seed"], row["advance"]
+    return row["task"], row["share"], row["seed"], row["advance"], row["setting"]
 
 
 def keys(seeds: int, tasks: tuple[str, ...] = DEVELOPMENT) -> Iterator[Key]:
     """Return all runs, seed by seed."""
+    steady = [task for task in tasks if task in STEADY_TASKS]
+    settings = ((RATES, SHARES, tasks), (STEADY, STEADY_SHARES, steady))
     for seed in range(seeds):
-        for share in SHARES:
-            for task in tasks:
-                for advance in ADVANCES:
-                    yield task, share, seed, advance
+        for setting, shares, names in settings:
+            for share, task, advance in product(shares, names, ADVANCES):
+                yield task, share, seed, advance, setting
 
 
 def main(argv: list[str] | None = None) -> None:

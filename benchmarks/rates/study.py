@@ -18,6 +18,9 @@ from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.runs.rows import Row, Rows
 
+RATES, STEADY, GUESSED = "rates", "constant", "untuned"
+"""Settings: shares of the best rate with the task's schedule, constant shares, and guesses."""
+
 SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
 """Learning rates, as shares of the rate that is best for plain training."""
 
@@ -40,6 +43,9 @@ UNTUNED: Mapping[str, tuple[float, ...]] = {
     "schedule-free": (0.0025,),
 }
 """Arms whose rates are not tuned to the task: common guesses, or the default of an optimizer."""
+
+STEADY_TASKS, STEADY_SHARES = ("cnn", "mlp", "pinn", "autoencoder"), (1 / 10, 1.0)
+"""Tasks and shares of the best rate that are also trained at constant rates."""
 
 DEVELOPMENT = ("gpt-0.2m", "cnn", "inr", "mlp", "lora", "pinn", "autoencoder")
 """Tasks on which the rule was chosen; it was not run on the fresh ones before."""
@@ -66,7 +72,11 @@ def share_text(share: float) -> str:
 
 
 def cells(
-    tasks: Iterable[str], shares: Sequence[float], seeds: int, arms: Iterable[str]
+    tasks: Iterable[str],
+    shares: Sequence[float],
+    seeds: int,
+    arms: Iterable[str],
+    setting: str = RATES,
 ) -> Iterator[Cell]:
     """Return all runs at shares of the best rates, seed by seed."""
     best, tasks, arms = best_rates(), list(tasks), [arm for arm in arms if arm in LENGTHS]
@@ -75,7 +85,13 @@ def cells(
             for name in tasks:
                 for arm in arms:
                     for length in LENGTHS[arm]:
-                        yield cell(name, arm, seed, best[name] * share, length)
+                        yield cell(name, arm, seed, best[name] * share, length, setting)
+
+
+def steady_cells(tasks: Iterable[str], seeds: int, arms: Iterable[str]) -> Iterator[Cell]:
+    """Return runs at constant rates, for the tasks that have any."""
+    kept = [task for task in tasks if task in STEADY_TASKS]
+    return cells(kept, STEADY_SHARES, seeds, arms, STEADY)
 
 
 def untuned_cells(tasks: Iterable[str], seeds: int, arms: Iterable[str]) -> Iterator[Cell]:
@@ -85,19 +101,17 @@ def untuned_cells(tasks: Iterable[str], seeds: int, arms: Iterable[str]) -> Iter
         for name in tasks:
             for arm in arms:
                 for rate in UNTUNED[arm]:
-                    yield cell(name, arm, seed, rate, 1, "untuned")
+                    yield cell(name, arm, seed, rate, 1, GUESSED)
 
 
-def cell(
-    name: str, arm: str, seed: int, rate: float, length: float, setting: str = "rates"
-) -> Cell:
+def cell(name: str, arm: str, seed: int, rate: float, length: float, setting: str = RATES) -> Cell:
     """Return one run; ``length`` is that of its full steps over T."""
     task, chosen = TASKS[name], ARMS[arm]
     steps = round(task.steps * length / chosen.share)
     digest = recipe_digest(replace(task, steps=steps), chosen)
     chosen_rates = Rates(float(f"{rate:.3g}"))
-    return Cell(name, setting, arm, seed, chosen_rates.base, chosen_rates.hidden, True, steps,
-                digest)  # fmt: skip
+    return Cell(name, setting, arm, seed, chosen_rates.base, chosen_rates.hidden,
+                setting != STEADY, steps, digest)  # fmt: skip
 
 
 def run(

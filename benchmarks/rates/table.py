@@ -10,7 +10,7 @@ from benchmarks.arms import ARMS
 from benchmarks.plan import Row
 from benchmarks.rates.gains import BOTH, COMPARED, mean, mean_value, points, untuned_ratios, worst
 from benchmarks.rates.hints import hints
-from benchmarks.rates.study import DEVELOPMENT, SHARES, SHORT, share_text
+from benchmarks.rates.study import DEVELOPMENT, RATES, SHARES, SHORT, STEADY, share_text
 from benchmarks.table import NONE, markdown
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST
 
@@ -38,10 +38,10 @@ def headline(rows: Iterable[Row]) -> str:
     )
 
 
-def overall(rows: Iterable[Row]) -> str:
+def overall(rows: Iterable[Row], setting: str = RATES) -> str:
     """Return geometric means over tasks, by learning rate."""
     lines = []
-    everything = points(rows)
+    everything = points(rows, setting=setting)
     for share in SHARES:
         for arm in COMPARED:
             mine = [p for p in everything if (p.share, p.arm) == (share, arm)]
@@ -120,6 +120,7 @@ def blocks(rows: Collection[Row]) -> dict[str, Callable[[], str]]:
         "rates source": partial(source, kept),
         "rates headline": partial(headline, kept),
         "rates overall": partial(overall, kept),
+        "rates constant": partial(overall, kept, STEADY),
         "rates untuned": partial(untuned, kept),
         "rates each": partial(each, kept),
         "rates short": partial(short, kept),
