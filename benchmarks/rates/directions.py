@@ -46,7 +46,7 @@ def _dot(left: Sequence[Tensor], right: Sequence[Tensor]) -> float:
 
 def _sum(weights: Sequence[float], blocks: Sequence[Sequence[Tensor]]) -> list[Tensor]:
     columns = zip(*blocks, strict=True)
-    return [sum(w * x for w, x in zip(weights, each, strict=True)) for each in columns]  # type: ignore[misc]
+    return [sum(w * x for w, x in zip(weights, each, strict=True)) for each in columns]
 
 
 def linear(blocks: Sequence[Sequence[Tensor]]) -> list[Tensor]:

@@ -1,0 +1,210 @@
+"""Trains by the protocols of published forecasts: constant rates, and the first hit of a loss.
+
+Run with: python -m benchmarks.rates.published --jobs 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import statistics
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from benchmarks import RESULTS
+from benchmarks.arguments import positive
+from benchmarks.plan import Row
+from benchmarks.run import start_worker
+from benchmarks.table import NONE, markdown
+from benchmarks.tasks import TASKS, Task
+from benchmarks.tasks.schedules import constant_schedule, linear_schedule
+from benchmarks.train import Training
+from hybrid_predict import HybridConfig
+from hybrid_predict.runs.rows import Rows
+
+FILE = "published.jsonl"
+"""Name of the results file."""
+
+STEPS, EVERY, SETTLED = 2000, 20, 10
+"""Steps of a run, full steps between evaluations, and evaluations whose mean is the target."""
+
+AVERAGE = 0.99
+"""Decay of the average of weights that is read out in one arm."""
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """A published setting of the learning rate.
+
+    Args:
+        source: Who published it.
+        saving: Saving that the authors report.
+        rate: Constant learning rate of AdamW, without weight decay.
+        betas: Decay rates of AdamW.
+    """
+
+    source: str
+    saving: str
+    rate: float
+    betas: tuple[float, float] = (0.9, 0.999)
+
+
+PROTOCOLS: Mapping[str, Protocol] = {
+    "nino": Protocol("NiNo (Knyazev et al., ICLR 2025), AdamW at 6e-3", "up to 50 %", 6e-3),
+    "wnn": Protocol("weight nowcaster (Jang et al., ICML 2023), Adam at 1e-3", "no number", 1e-3),
+}
+"""Protocols by name. Both train a net of 3x3 convolutions with 16, 32 and 32 channels."""
+
+
+class Arm(NamedTuple):
+    """A way to train.
+
+    Args:
+        options: Those of the plug-in; None for plain training.
+        averaged: Whether an average of the weights is evaluated.
+        share: Length of the run over that of the protocol.
+        decays: Whether the learning rate falls linearly to 0, which no protocol has.
+    """
+
+    options: dict[str, Any] | None = None
+    averaged: bool = False
+    share: float = 1.0
+    decays: bool = False
+
+
+ARMS: Mapping[str, Arm] = {
+    "plain": Arm(),
+    "plain, averaged weights": Arm(averaged=True),
+    "plain, a quarter of the steps, linear decay": Arm(share=0.25, decays=True),
+    "corrected": Arm({"speedup": 1}),
+    "hybrid (default)": Arm({}),
+    "auto": Arm({"speedup": "auto"}),
+}
+"""Arms by title."""
+
+Key = tuple[str, str, int]
+"""Protocol, arm and seed."""
+
+
+def task(protocol: Protocol) -> Task:
+    """Return the convolutional net on digits with the settings of a protocol."""
+    recipe = replace(
+        TASKS["cnn"].recipe, betas=protocol.betas, weight_decay=0.0, gradient_clip=None
+    )
+    return replace(TASKS["cnn"], steps=STEPS, recipe=recipe, batch_size=128)  # type: ignore[call-arg]
+
+
+def measure(key: Key) -> dict[str, Any]:
+    """Train once, and return full steps and losses of all evaluations."""
+    name, title, seed = key
+    chosen, arm = task(PROTOCOLS[name]), ARMS[title]
+    total = round(STEPS * arm.share)
+    model, batches = chosen.model(seed), chosen.batches(seed)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=PROTOCOLS[name].rate, betas=chosen.recipe.betas, weight_decay=0.0
+    )
+    config = None if arm.options is None else HybridConfig(total_steps=total, **arm.options)
+    factor = linear_schedule(total, 0.0) if arm.decays else constant_schedule(total, 0.0)
+    run = Training(model, [optimizer], [factor], config, total)
+    average = deepcopy(model)
+    shown = average if arm.averaged else model
+    steps, losses = [], []
+    while not run.done:
+        run.step(lambda: chosen.full_step(model, next(batches), optimizer))
+        with torch.no_grad():
+            for mean, weight in zip(average.parameters(), model.parameters(), strict=True):
+                mean.lerp_(weight, 1.0 - min(AVERAGE, 1.0 - 1.0 / run.full_steps))
+        if run.full_steps % EVERY == 0 or run.done:
+            steps.append(run.full_steps)
+            losses.append(chosen.final_loss(shown))
+    run.close()
+    return {
+        "protocol": name, "arm": title, "seed": seed, **run.counts(), "steps": steps,
+        "losses": losses,
+    }  # fmt: skip
+
+
+def key_of(row: Row) -> Key:
+    """Return the key of a row."""
+    return row["protocol"], row["arm"], row["seed"]
+
+
+def first_hit(row: Row, target: float) -> int | None:
+    """Return the full steps at the first evaluation that is at most a loss."""
+    pairs = zip(row["steps"], row["losses"], strict=True)
+    return next((steps for steps, loss in pairs if loss <= target), None)
+
+
+def target(row: Row) -> float:
+    """Return the mean of the last evaluations of a plain run."""
+    return statistics.fmean(row["losses"][-SETTLED:])
+
+
+def table(rows: Collection[Row]) -> str:
+    """Return by protocol and arm when the final loss of plain training is reached."""
+    lines = []
+    for name, protocol in PROTOCOLS.items():
+        for arm in ARMS:
+            mine = {row["seed"]: row for row in rows if key_of(row)[:2] == (name, arm)}
+            plain = {r["seed"]: r for r in rows if key_of(r)[:2] == (name, "plain")}
+            seeds = sorted(mine.keys() & plain.keys())
+            if not seeds:
+                continue
+            hits = [first_hit(mine[seed], target(plain[seed])) for seed in seeds]
+            known = [hit for hit in hits if hit is not None]
+            saved = (
+                f"{1 - statistics.fmean(known) / STEPS:.0%}" if len(known) == len(hits) else NONE
+            )
+            lines.append([
+                protocol.source if arm == "plain" else "", arm,
+                f"{len(known)} of {len(hits)}",
+                f"{statistics.fmean(known):,.0f}" if known else NONE, saved,
+                f"{statistics.fmean(mine[seed]['predicted_steps'] for seed in seeds):,.0f}",
+                f"{statistics.fmean(mine[seed]['losses'][-1] for seed in seeds):.4f}",
+                protocol.saving if arm == "plain" else "",
+            ])  # fmt: skip
+    titles = [
+        "protocol", "arm", "reached", "full steps until then", f"saved of {STEPS:,}",
+        "predicted steps of the run", "loss at its end", "saving that its authors report",
+    ]  # fmt: skip
+    return markdown(titles, lines)
+
+
+def blocks(rows: Collection[Row]) -> dict[str, Callable[[], str]]:
+    """Return what makes the block of the pages, by name."""
+    return {"rates published": partial(table, rows)}
+
+
+def keys(seeds: int) -> Iterator[Key]:
+    """Return all runs, seed by seed."""
+    for seed in range(seeds):
+        for name in PROTOCOLS:
+            for arm in ARMS:
+                yield name, arm, seed
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Make the runs that are missing."""
+    parser = argparse.ArgumentParser("python -m benchmarks.rates.published", description=__doc__)
+    parser.add_argument("--seeds", type=positive, default=3)
+    parser.add_argument("--jobs", type=positive, default=1)
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
+    asked = parser.parse_args(argv)
+    store = Rows(asked.folder / FILE, key_of)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(asked.jobs, context, initializer=start_worker) as pool:
+        missing = [key for key in keys(asked.seeds) if key not in store.done]
+        for future in as_completed([pool.submit(measure, key) for key in missing]):
+            store.add(row := future.result())
+            print(*key_of(row), f"loss {row['losses'][-1]:.4f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
