@@ -20,7 +20,7 @@ from benchmarks.clients import table as clients
 from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
 from benchmarks.plan import as_cell
-from benchmarks.rates import learned, signals
+from benchmarks.rates import learned, published, signals
 from benchmarks.rates import table as rates
 from benchmarks.scale import table as scale
 from benchmarks.search import table as searched
@@ -160,6 +160,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
     **rates.blocks(STUDY),
     **learned.blocks(Rows(RESULTS / signals.FILE, signals.key_of).done.values(), STUDY),
+    **published.blocks(Rows(RESULTS / published.FILE, published.key_of).done.values()),
     "below corrected": below_corrected,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import multiprocessing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,11 @@ from torch import Tensor
 
 from benchmarks import RESULTS
 from benchmarks.arguments import one_of, positive
-from benchmarks.plan import Row, number
-from benchmarks.rates.study import DEVELOPMENT, best_rates, cell
+from benchmarks.plan import Row, as_cell, number
+from benchmarks.rates.gains import at_shares, beside, mean, worst
+from benchmarks.rates.study import DEVELOPMENT, best_rates, cell, nearest
 from benchmarks.run import start_worker
+from benchmarks.table import markdown
 from benchmarks.tasks import TASKS
 from benchmarks.train import Run, warm
 from hybrid_predict import FittedPredictor, HybridConfig, MomentumPredictor
@@ -154,6 +156,27 @@ def keys(seeds: int) -> Iterator[Key]:
                     yield name, task, share, seed
 
 
+def table(rows: Collection[Row], study: Iterable[Row]) -> str:
+    """Return geometric means of what each direction gains beside corrected updates alone."""
+    curves, lines = at_shares(study), []
+    for name in DIRECTIONS:
+        cells = [name]
+        for share in SHARES:
+            ratios = {
+                row["task"]: beside(
+                    curves[row["task"], nearest(share), "corrected"],
+                    number(row["loss"]),
+                    row["full_steps"],
+                )
+                for row in rows
+                if row["direction"] == name and nearest(row["share"]) == nearest(share)
+            }
+            cells += [mean(ratios.values()), worst(ratios)]
+        lines.append(cells)
+    titles = ["direction", "at 1/100", "worst task", "at 1/10", "worst task"]
+    return markdown(titles, lines)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Make the runs that are missing."""
     parser = argparse.ArgumentParser("python -m benchmarks.rates.directions", description=__doc__)
@@ -169,6 +192,7 @@ def main(argv: list[str] | None = None) -> None:
         for future in as_completed([pool.submit(measure, key) for key in missing]):
             store.add(row := future.result())
             print(*key_of(row)[:3], f"loss {number(row['loss']):.4f}", flush=True)
+    print(table(store.done.values(), Rows(RESULTS / "rates.jsonl", as_cell).done.values()))
 
 
 if __name__ == "__main__":

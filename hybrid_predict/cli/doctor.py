@@ -108,6 +108,8 @@ def _findings(result: Examination) -> list[tuple[str, str]]:
     counted = "not counted" if result.overhead is None else percent(result.overhead)
     while_ = "last" if plan.paced else "have skill"
     count = f"up to {plan.predicted:,} of {plan.steps:,} steps, made while forecasts {while_}"
+    ending = "the run says at its end if it could be much larger"
+    unknown = 'only a run with speedup="auto" can tell whether it is far too small'
     paste = [("paste", f"Trainer(..., {result.paste})")] if corrected or predicted else []
     return [
         ("works", "yes"),
@@ -115,6 +117,7 @@ def _findings(result: Examination) -> list[tuple[str, str]]:
         ("predicted", f"{predicted}: {count}" if plan.predicted else "nothing"),
         ("left alone", ", ".join([*left, *plan.left_out]) or "nothing"),
         ("plan", f"{plan.plan.removeprefix('plan: ')}; warm-up {plan.warmup}"),
+        ("learning rate", ending if plan.paced else unknown),
         ("memory", plan.memory),
         ("overhead", f"{counted} of a full step's operations, for correcting"),
         ("run log", result.run_log),

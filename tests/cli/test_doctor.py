@@ -161,6 +161,7 @@ def test_a_function_is_examined_by_one_full_step_that_leaves_nothing(work, exami
         "works yes corrected 2 hidden matrices predicted 2 hidden matrices: up to 100",
         "left alone 1 head, 3 vectors",
         "200 full + up to 100 predicted = 300 steps; warm-up 40",
+        'learning rate only a run with speedup="auto" can tell whether it is far too small',
         "run log none: set HybridPredict(log_dir=...)",
         "paste Trainer(..., callbacks=[HybridPredict(speedup=1.5)])",
     ):
@@ -181,6 +182,7 @@ def test_a_run_that_decides_itself_is_examined(examine):
     status, out = examine("file.yaml", "--speedup", "auto")
     assert status == 0
     assert "plan auto, at least " in out and "made while forecasts last" in out
+    assert "learning rate the run says at its end if it could be much larger" in out
     assert "paste Trainer(..., callbacks=[HybridPredict(speedup='auto', warmup_steps=60)])" in out
 
 
