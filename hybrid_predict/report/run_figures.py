@@ -102,7 +102,7 @@ def pace_figure(log: RunLog) -> Figure:
     top.set_title("Per full step", fontsize="medium", loc="left")
     top.set(ylabel="predicted steps;\ndrifts (advance)", xlim=(0, None), ylim=(0, None))
     bottom.set_title(
-        "Persistence of forecasts (above the red lines the advance doubles, below them it halves)",
+        "Persistence of forecasts (between the red lines an advance up to 4 stays)",
         fontsize="medium", loc="left",
     )  # fmt: skip
     bottom.set(xlabel="full steps", ylabel="persistence")
