@@ -16,6 +16,7 @@ from benchmarks.blocks import fill, names
 from benchmarks.merge import merged
 from benchmarks.plan import SETTINGS, SUITES, TUNING_SEED, Plan, Row, Suite, select
 from benchmarks.plot import save_figure
+from benchmarks.rates import command as rates
 from benchmarks.run import (
     FIELDS,
     RESULTS,
@@ -225,6 +226,7 @@ _ACTIONS = {
         _run_options,
         _run,
     ),
+    "rates": rates.COMMAND,
     "table": Command(
         "Print results as Markdown tables, or write them into pages.",
         "Prints results as Markdown tables, or writes them into pages, between the marks "

@@ -6,10 +6,8 @@ Run with: python -m benchmarks.rates.published --jobs 2
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,7 +19,7 @@ import torch
 from benchmarks import RESULTS
 from benchmarks.arguments import positive
 from benchmarks.plan import Row
-from benchmarks.run import start_worker
+from benchmarks.rates.study import make_rows
 from benchmarks.table import NONE, markdown
 from benchmarks.tasks import TASKS, Task
 from benchmarks.tasks.schedules import constant_schedule, linear_schedule
@@ -198,12 +196,11 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
     asked = parser.parse_args(argv)
     store = Rows(asked.folder / FILE, key_of)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(asked.jobs, context, initializer=start_worker) as pool:
-        missing = [key for key in keys(asked.seeds) if key not in store.done]
-        for future in as_completed([pool.submit(measure, key) for key in missing]):
-            store.add(row := future.result())
-            print(*key_of(row), f"loss {row['losses'][-1]:.4f}", flush=True)
+    make_rows(store, keys(asked.seeds), measure, asked.jobs, _say)
+
+
+def _say(row: Row) -> None:
+    print(*key_of(row), f"loss {row['losses'][-1]:.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import math
-import multiprocessing
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -27,8 +25,8 @@ from benchmarks.rates.study import (
     STEADY_TASKS,
     best_rates,
     cell,
+    make_rows,
 )
-from benchmarks.run import start_worker
 from benchmarks.tasks import TASKS
 from benchmarks.train import Run, warm
 from hybrid_predict.rules.pace import Lagged, Pace, follow, worth
@@ -121,14 +119,13 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
     asked = parser.parse_args(argv)
     store = Rows(asked.folder / FILE, key_of)
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(asked.jobs, context, initializer=start_worker) as pool:
-        missing = [k for k in keys(asked.seeds, tuple(asked.tasks)) if k not in store.done]
-        for future in as_completed([pool.submit(measure, key) for key in missing]):
-            store.add(row := future.result())
-            said = ", ".join(f"{part:g}" if isinstance(part, float) else f"{part}"
-                             for part in key_of(row))  # fmt: skip
-            print(f"{said}: loss {number(row['loss']):.4f}", flush=True)
+    wanted = keys(asked.seeds, tuple(asked.tasks))
+    make_rows(store, wanted, measure, asked.jobs, _say)
+
+
+def _say(row: Row) -> None:
+    parts = (f"{part:g}" if isinstance(part, float) else f"{part}" for part in key_of(row))
+    print(f"{', '.join(parts)}: loss {number(row['loss']):.4f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from typing import TypeVar
 
 from benchmarks import RESULTS
 from benchmarks.arms import ARMS
@@ -17,6 +18,8 @@ from benchmarks.run import code_digest, start_worker
 from benchmarks.tasks import TASKS
 from benchmarks.train import train
 from hybrid_predict.runs.rows import Row, Rows
+
+K = TypeVar("K")
 
 RATES, STEADY, GUESSED = "rates", "constant", "untuned"
 """Settings: shares of the best rate with the task's schedule, constant shares, and guesses."""
@@ -114,19 +117,26 @@ def cell(name: str, arm: str, seed: int, rate: float, length: float, setting: st
                 setting != STEADY, steps, digest)  # fmt: skip
 
 
-def run(
-    store: Rows[Cell], wanted: Iterable[Cell], jobs: int, on_row: Callable[[Row], object]
+def trained(cell: Cell) -> Row:
+    """Train a cell and return its row."""
+    results = train(cell, TASKS[cell.task])
+    return to_row(cell, {**results, "code": code_digest(cell.arm)})
+
+
+def make_rows(
+    store: Rows[K],
+    wanted: Iterable[K],
+    work: Callable[[K], Row],
+    jobs: int,
+    on_row: Callable[[Row], object],
 ) -> None:
     """Make the runs that are not done yet, in several processes; each is stored as it ends."""
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=start_worker) as pool:
-        waiting = [cell for cell in wanted if cell not in store.done]
-        running = {pool.submit(train, cell, TASKS[cell.task]): cell for cell in waiting}
+        running = [pool.submit(work, key) for key in wanted if key not in store.done]
         try:
             for future in as_completed(running):
-                cell = running[future]
-                row = to_row(cell, {**future.result(), "code": code_digest(cell.arm)})
-                store.add(row)
+                store.add(row := future.result())
                 on_row(row)
         except BaseException:
             for future in running:

@@ -110,6 +110,6 @@ def test_every_run_is_made_once(tmp_path, monkeypatch):
     )
     path, made = tmp_path / "rates.jsonl", []
     for _ in range(2):
-        study.run(Rows(path, as_cell), wanted[-3:-1], 1, made.append)
+        study.make_rows(Rows(path, as_cell), wanted[-3:-1], study.trained, 1, made.append)
     assert [r["arm"] for r in made] == ["corrected", "auto"]
     assert {r["full_steps"] + r["predicted_steps"] for r in made} == {48, 12}
