@@ -33,9 +33,10 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
 
     Returns:
         ``loss`` (None if the run diverged), ``full_steps``, ``predicted_steps`` that stand
-        and their ``mean_length`` in drifts, ``undone_steps``, ``seconds`` of training (processor
-        time without a CUDA device, so that other work on the machine counts little), and
-        ``memory`` (bytes, see `Memory`).
+        and their ``mean_length`` in drifts, the ``advance`` that they added to each full step (see
+        `SavingsLedger.advanced`), ``undone_steps``, ``seconds`` of training (processor time without
+        a CUDA device, so that other work on the machine counts little), and ``memory`` (bytes, see
+        `Memory`).
     """
     warm(task)
     memory = Memory()
@@ -51,6 +52,7 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
         "loss": loss if run.finite and math.isfinite(loss) else None,
         **run.counts(),
         "mean_length": run.engine.ledger.mean_length if run.engine else None,
+        "advance": run.engine.ledger.advanced / run.full_steps if run.engine else None,
         "seconds": seconds,
         "memory": used,
     }

@@ -318,8 +318,12 @@ class HybridEngine(Uncopied):
 
     def _predict(self, step: Step) -> None:
         """Take the predicted steps that are due."""
+        if self.config.shadow or self._state.pausing:
+            return
         count = self._groups.due(self.schedule, self._position)
-        if not count or self.config.shadow or self._state.pausing:
+        if not count:
+            if reason := self._groups.unpredicted(self.schedule, self._position):
+                self._state.record_event(reason, logging.INFO, step.number)
             return
         forecast = self._groups.forecast(self.optimizer.options())
         if forecast.delta.names:

@@ -15,6 +15,7 @@ from hybrid_predict.forecast.window import Reading
 from hybrid_predict.memory import Memory, Treatment, allocate
 from hybrid_predict.rules.skill import window_length
 from hybrid_predict.rules.verdict import AVERAGE
+from hybrid_predict.saved import check_numbers, damaged
 from hybrid_predict.torch import lists, shards
 from hybrid_predict.torch.deltas import WeightDelta
 from hybrid_predict.torch.lists import Counts, upcast
@@ -76,6 +77,7 @@ class Group:
         parameters: The K parameters.
         history: Type in which averages are stored.
         momentum: Momentum coefficient of the optimizer, in [0, 1).
+        noise_decay: Decay of the average of gradients that its updates follow, in [0, 1).
     """
 
     def __init__(
@@ -85,9 +87,10 @@ class Group:
         parameters: Sequence[Tensor],
         history: str,
         momentum: float = 0.0,
+        noise_decay: float = 0.0,
     ) -> None:
         self.treatment, self.names = treatment, tuple(names)
-        self._type, self._momentum = history, momentum
+        self._type, self._momentum, self._noise_decay = history, momentum, noise_decay
         self._block: int | None = None
         self.follow(parameters)
 
@@ -116,7 +119,10 @@ class Group:
     @property
     def decay(self) -> float:
         """Decay of the average that moves the weights, in [0, 1)."""
-        return self.treatment.update.decay if self.treatment.update else self._momentum
+        update = self.treatment.update
+        if update is None:
+            return self._noise_decay
+        return update.decay if update.share >= 1.0 else max(update.decay, self._noise_decay)
 
     @property
     def window_length(self) -> int:
@@ -328,7 +334,11 @@ class Group:
     def state_dict(self, *, whole: bool = True) -> dict[str, Any] | None:
         """Return the state of the group; see `Memory.save`."""
         saved = self.memory.save(self.parameters, whole=whole)
-        entries = {"key": self.treatment.key(), "names": list(self.names)}
+        entries = {
+            "key": self.treatment.key(),
+            "names": list(self.names),
+            "noise_decay": self._noise_decay,
+        }
         return None if saved is None else {**entries, **saved}
 
     def load_state_dict(self, saved: dict[str, Any]) -> None:
@@ -337,7 +347,11 @@ class Group:
         Raises:
             CheckpointError: If an array is missing or has another shape, or a number cannot be.
         """
+        (decay,) = check_numbers("noise_decay", [saved["noise_decay"]])
+        if not 0.0 <= decay < 1.0:
+            raise damaged("a decay in [0, 1)", decay)
         self.memory.load(saved, self.parameters)
+        self._noise_decay = decay
 
     def _values(self) -> list[Tensor]:
         return [shards.local(p) for p in self.parameters]

@@ -17,9 +17,10 @@ from hybrid_predict.gate import Gate, make_gate
 from hybrid_predict.group import Group
 from hybrid_predict.memory import Treatment
 from hybrid_predict.rules.budget import BLOCKS, largest_block, weak
+from hybrid_predict.rules.gate import NOT_LASTING
 from hybrid_predict.rules.pace import length, paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
-from hybrid_predict.rules.skill import Skill, steps_until_known
+from hybrid_predict.rules.skill import steps_until_known
 from hybrid_predict.saved import checked_credit
 from hybrid_predict.scores import Scores
 from hybrid_predict.torch import shards
@@ -189,8 +190,10 @@ class Groups:
                 continue
             group = before.get((treatment.kind, treatment.owner, tuple(names)))
             if group is None or group.treatment != treatment:
-                momentum = self._optimizer.momentum(treatment.owner)
-                group = Group(treatment, names, parameters, self._history, momentum)
+                momentum = decay = self._optimizer.momentum(treatment.owner)
+                if self._paced:
+                    decay = self._optimizer.noise_decay(treatment.owner)
+                group = Group(treatment, names, parameters, self._history, momentum, decay)
                 for old in before.values():
                     group.inherit(old)
             group.follow(parameters)
@@ -290,15 +293,25 @@ class Groups:
 
     def count_full_step(self) -> None:
         """Count a full step for the number of predicted steps that are due."""
-        self._credit = self._credit % 1.0 + self.per_full_step
+        if self._paced:
+            self._credit = self._credit % 1.0 + self.per_full_step
+
+    def unpredicted(self, schedule: Schedule, position: int) -> str:
+        """Return why ``speedup="auto"`` makes no predicted steps at a position; empty if it may."""
+        inside = schedule.warmup <= position < schedule.total - schedule.cooldown
+        if not (self._paced and inside and self.predicted) or self.per_full_step:
+            return ""
+        return self.gate.reason if self.gate.closed else NOT_LASTING
 
     def _advance(self, group: Group) -> float:
-        pace = self.scores.paces.get((group.treatment.kind, group.treatment.owner))
-        return 0.0 if pace is None or group.names in self.gate.blocked else pace.advance
+        owner = group.treatment.owner
+        pace = self.scores.paces.get((group.treatment.kind, owner))
+        still = pace is None or owner in self._absent or group.names in self.gate.blocked
+        return 0.0 if pace is None or still else pace.advance
 
     def _forecasts(self, group: Group, number: float) -> float:
         """Return the forecasts that a predicted step moves, with ``number`` per full step."""
-        own = self.scores.skills.get(group.treatment.kind, Skill()).length
+        own = self.scores.lengths.get((group.treatment.kind, group.treatment.owner), 0.0)
         return length(self._advance(group), number) / own if own > 0.0 else 0.0
 
     def forecast(self, options: Mapping[int, Options]) -> Forecast:

@@ -29,6 +29,8 @@ class SavingsLedger:
         undone_steps: Predicted steps that were undone.
         skill: Latest skill over all kinds, or None if it is not known yet.
         predicted_length: Total length of the predicted steps that stand, in lengths of the drift.
+        advanced: Lengths of the drift that predicted steps moved with ``speedup="auto"``, as a mean
+            over all trained weights.
         skills: By kind: mean skill, its ``lower`` bound, number of ``windows``; in lengths of the
             drift, the ``length`` of the next predicted step, and the one that is ``fitted`` to the
             windows; and the mean squared prediction ``error``, 1 for forecasts that do not move.
@@ -52,6 +54,7 @@ class SavingsLedger:
     undone_steps: int = 0
     skill: float | None = None
     predicted_length: float = field(default=0.0, repr=False)
+    advanced: float = field(default=0.0, repr=False)
     skills: dict[str, dict[str, float]] = field(default_factory=dict, repr=False)
     full_seconds: float = field(default=0.0, repr=False)
     correct_seconds: float = field(default=0.0, repr=False)
@@ -95,17 +98,17 @@ class SavingsLedger:
 
     @property
     def rate_factor(self) -> float | None:
-        r"""Factor by which the learning rate could be larger; None below 2.
+        r"""Factor by which the learning rate could be larger; None below 2.4.
 
-        .. math:: F = 1 + \frac{\sum_k \lambda_k}{\text{full steps}}
+        .. math:: F = 1 + \frac{1}{\text{full steps}} \sum_k \lambda_k \, w_k
 
         with the lengths :math:`\lambda_k` of the predicted steps that stand, in lengths of the
-        drift: a full step and its predicted steps together move as far as F full steps. It is
-        evidence only where the run chose its predicted steps, with ``speedup="auto"``.
+        drift, and the share :math:`w_k` of the trained weights that they moved: a full step and its
+        predicted steps together move as far as F full steps. It is evidence only where the run
+        chose its predicted steps, so others, with a number as speedup, do not count.
         """
-        chosen = any("advance" in skill for skill in self.skills.values())
-        factor = 1.0 + self.predicted_length / self.full_steps if self.full_steps else 1.0
-        return factor if factor >= LEAST_FACTOR and chosen and self.predicted_steps else None
+        factor = 1.0 + self.advanced / self.full_steps if self.full_steps else 1.0
+        return factor if factor >= LEAST_FACTOR else None
 
     @property
     def rate_hint(self) -> str:

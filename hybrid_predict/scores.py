@@ -10,7 +10,7 @@ from hybrid_predict.group import Group
 from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, weigh
 from hybrid_predict.rules.skill import Skill, add_window, known
 from hybrid_predict.rules.verdict import Slopes
-from hybrid_predict.saved import checked_pace, checked_skill
+from hybrid_predict.saved import check_count, check_numbers, checked_pace, checked_skill, damaged
 
 T = TypeVar("T")
 
@@ -27,12 +27,14 @@ class Scores:
         skill: Skill over all kinds.
         paces: How far predicted steps move the tensors, by kind and number of their optimizer;
             empty unless ``paced``.
+        lengths: Length of the next forecast in drifts, by the same keys; empty unless ``paced``.
     """
 
     def __init__(self, *, paced: bool = False) -> None:
         self.skills: dict[str, Skill] = {}
         self.skill = Skill()
         self.paces: dict[tuple[str, int], Pace] = {}
+        self.lengths: dict[tuple[str, int], float] = {}
         self._paced = paced
         self._latest: dict[tuple[str, ...], Reading] = {}
 
@@ -69,13 +71,14 @@ class Scores:
         for kind in dict.fromkeys(one.kind for one in readings):  # alike on every rank
             pooled = [one.pooled(squares[one.names]) for one in readings if one.kind == kind]
             self.skills[kind] = add_window(self.skills.get(kind, Skill()), _summed(pooled))
-        lagged: dict[tuple[str, int], list[Lagged]] = {}
-        for one in readings if self._paced else ():
-            if one.names in groups:
-                key = one.kind, one.owner
-                lagged.setdefault(key, []).append(self._lagged(groups[one.names], one))
-        for key, parts in lagged.items():
-            self.paces[key] = follow(self.paces.get(key, Pace()), _summed(parts))
+        followed = [one for one in readings if self._paced and one.names in groups]
+        for key in dict.fromkeys((one.kind, one.owner) for one in followed):
+            mine = [one for one in followed if (one.kind, one.owner) == key]
+            lagged = [self._lagged(groups[one.names], one) for one in mine]
+            self.paces[key] = follow(self.paces.get(key, Pace()), _summed(lagged))
+            own = Skill(length=self.lengths.get(key, 0.0))
+            window = _summed([one.pooled(squares[one.names]) for one in mine])
+            self.lengths[key] = float(add_window(own, window).length)
         latest = {names: one for names, one in self._latest.items() if names in groups}
         self._latest = {**latest, **{one.names: one for one in readings}}
         pooled = [one.pooled(one.square) for one in self._latest.values()]
@@ -94,7 +97,7 @@ class Scores:
         return {
             "skill": list(self.skill),
             "skills": {kind: list(skill) for kind, skill in self.skills.items()},
-            "paces": [[*key, *pace] for key, pace in self.paces.items()],
+            "paces": [[*key, self.lengths[key], *pace] for key, pace in self.paces.items()],
             "latest": [one.packed() for one in self._latest.values()],
         }
 
@@ -106,8 +109,13 @@ class Scores:
         """
         self.skill = checked_skill(state["skill"])
         self.skills = {kind: checked_skill(numbers) for kind, numbers in state["skills"].items()}
-        paces = state["paces"] if self._paced else []
-        self.paces = {(kind, owner): checked_pace(numbers) for kind, owner, *numbers in paces}
+        self.paces, self.lengths = {}, {}
+        for kind, owner, length, *numbers in state["paces"] if self._paced else []:
+            if kind not in self.skills:
+                raise damaged("a pace of a kind with skill", kind)
+            key = kind, check_count("owner", owner)
+            (self.lengths[key],) = check_numbers("length", [length])
+            self.paces[key] = checked_pace(numbers)
         latest = [reading(tag, values) for tag, values in state["latest"]]
         self._latest = {one.names: one for one in latest}
 

@@ -267,6 +267,9 @@ class State:
                 elif not ledger.predicted_length:  # nor were those before
                     ledger.predicted_length = length * ledger.predicted_steps
                 ledger.predicted_length += measured.predicted * length
+                if self._config.paced:
+                    share = self._mapper.share(measured.info.alignments)
+                    ledger.advanced += measured.predicted * length * share
                 ledger.predicted_steps += measured.predicted
                 standing += measured.predicted
         if not step.reported:
@@ -384,7 +387,9 @@ class State:
         queue = [(tag, list(map(float, values))) for tag, values in state["queue"]]
         for tag, values in queue:
             check(unpack(tag, values))
-        self.evidence = saved.finite_tuple(Evidence, state["evidence"], least=0.0)
+        evidence = saved.finite_tuple(Evidence, state["evidence"], least=0.0)
+        # With a number as speedup the test ends predicted steps; with "auto" they begin anew.
+        self.evidence = Evidence() if evidence.ended and self._config.paced else evidence
         self.limits = limits
         self._queue = deque((tag, HostCopy(saved.as_tensor(values))) for tag, values in queue)
         return True

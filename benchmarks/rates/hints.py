@@ -17,8 +17,7 @@ from hybrid_predict.ledger import LEAST_FACTOR
 
 def factor(row: Row) -> float:
     """Return the factor on the learning rate that a run with ``auto`` has measured."""
-    length = row["mean_length"] or 0.0
-    return float(1.0 + length * row["predicted_steps"] / row["full_steps"])
+    return float(1.0 + row["advance"])
 
 
 def hints(rows: Iterable[Row]) -> str:

@@ -52,11 +52,6 @@ class Reading(NamedTuple):
         """Squared length of the forecast over all tensors."""
         return float(self.gram[:, _FORECAST, _FORECAST].sum())
 
-    @property
-    def dot(self) -> float:
-        """Inner product of forecast and summed displacement over all tensors."""
-        return float(self.gram[:, _MOVED, _FORECAST].sum())
-
     def pooled(self, following: float) -> Pooled:
         """Return sums over all tensors, with the squared length of the next forecast."""
         numbers = pool(self.gram, self.chance, self.drift, self.steps, following)

@@ -36,12 +36,10 @@ class Closed(NamedTuple):
     """The numbers of a window; zeros if it has not closed.
 
     Args:
-        now: Whether it has closed, 0-dim bool.
         pooled: What it measured, for the skill.
         lagged: Products with the forecast of the window before, for the pace.
     """
 
-    now: Any
     pooled: Pooled
     lagged: Lagged
 
@@ -133,7 +131,7 @@ def learn(
     lagged = _lagged(plan, now, moved, begin, clock, momentum) if short else Lagged()
     lagged = Lagged(*(xp.where(full, x, 0.0) for x in lagged))
     group = group._replace(history=select(learns, after, before))
-    return group, Closed(full, pooled, lagged)
+    return group, Closed(pooled, lagged)
 
 
 def _lagged(
@@ -145,7 +143,10 @@ def _lagged(
         share = moved[name].size / forecast.size
         late = late + share * kernels.dot(history.moved[name], forecast)
     earlier, _ = window_bounds(begin - 1, clock.length, short=True)
-    decay = plan.update.decay if plan.update else momentum
+    decay = momentum
+    if plan.update is not None:
+        own, whole = plan.update.decay, plan.update.share >= 1.0
+        decay = own if whole else array_library(momentum).maximum(own, momentum)
     return lag(decay, begin - earlier, history.count - begin, late, history.latest)
 
 

@@ -16,6 +16,12 @@ TOO_SHORT = (
 )
 """Event of the ledger: planned predicted steps are not taken because they would be too short."""
 
+NOT_LASTING = (
+    'no predicted steps for a while: forecasts do not last, so speedup="auto" makes none, as is '
+    "usual at good learning rates"
+)
+"""Event of the ledger: with ``speedup="auto"`` no kind of parameters has an advance."""
+
 TOO_EXPENSIVE = (
     "no predicted steps where they were planned: max_overhead leaves corrected updates too weak to "
     "make up for them; larger batches or a larger max_overhead help"

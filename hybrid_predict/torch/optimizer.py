@@ -18,6 +18,7 @@ from hybrid_predict.torch import shards
 from hybrid_predict.torch.gradients import dense_gradient
 from hybrid_predict.torch.hooks import StepHooks, UpdateListener
 from hybrid_predict.torch.lists import upcast
+from hybrid_predict.torch.noise import noise_decay
 from hybrid_predict.torch.probe import UpdateRule, find_rule, number, second_copy
 from hybrid_predict.torch.refusals import check_supported, inner_optimizer, refusal
 
@@ -67,6 +68,7 @@ class OptimizerWrapper:
         self.optimizers: tuple[Optimizer, ...] = tuple(several)
         self._rules: dict[tuple[Any, ...], UpdateRule] = {}
         self._known: dict[tuple[int, int], tuple[tuple[Any, ...], UpdateRule | None]] = {}
+        self._decays: dict[tuple[int, float], float] = {}
         self._held_back: dict[int, tuple[list[tuple[Tensor, Tensor]], list[dict[str, Any]]]] = {}
         self._flags: dict[int, Tensor | None] = {}
         self._hooks: list[StepHooks] = []
@@ -104,6 +106,15 @@ class OptimizerWrapper:
         group = self.optimizers[index].param_groups[0]
         momentum = (group.get("betas") or [group.get("momentum", 0.0)])[0]
         return min(max(float(momentum), float(group.get("max_momentum", 0.0)), 0.0), 0.999)
+
+    def noise_decay(self, index: int) -> float:
+        """Return the decay of the average of gradients that an optimizer follows, see `noise`."""
+        known = self.momentum(index)
+        if (index, known) not in self._decays:
+            optimizer = self.optimizers[index]
+            decay = noise_decay(optimizer, optimizer.param_groups[0], known)
+            self._decays[index, known] = decay
+        return self._decays[index, known]
 
     def owners(self) -> dict[int, int]:
         """Return the number of the optimizer of each parameter, by ``id``."""

@@ -108,6 +108,12 @@ class ParameterMapper:
         columns = zip(self.parameters, self.kinds, strict=True)
         return sum(p.numel() for p, kind in columns if p.requires_grad and kind != "embedding")
 
+    def share(self, names: Collection[str]) -> float:
+        """Return the share of the trained weights that some parameters have."""
+        pairs = zip(self.names, self.parameters, strict=True)
+        sizes = {name: p.numel() for name, p in pairs if p.requires_grad}
+        return sum(sizes.get(name, 0) for name in names) / max(1, sum(sizes.values()))
+
     def visit(self, fn: Callable[[str, Tensor], object]) -> None:
         """Call ``fn(name, tensor)`` for every parameter, of which it gets the local shard.
 

@@ -13,7 +13,15 @@ from hybrid_predict.rules.pace import Lagged, Pace
 
 
 def row(advance=0.0, persistence=0.0, **others):
-    values = {"task": "mlp", "share": 0.1, "seed": 0, "skill": 0.5, "fitted": 1.0, "error": 0.0}
+    values = {
+        "task": "mlp",
+        "share": 0.1,
+        "seed": 0,
+        "setting": "rates",
+        "skill": 0.5,
+        "fitted": 1.0,
+        "error": 0.0,
+    }
     return {**values, "worth": 1.0, "advance": advance, "persistence": persistence, **others}
 
 
@@ -39,20 +47,21 @@ def test_an_advance_is_kept_from_the_first_window_on():
 
 def test_a_run_with_a_kept_advance_shows_its_signals(monkeypatch):
     monkeypatch.setitem(study.TASKS, "mlp", replace(TASKS["mlp"], steps=60))
-    key = ("mlp", 0.1, 0, 2.0)
+    key = ("mlp", 0.1, 0, 2.0, "rates")
     found = measure(key)
     assert key_of(found) == key
     assert found["full_steps"] + found["predicted_steps"] == 60
     assert found["predicted_steps"] > 0
     assert set(found) >= {"persistence", "error", "worth", "skill", "fitted", "loss"}
-    assert len(set(signals.keys(2))) == 2 * len(study.SHARES) * len(ADVANCES) * 7
+    places = len(study.SHARES) * 7 + len(study.STEADY_SHARES) * len(study.STEADY_TASKS)
+    assert len(set(signals.keys(2))) == 2 * places * len(ADVANCES)
 
 
 def test_a_climb_stops_where_the_decision_says_so():
     runs = made(2.0, 0.1)
     assert climbed(runs, formula) == 2.0
     assert climbed(runs, lambda row: False) == runs[0.0][1]
-    assert climbed(runs, lambda row: True) == runs[4.0][1]
+    assert climbed(runs, lambda row: True) == runs[ADVANCES[-1]][1]
     runs[1.0] = row(1.0, 0.1, worth=0.05), 1.75
     assert climbed(runs, formula) == 1.75
 
@@ -60,7 +69,7 @@ def test_a_climb_stops_where_the_decision_says_so():
 def test_a_rule_is_learned_on_other_tasks_from_the_signal_that_tells():
     random.seed(0)
     known = {
-        (f"task {k}", 0.1): made(random.choice(ADVANCES[1:-1]), random.uniform(0.1, 0.3))
+        (f"task {k}", 0.1, "rates"): made(random.choice(ADVANCES[1:-1]), random.uniform(0.1, 0.3))
         for k in range(6)
     }
     assert set(held_out(known, ["persistence"]).values()) == {2.0}
@@ -79,8 +88,8 @@ def test_the_table_has_gains_beside_corrected_updates():
             persistence, loss = (0.1, 1.0) if advance < 2 else (-0.1, 1.0 + 0.5 * (advance > 2))
             runs.append(row(advance, persistence, task=name, loss=loss, **counts))
     found = gains(runs, curve)
-    values = [gain for _, gain in found["mlp", 0.1].values()]
-    assert values == pytest.approx([1.0, 1.5, 2.0, 3.0, 3.0 / 2**0.5])
+    values = [gain for _, gain in found["mlp", 0.1, "rates"].values()]
+    assert values == pytest.approx([1.0, 1.5, 2.0, 3.0, *[3.0 / 2**0.5] * 3])
     cells = [line.split(" | ") for line in rules(runs, curve).splitlines()]
     lines = {name[2:]: numbers for name, *numbers in cells}
     assert lines["no predicted steps"] == ["1.00", "nan", "1.00", "1.00 (mlp) |"]

@@ -22,7 +22,12 @@ def cell(arm, length, share=0.1, seed=0):
 def row(arm, length, loss, full_steps=None, predicted=0, **where):
     made = cell(arm, length, **where)
     full = full_steps or round(TASKS[TASK].steps * length)
-    results = {"loss": loss, "full_steps": full, "predicted_steps": predicted, "mean_length": 1.0}
+    results = {
+        "loss": loss,
+        "full_steps": full,
+        "predicted_steps": predicted,
+        "advance": predicted / full,
+    }
     return {**vars(made), **results}
 
 

@@ -97,15 +97,14 @@ def test_event_is_new_once_per_reason():
     assert [(event["step"], event["count"]) for event in ledger.events] == [(0, 2), (1, 1)]
 
 
-CHOSEN = {"hidden": {"advance": 2.0}}
-"""Skills of a run that has chosen its predicted steps."""
-
-
-def moved(predicted_steps, length, full_steps=100, skills=CHOSEN):
-    """A ledger whose predicted steps all have this length, in drifts."""
+def moved(predicted_steps, length, full_steps=100, share=1.0):
+    """A ledger of predicted steps of this length in drifts, for a share of the weights."""
     total = predicted_steps * length
     return SavingsLedger(
-        full_steps, predicted_steps=predicted_steps, predicted_length=total, skills=skills
+        full_steps,
+        predicted_steps=predicted_steps,
+        predicted_length=total,
+        advanced=share * total,
     )
 
 
@@ -115,7 +114,8 @@ def moved(predicted_steps, length, full_steps=100, skills=CHOSEN):
         (moved(150, 2.0), 4.0),
         (moved(100, LEAST_FACTOR - 1.0), LEAST_FACTOR),
         (moved(100, LEAST_FACTOR - 1.1), None),
-        (moved(150, 2.0, skills={"hidden": {"mean": 0.5}}), None),
+        (moved(150, 2.0, share=0.5), 2.5),
+        (moved(150, 2.0, share=0.25), None),
         (moved(0, 2.0), None),
         (moved(0, 0.0, 0), None),
     ],
@@ -135,6 +135,7 @@ def test_the_hint_is_an_event_of_the_last_full_step_with_auto_alone(speedup, cou
     bench = Bench(make_config(speedup=speedup))
     ledger = bench.engine.ledger
     ledger.predicted_steps, ledger.predicted_length = 12, 100.0
+    ledger.advanced = 100.0 * count
     bench.finish()
     hints = [event for event in ledger.events if "learning rate could be" in event["reason"]]
     assert [event["step"] for event in hints] == [ledger.full_steps] * count

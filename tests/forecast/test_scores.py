@@ -92,7 +92,7 @@ def read(late, names=("a",), steps=LENGTH, dot=3.0, drift=2.0):
 def naive(before, now, decay):
     m = carried(decay, before.steps, now.steps)
     forecast, drift = before.square, float(before.drift.sum())
-    early = m * before.dot / before.steps
+    early = m * float(before.gram[:, 0, 1].sum()) / before.steps
     return Lagged(float(now.late.sum()) / now.steps, early, (1 - m) * forecast, (1 - m) * drift)
 
 

@@ -40,6 +40,7 @@ def hurry(engine: HybridEngine, advance: float = 1.5) -> None:
     scores = engine._groups.scores
     scores.skills = dict.fromkeys(KINDS, Skill(windows=2, mean=0.5, length=0.8))
     scores.paces = {(kind, 0): Pace(1.0, advance, 1) for kind in KINDS}
+    scores.lengths = dict.fromkeys(scores.paces, 0.8)
     engine._groups._update_gate()
 
 
