@@ -148,7 +148,8 @@ def train_step(
         learning_rate: A rate, or a schedule over all N steps of the run, predicted ones included.
         config: What is corrected and predicted, with ``total_steps``.
         weight_decay: See :func:`corrected`.
-        momentum: The optimizer's ``b1``, or momentum, in [0, 1).
+        momentum: Decay of the slowest average of gradients that the optimizer follows, in [0, 1):
+            its ``b1`` or momentum, or Lion's ``b2``.
         outputs_last: See :func:`corrected`.
         has_aux: Whether ``value_and_grad`` returns ``(loss, aux)`` in place of the loss.
         step_operations: See :func:`corrected`.

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from benchmarks.plan import Row, number
-from benchmarks.rates.study import SHARES, best_rates, nearest, share_text
+from benchmarks.rates.study import RATES, SHARES, best_rates, nearest, share_text
 from benchmarks.table import NONE, markdown
 from benchmarks.tasks import TASKS
 from hybrid_predict.ledger import LEAST_FACTOR
@@ -33,7 +33,8 @@ def hints(rows: Iterable[Row]) -> str:
     for share in SHARES:
         runs = [
             row for row in kept
-            if row["arm"] == "auto" and row["steps"] == TASKS[row["task"]].steps
+            if (row["arm"], row["setting"]) == ("auto", RATES)
+            and row["steps"] == TASKS[row["task"]].steps
             and nearest(row["rate"] / best[row["task"]]) == share
         ]  # fmt: skip
         said = [row for row in runs if factor(row) >= LEAST_FACTOR]

@@ -87,11 +87,11 @@ class Pace(NamedTuple):
         m = \beta^K \, \frac{K \, (1 - \beta^{K'})}{K' \, (1 - \beta^K)}
 
     The advance a follows the smaller one of q and its mean over about two windows. It halves below
-    -.05. It doubles, from .5 to at most 16, if .03 is exceeded by two standard deviations of q for
-    forecasts with random signs. Below .1 it is 0. So it rises while forecasts persist, falls
-    when they do not, and rests at 0 where they never did. It also halves if the predicted steps
-    since the last window were worth less than .1 full steps, see :func:`worth`. An advance above 4
-    needs more: .1 in place of -.05, .2 in place of .03, and a worth of .5.
+    -.05. It doubles, from .5 to at most 16, above .03 plus two standard deviations of q for
+    forecasts with random signs. Below .1 it is 0. So it rises while forecasts persist, falls when
+    they do not, and rests at 0 where they never did. It also halves if the predicted steps since
+    the last window were worth less than .1 full steps, see :func:`worth`. Advances above 4 have
+    thresholds of their own, :data:`FAR`.
 
     Args:
         persistence: Running mean of q.

@@ -9,12 +9,14 @@ import torch
 from cases import EVERY_KIND
 from damage import damages
 from loops import NAN, Bench, Run, hurry, make_config, same_bits, spoil_with, weights
+from own_optimizers import Lion
 from torch import nn
 
 from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Phase
 from hybrid_predict.config import KINDS, MOST_PREDICTED
+from hybrid_predict.rules.gate import NOT_LASTING, TOO_FEW
 from hybrid_predict.rules.pace import FINEST, MOST
-from hybrid_predict.rules.verdict import ENDED, RESTARTED
+from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence
 from hybrid_predict.testing.placebos import (
     NegatedForecast,
     RandomForecast,
@@ -111,6 +113,78 @@ def test_noise_alone_leads_to_no_predicted_step(rate, predictors):
     one = run(rate, noise, net(64), predictors=predictors).finish()
     assert one.engine.ledger.predicted_steps == 0
     assert one.engine.ledger.full_steps == STEPS
+
+
+def test_noise_alone_leads_to_none_if_the_options_do_not_tell_how_long_it_is_followed():
+    """Lion's average decays by its second beta, .99."""
+    model = net(64)
+    one = Run(model, Lion(model.parameters(), lr=SMALL), auto(), noise).finish()
+    assert one.engine.ledger.predicted_steps == 0
+    assert all(skill["windows"] > 5 for skill in one.engine.ledger.skills.values())
+    events = [event["reason"] for event in one.engine.ledger.events]
+    assert any(reason.startswith("no predicted steps") for reason in events)
+
+
+REASONS = {
+    "do not last": (GOOD, {}, NOT_LASTING),
+    "too few": (SMALL, {"predictors": {"vector": "fitted"}}, TOO_FEW),
+}
+
+
+@pytest.mark.parametrize(("rate", "changes", "reason"), REASONS.values(), ids=REASONS.keys())
+def test_the_events_say_why_there_are_no_predicted_steps(rate, changes, reason):
+    one = run(rate, **changes).finish()
+    assert one.engine.ledger.predicted_steps < STEPS / 8
+    assert reason in [event["reason"] for event in one.engine.ledger.events]
+
+
+def test_an_optimizer_that_does_not_update_adds_no_predicted_steps():
+    one = run()
+    hurry(one.engine, 2.0)
+    groups = one.engine._groups
+    assert groups.per_full_step == pytest.approx(2.0)
+    groups._absent = {0: 1}
+    assert groups.per_full_step == 0.0
+
+
+def test_a_run_that_is_resumed_with_auto_begins_anew_where_a_number_had_ended():
+    bench = hurried(total_steps=60)
+    bench.train(8)
+    state = bench.engine.state_dict()
+    state["evidence"] = list(Evidence(ended=1.0))
+    other = hurried(total_steps=60)
+    other.engine.load_state_dict(state)
+    assert other.engine._state.evidence == Evidence()
+    fixed = Bench(make_config(speedup=1.5, total_steps=60))
+    fixed.train(8)
+    state = fixed.engine.state_dict()
+    state["evidence"] = list(Evidence(ended=1.0))
+    fixed.engine.load_state_dict(state)
+    assert fixed.engine._state.evidence.ended
+
+
+def test_a_momentum_that_was_scheduled_resumes_bit_for_bit():
+    def make():
+        model = net()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=SMALL, betas=(0.85, 0.999))
+        return Run(model, optimizer, auto(), regression)
+
+    def train(one, steps):
+        for _ in range(steps):
+            first = 0.85 + 0.1 * min(1.0, len(one.records) / 60)
+            one.optimizer.param_groups[0]["betas"] = first, 0.999
+            one.step()
+
+    whole, resumed = make(), make()
+    train(whole, 100)
+    resumed.model.load_state_dict(copy.deepcopy(whole.model.state_dict()))
+    resumed.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))
+    resumed.engine.load_state_dict(whole.engine.state_dict())
+    resumed.records = list(whole.records)
+    for one in (whole, resumed):
+        train(one, 60)
+    assert any(record.predicted for record in whole.records[100:])
+    assert same_bits(weights(resumed.model), weights(whole.model))
 
 
 @pytest.mark.parametrize("rate", [SMALL, GOOD])
@@ -287,4 +361,13 @@ def test_a_credit_that_cannot_be_is_refused(credit):
     state = bench.engine.state_dict()
     state["tensors"]["credit"] = credit
     with pytest.raises(CheckpointError, match="credit"):
+        bench.engine.load_state_dict(state)
+
+
+@pytest.mark.parametrize(("place", "value"), [(0, None), (0, "other"), (1, "x"), (1, -1), (2, NAN)])
+def test_a_pace_of_an_unknown_part_is_refused(place, value):
+    bench = hurried()
+    state = bench.engine.state_dict()
+    state["tensors"]["paces"][0][place] = value
+    with pytest.raises(CheckpointError):
         bench.engine.load_state_dict(state)

@@ -49,6 +49,31 @@ class Own(torch.optim.Optimizer):
         pass
 
 
+class Lion(Own):
+    """Goes by the sign of gradient and average; the average decays by the second beta.
+
+    Chen et al., Symbolic Discovery of Optimization Algorithms (2023).
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = RATE,
+        betas: tuple[float, float] = (0.9, 0.99),
+        **options: Any,
+    ) -> None:
+        super().__init__(params, lr, betas=betas, **{"weight_decay": 0.0, **options})
+
+    def descended(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
+        average = state.setdefault("exp_avg", torch.zeros_like(p))
+        (first, second), gradient = group["betas"], p.grad
+        assert gradient is not None
+        p.mul_(1 - group["lr"] * group["weight_decay"])
+        sign = average.lerp(gradient, 1 - first).sign()
+        average.lerp_(gradient, 1 - second)
+        return sign
+
+
 def net() -> nn.Sequential:
     torch.manual_seed(0)
     layers = nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh()

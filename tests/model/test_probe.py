@@ -3,24 +3,13 @@
 import pytest
 import torch
 from loops import same_bits
-from own_optimizers import RATE, Own, net, run, train_step
+from own_optimizers import RATE, Lion, Own, net, run, train_step
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, OptimizerWrapper
 from hybrid_predict.torch.probe import find_rule
 
 DECAY = 0.1
-
-
-class Lion(Own):
-    """Goes by the sign of an interpolated momentum; decay is decoupled."""
-
-    def descended(self, p, state, group):
-        average = state.setdefault("exp_avg", torch.zeros_like(p))
-        p.mul_(1 - group["lr"] * group["weight_decay"])
-        sign = average.lerp(p.grad, 0.1).sign()
-        average.lerp_(p.grad, 0.01)
-        return sign
 
 
 class Decoupled(Own):
