@@ -66,7 +66,7 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
     loop = Loop(**SETUPS[name][1])
     single, found = outcome(loop, loop.train()), results[name][0]
     counted = "flops_per_correction"
-    lengths = ["predicted_length", "mean_length"]
+    lengths = ["predicted_length", "mean_length", "advanced"]
     unknown = [counted, "estimated_flops_saved", *lengths]
     if "tensor" in name:
         unknown += ["flops_per_step"]
