@@ -1,7 +1,7 @@
-"""speedup="auto": let the library choose how many predicted steps to plan.
+"""speedup="auto": let the run decide how many predicted steps follow each full step.
 
-Look at: the plan in the first line, and how many of these steps were taken: predicted steps are
-taken only while forecasts have skill.
+Look at: the plan in the first line, how many predicted steps were taken, and the last line: the
+advance is how many lengths of the drift they added to each full step in the end.
 
 Run with: python examples/by_feature/auto.py (about 8 seconds on one core)
 """
@@ -17,7 +17,7 @@ def main() -> HybridPredict:
     callback = HybridPredict(speedup="auto")
     train(callback)
     skill = callback.ledger.skills["hidden"]
-    print(f"skill {skill['mean']:.2f}, at least {skill['lower']:.2f}: {callback.ledger}")
+    print(f"persistence {skill['persistence']:.2f}, advance {skill['advance']:.2f}")
     return callback
 
 

@@ -101,10 +101,7 @@ def pace_figure(log: RunLog) -> Figure:
         bottom.axhline(bound, color="#d1495b", linewidth=1)
     top.set_title("Per full step", fontsize="medium", loc="left")
     top.set(ylabel="predicted steps;\ndrifts (advance)", xlim=(0, None), ylim=(0, None))
-    bottom.set_title(
-        "Persistence of forecasts (between the red lines an advance up to 4 stays)",
-        fontsize="medium", loc="left",
-    )  # fmt: skip
+    bottom.set_title("Persistence; red: thresholds up to 4", fontsize="medium", loc="left")
     bottom.set(xlabel="full steps", ylabel="persistence")
     for axes in (top, bottom):
         _explain(axes, log)
