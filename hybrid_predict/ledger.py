@@ -115,10 +115,11 @@ class SavingsLedger:
         """What :attr:`rate_factor` says, with its evidence, as an event; empty if it is None."""
         if self.rate_factor is None:
             return ""
+        number, length = self.predicted_per_full_step, self.mean_length
         return (
-            f"your learning rate could be about {self.rate_factor:.2g} times larger: "
-            f"{self.predicted_per_full_step:.2g} predicted steps per full step stand, of mean "
-            f"length {self.mean_length:.2g} drifts"
+            f"your learning rate could be about {self.rate_factor:.2g} times larger (compare "
+            f"before you adopt it): forecasts lasted for {number:.2g} predicted steps per full "
+            f"step, of {length:.2g} drifts each"
         )
 
     @property

@@ -42,8 +42,8 @@ def hints(rows: Iterable[Row]) -> str:
         known = [(here, there) for here, there in pairs if math.isfinite(here + there)]
         better = f"{sum(there < here for here, there in known)} of {len(known)}"
         factors = [factor(row) for row in said]
-        span = f"{min(factors):.1f} to {max(factors):.1f}" if said else NONE
-        lines.append([share_text(share), f"{len(runs)}", f"{len(said)}", span, better])
+        ends = dict.fromkeys(f"{end(factors):.1f}" for end in (min, max)) if said else [NONE]
+        lines.append([share_text(share), f"{len(runs)}", f"{len(said)}", " to ".join(ends), better])
     titles = ["rate / best rate", "runs", "hinted", "at factors of", "plain training gained by it"]
     return markdown(titles, [line for line in lines if line[1] != "0"])
 

@@ -108,7 +108,7 @@ def source(rows: Iterable[Row]) -> str:
     return (
         f"{len(kept)} runs, {len(seeds)} seed{'s' * (len(seeds) != 1)}; {AT_LEAST} and {AT_MOST} "
         "mark losses outside of the range of the runs "
-        f"compared with, {BOTH} means over both."
+        f"compared with, {BOTH} means over bounds of both kinds."
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from importlib.util import find_spec
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any, Literal
@@ -33,13 +33,16 @@ def _add_options(add: Any) -> None:
         "--speedup",
         type=speedup,
         metavar="X",
-        help='Speedup to plan for, a number or "auto" (the file\'s, or 1.5).',
+        help='Speedup to plan for, a number or "auto" (that of the file or its callback, or 1.5).',
     )
 
 
 def speedup(text: str) -> float | Literal["auto"]:
-    """Read a speedup; argparse reports a ``ValueError``."""
-    return "auto" if text == "auto" else float(text)
+    """Read a speedup."""
+    try:
+        return "auto" if text == "auto" else float(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f'expected a number or "auto", got {text!r}') from error
 
 
 def _run(options: Namespace) -> int:

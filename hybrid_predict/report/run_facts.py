@@ -16,15 +16,13 @@ from hybrid_predict.ledger import (
 )
 from hybrid_predict.report.plain_text import printable
 from hybrid_predict.report.run_log import RunLog
+from hybrid_predict.rules.gate import NOT_LASTING
 
 ONE_RUN = (
     "One run cannot show whether the loss is as good as that of plain training: nothing here was "
     "trained without the plug-in. It shows what was spent."
 )
 """Sentence on what a single run can show."""
-
-NOT_LASTING = "no predicted steps: forecasts did not last, or had no skill"
-"""Why a run that decides itself made none."""
 
 SILENT = 60.0
 """Seconds without a line after which a run may have been killed."""

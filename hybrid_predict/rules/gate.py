@@ -16,10 +16,7 @@ TOO_SHORT = (
 )
 """Event of the ledger: planned predicted steps are not taken because they would be too short."""
 
-NOT_LASTING = (
-    'no predicted steps for a while: forecasts do not last, so speedup="auto" makes none, as is '
-    "usual at good learning rates"
-)
+NOT_LASTING = "no predicted steps while forecasts do not last"
 """Event of the ledger: with ``speedup="auto"`` no kind of parameters has an advance."""
 
 TOO_EXPENSIVE = (

@@ -101,8 +101,8 @@ def test_a_hint_is_right_if_plain_training_gains_by_it():
     lines = hints([*ROWS, *known, *runs]).splitlines()[2:]
     assert [line.split(" | ")[1:] for line in lines] == [
         ["3", "2", "2.7 to 4.0", "2 of 2 |"],
-        ["1", "1", "2.7 to 2.7", "0 of 1 |"],
-        ["1", "1", "2.7 to 2.7", "0 of 0 |"],
+        ["1", "1", "2.7", "0 of 1 |"],
+        ["1", "1", "2.7", "0 of 0 |"],
     ]
 
 

@@ -35,7 +35,7 @@ EXPENSIVE = row(140, 60, {}, full_seconds=1.0, correct_seconds=5.0, predict_seco
         ([], {}, "nothing was trained yet"),
         (ROWS[:1], {}, "no predicted steps: the warm-up is not over, so nothing was saved"),
         (ROWS[:2], {}, "no predicted steps where they were planned; nothing was saved"),
-        (ROWS[:2], {"paced": True}, "no predicted steps: forecasts did not last, or had no skill"),
+        (ROWS[:2], {"paced": True}, "no predicted steps while forecasts do not last"),
         (ROWS[:2], {"predicted": 0}, "60 full steps; no predicted steps were planned"),
         ([EXPENSIVE], {}, "by estimate 5.6 s longer on the host than 1.4 s"),
         (ROWS[:2], {"event": "no predicted steps where they were planned: too short \x1b"},

@@ -127,7 +127,8 @@ def test_a_larger_learning_rate_is_suggested_only_on_evidence(ledger, factor):
 
 def test_the_hint_names_its_evidence():
     hint = moved(150, 2.0).rate_hint
-    assert "about 4 times larger: 1.5 predicted steps per full step stand, of mean length 2" in hint
+    assert "about 4 times larger (compare before you adopt it)" in hint
+    assert "1.5 predicted steps per full step, of 2 drifts each" in hint
 
 
 @pytest.mark.parametrize(("speedup", "count"), [("auto", 1), (1.5, 0)])
