@@ -321,15 +321,11 @@ class HybridEngine(Uncopied):
         if self.config.shadow or self._state.pausing:
             return
         count = self._groups.due(self.schedule, self._position)
-        if not count:
-            if reason := self._groups.unpredicted(self.schedule, self._position):
-                self._state.record_event(reason, logging.INFO, step.number)
-            return
-        forecast = self._groups.forecast(self.optimizer.options())
-        if forecast.delta.names:
+        forecast = self._groups.forecast(self.optimizer.options()) if count else None
+        if forecast is not None and forecast.delta.names:
             step.predict(self.mapper, forecast, count, self._groups.carries)
-        elif self._groups.gate.closed:
-            self._state.record_event(self._groups.gate.reason, logging.INFO, step.number)
+        elif reason := self._groups.unpredicted(self.schedule, self._position, count):
+            self._state.record_event(reason, logging.INFO, step.number)
 
     def _between_steps(self, call: str) -> None:
         if self._step is not None:

@@ -18,7 +18,7 @@ from hybrid_predict.group import Group
 from hybrid_predict.memory import Treatment
 from hybrid_predict.rules.budget import BLOCKS, largest_block, weak
 from hybrid_predict.rules.gate import NOT_LASTING
-from hybrid_predict.rules.pace import length, paced, per_full_step
+from hybrid_predict.rules.pace import paced, per_full_step
 from hybrid_predict.rules.schedule import Schedule, due
 from hybrid_predict.rules.skill import steps_until_known
 from hybrid_predict.saved import checked_credit
@@ -51,8 +51,7 @@ class Groups:
     Attributes:
         left_out: Reasons for leaving tensors to the optimizer, as events for the ledger.
         scores: What closed windows have shown.
-        block: Largest number of matrix rows that a corrected update treats together, or None for
-            all.
+        block: Most rows of a matrix that a corrected update treats together; None for all.
         gate: Which groups may be predicted; it follows changes of groups, budget and skill.
     """
 
@@ -158,8 +157,7 @@ class Groups:
     def refresh(self) -> bool:
         """Regroup if parameters were frozen, unfrozen or added, or share other memory than before.
 
-        Returns:
-            Whether anything has changed. What is known about unchanged tensors is kept.
+        What is known about unchanged tensors is kept. Return whether anything has changed.
         """
         if self.idle:
             return False
@@ -190,9 +188,8 @@ class Groups:
                 continue
             group = before.get((treatment.kind, treatment.owner, tuple(names)))
             if group is None or group.treatment != treatment:
-                momentum = decay = self._optimizer.momentum(treatment.owner)
-                if self._paced:
-                    decay = self._optimizer.noise_decay(treatment.owner)
+                momentum = self._optimizer.momentum(treatment.owner)
+                decay = self._optimizer.noise_decay(treatment.owner) if self._paced else momentum
                 group = Group(treatment, names, parameters, self._history, momentum, decay)
                 for old in before.values():
                     group.inherit(old)
@@ -296,23 +293,17 @@ class Groups:
         if self._paced:
             self._credit = self._credit % 1.0 + self.per_full_step
 
-    def unpredicted(self, schedule: Schedule, position: int) -> str:
-        """Return why ``speedup="auto"`` makes no predicted steps at a position; empty if it may."""
+    def unpredicted(self, schedule: Schedule, position: int, count: int) -> str:
+        """Return why none of ``count`` due predicted steps is made at a position; empty if none."""
         inside = schedule.warmup <= position < schedule.total - schedule.cooldown
-        if not (self._paced and inside and self.predicted) or self.per_full_step:
-            return ""
-        return self.gate.reason if self.gate.closed else NOT_LASTING
+        paced = self._paced and inside and self.predicted and not self.per_full_step
+        if self.gate.closed and (count or paced):
+            return self.gate.reason
+        return NOT_LASTING if paced and not count else ""
 
     def _advance(self, group: Group) -> float:
-        owner = group.treatment.owner
-        pace = self.scores.paces.get((group.treatment.kind, owner))
-        still = pace is None or owner in self._absent or group.names in self.gate.blocked
-        return 0.0 if pace is None or still else pace.advance
-
-    def _forecasts(self, group: Group, number: float) -> float:
-        """Return the forecasts that a predicted step moves, with ``number`` per full step."""
-        own = self.scores.lengths.get((group.treatment.kind, group.treatment.owner), 0.0)
-        return length(self._advance(group), number) / own if own > 0.0 else 0.0
+        still = group.treatment.owner in self._absent or group.names in self.gate.blocked
+        return 0.0 if still else self.scores.advance(group)
 
     def forecast(self, options: Mapping[int, Options]) -> Forecast:
         """Forecast the movement of one predicted step, for all groups together.
@@ -329,8 +320,8 @@ class Groups:
         number = self.per_full_step
         for group in self._groups:
             owner = group.treatment.owner
-            times: float = 0 if owner in self._absent else self._calls[owner]
-            steps = times * (self._forecasts(group, number) if self._paced else 1)
+            times = 0 if owner in self._absent else self._calls[owner]
+            steps = times * self.scores.forecasts(group, self._advance(group), number)
             may = steps and group.names not in self.gate.blocked
             delta = group.forecast(options) if may else None
             if delta is not None:

@@ -86,6 +86,22 @@ class SavingsLedger:
             parts.append(f"length {self.mean_length:.2f}")
         return "; ".join([*parts, f"{self.undone_steps:,} undone"])
 
+    def count_predicted(self, number: int, length: float | None, share: float) -> None:
+        """Count predicted steps that stand.
+
+        Args:
+            number: Number of predicted steps.
+            length: Length of each in drifts; None counts as the mean one.
+            share: Share of the trained weights that they moved because the run chose so, or 0.
+        """
+        if length is None:
+            length = self.mean_length or 0.0
+        elif not self.predicted_length:  # it was not measured before
+            self.predicted_length = length * self.predicted_steps
+        self.predicted_length += number * length
+        self.advanced += number * length * share
+        self.predicted_steps += number
+
     @property
     def mean_length(self) -> float | None:
         """Mean length of the predicted steps that stand, in lengths of the drift; None without."""

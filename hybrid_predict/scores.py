@@ -7,7 +7,7 @@ from typing import Any, TypeVar, final
 
 from hybrid_predict.forecast.window import Reading, reading
 from hybrid_predict.group import Group
-from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, weigh
+from hybrid_predict.rules.pace import Lagged, Pace, follow, lag, length, weigh
 from hybrid_predict.rules.skill import Skill, add_window, known
 from hybrid_predict.rules.verdict import Slopes
 from hybrid_predict.saved import check_count, check_numbers, checked_pace, checked_skill, damaged
@@ -50,6 +50,22 @@ class Scores:
         for (kind, _), pace in sorted(self.paces.items(), key=lambda item: item[1].advance):
             shown[kind].update(pace.summary())  # of several optimizers, the farthest one
         return shown
+
+    def advance(self, group: Group) -> float:
+        """Return how far predicted steps move a group per full step, in drifts."""
+        return float(self.paces.get(_key(group), Pace()).advance)
+
+    def forecasts(self, group: Group, advance: float, number: float) -> float:
+        """Return how many forecasts a predicted step moves a group; 1 unless ``paced``.
+
+        Args:
+            group: The group.
+            advance: Its advance.
+            number: Number of predicted steps per full step.
+        """
+        own = self.lengths.get(_key(group), 0.0)
+        drifts = length(advance, number) / own if own > 0.0 else 0.0
+        return drifts if self._paced else 1.0
 
     def weigh(self, slopes: Slopes, predicted: int, *, refuted: bool) -> None:
         """Take in the slopes of predicted steps that stand; see :func:`rules.pace.weigh`."""
@@ -110,14 +126,18 @@ class Scores:
         self.skill = checked_skill(state["skill"])
         self.skills = {kind: checked_skill(numbers) for kind, numbers in state["skills"].items()}
         self.paces, self.lengths = {}, {}
-        for kind, owner, length, *numbers in state["paces"] if self._paced else []:
+        for kind, owner, own, *numbers in state["paces"] if self._paced else []:
             if kind not in self.skills:
                 raise damaged("a pace of a kind with skill", kind)
             key = kind, check_count("owner", owner)
-            (self.lengths[key],) = check_numbers("length", [length])
+            (self.lengths[key],) = check_numbers("length", [own])
             self.paces[key] = checked_pace(numbers)
         latest = [reading(tag, values) for tag, values in state["latest"]]
         self._latest = {one.names: one for one in latest}
+
+
+def _key(group: Group) -> tuple[str, int]:
+    return group.treatment.kind, group.treatment.owner
 
 
 def _summed(windows: Sequence[T]) -> T:

@@ -261,16 +261,9 @@ class State:
             if judgement.verdict is Verdict.UNDONE:
                 ledger.undone_steps += measured.predicted
             elif judgement.verdict is Verdict.STANDS:
-                length = measured.length
-                if length is None:  # it was not measured, and counts as the mean one
-                    length = ledger.mean_length or 0.0
-                elif not ledger.predicted_length:  # nor were those before
-                    ledger.predicted_length = length * ledger.predicted_steps
-                ledger.predicted_length += measured.predicted * length
-                if self._config.paced:
-                    share = self._mapper.share(measured.info.alignments)
-                    ledger.advanced += measured.predicted * length * share
-                ledger.predicted_steps += measured.predicted
+                moved = measured.info.alignments if self._config.paced else ()
+                share = self._mapper.share(moved)
+                ledger.count_predicted(measured.predicted, measured.length, share)
                 standing += measured.predicted
         if not step.reported:
             ledger.undone_steps += step.predicted

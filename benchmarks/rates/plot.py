@@ -69,9 +69,10 @@ def _draw(axes: Axes, title: str, ratios: dict[tuple[str, float], list[Ratio]]) 
 
 
 def _draw_peers(axes: Axes, rows: Iterable[Row]) -> None:
-    for (arm, _), tasks in untuned_ratios(rows).items():
-        if arm not in COMPARED:
-            value = mean_value(tasks.values())
-            axes.axhline(value, color="0.5", linestyle=":", linewidth=0.8)
-            axes.annotate(ARMS[arm].title, (0.02, value), xycoords=("axes fraction", "data"),
-                          fontsize=6, va="bottom")  # fmt: skip
+    peers = [(mean_value(tasks.values()), arm) for (arm, _), tasks in untuned_ratios(rows).items()
+             if arm not in COMPARED]  # fmt: skip
+    for k, (value, arm) in enumerate(sorted(peers)):
+        axes.axhline(value, color="0.5", linestyle=":", linewidth=0.8)
+        place, side = ((0.02, "left"), (0.98, "right"))[k % 2]  # neighbours would overlap
+        axes.annotate(ARMS[arm].title, (place, value), xycoords=("axes fraction", "data"),
+                      fontsize=6, va="bottom", ha=side)  # fmt: skip
