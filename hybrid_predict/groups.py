@@ -294,7 +294,7 @@ class Groups:
             self._credit = self._credit % 1.0 + self.per_full_step
 
     def unpredicted(self, schedule: Schedule, position: int, count: int) -> str:
-        """Return why none of ``count`` due predicted steps is made at a position; empty if none."""
+        """Return why no predicted step of ``count`` that are due is made here; empty if unknown."""
         inside = schedule.warmup <= position < schedule.total - schedule.cooldown
         paced = self._paced and inside and self.predicted and not self.per_full_step
         if self.gate.closed and (count or paced):

@@ -63,9 +63,10 @@ class Scores:
             advance: Its advance.
             number: Number of predicted steps per full step.
         """
+        if not self._paced:
+            return 1.0
         own = self.lengths.get(_key(group), 0.0)
-        drifts = length(advance, number) / own if own > 0.0 else 0.0
-        return drifts if self._paced else 1.0
+        return length(advance, number) / own if own > 0.0 else 0.0
 
     def weigh(self, slopes: Slopes, predicted: int, *, refuted: bool) -> None:
         """Take in the slopes of predicted steps that stand; see :func:`rules.pace.weigh`."""

@@ -261,8 +261,8 @@ class State:
             if judgement.verdict is Verdict.UNDONE:
                 ledger.undone_steps += measured.predicted
             elif judgement.verdict is Verdict.STANDS:
-                moved = measured.info.alignments if self._config.paced else ()
-                share = self._mapper.share(moved)
+                moved, paced = measured.info.alignments, self._config.paced
+                share = self._mapper.share(moved) if paced else 0.0
                 ledger.count_predicted(measured.predicted, measured.length, share)
                 standing += measured.predicted
         if not step.reported:

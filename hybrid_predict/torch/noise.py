@@ -26,11 +26,11 @@ _LARGEST = 0.999
 def noise_decay(optimizer: Optimizer, group: Mapping[str, Any], known: float) -> float:
     r"""Return the decay of the average that an optimizer makes of gradients, at least ``known``.
 
-    An optimizer may keep averages that its options do not tell, or tell by another name: Lion's
-    average decays by its second beta. On gradients that are nothing but noise, the movement of a
-    window goes on in the second window after it by the share that `rules.pace.carried` computes
-    from the decay. If clearly more goes on, the decay that explains it is returned. Neither the
-    optimizer nor any random number generator changes.
+    The first beta of an optimizer is not always the decay of its average: Lion's average decays by
+    the second one. On gradients that are nothing but noise, the movement of a window goes on in the
+    second window after it by the share that `rules.pace.carried` computes from the decay. If
+    clearly more goes on, the decay that explains it is returned. Neither the optimizer nor any
+    random number generator changes.
 
     Args:
         optimizer: The optimizer.
