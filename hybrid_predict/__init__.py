@@ -8,107 +8,74 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hybrid_predict.audit import AuditConfig as AuditConfig
     from hybrid_predict.audit import plan_audit as plan_audit
-    from hybrid_predict.config import HybridConfig
-    from hybrid_predict.engine import HybridEngine
-    from hybrid_predict.errors import (
-        CheckpointError,
-        ConfigError,
-        ContractError,
-        HybridPredictError,
-        MissingExtraError,
-        PredictorError,
-        RankError,
-        RecoveryAction,
-        UnsupportedSetupError,
-        UsageError,
-    )
-    from hybrid_predict.forecast.predictors import FittedPredictor, MomentumPredictor
+    from hybrid_predict.config import HybridConfig as HybridConfig
+    from hybrid_predict.engine import HybridEngine as HybridEngine
+    from hybrid_predict.errors import CheckpointError as CheckpointError
+    from hybrid_predict.errors import ConfigError as ConfigError
+    from hybrid_predict.errors import ContractError as ContractError
+    from hybrid_predict.errors import HybridPredictError as HybridPredictError
+    from hybrid_predict.errors import MissingExtraError as MissingExtraError
+    from hybrid_predict.errors import PredictorError as PredictorError
+    from hybrid_predict.errors import RankError as RankError
+    from hybrid_predict.errors import RecoveryAction as RecoveryAction
+    from hybrid_predict.errors import UnsupportedSetupError as UnsupportedSetupError
+    from hybrid_predict.errors import UsageError as UsageError
+    from hybrid_predict.forecast.predictors import FittedPredictor as FittedPredictor
+    from hybrid_predict.forecast.predictors import MomentumPredictor as MomentumPredictor
     from hybrid_predict.integrations.lightning import HybridPredict as HybridPredict
-    from hybrid_predict.ledger import SavingsLedger
-    from hybrid_predict.record import StepRecord
-    from hybrid_predict.rules.schedule import Phase
-    from hybrid_predict.rules.verdict import Verdict
-    from hybrid_predict.torch.deltas import WeightDelta
-    from hybrid_predict.torch.gradients import GradientInfo
-    from hybrid_predict.torch.optimizer import OptimizerWrapper
-    from hybrid_predict.torch.parameters import ParameterMapper
-    from hybrid_predict.trainer import HybridTrainer, StepResult, TorchModel, TrainableModel
-    from hybrid_predict.updates import SpectralUpdate, WhitenedUpdate
+    from hybrid_predict.ledger import SavingsLedger as SavingsLedger
+    from hybrid_predict.record import StepRecord as StepRecord
+    from hybrid_predict.rules.schedule import Phase as Phase
+    from hybrid_predict.rules.verdict import Verdict as Verdict
+    from hybrid_predict.torch.deltas import WeightDelta as WeightDelta
+    from hybrid_predict.torch.gradients import GradientInfo as GradientInfo
+    from hybrid_predict.torch.optimizer import OptimizerWrapper as OptimizerWrapper
+    from hybrid_predict.torch.parameters import ParameterMapper as ParameterMapper
+    from hybrid_predict.trainer import HybridTrainer as HybridTrainer
+    from hybrid_predict.trainer import StepResult as StepResult
+    from hybrid_predict.trainer import TorchModel as TorchModel
+    from hybrid_predict.trainer import TrainableModel as TrainableModel
+    from hybrid_predict.updates import SpectralUpdate as SpectralUpdate
+    from hybrid_predict.updates import WhitenedUpdate as WhitenedUpdate
 
 __version__ = "0.2.0.dev0"
 
-__all__ = [
-    "AuditConfig",
-    "CheckpointError",
-    "ConfigError",
-    "ContractError",
-    "FittedPredictor",
-    "GradientInfo",
-    "HybridConfig",
-    "HybridEngine",
-    "HybridPredictError",
-    "HybridTrainer",
-    "MissingExtraError",
-    "MomentumPredictor",
-    "OptimizerWrapper",
-    "ParameterMapper",
-    "Phase",
-    "PredictorError",
-    "RankError",
-    "RecoveryAction",
-    "SavingsLedger",
-    "SpectralUpdate",
-    "StepRecord",
-    "StepResult",
-    "TorchModel",
-    "TrainableModel",
-    "UnsupportedSetupError",
-    "UsageError",
-    "Verdict",
-    "WeightDelta",
-    "WhitenedUpdate",
-    "__version__",
-    "plan_audit",
-]
-
-_HOMES = {
-    "AuditConfig": "hybrid_predict.audit",
-    "CheckpointError": "hybrid_predict.errors",
-    "ConfigError": "hybrid_predict.errors",
-    "ContractError": "hybrid_predict.errors",
-    "FittedPredictor": "hybrid_predict.forecast.predictors",
-    "GradientInfo": "hybrid_predict.torch.gradients",
-    "HybridConfig": "hybrid_predict.config",
-    "HybridEngine": "hybrid_predict.engine",
-    "HybridPredict": "hybrid_predict.integrations.lightning",
-    "HybridPredictError": "hybrid_predict.errors",
-    "HybridTrainer": "hybrid_predict.trainer",
-    "MissingExtraError": "hybrid_predict.errors",
-    "MomentumPredictor": "hybrid_predict.forecast.predictors",
-    "OptimizerWrapper": "hybrid_predict.torch.optimizer",
-    "ParameterMapper": "hybrid_predict.torch.parameters",
-    "Phase": "hybrid_predict.rules.schedule",
-    "PredictorError": "hybrid_predict.errors",
-    "RankError": "hybrid_predict.errors",
-    "RecoveryAction": "hybrid_predict.errors",
-    "SavingsLedger": "hybrid_predict.ledger",
-    "SpectralUpdate": "hybrid_predict.updates",
-    "StepRecord": "hybrid_predict.record",
-    "StepResult": "hybrid_predict.trainer",
-    "TorchModel": "hybrid_predict.trainer",
-    "TrainableModel": "hybrid_predict.trainer",
-    "UnsupportedSetupError": "hybrid_predict.errors",
-    "UsageError": "hybrid_predict.errors",
-    "Verdict": "hybrid_predict.rules.verdict",
-    "WeightDelta": "hybrid_predict.torch.deltas",
-    "WhitenedUpdate": "hybrid_predict.updates",
-    "plan_audit": "hybrid_predict.audit",
+_NAMES = {
+    "audit": ("AuditConfig", "plan_audit"),
+    "config": ("HybridConfig",),
+    "engine": ("HybridEngine",),
+    "errors": (
+        "CheckpointError",
+        "ConfigError",
+        "ContractError",
+        "HybridPredictError",
+        "MissingExtraError",
+        "PredictorError",
+        "RankError",
+        "RecoveryAction",
+        "UnsupportedSetupError",
+        "UsageError",
+    ),
+    "forecast.predictors": ("FittedPredictor", "MomentumPredictor"),
+    "integrations.lightning": ("HybridPredict",),
+    "ledger": ("SavingsLedger",),
+    "record": ("StepRecord",),
+    "rules.schedule": ("Phase",),
+    "rules.verdict": ("Verdict",),
+    "torch.deltas": ("WeightDelta",),
+    "torch.gradients": ("GradientInfo",),
+    "torch.optimizer": ("OptimizerWrapper",),
+    "torch.parameters": ("ParameterMapper",),
+    "trainer": ("HybridTrainer", "StepResult", "TorchModel", "TrainableModel"),
+    "updates": ("SpectralUpdate", "WhitenedUpdate"),
 }
-"""Module that defines each public name; it is imported on first access, since torch is slow."""
+"""Public names by the module that defines them; it is imported on first access, since torch is
+slow."""
 
+_HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
-_FOLDERS = {home.split(".")[1] for home in _HOMES.values()}
-
+# Without HybridPredict, for which an import of everything would need Lightning.
+__all__ = sorted({*_HOMES, "__version__"} - {"HybridPredict"})
 
 if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
 
@@ -116,7 +83,7 @@ if not TYPE_CHECKING:  # with __getattr__, a type checker would accept any name
         """Import a public name, or a module that defines one, on first access."""
         if name in _HOMES:
             return getattr(import_module(_HOMES[name]), name)
-        if name in _FOLDERS:
+        if name in {home.split(".")[0] for home in _NAMES}:
             return import_module(f"{__name__}.{name}")
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -59,16 +59,26 @@ def optimizer_only(
         mask = None if k in still and still[k] is None else zeros(average)
         for reason in (lost.get(k), held_back):
             if reason is not None:
-                mask = (average == 0 if mask is None else mask) | reason
+                mask = (is_zero(average) if mask is None else mask) | reason
         masks.append(mask)
     return masks
 
 
 def zeros(tensor: Tensor) -> Tensor | None:
     """Mask of exact zeros; None if there are none, which is only tested on the CPU."""
-    if tensor.device.type == "cpu" and int(torch.count_nonzero(tensor)) == tensor.numel():
-        return None
-    return tensor == 0
+    return none_or(is_zero(tensor))
+
+
+def is_zero(tensor: Tensor) -> Tensor:
+    """Return the mask of exact zeros, in a third of the time of a comparison on the CPU."""
+    return ~tensor.bool()
+
+
+def none_or(mask: Tensor) -> Tensor | None:
+    """Return a mask; None if it is empty, which is only tested on the CPU."""
+    on_host = mask.device.type == "cpu"
+    # Bytes have a fast maximum; ``any`` takes longer than the comparison before it.
+    return None if on_host and not int(mask.contiguous().view(torch.uint8).amax()) else mask
 
 
 def without_gradient(parameter: Tensor, gradient: Tensor, options: Options) -> Tensor | None:
@@ -93,13 +103,14 @@ def unmoved(
     """
     if still is None:
         return None
-    alike = value == before
+    rest, least = before, 0.0
     if isinstance(own.shrink, Tensor) or own.shrink or own.coupled:
         rest = upcast(before) * (1.0 - own.shrink - size(own.rate) * own.coupled)
-        rest = rest.to(value.dtype)
-        alike = (value - rest).abs() <= ROUNDING * rest.abs()
-    mask = still & alike & good
-    return None if mask.device.type == "cpu" and not bool(mask.any()) else mask
+        rest, least = rest.to(value.dtype), ROUNDING
+    off = (value - rest).abs_()
+    if least:
+        off = off.sub_(rest.abs().mul_(least)).relu_()
+    return none_or(still & is_zero(off) & good)
 
 
 def either(left: Tensor | None, right: Tensor | None) -> Tensor | None:
