@@ -76,9 +76,10 @@ def is_zero(tensor: Tensor) -> Tensor:
 
 def none_or(mask: Tensor) -> Tensor | None:
     """Return a mask; None if it is empty, which is only tested on the CPU."""
-    on_host = mask.device.type == "cpu"
+    if mask.device.type != "cpu":
+        return mask
     # Bytes have a fast maximum; ``any`` takes longer than the comparison before it.
-    return None if on_host and not int(mask.contiguous().view(torch.uint8).amax()) else mask
+    return mask if mask.numel() and int(mask.contiguous().view(torch.uint8).amax()) else None
 
 
 def without_gradient(parameter: Tensor, gradient: Tensor, options: Options) -> Tensor | None:
