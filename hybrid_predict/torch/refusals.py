@@ -46,9 +46,8 @@ def check_supported(optimizer: Optimizer) -> None:
             if refused in cls.__name__:
                 raise refusal(optimizer, reason)
     if _wraps_another(optimizer):
-        reason = "it wraps another optimizer"
         remedy = "pass the inner optimizer to the engine, and step the outer one as before"
-        raise refusal(optimizer, reason, remedy)
+        raise refusal(optimizer, "it wraps another optimizer", remedy)
     if any(group.get("lr") is None for group in optimizer.param_groups):
         raise UnsupportedSetupError(
             "optimizer",
