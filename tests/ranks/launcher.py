@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from loops import same_bits
 
 TESTS = Path(__file__).parents[1]
 FOLDERS = (TESTS, TESTS / "helpers", TESTS / "faults", TESTS / "ranks", TESTS.parent)
@@ -28,13 +29,10 @@ ADVICE = (
 """Of Lightning; every rank logs what it sees, and a resumed run saves elsewhere."""
 
 
-def launch(modules: Sequence[str], folder: Path, ranks: int = 2) -> dict[str, list[Any]]:
+def launch(modules: Sequence[str], folder: Path) -> dict[str, list[Any]]:
     """What every check in ``CHECKS`` of these modules returned, by name and then by rank.
 
-    Args:
-        modules: Their names; ``module:check`` runs one check alone.
-        folder: Where the ranks write.
-        ranks: How many processes there are.
+    ``module:check`` runs one check alone. Checks get the folder.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -42,8 +40,8 @@ def launch(modules: Sequence[str], folder: Path, ranks: int = 2) -> dict[str, li
     shared = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": port,
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
         "GROUP_RANK": "0",
         "TORCHELASTIC_RUN_ID": "tests",
         "OMP_NUM_THREADS": "1",
@@ -51,7 +49,7 @@ def launch(modules: Sequence[str], folder: Path, ranks: int = 2) -> dict[str, li
     }
     command = [sys.executable, str(Path(__file__)), str(folder), *modules]
     workers = []
-    for k in range(ranks):
+    for k in range(2):
         environment = {**os.environ, **shared, "RANK": str(k), "LOCAL_RANK": str(k)}
         with (folder / f"{k}.log").open("w") as log:
             workers.append(
@@ -62,18 +60,22 @@ def launch(modules: Sequence[str], folder: Path, ranks: int = 2) -> dict[str, li
     finally:
         for worker in workers:
             worker.kill()
-    logs = [(folder / f"{k}.log").read_text() for k in range(ranks)]
-    assert all((folder / f"{k}.pt").exists() for k in range(ranks)), "\n".join(logs)
-    results = [torch.load(folder / f"{k}.pt", weights_only=False) for k in range(ranks)]
+    logs = [(folder / f"{k}.log").read_text() for k in range(2)]
+    files = [folder / f"{k}.pt" for k in range(2)]
+    assert all(file.exists() for file in files), "\n".join(logs)
+    results = [torch.load(file, weights_only=False) for file in files]
     failures = [f"rank {k}: {r['failure']}" for k, r in enumerate(results) if "failure" in r]
     assert not failures and not any(codes), "\n".join(failures)
     return {name: [r[name] for r in results] for name in results[0]}
 
 
-def chosen(module: str, check: str = "") -> list[tuple[str, Any]]:
-    """The checks of a module, or the one of this name."""
-    checks = importlib.import_module(module).CHECKS
-    return [(name, do) for name, do in checks.items() if check in ("", name)]
+def same(left: dict[str, Any], right: dict[str, Any], *parts: str) -> bool:
+    """Whether these parts of two outcomes are, or all of them; what is unknown equals itself."""
+    shown = [
+        {k: v if k in ("weights", "random") else repr(v) for k, v in outcome.items()}
+        for outcome in (left, right)
+    ]
+    return all(same_bits(shown[0][k], shown[1][k]) for k in parts or left.keys() | right.keys())
 
 
 def work(folder: Path, modules: Sequence[str]) -> None:
@@ -86,10 +88,11 @@ def work(folder: Path, modules: Sequence[str]) -> None:
     results: dict[str, Any] = {}
     name = "start"
     try:
-        checks = [item for m in modules for item in chosen(*m.split(":"))]
-        for name, check in checks:
-            torch.manual_seed(0)
-            results[name] = check(folder)
+        for module, _, chosen in (m.partition(":") for m in modules):
+            for name, check in importlib.import_module(module).CHECKS.items():
+                if chosen in ("", name):
+                    torch.manual_seed(0)
+                    results[name] = check(folder)
     except BaseException:
         results["failure"] = f"{name}: {traceback.format_exc()}"
     torch.save(results, folder / f"{os.environ['RANK']}.pt")

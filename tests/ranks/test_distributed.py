@@ -12,7 +12,7 @@ from torch import distributed as dist
 from distributed_loops import GRADIENTS, LOSSES, SETUPS, STEPS, Loop, outcome
 from distributed_resume import save_single
 from hybrid_predict import Phase, Verdict
-from launcher import launch
+from launcher import launch, same
 
 pytestmark = [
     pytest.mark.distributed,
@@ -36,17 +36,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return launch(["distributed_kinds", "distributed_loops", "distributed_resume"], folder)
 
 
-def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    """Whether two outcomes are, weights bit for bit; what is unknown equals itself."""
-    plain = [{k: repr(v) for k, v in o.items() if k != "weights"} for o in (left, right)]
-    return same_bits(left["weights"], right["weights"]) and plain[0] == plain[1]
-
-
 @pytest.mark.parametrize("name", [*SETUPS, *GRADIENTS, *LOSSES, "fsdp2, uneven", "more"])
 def test_ranks_end_with_the_same_weights_decisions_and_ledger(results: Results, name: str) -> None:
-    own = ("weights", "ledger", "records", "same")
-    left, right = ({k: v for k, v in r.items() if k in own} for r in results[name])
-    assert same(left, right)
+    left, right = results[name]
+    assert same(left, right, *left.keys() & {"weights", "ledger", "records", "same"})
     assert (left["ledger"]["predicted_steps"] > 5) is ("shadow" not in name)
 
 
@@ -224,7 +217,7 @@ def test_what_cannot_work_is_refused_on_every_rank(
 
 def test_the_mean_loss_falls_back_on_all_ranks_and_only_the_first_logs(results: Results) -> None:
     first, second = results["logged"]
-    assert same(*({k: v for k, v in r.items() if k != "heard"} for r in (first, second)))
+    assert same(first, second, "weights", "ledger", "records")
     (line,) = first["heard"]
     assert "the training loss stands above that of the warm-up" in line
     assert second["heard"] == []
