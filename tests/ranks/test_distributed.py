@@ -25,6 +25,7 @@ CAUSES = {
     "ddp, spoiled loss": "the loss of a verifying step was not finite",
     "fsdp2, spiked loss": "the loss of a verifying step stood far above its mean",
 }
+MEASURED = ("skill", "predicted_length", "mean_length", "advanced")
 RESUMED = ("fsdp2", "fsdp2, late", "fsdp2, half", "fsdp2, whitened")
 
 
@@ -54,26 +55,27 @@ def test_every_rank_says_that_no_graph_was_seen(results: Results) -> None:
         assert len(reasons) == 1 and "decided by names and shapes" in reasons[0]
 
 
+def measured(ledger: dict[str, Any]) -> dict[str, Any]:
+    """What is computed from sums whose order differs."""
+    skills = {f"{kind} {name}": x for kind, s in ledger["skills"].items() for name, x in s.items()}
+    assert skills
+    return {**skills, **{name: ledger[name] for name in MEASURED}}
+
+
 @pytest.mark.parametrize("name", SETUPS)
 def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name: str) -> None:
     loop = Loop(**SETUPS[name][1])
     single, found = outcome(loop, loop.train()), results[name][0]
-    counted = "flops_per_correction"
-    lengths = ["predicted_length", "mean_length", "advanced"]
-    unknown = [counted, "estimated_flops_saved", *lengths]
+    ours, theirs = found["ledger"], single["ledger"]
+    counted = [ledger["flops_per_correction"] for ledger in (ours, theirs)]
+    unknown = {"flops_per_correction", "estimated_flops_saved", "skills", *MEASURED}
     if "tensor" in name:
-        unknown += ["flops_per_step"]
+        unknown.add("flops_per_step")
     else:  # both ranks flatten whole matrices
-        assert found["ledger"][counted] == 2 * single["ledger"][counted]
-        assert (single["ledger"][counted] > 0) is ("shadow" not in name)
-    skills = [outcome["ledger"].pop("skills") for outcome in (found, single)]
-    assert skills[0] == {kind: pytest.approx(s, rel=1e-3) for kind, s in skills[1].items()}
-    assert skills[0]
-    found_lengths, own = ([o["ledger"][n] or 0.0 for n in lengths] for o in (found, single))
-    assert found_lengths == pytest.approx(own, rel=1e-3)
-    about = [{k: v for k, v in o["ledger"].items() if k not in unknown} for o in (found, single)]
-    skill = about[1].pop("skill")
-    assert about[0].pop("skill") == (skill and pytest.approx(skill, rel=1e-3))
+        assert counted[0] == 2 * counted[1]
+        assert (counted[1] > 0) is ("shadow" not in name)
+    assert measured(ours) == pytest.approx(measured(theirs), rel=1e-3)
+    about = [{k: v for k, v in ledger.items() if k not in unknown} for ledger in (ours, theirs)]
     assert about[0] == about[1]
     assert (found["ledger"]["predicted_steps"] > STEPS / 2) is ("shadow" not in name)
     # An average may be rounded to the next number in half precision.
@@ -98,9 +100,8 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
 @pytest.mark.parametrize(("kind", "each", "verifying"), [("ddp", 1, 0), ("fsdp2", 4, 1)])
 def test_reductions_per_full_step(results: Results, kind: str, each: int, verifying: int) -> None:
     # What was measured is one reduction. Of sharded tensors, groups that are only predicted need
-    # one more, those that are corrected two, and each optimizer one in a verifying step. The
-    # first full step also adds up the operations that the ranks have counted, at every update and
-    # at its end. For sharded tensors it examines with two whether updates are projected.
+    # one more, those that are corrected two, and each optimizer one in a verifying step. The first
+    # full step also adds up counted operations, and examines sharded updates for projections.
     for found in results[f"{kind}, reductions"]:
         assert [number for _, number in found] == [
             each + (2 + 2 * (kind == "fsdp2")) * (step == 0) + verifying * (predicted > 0)
