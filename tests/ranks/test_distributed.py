@@ -56,10 +56,11 @@ def test_every_rank_says_that_no_graph_was_seen(results: Results) -> None:
 
 
 def measured(ledger: dict[str, Any]) -> dict[str, Any]:
-    """What is computed from sums whose order differs."""
-    skills = {f"{kind} {name}": x for kind, s in ledger["skills"].items() for name, x in s.items()}
-    assert skills
-    return {**skills, **{name: ledger[name] for name in MEASURED}}
+    """What is computed from sums whose order differs; -1 if it is unknown."""
+    numbers = {f"{kind} {name}": x for kind, s in ledger["skills"].items() for name, x in s.items()}
+    assert numbers
+    numbers |= {name: ledger[name] for name in MEASURED}
+    return {name: -1.0 if x is None else x for name, x in numbers.items()}
 
 
 @pytest.mark.parametrize("name", SETUPS)
