@@ -1,13 +1,11 @@
-"""Runs the checks of a module on several processes that talk through gloo, in one start."""
+"""Runs the checks of a module on two processes that talk through gloo, in one start."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import socket
-import subprocess
-import sys
-import traceback
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,9 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from loops import same_bits
+from torch import multiprocessing
 
-TESTS = Path(__file__).parents[1]
-FOLDERS = (TESTS, TESTS / "helpers", TESTS / "faults", TESTS / "ranks", TESTS.parent)
 SECONDS = 300
 ADVICE = (
     ".*does not have many workers",
@@ -36,37 +33,45 @@ def launch(modules: Sequence[str], folder: Path) -> dict[str, list[Any]]:
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {
+        port = free.getsockname()[1]
+    end = time.monotonic() + SECONDS
+    workers = multiprocessing.spawn(work, (port, folder, modules), nprocs=2, join=False)
+    try:
+        while not workers.join(timeout=1.0):
+            assert time.monotonic() < end, "the ranks hang"
+    finally:
+        for worker in workers.processes:
+            worker.kill()
+    results = [torch.load(folder / f"{k}.pt", weights_only=False) for k in range(2)]
+    return {name: [r[name] for r in results] for name in results[0]}
+
+
+def work(rank: int, port: int, folder: Path, modules: Sequence[str]) -> None:
+    """Run the checks on this rank; the first failure ends it, and with it the other rank."""
+    os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
+        "MASTER_PORT": str(port),
         "WORLD_SIZE": "2",
         "LOCAL_WORLD_SIZE": "2",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
         "GROUP_RANK": "0",
         "TORCHELASTIC_RUN_ID": "tests",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, FOLDERS)),
     }
-    command = [sys.executable, str(Path(__file__)), str(folder), *modules]
-    workers = []
-    for k in range(2):
-        environment = {**os.environ, **shared, "RANK": str(k), "LOCAL_RANK": str(k)}
-        with (folder / f"{k}.log").open("w") as log:
-            workers.append(
-                subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-            )
-    try:
-        codes = [worker.wait(SECONDS) for worker in workers]
-    finally:
-        for worker in workers:
-            worker.kill()
-    logs = [(folder / f"{k}.log").read_text() for k in range(2)]
-    files = [folder / f"{k}.pt" for k in range(2)]
-    assert all(file.exists() for file in files), "\n".join(logs)
-    results = [torch.load(file, weights_only=False) for file in files]
-    failures = [f"rank {k}: {r['failure']}" for k, r in enumerate(results) if "failure" in r]
-    assert not failures and not any(codes), "\n".join(failures)
-    return {name: [r[name] for r in results] for name in results[0]}
+    torch.set_num_threads(1)
+    warnings.simplefilter("error")
+    for message in ADVICE:
+        warnings.filterwarnings("ignore", message)
+    dist.init_process_group("gloo")
+    results: dict[str, Any] = {}
+    for module, _, chosen in (m.partition(":") for m in modules):
+        for name, check in importlib.import_module(module).CHECKS.items():
+            if chosen in ("", name):
+                torch.manual_seed(0)
+                results[name] = check(folder)
+    torch.save(results, folder / f"{rank}.pt")
+    # Without the teardown of a group whose other rank may be gone.
+    os._exit(0)
 
 
 def same(left: dict[str, Any], right: dict[str, Any], *parts: str) -> bool:
@@ -76,29 +81,3 @@ def same(left: dict[str, Any], right: dict[str, Any], *parts: str) -> bool:
         for outcome in (left, right)
     ]
     return all(same_bits(shown[0][k], shown[1][k]) for k in parts or left.keys() | right.keys())
-
-
-def work(folder: Path, modules: Sequence[str]) -> None:
-    """Run the checks on this rank; the first failure ends it, and with it the other ranks."""
-    torch.set_num_threads(1)
-    warnings.simplefilter("error")
-    for message in ADVICE:
-        warnings.filterwarnings("ignore", message)
-    dist.init_process_group("gloo")
-    results: dict[str, Any] = {}
-    name = "start"
-    try:
-        for module, _, chosen in (m.partition(":") for m in modules):
-            for name, check in importlib.import_module(module).CHECKS.items():
-                if chosen in ("", name):
-                    torch.manual_seed(0)
-                    results[name] = check(folder)
-    except BaseException:
-        results["failure"] = f"{name}: {traceback.format_exc()}"
-    torch.save(results, folder / f"{os.environ['RANK']}.pt")
-    # Without the teardown of a group whose other ranks may be gone.
-    os._exit("failure" in results)
-
-
-if __name__ == "__main__":
-    work(Path(sys.argv[1]), sys.argv[2:])
