@@ -33,11 +33,8 @@ class WeightDelta:
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.directions) == len(self.factors):
-            raise ConfigError(
-                "WeightDelta",
-                "as many directions and factors as names",
-                (len(self.names), len(self.directions), len(self.factors)),
-            )
+            got = len(self.names), len(self.directions), len(self.factors)
+            raise ConfigError("WeightDelta", "as many directions and factors as names", got)
 
     def scaled(self, factor: float) -> WeightDelta:
         """Return the same movement, ``factor`` times as long."""

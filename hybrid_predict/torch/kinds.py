@@ -30,13 +30,7 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
     ``hidden`` matrices are weights of two or more dimensions, including convolutions, attention
     projections and low-rank adapters, but not embedding tables, learned positions and heads. A
     model with a layer that is tied to an embedding has no head; else each network may have one.
-
-    Args:
-        model: The model.
-        owners: Number of the optimizer by ``id`` of the parameter; None for a single optimizer.
-
-    Returns:
-        Kind by ``id`` of the parameter.
+    Kinds and ``owners``, the numbers of several optimizers, are by ``id`` of the parameter.
     """
     kinds, matrices = _listed(model)
     tables = {id(m.weight) for m in model.modules() if _is(m, _EMBEDDINGS)}

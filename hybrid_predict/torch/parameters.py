@@ -195,27 +195,18 @@ class ParameterMapper:
     def _check(self) -> None:
         known = {id(p) for p in self.model.parameters()}
         if not any(p.requires_grad for p in self.parameters):
-            raise ConfigError(
-                "optimizer",
-                "at least one parameter that requires a gradient",
-                0,
-                "Give the optimizer the model's trainable parameters.",
-            )
+            expected = "at least one parameter that requires a gradient"
+            remedy = "Give the optimizer the model's trainable parameters."
+            raise ConfigError("optimizer", expected, 0, remedy)
         if not known & self.by_id.keys():
-            raise ConfigError(
-                "optimizer",
-                "parameters of this model",
-                f"{len(self.parameters)} parameters of another",
-                "Make the optimizer from model.parameters().",
-            )
+            got = f"{len(self.parameters)} parameters of another"
+            remedy = "Make the optimizer from model.parameters()."
+            raise ConfigError("optimizer", "parameters of this model", got, remedy)
         for pattern in self._overrides:
             if not any(fnmatchcase(name, pattern) for name in self.names):
-                raise ConfigError(
-                    "kinds",
-                    "patterns that match at least one trained parameter",
-                    pattern,
-                    f"Names look like {self.names[0]!r}.",
-                )
+                expected = "patterns that match at least one trained parameter"
+                remedy = f"Names look like {self.names[0]!r}."
+                raise ConfigError("kinds", expected, pattern, remedy)
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
@@ -247,9 +238,6 @@ def _check_initialised(model: nn.Module) -> None:
         raise ConfigError("model", "a torch.nn.Module", type(model).__name__)
     lazy = [name for name, p in model.named_parameters() if is_lazy(p)]
     if lazy:
-        raise UnsupportedSetupError(
-            "model",
-            "initialised parameters",
-            f"the uninitialised {lazy[0]!r}",
-            "Run one batch through the model before training starts.",
-        )
+        got = f"the uninitialised {lazy[0]!r}"
+        remedy = "Run one batch through the model before training starts."
+        raise UnsupportedSetupError("model", "initialised parameters", got, remedy)

@@ -191,10 +191,12 @@ class _Probe:
 
     def _decay(self, sign: float) -> UpdateRule:
         """Return the part of the rule that concerns weight decay."""
-        still, unknown = self._moves(self._weights, self._zero), DECAY
-        moves = any(bool(move.any()) for move in still)
+        still = self._moves(self._weights, self._zero)
+        if not any(bool(move.any()) for move in still):
+            return UpdateRule(unknown=PULL if self._pulls(0.0, sign) else "")
+        unknown = DECAY
         # In their first updates, some optimizers make of coupled decay what decoupled decay does.
-        for fit in (self._decoupled, self._coupled) if moves else (lambda *_: UpdateRule(),):
+        for fit in (self._decoupled, self._coupled):
             rule = fit(sign, still)
             if rule is not None and not self._pulls(rule.coupled, sign):
                 return rule

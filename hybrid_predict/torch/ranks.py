@@ -66,9 +66,6 @@ def fail_together(error: BaseException | None) -> None:
     other ranks read it when one of their collectives fails; with gloo this happens as soon as this
     process has ended.
 
-    Args:
-        error: The exception of this rank, or None if it does not fail.
-
     Raises:
         RankError: If another rank failed first; it names that rank and its error.
     """
@@ -101,13 +98,13 @@ def check_same(*described: Any) -> None:
         return
     text = re.sub(r" at 0x\w+", "", repr(described))
     if len(set(gather(hashlib.sha256(text.encode()).digest()))) > 1:
-        raise UnsupportedSetupError(
-            "process group",
-            "the same parameters and configuration on every rank",
-            f"{size()} ranks that differ",
+        expected = "the same parameters and configuration on every rank"
+        remedy = (
             "Use data parallelism. Pipeline parallelism, and independent models in one process "
-            "group, are not supported.",
+            "group, are not supported."
         )
+        got = f"{size()} ranks that differ"
+        raise UnsupportedSetupError("process group", expected, got, remedy)
 
 
 def _all_reduced(values: Tensor) -> Tensor:

@@ -36,12 +36,9 @@ def check_supported(model: nn.Module) -> None:
         placements = getattr(p, "placements", ()) if is_sharded(p) else ()
         odd = [str(x) for x in placements if type(x).__name__ not in ("Shard", "Replicate")]
         if odd:
-            raise UnsupportedSetupError(
-                "model",
-                "full parameters, or one shard per rank along a dimension",
-                f"{odd[0]} of {name}",
-                "Use fully_shard or tensor parallelism, not both on one parameter.",
-            )
+            expected = "full parameters, or one shard per rank along a dimension"
+            remedy = "Use fully_shard or tensor parallelism, not both on one parameter."
+            raise UnsupportedSetupError("model", expected, f"{odd[0]} of {name}", remedy)
 
 
 def unwrapped(model: Any) -> Any:
@@ -119,15 +116,10 @@ def local_shard(full: Tensor, tensor: Any) -> Tensor:
 
 
 def gather_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any] | None:
-    """Replace the local shards in a state by full tensors on the host of rank 0.
+    """Replace the local shards in a state by full tensors on the host of rank 0, None elsewhere.
 
-    Args:
-        state: Lists of tensors that go with ``tensors`` one by one, where those of a local shard's
-            shape are gathered. A single tensor, or one in a dictionary, is the same on every rank.
-        tensors: Parameters. If none is sharded, every rank gets the state unchanged.
-
-    Returns:
-        The gathered state on rank 0, None on all other ranks.
+    Gathered are lists of tensors that go with the parameters ``tensors`` one by one, where they
+    have a local shard's shape. If no parameter is sharded, every rank gets the state unchanged.
     """
     if not any(is_sharded(t) for t in tensors):
         return state
