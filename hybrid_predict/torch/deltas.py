@@ -44,8 +44,8 @@ class WeightDelta:
         """Return the part of the movement that concerns these parameters."""
         if self.names == tuple(names):
             return self
-        rows = zip(self.names, self.directions, self.factors, strict=True)
-        kept = [row for row in rows if row[0] in set(names)]
+        chosen, rows = set(names), zip(self.names, self.directions, self.factors, strict=True)
+        kept = [row for row in rows if row[0] in chosen]
         return WeightDelta(*zip(*kept, strict=True)) if kept else WeightDelta((), (), ())
 
     def tensors(self) -> dict[str, Tensor]:

@@ -113,7 +113,7 @@ def second_copy(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
 
     A state that looks like a copy of the weights may also be an average for validation, or the
     weights before the last update. It is a second copy if the probe's weights follow where its
-    state is moved. If that cannot be tried, name and values decide. Nothing is changed.
+    state is moved, or if that cannot be tried.
     """
     looks = {(n, p.dtype) for p in group["params"] for n in _like(optimizer.state.get(p, {}), p)}
     for name, dtype in sorted(looks, key=str):

@@ -40,29 +40,20 @@ class Saved(Callback):
         self.right.append(all(torch.equal(state[name], p) for name, p in left.items()))
 
 
-MODES: dict[str, tuple[Callable[[Path], ModelCheckpoint], dict[str, Any], int]] = {
-    "`monitor`, `save_top_k`": (
-        lambda f: ModelCheckpoint(f, monitor="val_loss", save_top_k=2), EPOCHS, 2,
-    ),
-    "`every_n_train_steps`": (
-        lambda f: ModelCheckpoint(f, "{step}", every_n_train_steps=6, save_top_k=-1), {}, 6,
-    ),
-    "`every_n_epochs`": (
-        lambda f: ModelCheckpoint(f, "{epoch}", every_n_epochs=2, save_top_k=-1), EPOCHS, 3,
-    ),
-    "`train_time_interval`": (
-        lambda f: ModelCheckpoint(f, train_time_interval=timedelta(0), save_top_k=-1), {}, 24,
-    ),
-    "`save_last`": (lambda f: ModelCheckpoint(f, save_last=True, save_top_k=0), EPOCHS, 1),
-}  # fmt: skip
+MODES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "`monitor`, `save_top_k`": ({"monitor": "val_loss", "save_top_k": 2}, EPOCHS, 2),
+    "`every_n_train_steps`": ({"every_n_train_steps": 6}, {}, 6),
+    "`every_n_epochs`": ({"every_n_epochs": 2}, EPOCHS, 3),
+    "`train_time_interval`": ({"train_time_interval": timedelta(0)}, {}, 24),
+    "`save_last`": ({"save_last": True, "save_top_k": 0}, EPOCHS, 1),
+}
 
 
 @rows({f"`ModelCheckpoint`, {name}": arguments for name, arguments in MODES.items()})
-def saves(
-    mode: Callable[[Path], ModelCheckpoint], kwargs: dict[str, Any], files: int, folder: Path
-) -> None:
+def saves(options: dict[str, Any], kwargs: dict[str, Any], files: int, folder: Path) -> None:
     saved = Saved(Witness())
-    train(cosine(), [saved, mode(folder / "run")], witness=saved.witness, **kwargs).sound()
+    saver = ModelCheckpoint(folder / "run", **{"save_top_k": -1, **options})
+    train(cosine(), [saved, saver], witness=saved.witness, **kwargs).sound()
     assert saved.right and all(saved.right)
     paths = list((folder / "run").glob("*.ckpt"))
     assert len(paths) == files

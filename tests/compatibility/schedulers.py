@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from lightning_models import loader
-from torch.optim import Optimizer, lr_scheduler, swa_utils
+from torch.optim import SGD, Optimizer, lr_scheduler, swa_utils
 
 from compatibility.rows import row, rows
-from compatibility.subject import EPOCHS, Subject, follows, sgd, train
+from compatibility.subject import EPOCHS, Subject, follows, train
 
 
 def first_steps(optimizer: Optimizer) -> Any:
@@ -46,7 +46,7 @@ SCHEDULERS: dict[str, Callable[[Optimizer, int], Any]] = {
 )
 def by_step(make: Callable[[Optimizer, int], Any], cycles: bool, folder: Path) -> None:
     """Check the rate, and the momentum if the scheduler changes it too."""
-    subject = partial(Subject, optimizer=sgd, scheduler=make)
+    subject = partial(Subject, None, partial(SGD, lr=1e-2, momentum=0.9), make)
     run = follows(subject)
     assert cycles == (len(set(run.model.momenta.values())) > 1)
     follows(subject, **EPOCHS)

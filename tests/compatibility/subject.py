@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -36,15 +37,7 @@ def every_kind() -> Recorded:
 
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
-MakeScheduler = Callable[[Optimizer, int], Any]
-
-
-def adamw(parameters: Any) -> Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-2)
-
-
-def sgd(parameters: Any) -> Optimizer:
-    return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
+ADAMW: MakeOptimizer = partial(torch.optim.AdamW, lr=1e-2)
 
 
 class Subject(Net):
@@ -53,8 +46,8 @@ class Subject(Net):
     def __init__(
         self,
         body: nn.Module | None = None,
-        optimizer: MakeOptimizer = adamw,
-        scheduler: MakeScheduler | None = None,
+        optimizer: MakeOptimizer = ADAMW,
+        scheduler: Callable[[Optimizer, int], Any] | None = None,
         interval: str = "step",
         frequency: int = 1,
     ) -> None:
