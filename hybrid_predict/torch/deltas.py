@@ -33,11 +33,8 @@ class WeightDelta:
 
     def __post_init__(self) -> None:
         if not len(self.names) == len(self.directions) == len(self.factors):
-            raise ConfigError(
-                "WeightDelta",
-                "as many directions and factors as names",
-                (len(self.names), len(self.directions), len(self.factors)),
-            )
+            got = len(self.names), len(self.directions), len(self.factors)
+            raise ConfigError("WeightDelta", "as many directions and factors as names", got)
 
     def scaled(self, factor: float) -> WeightDelta:
         """Return the same movement, ``factor`` times as long."""
@@ -47,8 +44,7 @@ class WeightDelta:
         """Return the part of the movement that concerns these parameters."""
         if self.names == tuple(names):
             return self
-        chosen = set(names)
-        rows = zip(self.names, self.directions, self.factors, strict=True)
+        chosen, rows = set(names), zip(self.names, self.directions, self.factors, strict=True)
         kept = [row for row in rows if row[0] in chosen]
         return WeightDelta(*zip(*kept, strict=True)) if kept else WeightDelta((), (), ())
 
@@ -60,10 +56,9 @@ class WeightDelta:
 
 @final
 class Movement:
-    """Moves weights in place by a :class:`WeightDelta`, and undoes the movement.
+    """Copies weights, moves them in place by a :class:`WeightDelta`, and undoes the movement.
 
-    The weights are copied on construction and moved by :meth:`apply`, so that a failure in between
-    can be undone.
+    Members are positions of weights in the delta.
 
     Args:
         delta: The movement.
@@ -92,9 +87,9 @@ class Movement:
     def apply(self) -> None:
         """Move the weights."""
         delta = self.delta
+        columns = zip(self._values, delta.directions, delta.factors, self._carries, strict=True)
+        plain: list[tuple[Tensor, Tensor, float]] = []
         with torch.no_grad():
-            columns = zip(self._values, delta.directions, delta.factors, self._carries, strict=True)
-            plain: list[tuple[Tensor, Tensor, float]] = []
             for value, direction, factor, carry in columns:
                 if carry is not None:
                     write_rounded(value, value.float() + factor * upcast(direction), carry)
@@ -108,11 +103,9 @@ class Movement:
         self._versions = [v._version for v in self._values]
 
     def undo(self, good: Tensor | bool = False, members: Sequence[int] | None = None) -> None:
-        """Undo the movement bit for bit if ``good`` is false.
+        """Undo the movement of members, or of all, bit for bit if ``good`` is false.
 
-        Args:
-            good: A bool, or a 0-dim bool tensor, which the host does not read.
-            members: Positions in the delta of the weights to undo; None for all.
+        A 0-dim bool tensor is not read by the host.
         """
         with torch.no_grad():
             for k in range(len(self._values)) if members is None else members:
@@ -121,14 +114,10 @@ class Movement:
         self._written()
 
     def undo_after_writes(self, members: Sequence[int]) -> None:
-        """Undo the movement of weights that other code may have written to since.
+        """Undo the movement of members that other code may have written to since.
 
-        A weight without a later write is restored bit for bit; otherwise the movement is
-        subtracted. Version counters show which weights these are. An interrupted call can be
-        repeated.
-
-        Args:
-            members: Positions in the delta of the weights to undo.
+        A weight without a later write is restored bit for bit; from others the movement is
+        subtracted. An interrupted call can be repeated.
         """
         for k in members:
             if k not in self._undone:
@@ -136,15 +125,14 @@ class Movement:
         with torch.no_grad():
             for k in members:
                 (value, before), *carries = self._copies[k]
-                exact = self._undone[k] is before
                 value.copy_(self._undone[k])
-                for carry, kept in carries if exact else ():
+                for carry, kept in carries if self._undone[k] is before else ():
                     carry.copy_(kept)
         self._written()
 
     @contextmanager
     def without_carries(self, members: Sequence[int]) -> Iterator[None]:
-        """Restore the Kahan compensation of some weights inside the block."""
+        """Restore the Kahan compensation of members inside the block."""
         pairs = [pair for k in members for pair in self._copies[k][1:]]
         present = [carry.clone() for carry, _ in pairs]
         for carry, before in pairs:
@@ -156,11 +144,7 @@ class Movement:
                 carry.copy_(kept)
 
     def value_without(self, k: int) -> Tensor:
-        """Return a weight without the movement. Nothing may be written to the result.
-
-        Args:
-            k: Position in the delta.
-        """
+        """Return a member without the movement; nothing may be written to the result."""
         value, before = self._copies[k][0]
         if not self._versions or value._version == self._versions[k]:
             return before
@@ -181,13 +165,8 @@ def write_rounded(value: Tensor, wanted: Tensor, carry: Tensor) -> None:
 
     .. math:: \theta' = R(w + c), \qquad c \leftarrow w + c - \theta'
 
-    with R the rounding. A movement is often shorter than half the spacing of 16-bit floats; without
-    compensation every such movement would be lost.
-
-    Args:
-        value: The weights, 16-bit.
-        wanted: w, the new values in 32 bits; overwritten.
-        carry: c, the rounding error in 32 bits, updated in place.
+    with R the rounding, w ``wanted`` (overwritten) and c ``carry`` in 32 bits. Without compensation
+    every movement shorter than half the spacing of 16-bit floats would be lost.
 
     References:
         Compensated summation: Kahan (1965), https://doi.org/10.1145/363707.363723
@@ -198,12 +177,9 @@ def write_rounded(value: Tensor, wanted: Tensor, carry: Tensor) -> None:
 
 
 def write(values: list[Tensor], wanted: list[Tensor], carries: Sequence[Tensor]) -> None:
-    """Write new weights; those in half precision with a compensation of rounding errors.
+    """Write new weights of at least 32 bits, which may be overwritten.
 
-    Args:
-        values: The weights.
-        wanted: Their new values, in at least 32 bits; may be overwritten.
-        carries: Rounding errors by weight; empty if none is in half precision.
+    ``carries`` has the rounding errors by weight, and is empty if none is in half precision.
     """
     if not carries:
         torch._foreach_copy_(values, wanted)

@@ -32,10 +32,6 @@ def mark_reversed(nodes: Sequence[Node], index: MatrixIndex) -> None:
 
     Then all products are reverse ones that sum over the same axis of their weight. It is the axis
     that was shown for this weight, else the rows of a linear layer, else what all others showed.
-
-    Args:
-        nodes: All nodes of the graph, each one after its inputs.
-        index: The parameters of the model.
     """
     uses = {n: list(_uses(n)) for n in nodes if n.weights and n.operation != "compiled"}
     bits = {product: 1 << k for k, product in enumerate(uses)}
@@ -77,11 +73,9 @@ def mark_reversed(nodes: Sequence[Node], index: MatrixIndex) -> None:
 def _reach(
     nodes: Sequence[Node], bits: Mapping[Node, int]
 ) -> tuple[dict[Node, int], dict[int, int]]:
-    """Return what products depend on, as sets of bits of products.
+    """Return the products that each depends on, as sets of bits of products.
 
-    Returns:
-        The products that the data of each depend on with none in between, by node, and all that
-        they depend on, by the product's bit.
+    These are those with none in between, by node, and all of them, by the product's bit.
     """
     near: dict[Node, int] = {}
     behind: dict[int, int] = {}
@@ -120,20 +114,16 @@ def _uses(product: Node) -> Iterator[tuple[_Edge, int]]:
     elif product.operation == "product":
         factors = [(edges[-1], _ROWS), (edges[-2], _COLUMNS)]
     for edge, side in factors:
-        if edge[0] in held:
-            base, turned = _base(edge)
-            yield base, side if side == _UNKNOWN else side ^ turned
-
-
-def _base(edge: _Edge) -> tuple[_Edge, bool]:
-    """Return the tensor below transposes of a matrix or a stack, and whether they turn it."""
-    turned = False
-    while _transposes(edge[0]):
-        edge, turned = edge[0].next_functions[0], not turned
-    return edge, turned
+        if edge[0] not in held:
+            continue
+        while _transposes(edge[0]):
+            edge = edge[0].next_functions[0]
+            side = side if side == _UNKNOWN else 1 - side
+        yield edge, side
 
 
 def _transposes(raw: Any) -> bool:
+    """Return whether a node turns a matrix, or each one in a stack."""
     name, outputs = raw.name(), getattr(raw, "_input_metadata", ())
     if name.startswith("TBackward"):
         return True

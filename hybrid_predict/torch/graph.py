@@ -72,16 +72,13 @@ class GraphFindings:
         self, nodes: Sequence[Node], others: frozenset[int], index: MatrixIndex
     ) -> None:
         """Find the places of the matrices of one network, from the loss to the leaves."""
-        paths = dict.fromkeys(nodes, 0)
-        paths[nodes[-1]] = _FREE
+        paths = dict.fromkeys(nodes, 0) | {nodes[-1]: _FREE}
         for node in reversed(nodes):
-            if not paths[node]:
-                continue
-            if node.operation == "lookup":
+            passed = paths[node]
+            if passed and node.operation == "lookup":
                 self.tables.update(*(n.plain for n in node.inputs if n))
                 continue
-            passed = paths[node]
-            if node.operation in MULTIPLYING:
+            if passed and node.operation in MULTIPLYING:
                 passed = self._add_product(node, passed, others, index)
             for n in node.data:
                 paths[n] |= passed

@@ -15,6 +15,9 @@ from hybrid_predict.torch.graph import GraphFindings
 from hybrid_predict.torch.nodes import MatrixIndex
 
 _EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_CONVOLUTIONS = (nn.modules.conv._ConvNd, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_RECURRENT = (nn.RNNBase, nn.LSTM, nn.GRU)
+_LAYERS = (nn.Linear, nn.Bilinear, nn.MultiheadAttention, *_CONVOLUTIONS, *_RECURRENT)
 _EMBEDDING_WORDS = frozenset({"pos", "posemb", "posembed", "token", "tokens"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
@@ -25,30 +28,14 @@ def classify(model: nn.Module, owners: Mapping[int, int] | None = None) -> dict[
     This is used before the first full step; after it, :func:`resolve` uses the graph of the loss.
 
     ``hidden`` matrices are weights of two or more dimensions, including convolutions, attention
-    projections and low-rank adapters, but not embedding tables, learned positions and the head.
-
-    The head of a network is one matrix: a linear layer that maps back to the vocabulary of an
-    embedding, or otherwise the last matrix. Trained matrices are candidates; frozen matrices are
-    candidates only after the last trained one. In a network that continues with frozen layers, the
-    trained matrices are inner matrices or adapters, and none of them is the head. A child module
-    that is frozen completely belongs to the network if it has a single matrix (a frozen head), or
-    if its first matrix takes the outputs of the last trained matrix, flattened or not (a frozen
-    head of several layers). Otherwise it is a separate network, such as a teacher.
-
-    Sibling modules of the module that ends in the head also end in a head if they have the same
-    class, take the same inputs, and do not feed each other: a policy and a value. If every
-    optimizer trains its own neighbouring children with several matrices each, every optimizer has a
-    network with its own head: a generator and a discriminator.
-
-    Args:
-        model: The model.
-        owners: Number of the optimizer by ``id`` of the parameter; None for a single optimizer.
-
-    Returns:
-        Kind by ``id`` of the parameter.
+    projections and low-rank adapters, but not embedding tables, learned positions and heads. A
+    model with a layer that is tied to an embedding has no head; else each network may have one.
+    Kinds and ``owners``, the numbers of several optimizers, are by ``id`` of the parameter.
     """
     kinds, matrices = _listed(model)
-    for network in [] if _tied_head(model) else _networks(model, matrices, owners or {}):
+    tables = {id(m.weight) for m in model.modules() if _is(m, _EMBEDDINGS)}
+    tied = not tables.isdisjoint(_linear_weights(model))
+    for network in [] if tied else _networks(model, matrices, owners or {}):
         if (head := _head(model, network)) is not None:
             kinds[head.key] = "head"
             kinds.update((m.key, "head") for m in _sibling_heads(model, network, head))
@@ -60,17 +47,16 @@ def matrix_index(model: nn.Module, owners: Mapping[int, int] | None = None) -> M
     _, matrices = _listed(model)
     networks = _networks(model, matrices, owners or {})
     trained = {id(p): p for p in model.parameters() if p.requires_grad}
-    frozen = [
-        tuple(p.shape)
-        for name, p in model.named_parameters()
-        if not p.requires_grad and "weight" in name.rpartition(".")[2] and p.dim() > 1
-    ]
     return MatrixIndex(
         {key: p for key, p in trained.items() if p.dim() > 1},
         frozenset(key for key, p in trained.items() if p.dim() < 2),
         [frozenset(m.key for m in network) for network in networks],
-        frozenset(frozen),
-        frozenset(id(m.weight) for m in model.modules() if _is(m, (nn.Linear,))),
+        frozenset(
+            tuple(p.shape)
+            for name, p in model.named_parameters()
+            if not p.requires_grad and "weight" in name.rpartition(".")[2] and p.dim() > 1
+        ),
+        _linear_weights(model),
     )
 
 
@@ -81,7 +67,7 @@ def resolve(
     index: MatrixIndex,
     with_gradient: Collection[int],
 ) -> tuple[dict[int, str], list[int]]:
-    """Classify parameters by what the graphs of losses have shown.
+    """Change the known kinds of parameters, by ``id``, to what the graphs of losses have shown.
 
     A head is a matrix whose product reaches the loss without a product with another matrix in
     between. It stays a head if it is also used inside, as in a model that feeds its prediction
@@ -90,13 +76,6 @@ def resolve(
     for the only matrix of a network, and for matrices that no graph shows. The sibling of a head,
     without gradient, is one.
 
-    Args:
-        model: The model.
-        known: Present kinds of the parameters to classify, by ``id``.
-        seen: Findings from the graphs.
-        index: Result of :func:`matrix_index` for the model.
-        with_gradient: Parameters that have a gradient, by ``id``.
-
     Returns:
         Kinds by ``id``, and the ``id`` of matrices whose place the graph did not show.
     """
@@ -104,7 +83,7 @@ def resolve(
     alone = {key for network in index.networks if len(network) < 2 for key in network}
     heads = (seen.heads & matrices.keys()) - alone
     for network in index.networks:
-        members = [matrices[key] for key in matrices if key in network]
+        members = [m for key, m in matrices.items() if key in network]
         for head in [m for m in members if m.key in heads]:
             siblings = {m.key for m in _sibling_heads(model, members, head)}
             heads |= siblings - seen.reached - set(with_gradient)
@@ -143,7 +122,7 @@ def _listed(model: nn.Module) -> tuple[dict[int, str], list[_Matrix]]:
                 kinds[id(p)] = "vector"
                 if _is(module, (nn.Linear,)) and p.dim() == 2:
                     matrices.append(matrix)
-            elif _named_embedding(leaf) and not _is_layer(module):
+            elif _named_embedding(leaf) and not _is(module, _LAYERS):
                 kinds[id(p)] = "embedding"
             else:
                 kinds[id(p)] = "hidden"
@@ -167,18 +146,24 @@ class _Matrix:
 
     @property
     def child(self) -> str:
-        """Name of the model's child module that has the matrix."""
         return self.module.split(".")[0]
 
     def takes_outputs_of(self, other: _Matrix) -> bool:
-        """Return whether it can follow another matrix directly; conv outputs may be flattened."""
         inputs, outputs = math.prod(self.shape[1:]), other.shape[0]
-        flattened = len(other.shape) > 2 and outputs > 0 and inputs % outputs == 0
+        flattened = len(other.shape) > 2 and outputs > 0 and inputs % outputs == 0  # conv outputs
         return flattened or inputs == outputs
 
 
 def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
-    """Return the head, or None if the network has a single matrix or none is trained."""
+    """Return the head, or None if the network has a single matrix or none is trained.
+
+    It is a linear layer that maps back to the vocabulary of an embedding, or otherwise the last
+    matrix. Frozen matrices are candidates only after the last trained one: in a network that
+    continues with frozen layers, the trained matrices are inner matrices or adapters. A child
+    module that is frozen completely belongs to the network if it has a single matrix, or if its
+    first matrix can take the outputs of the last trained one. Otherwise it is a separate network,
+    such as a teacher.
+    """
     last = max((k for k, m in enumerate(matrices) if m.trained), default=None)
     if last is None:
         return None
@@ -192,20 +177,22 @@ def _head(model: nn.Module, matrices: Sequence[_Matrix]) -> _Matrix | None:
     before = [m for m in matrices[: last + 1] if m.child not in frozen]
     if len(before) + len(behind) < 2:
         return None
-    vocabularies: set[Any] = {
-        (m.num_embeddings, m.embedding_dim) for m in model.modules() if _is(m, _EMBEDDINGS)
-    }
+    tables = [m for m in model.modules() if _is(m, _EMBEDDINGS)]
+    vocabularies: set[Any] = {(m.num_embeddings, m.embedding_dim) for m in tables}
+    candidates = [m for m in before if m.trained] + behind
     # Inner matrices can have the shape of a vocabulary by chance; the head comes last.
-    matching = [
-        m for m in (*before, *behind) if m.shape in vocabularies and (m.trained or m in behind)
-    ]
+    matching = [m for m in candidates if m.shape in vocabularies]
     return (matching or behind or before)[-1]
 
 
 def _networks(
     model: nn.Module, matrices: Sequence[_Matrix], owners: Mapping[int, int]
 ) -> list[list[_Matrix]]:
-    """Return the matrices of each network that has its own optimizer, or all as one network."""
+    """Return the matrices of each network that has its own optimizer, or all as one network.
+
+    There are several if every optimizer trains its own neighbouring children of the model, with
+    several matrices each: a generator and a discriminator.
+    """
     owned: dict[str, set[int]] = {}
     for name, p in model.named_parameters():
         if id(p) in owners:
@@ -214,7 +201,6 @@ def _networks(
     order = [min(those) for those in owned.values()]
     runs = [k for i, k in enumerate(order) if i == 0 or order[i - 1] != k]
     parts = [[m for m in matrices if owned.get(m.child, {k}) == {k}] for k in runs]
-    # Optimizers that share children, or train single layers, train one network together.
     shared = any(len(those) > 1 for those in owned.values()) or len(set(runs)) < len(runs)
     small = any(sum(m.child in owned for m in part) < 2 for part in parts)
     return [list(matrices)] if shared or small or len(parts) < 2 else parts
@@ -223,7 +209,11 @@ def _networks(
 def _sibling_heads(
     model: nn.Module, matrices: Sequence[_Matrix], head: _Matrix
 ) -> Iterator[_Matrix]:
-    """Yield the heads of modules next to the one that ends in the head, at every level."""
+    """Yield the heads of modules next to the one that ends in the head, at every level.
+
+    They have the same class, take the same inputs, and do not feed each other, as a policy and a
+    value.
+    """
     path = head.module.split(".") if head.module else []
     modules = dict(model.named_modules(remove_duplicate=False))
     for depth in range(len(path)):
@@ -257,11 +247,5 @@ def _is(module: nn.Module, classes: Sequence[type]) -> bool:
     return isinstance(module, tuple(classes)) or _class(module) in [c.__name__ for c in classes]
 
 
-def _is_layer(module: nn.Module) -> bool:
-    layers = (nn.Linear, nn.Bilinear, nn.modules.conv._ConvNd, nn.MultiheadAttention, nn.RNNBase)
-    return _is(module, (*layers, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.LSTM, nn.GRU))
-
-
-def _tied_head(model: nn.Module) -> bool:
-    tables = {id(m.weight) for m in model.modules() if _is(m, _EMBEDDINGS)}
-    return any(id(m.weight) in tables for m in model.modules() if _is(m, (nn.Linear,)))
+def _linear_weights(model: nn.Module) -> frozenset[int]:
+    return frozenset(id(m.weight) for m in model.modules() if _is(m, (nn.Linear,)))

@@ -37,19 +37,16 @@ NONE: frozenset[int] = frozenset()
 @final
 @dataclass(frozen=True)
 class MatrixIndex:
-    """The parameters of a model, as needed to find its matrices in a graph.
+    """The parameters of a model by ``id``, as needed to find its matrices in a graph.
 
     Args:
-        matrices: Trained parameters of two or more dimensions, by ``id``.
-        vectors: All other trained parameters, by ``id``.
-        networks: ``id`` of the matrices of each network that an optimizer of its own trains. For a
-            network, matrices of other networks do not count, so that a generator followed by its
-            discriminator has a head.
-        frozen: Shapes of frozen weights; a product with a constant of such a shape counts as a
-            product with a matrix.
-        linear: Those of ``matrices`` that are weights of linear layers, by ``id``.
-        aliases: ``id`` of the parameter that a tensor in the graph stands for, by ``id`` of that
-            tensor.
+        matrices: Trained parameters of two or more dimensions.
+        vectors: All other trained parameters.
+        networks: Matrices of each network that an optimizer of its own trains. Those of others do
+            not count for it, so that a generator followed by its discriminator has a head.
+        frozen: Shapes of frozen weights; a constant of such a shape counts as a matrix.
+        linear: Weights of linear layers.
+        aliases: Parameter that a tensor in the graph stands for.
     """
 
     matrices: Mapping[int, Tensor]
@@ -64,12 +61,9 @@ class MatrixIndex:
 class Node:
     """A node of a graph.
 
-    Args:
+    Attributes:
         raw: The node of autograd.
         inputs: Its inputs; None for a constant.
-        index: The parameters of the model.
-
-    Attributes:
         key: ``id`` of the tensor, if no operation has made it.
         operation: The operation from the table; ``opaque`` if it is unknown.
         alone: Whether it is computed from parameters alone.
@@ -93,15 +87,15 @@ class Node:
             self.alone = key in index.matrices or key in index.vectors
             self.plain = frozenset([key]) & index.matrices.keys()
             return
-        self._combine([n for n in inputs if n is not None], index)
+        given = [n for n in inputs if n is not None]
+        self._combine(given, index)
         if self.operation in MULTIPLYING:
-            plain = {n: n.plain for n in inputs if n is not None and n.plain}
-            multiplied = {n: n.multiplied for n in inputs if n is not None and n.multiplied}
-            self.weights = plain or multiplied
+            plain = {n: n.plain for n in given if n.plain}
+            self.weights = plain or {n: n.multiplied for n in given if n.multiplied}
 
     @property
     def data(self) -> list[Node]:
-        """The inputs that are no weights."""
+        """Its inputs that are no weights."""
         return [n for n in self.inputs if n is not None and n not in self.weights]
 
     def shape(self, number: int = 0) -> tuple[int, ...]:
@@ -121,19 +115,16 @@ class Node:
             shapes = {tuple(index.matrices[key].shape) for key in plain}
             self.alone = len(plain) == 1 and self.shape() in shapes
             self.plain = plain if self.alone else NONE
-            return
-        if operation in MULTIPLYING:
+        elif operation in MULTIPLYING:
             self.alone = sum(bool(n.plain or n.multiplied) for n in given) > 1
             self.multiplied = plain | multiplied if self.alone else NONE
-            return
-        # Data need no gradient in a first layer, where a scale or learned positions meet them.
-        constant = len(given) < len(self.inputs)
-        added = constant and operation in ("sum", "joint")
-        if added or (constant and operation == "scale"):
-            largest = max(math.prod(n.shape()) for n in given)
-            if math.prod(self.shape()) > largest:
+        else:
+            # Data need no gradient in a first layer, where a scale or learned positions meet them.
+            meets = len(given) < len(self.inputs) and operation in ("sum", "joint", "scale")
+            if meets and math.prod(self.shape()) > max(math.prod(n.shape()) for n in given):
                 return
-        self.alone, self.plain, self.multiplied = True, NONE if added else plain, multiplied
+            self.alone, self.multiplied = True, multiplied
+            self.plain = NONE if meets and operation != "scale" else plain
 
 
 def read(loss: Tensor, index: MatrixIndex) -> list[Node]:

@@ -24,18 +24,12 @@ _LARGEST = 0.999
 
 
 def noise_decay(optimizer: Optimizer, group: Mapping[str, Any], known: float) -> float:
-    r"""Return the decay of the average that an optimizer makes of gradients, at least ``known``.
+    """Return the decay of the average that an optimizer makes of gradients.
 
-    The first beta of an optimizer is not always the decay of its average: Lion's average decays by
-    the second one. On gradients that are nothing but noise, the movement of a window goes on in the
-    second window after it by the share that `rules.pace.carried` computes from the decay. If
-    clearly more goes on, the decay that explains it is returned. Neither the optimizer nor any
-    random number generator changes.
-
-    Args:
-        optimizer: The optimizer.
-        group: The group of parameters whose options count.
-        known: Decay that the options tell, in [0, 1).
+    It is not always the decay in [0, 1) ``known`` from the options of the group: Lion's average
+    decays by the second beta. On gradients that are nothing but noise, the movement of a window
+    goes on in the second window after it by the share that `rules.pace.carried` computes from the
+    decay. If clearly more goes on, the decay that explains it is returned. Nothing is changed.
     """
     with suppress(Exception), without_trace():  # it may require other parameters
         windows = _windows(OptimizerCopy(optimizer, group))

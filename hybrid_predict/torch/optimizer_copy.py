@@ -29,9 +29,9 @@ _SHARED = (type, ModuleType, torch.Stream, torch.Event)
 class OptimizerCopy:
     """Makes copies of an optimizer that update another parameter and share nothing with it.
 
-    A copy has everything that the optimizer holds, except its state. The other parameter replaces
-    the first parameter of the group. Further parameters, and tensors with more than 16,384 entries,
-    have only a shape: nothing of the model's size is copied. Copies have the options of the group.
+    A copy has the options of the group, and what the optimizer holds except its state. The other
+    parameter replaces the first one of the group. Further parameters, and tensors with more than
+    16,384 entries, have only a shape: nothing of the model's size is copied.
 
     Raises:
         Exception: If the optimizer holds an object that cannot be copied, such as an open file.
@@ -76,10 +76,7 @@ class OptimizerCopy:
 
 @final
 class _Writer(pickle.Pickler):
-    """Writes what an optimizer holds, except for objects that a copy has to recreate or can share.
-
-    ``objects`` are what the copy has in the place of these, by the ``id`` of the original.
-    """
+    """Writes what an optimizer holds, but not what a copy has ``objects`` in the place of."""
 
     def __init__(self, file: BytesIO, optimizer: Optimizer, copied: Any) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
@@ -94,13 +91,12 @@ class _Writer(pickle.Pickler):
             self.replace(group, copied.param_groups[0])
 
     def replace(self, value: Any, other: Any) -> int:
-        """Give the copy another object in the place of one; return the ``id`` of that one."""
+        """Give the copy another object in the place of one, whose ``id`` is returned."""
         self._alive.append(value)  # else a later object could have its id
         self.objects[id(value)] = other
         return id(value)
 
     def persistent_id(self, value: Any) -> int | None:
-        """Return the ``id`` of an object that is not written, or None."""
         if id(value) in self.objects:
             return id(value)
         if isinstance(value, Tensor):
@@ -128,14 +124,11 @@ class _Writer(pickle.Pickler):
 
 @final
 class _Reader(pickle.Unpickler):
-    """Reads what a :class:`_Writer` wrote."""
-
     def __init__(self, file: BytesIO, objects: dict[int, Any]) -> None:
         super().__init__(file)
         self._objects = objects
 
     def persistent_load(self, number: int) -> Any:
-        """Return what the copy has in the place of an object, by its ``id``."""
         return self._objects[number]
 
 

@@ -50,28 +50,31 @@ class ParameterMapper:
         _check_initialised(model)
         shards.check_supported(model)
         self.model, self._overrides = model, dict(overrides or {})
-        # While FSDP2 keeps full parameters, the optimizers' shards are not the model's parameters.
-        self.written = shards.Resharder(model)
-        self.written()
+        self._gathering = shards.fsdp2_modules(model)
+        self.written()  # else the optimizers' shards may not be the model's parameters
         self._kinds: dict[int, str] = {}
-        self.parameters: list[Tensor] = []
         self.follow(model.parameters() if parameters is None else parameters, owners)
         self._check()
+
+    def written(self) -> None:
+        """Free what FSDP2 gathered in a forward pass alone, which hides writes into its shards."""
+        for module in self._gathering:
+            module.reshard()
 
     def follow(self, parameters: Iterable[Tensor], owners: Mapping[int, int] | None = None) -> None:
         """List the parameters again; known parameters keep their kinds."""
         known = {id(p): name for name, p in self.model.named_parameters()}
-        unique = list({id(p): p for p in parameters}.values())
-        self.names = tuple(known.get(id(p), f"unnamed.{k}") for k, p in enumerate(unique))
+        unique = {id(p): p for p in parameters}
         kinds = classify(self.model, owners)
         self._kinds = {
-            id(p): self._kinds.get(id(p)) or kinds.get(id(p), "hidden" if p.dim() > 1 else "vector")
-            for p in unique
+            key: self._kinds.get(key) or kinds.get(key, "hidden" if p.dim() > 1 else "vector")
+            for key, p in unique.items()
         }
         # Set together with the kinds: the id of a freed parameter can be used by a new one.
-        self.parameters = unique
-        self._index = {name: k for k, name in enumerate(self.names)}
-        self.by_id = {id(p): name for name, p in zip(self.names, unique, strict=True)}
+        self.parameters = list(unique.values())
+        self.by_id = {key: known.get(key, f"unnamed.{k}") for k, key in enumerate(unique)}
+        self.names = tuple(self.by_id.values())
+        self._by_name = dict(zip(self.names, self.parameters, strict=True))
         self._override()
 
     def resolve(
@@ -110,8 +113,7 @@ class ParameterMapper:
 
     def share(self, names: Collection[str]) -> float:
         """Return the share of the trained weights that some parameters have."""
-        pairs = zip(self.names, self.parameters, strict=True)
-        sizes = {name: p.numel() for name, p in pairs if p.requires_grad}
+        sizes = {name: p.numel() for name, p in self._by_name.items() if p.requires_grad}
         return sum(sizes.get(name, 0) for name in names) / max(1, sum(sizes.values()))
 
     def visit(self, fn: Callable[[str, Tensor], object]) -> None:
@@ -120,7 +122,7 @@ class ParameterMapper:
         Raises:
             ContractError: If ``fn`` has written to a tensor.
         """
-        for name, p in zip(self.names, self.parameters, strict=True):
+        for name, p in self._by_name.items():
             value = shards.local(p)
             before = value._version
             with torch.no_grad():
@@ -137,18 +139,15 @@ class ParameterMapper:
         Raises:
             ConfigError: If a result is not a tensor of the parameter's shape; no weight is changed.
         """
-        values = [shards.local(p) for p in self.parameters]
+        values = {name: shards.local(p) for name, p in self._by_name.items()}
         with torch.no_grad():
-            pairs = zip(self.names, values, strict=True)
-            results = [fn(name, value.clone()) for name, value in pairs]
-            for name, value, new in zip(self.names, values, results, strict=True):
+            results = {name: fn(name, value.clone()) for name, value in values.items()}
+            for name, new in results.items():
                 if not isinstance(new, Tensor):
                     raise ConfigError("fn", f"a tensor for {name}", type(new).__name__)
-                if new.shape != value.shape:
-                    expected = f"shape {tuple(value.shape)} for {name}"
-                    raise ConfigError("fn", expected, tuple(new.shape))
-            for value, new in zip(values, results, strict=True):
-                value.copy_(new)
+                _check_shape("fn", name, values[name], new)
+            for name, new in results.items():
+                values[name].copy_(new)
         self.written()
 
     def apply(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
@@ -171,7 +170,13 @@ class ParameterMapper:
 
     def movement(self, delta: WeightDelta, carries: dict[str, Tensor] | None = None) -> Movement:
         """Return the movement for :meth:`apply`, before it moves a weight."""
-        return Movement(delta, self._targets(delta), self.written, carries)
+        targets = []
+        for name, direction in zip(delta.names, delta.directions, strict=True):
+            if name not in self._by_name:
+                raise ConfigError("delta", "names of trained parameters", name)
+            targets.append(shards.local(self._by_name[name]))
+            _check_shape("delta", name, targets[-1], direction)
+        return Movement(delta, targets, self.written, carries)
 
     def reads(
         self,
@@ -182,47 +187,26 @@ class ParameterMapper:
     ) -> VerifiedReads:
         """Return :class:`VerifiedReads` of a movement, and of tensors with their copies."""
         self.written()  # so that the modules of FSDP2 hold the shards
-        tensors = [self.parameters[self._index[name]] for name in movement.delta.names]
+        tensors = [self._by_name[name] for name in movement.delta.names]
         tensors += [tensor for tensor, _ in copied]
         copies = [copy for _, copy in copied]
         return VerifiedReads(self.model, tensors, movement, copies, unverified, withdraw)
 
-    def _targets(self, delta: WeightDelta) -> list[Tensor]:
-        targets = []
-        for name, direction in zip(delta.names, delta.directions, strict=True):
-            if name not in self._index:
-                raise ConfigError("delta", "names of trained parameters", name)
-            value = shards.local(self.parameters[self._index[name]])
-            if direction.shape != value.shape:
-                expected = f"shape {tuple(value.shape)} for {name}"
-                raise ConfigError("delta", expected, tuple(direction.shape))
-            targets.append(value)
-        return targets
-
     def _check(self) -> None:
         known = {id(p) for p in self.model.parameters()}
         if not any(p.requires_grad for p in self.parameters):
-            raise ConfigError(
-                "optimizer",
-                "at least one parameter that requires a gradient",
-                0,
-                "Give the optimizer the model's trainable parameters.",
-            )
-        if not any(id(p) in known for p in self.parameters):
-            raise ConfigError(
-                "optimizer",
-                "parameters of this model",
-                f"{len(self.parameters)} parameters of another",
-                "Make the optimizer from model.parameters().",
-            )
+            expected = "at least one parameter that requires a gradient"
+            remedy = "Give the optimizer the model's trainable parameters."
+            raise ConfigError("optimizer", expected, 0, remedy)
+        if not known & self.by_id.keys():
+            got = f"{len(self.parameters)} parameters of another"
+            remedy = "Make the optimizer from model.parameters()."
+            raise ConfigError("optimizer", "parameters of this model", got, remedy)
         for pattern in self._overrides:
             if not any(fnmatchcase(name, pattern) for name in self.names):
-                raise ConfigError(
-                    "kinds",
-                    "patterns that match at least one trained parameter",
-                    pattern,
-                    f"Names look like {self.names[0]!r}.",
-                )
+                expected = "patterns that match at least one trained parameter"
+                remedy = f"Names look like {self.names[0]!r}."
+                raise ConfigError("kinds", expected, pattern, remedy)
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
@@ -243,14 +227,17 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
     return found
 
 
+def _check_shape(subject: str, name: str, value: Tensor, new: Tensor) -> None:
+    if new.shape != value.shape:
+        expected = f"shape {tuple(value.shape)} for {name}"
+        raise ConfigError(subject, expected, tuple(new.shape))
+
+
 def _check_initialised(model: nn.Module) -> None:
     if not isinstance(model, nn.Module):
         raise ConfigError("model", "a torch.nn.Module", type(model).__name__)
     lazy = [name for name, p in model.named_parameters() if is_lazy(p)]
     if lazy:
-        raise UnsupportedSetupError(
-            "model",
-            "initialised parameters",
-            f"the uninitialised {lazy[0]!r}",
-            "Run one batch through the model before training starts.",
-        )
+        got = f"the uninitialised {lazy[0]!r}"
+        remedy = "Run one batch through the model before training starts."
+        raise UnsupportedSetupError("model", "initialised parameters", got, remedy)

@@ -14,22 +14,16 @@ from torch.optim import Optimizer
 from hybrid_predict.torch import ranks
 from hybrid_predict.torch.optimizer_copy import OptimizerCopy, without_trace
 
-_WEIGHTS = ((1.0, -2.0), (3.0, 0.5))
-_GRADIENT = ((0.3, 0.2), (-0.1, 0.4))
+_WEIGHTS, _GRADIENT = ((1.0, -2.0), (3.0, 0.5)), ((0.3, 0.2), (-0.1, 0.4))
 _RATE = 0.01
 """Learning rate of a probe; with the user's own, rounding might hide the decay."""
 
 _FAINT = 1e-6
 """Weight decay that moves nothing; some optimizers follow the weights' size only with any."""
 
-_PATIENCE = 16
-"""Number of updates in which an optimizer with a second copy of the weights returns to it."""
-
-_LONG = 32
-"""Number of updates in which an optimizer that pulls to a stored point does so."""
-
-_LONGEST = 128
-"""Number of updates in which an optimizer returns to a state that looks like a second copy."""
+_PATIENCE, _LONG, _LONGEST = 16, 32, 128
+"""Number of updates in which an optimizer with a second copy of the weights returns to it, one that
+pulls to a stored point does so, and one returns to a state that looks like a second copy."""
 
 _CLOSE = 1e-3
 """Relative difference of numbers that count as equal."""
@@ -50,13 +44,11 @@ class UpdateRule:
     """How an optimizer updates a parameter, besides following its gradient.
 
     Args:
-        decay: Fraction of the weights that decoupled weight decay removes in one update, per unit
-            of learning rate if ``by_rate``.
-        by_rate: Whether ``decay`` is proportional to the learning rate.
+        decay: Fraction of the weights that decoupled weight decay removes in one update.
+        by_rate: Whether ``decay`` is per unit of learning rate.
         coupled: Multiple of the weights that coupled weight decay adds to the gradient.
         relative: Whether the length of an update is proportional to that of the weights.
-        returns: Whether the optimizer moves weights back that other code has moved, because it
-            keeps a second copy of them.
+        returns: Whether a second copy of the weights undoes what other code has moved.
         sign: -1 if the optimizer goes along the gradient at a positive learning rate, else 1.
         unknown: What could not be determined about the optimizer, "" if nothing.
         basis: Name and value of each option that ``decay`` and ``coupled`` depend on, and whether
@@ -79,18 +71,13 @@ class UpdateRule:
 
     def at(self, group: Mapping[str, Any]) -> UpdateRule | None:
         """Return the rule for other values of the options; None if they need another probe."""
-        rule = self
-        for place, (name, value, proportional) in enumerate(self.basis):
-            now = number(group, name)
-            if now == value:
-                continue
-            if not proportional:
-                return None
-            ratio, basis = now / value, list(rule.basis)
-            basis[place] = (name, now, True)
-            decay, coupled = ratio * rule.decay, ratio * rule.coupled
-            rule = replace(rule, decay=decay, coupled=coupled, basis=tuple(basis))
-        return rule
+        decay, coupled = self.decay, self.coupled
+        for name, value, proportional in self.basis:
+            if (now := number(group, name)) != value:
+                if not proportional:
+                    return None
+                decay, coupled = now / value * decay, now / value * coupled
+        return replace(self, decay=decay, coupled=coupled)
 
 
 def number(group: Mapping[str, Any], name: str) -> float:
@@ -104,23 +91,21 @@ def number(group: Mapping[str, Any], name: str) -> float:
 
 
 def find_rule(optimizer: Optimizer, group: Mapping[str, Any]) -> UpdateRule:
-    """Find the rule of a parameter group by a probe.
+    """Find the rule of a parameter group by a probe, which changes nothing.
 
     With a zero gradient, decoupled decay removes the same fraction of every weight in each update.
     Coupled decay of c has the same effect as a gradient of c times the weights, so a gradient of
     -c times the weights stops the updates. Updates are relative if they grow with the weights
     although the gradient stays the same. Weights that are moved between two updates stay moved,
     unless the optimizer keeps a second copy of them; and the next update is the same as if they
-    had always been there, unless the optimizer pulls them to a stored point. Neither the optimizer,
-    nor what it holds, nor any random number generator changes.
+    had always been there, unless the optimizer pulls them to a stored point.
     """
     try:
         with without_trace():
             return _Probe(optimizer, group).rule()
     except Exception as error:  # the optimizer may require other parameters than the probe's
-        sign = -1.0 if group.get("maximize") else 1.0
         unknown = f"{DECAY} with a copy of it ({ranks.summary(error)})"
-        return UpdateRule(sign=sign, unknown=unknown)
+        return UpdateRule(sign=-1.0 if group.get("maximize") else 1.0, unknown=unknown)
 
 
 def second_copy(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
@@ -128,7 +113,7 @@ def second_copy(optimizer: Optimizer, group: Mapping[str, Any]) -> str:
 
     A state that looks like a copy of the weights may also be an average for validation, or the
     weights before the last update. It is a second copy if the probe's weights follow where its
-    state is moved. If that cannot be tried, name and values decide. Nothing is changed.
+    state is moved, or if that cannot be tried.
     """
     looks = {(n, p.dtype) for p in group["params"] for n in _like(optimizer.state.get(p, {}), p)}
     for name, dtype in sorted(looks, key=str):
@@ -160,16 +145,16 @@ class _Probe:
     ) -> None:
         self._copies = OptimizerCopy(optimizer, group)
         self._options = self._copies.options
-        names = [name for name, value in self._options.items() if not isinstance(value, bool)]
         self._numbers = {
-            name: value for name in names if name != "lr" and (value := number(self._options, name))
+            name: number(self._options, name)
+            for name, value in self._options.items()
+            if name != "lr" and not isinstance(value, bool) and number(self._options, name)
         }
         self._weights = torch.tensor(_WEIGHTS, dtype=dtype)
         self._gradient = torch.tensor(_GRADIENT, dtype=dtype)
         self._zero = torch.zeros_like(self._weights)
 
     def rule(self) -> UpdateRule:
-        """Find the rule."""
         rate = self._options["lr"]
         if isinstance(rate, Tensor) and rate.device.type != "cpu" and bool(rate < 0):
             return UpdateRule(unknown=DEVICE_RATE)
@@ -188,23 +173,16 @@ class _Probe:
     def follows_state(self, name: str) -> bool:
         """Return whether weights follow a state that is moved after the first update."""
         without = {option: 0.0 for option in self._options if "weight_decay" in option}
-        paths: list[list[Tensor]] = []
-        for nudge in (0.0, 0.1):
-            copied, p = self._copy(self._weights, {**without, "lr": 1e-6})
-            paths.append([])
-            for k in range(_LONGEST):
-                self._copies.update(copied, p, self._gradient * (-1.0) ** k)
-                if k == 0:
-                    copied.state[p][name].add_(nudge)
-                paths[-1].append(p.detach().to(torch.float64, copy=True))
-        return any(float((b - a).mean()) > 0.02 for a, b in zip(*paths, strict=True))
+        return any(float(apart.mean()) > 0.02 for apart in self._nudged(without, _LONGEST, name))
 
     def _sign(self) -> float:
         """1 if the optimizer goes against the gradient, -1 if along, 0 if neither was seen."""
-        ends = [
-            self._follow(1e-3 * self._weights, [s * self._gradient] * _PATIENCE)
-            for s in (1.0, -1.0)
-        ]
+        ends = []
+        for turn in (1.0, -1.0):
+            copied, p = self._copy(1e-3 * self._weights, {})
+            for _ in range(_PATIENCE):
+                self._copies.update(copied, p, turn * self._gradient)
+            ends.append(p.detach())
         apart = ends[1] - ends[0]
         lengths = apart.norm() * self._gradient.norm()
         cosine = float((apart * self._gradient).sum() / lengths)
@@ -213,10 +191,12 @@ class _Probe:
 
     def _decay(self, sign: float) -> UpdateRule:
         """Return the part of the rule that concerns weight decay."""
-        still, unknown = self._moves(self._weights, self._zero), DECAY
-        moves = any(bool(move.any()) for move in still)
+        still = self._moves(self._weights, self._zero)
+        if not any(bool(move.any()) for move in still):
+            return UpdateRule(unknown=PULL if self._pulls(0.0, sign) else "")
+        unknown = DECAY
         # In their first updates, some optimizers make of coupled decay what decoupled decay does.
-        for fit in (self._decoupled, self._coupled) if moves else (lambda *_: UpdateRule(),):
+        for fit in (self._decoupled, self._coupled):
             rule = fit(sign, still)
             if rule is not None and not self._pulls(rule.coupled, sign):
                 return rule
@@ -271,8 +251,7 @@ class _Probe:
     ) -> tuple[tuple[str, float, bool], ...]:
         """Return the options that decay depends on, see :class:`UpdateRule`.
 
-        Args:
-            is_multiple: Whether decay is ``share`` times what it was, if options are others.
+        ``is_multiple`` tells whether decay is a share of what it was, if options are others.
         """
         basis = []
         for name, value in self._numbers.items():
@@ -284,18 +263,29 @@ class _Probe:
 
     def _returns(self, without: Mapping[str, Any]) -> bool:
         """Return whether most of a manual movement after the first update is gone later."""
-        nudge, ends = torch.full_like(self._weights, 0.1), []
-        for moved in (self._zero, nudge):
-            gradients = [self._gradient * (-1.0) ** k for k in range(_PATIENCE)]
-            ends.append(self._follow(self._weights, gradients, moved, **{**without, "lr": 1e-6}))
-        kept = ((ends[1] - ends[0]) * nudge).sum() / nudge.square().sum()
+        apart, nudge = self._nudged(without, _PATIENCE)[-1], torch.full_like(self._weights, 0.1)
+        kept = (apart * nudge).sum() / nudge.square().sum()
         return not bool(kept > 0.7)
 
-    def _pulls(self, coupled: float, sign: float) -> bool:
-        """Return whether updates depend on where the weights were at the first one.
+    def _nudged(self, without: Mapping[str, Any], updates: int, state: str = "") -> list[Tensor]:
+        """Return how far a nudge after the first update has moved the weights, after each one.
 
-        What an optimizer makes of a gradient and of coupled decay is the same in both runs.
+        It moves the state of this name, or the weights themselves; nothing else moves them far.
         """
+        paths: list[list[Tensor]] = []
+        for nudge in (0.0, 0.1):
+            copied, p = self._copy(self._weights, {**without, "lr": 1e-6})
+            paths.append([])
+            for k in range(updates):
+                self._copies.update(copied, p, self._gradient * (-1.0) ** k)
+                if k == 0:
+                    (copied.state[p][state] if state else p.detach()).add_(nudge)
+                paths[-1].append(p.detach().to(torch.float64, copy=True))
+        return [there - here for here, there in zip(*paths, strict=True)]
+
+    def _pulls(self, coupled: float, sign: float) -> bool:
+        """Return whether updates depend on where the weights were at the first one."""
+        # What an optimizer makes of a gradient and of coupled decay is the same in both runs.
         total, runs = self._gradient if coupled else self._zero, []
         for first in (self._weights, self._weights + 1.0):
             places = [first] + [self._weights] * _LONG
@@ -305,11 +295,8 @@ class _Probe:
         return not _alike(here, there, rtol=1e-6)
 
     def _moves(self, weights: Tensor, gradient: Tensor, **options: Any) -> list[Tensor]:
-        """Return two updates from the same weights with the same gradient, shape (2, 2) each.
-
-        The first update of all is left out, since some optimizers only initialise their state in
-        it.
-        """
+        """Return two updates from the same weights with the same gradient, shape (2, 2) each."""
+        # In the first update of all, some optimizers only initialise their state.
         return self._walk([weights] * 3, [gradient] * 3, **options)[1:]
 
     def _walk(
@@ -325,30 +312,13 @@ class _Probe:
             moves.append(p.detach() - place)
         return moves
 
-    def _follow(
-        self,
-        weights: Tensor,
-        gradients: Sequence[Tensor],
-        moved: Tensor | float = 0.0,
-        **options: Any,
-    ) -> Tensor:
-        """Return the weights after some updates; ``moved`` is added after the first one."""
-        copied, p = self._copy(weights, options)
-        for k, gradient in enumerate(gradients):
-            self._copies.update(copied, p, gradient)
-            if k == 0:
-                with torch.no_grad():
-                    p.add_(moved)
-        return p.detach()
-
     def _copy(self, weights: Tensor, options: Mapping[str, Any]) -> tuple[Any, nn.Parameter]:
-        """Return a copy, and its parameter."""
         copied = self._copies.make(p := nn.Parameter(weights.clone()))
         (group,) = copied.param_groups
-        rate = {"lr": _RATE, **options}
+        given = {"lr": _RATE, **options}
         if isinstance(group["lr"], Tensor):
-            rate["lr"] = torch.tensor(rate["lr"])
-        group.update(rate)
+            given["lr"] = torch.tensor(given["lr"])
+        group.update(given)
         return copied, p
 
 

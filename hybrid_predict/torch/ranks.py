@@ -29,25 +29,14 @@ def rank() -> int:
 def rank_zero_logger(name: str) -> logging.Logger:
     """Return the logger of a module, silent on all ranks but rank 0."""
     logger = logging.getLogger(name)
-    logger.addFilter(_on_rank_zero)
+    logger.addFilter(lambda record: rank() == 0)
     return logger
 
 
-def _on_rank_zero(record: logging.LogRecord) -> bool:
-    return rank() == 0
-
-
 def combine(norms: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Combine norms and sums over the ranks, in one all-reduce; the host does not wait.
+    r"""Combine norms (N,) and sums (M,) over the ranks, in one all-reduce; the host does not wait.
 
     .. math:: n = \Bigl(\sum_r n_r^2\Bigr)^{1/2}, \qquad s = \sum_r s_r
-
-    Args:
-        norms: This rank's norms, shape (N,).
-        sums: This rank's sums, shape (M,).
-
-    Returns:
-        Norms and sums over all ranks, equal on every rank.
     """
     if size() == 1:
         return norms, sums
@@ -77,9 +66,6 @@ def fail_together(error: BaseException | None) -> None:
     other ranks read it when one of their collectives fails; with gloo this happens as soon as this
     process has ended.
 
-    Args:
-        error: The exception of this rank, or None if it does not fail.
-
     Raises:
         RankError: If another rank failed first; it names that rank and its error.
     """
@@ -103,34 +89,28 @@ def summary(error: BaseException) -> str:
 
 
 def check_same(*described: Any) -> None:
-    """Check that every rank trains the same parameters with the same configuration.
-
-    Args:
-        described: Values that must be equal on all ranks, compared by ``repr``.
+    """Check that values have the same ``repr`` on every rank.
 
     Raises:
-        UnsupportedSetupError: On every rank, if the values differ.
+        UnsupportedSetupError: On every rank, if they differ.
     """
     if size() == 1:
         return
     text = re.sub(r" at 0x\w+", "", repr(described))
-    digest = hashlib.sha256(text.encode()).digest()
-    number = int.from_bytes(digest[:7], "big")
-    both = _all_reduced(torch.tensor([number, -number]), dist.ReduceOp.MAX).tolist()
-    if both[0] != -both[1]:
-        raise UnsupportedSetupError(
-            "process group",
-            "the same parameters and configuration on every rank",
-            f"{size()} ranks that differ",
+    if len(set(gather(hashlib.sha256(text.encode()).digest()))) > 1:
+        expected = "the same parameters and configuration on every rank"
+        remedy = (
             "Use data parallelism. Pipeline parallelism, and independent models in one process "
-            "group, are not supported.",
+            "group, are not supported."
         )
+        got = f"{size()} ranks that differ"
+        raise UnsupportedSetupError("process group", expected, got, remedy)
 
 
-def _all_reduced(values: Tensor, operation: Any = None) -> Tensor:
-    """Reduce over the ranks, on the GPU if the process group cannot reduce on the CPU."""
+def _all_reduced(values: Tensor) -> Tensor:
+    """Sum over the ranks, on the GPU if the process group cannot reduce on the CPU."""
     device = values.device
     if device.type == "cpu" and dist.get_backend() == "nccl":
         values = values.cuda()
-    dist.all_reduce(values, operation or dist.ReduceOp.SUM)
+    dist.all_reduce(values)
     return values.to(device)

@@ -46,17 +46,15 @@ def check_supported(optimizer: Optimizer) -> None:
             if refused in cls.__name__:
                 raise refusal(optimizer, reason)
     if _wraps_another(optimizer):
-        reason = "it wraps another optimizer"
         remedy = "pass the inner optimizer to the engine, and step the outer one as before"
-        raise refusal(optimizer, reason, remedy)
+        raise refusal(optimizer, "it wraps another optimizer", remedy)
     if any(group.get("lr") is None for group in optimizer.param_groups):
-        raise UnsupportedSetupError(
-            "optimizer",
-            "a learning rate 'lr' in every parameter group",
-            type(optimizer).__name__,
+        expected, got = "a learning rate 'lr' in every parameter group", type(optimizer).__name__
+        remedy = (
             "Set lr to a number; some optimizers also need an option that turns off their "
-            "own choice of the learning rate.",
+            "own choice of the learning rate."
         )
+        raise UnsupportedSetupError("optimizer", expected, got, remedy)
 
 
 def refusal(
@@ -65,12 +63,9 @@ def refusal(
     remedy: str = "use SGD, Adam, AdamW or another plain optimizer",
 ) -> UnsupportedSetupError:
     """Return the error for an unsupported optimizer."""
-    return UnsupportedSetupError(
-        "optimizer",
-        "an optimizer with one set of weights and one pass per step",
-        type(optimizer).__name__,
-        f"It cannot be used because {reason}; {remedy}.",
-    )
+    expected = "an optimizer with one set of weights and one pass per step"
+    remedy = f"It cannot be used because {reason}; {remedy}."
+    return UnsupportedSetupError("optimizer", expected, type(optimizer).__name__, remedy)
 
 
 def _wraps_another(optimizer: Optimizer) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -28,21 +28,17 @@ def check_supported(model: nn.Module) -> None:
             shard per rank along a dimension.
     """
     for module in model.modules():
-        for cls in type(module).__mro__:
-            if cls.__name__ in _REFUSED:
+        for name in _class_names(module):
+            if name in _REFUSED:
                 expected = "a plain module, one in DistributedDataParallel, or FSDP2"
-                remedy = _REFUSED[cls.__name__]
-                raise UnsupportedSetupError("model", expected, cls.__name__, remedy)
+                raise UnsupportedSetupError("model", expected, name, _REFUSED[name])
     for name, p in model.named_parameters():
         placements = getattr(p, "placements", ()) if is_sharded(p) else ()
         odd = [str(x) for x in placements if type(x).__name__ not in ("Shard", "Replicate")]
         if odd:
-            raise UnsupportedSetupError(
-                "model",
-                "full parameters, or one shard per rank along a dimension",
-                f"{odd[0]} of {name}",
-                "Use fully_shard or tensor parallelism, not both on one parameter.",
-            )
+            expected = "full parameters, or one shard per rank along a dimension"
+            remedy = "Use fully_shard or tensor parallelism, not both on one parameter."
+            raise UnsupportedSetupError("model", expected, f"{odd[0]} of {name}", remedy)
 
 
 def unwrapped(model: Any) -> Any:
@@ -53,30 +49,16 @@ def unwrapped(model: Any) -> Any:
 
 def is_tensor_parallel(model: nn.Module) -> bool:
     """Return whether layers compute on sharded parameters, unlike FSDP2, which gathers first."""
-    return not _fsdp2_modules(model) and any(is_sharded(p) for p in model.parameters())
+    return not fsdp2_modules(model) and any(is_sharded(p) for p in model.parameters())
 
 
-def _fsdp2_modules(model: nn.Module) -> list[Any]:
-    return [m for m in model.modules() if "FSDPModule" in [c.__name__ for c in type(m).__mro__]]
+def fsdp2_modules(model: nn.Module) -> list[Any]:
+    """Return the modules that ``fully_shard`` was applied to."""
+    return [m for m in model.modules() if "FSDPModule" in _class_names(m)]
 
 
-@final
-class Resharder:
-    """Frees the full parameters that FSDP2 keeps after a forward pass without a backward pass.
-
-    While FSDP2 keeps a full parameter, the model does not see what is written into its shard.
-
-    Args:
-        model: Any model; modules that ``fully_shard`` was applied to are resharded.
-    """
-
-    def __init__(self, model: nn.Module) -> None:
-        self._modules = _fsdp2_modules(model)
-
-    def __call__(self) -> None:
-        """Reshard all modules; call it after every write into parameters between steps."""
-        for module in self._modules:
-            module.reshard()
+def _class_names(module: nn.Module) -> list[str]:
+    return [cls.__name__ for cls in type(module).__mro__]
 
 
 def unsharded_ids(model: nn.Module) -> dict[int, int]:
@@ -85,11 +67,12 @@ def unsharded_ids(model: nn.Module) -> dict[int, int]:
     The map is empty for models without FSDP2, and if this version of torch stores the full
     parameters in another place.
     """
-    states = [getattr(m, "_get_fsdp_state", lambda: None)() for m in _fsdp2_modules(model)]
-    several = [getattr(state, "_fsdp_param_groups", None) for state in states]
-    single = [[getattr(state, "_fsdp_param_group", None)] for state in states]
-    groups = [g for many, one in zip(several, single, strict=True) for g in many or one]
-    params = [p for group in groups for p in getattr(group, "fsdp_params", ())]
+    params: list[Any] = []
+    for module in fsdp2_modules(model):
+        state = getattr(module, "_get_fsdp_state", lambda: None)()
+        several = getattr(state, "_fsdp_param_groups", None)
+        for group in several or [getattr(state, "_fsdp_param_group", None)]:
+            params += getattr(group, "fsdp_params", ())
     pairs = [(getattr(p, "_unsharded_param", None), p.sharded_param) for p in params]
     return {id(full): id(shard) for full, shard in pairs if full is not None}
 
@@ -105,32 +88,19 @@ def local(tensor: Tensor) -> Tensor:
     return detached.to_local() if is_sharded(detached) else detached
 
 
-def as_dtensor(shard: Tensor, tensor: Any) -> Tensor:
+def as_dtensor(shard: Tensor, tensor: Any) -> Any:
     """Wrap a local shard as a DTensor placed like ``tensor``; a plain tensor is returned as is."""
     if not is_sharded(tensor):
         return shard
     from torch.distributed.tensor import DTensor
 
-    return DTensor.from_local(
-        shard,
-        tensor.device_mesh,
-        tensor.placements,
-        run_check=False,
-        shape=tensor.shape,
-        stride=tensor.stride(),
-    )
+    form = {"shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(shard, tensor.device_mesh, tensor.placements, run_check=False, **form)
 
 
 def full_tensor(shard: Tensor, tensor: Any) -> Tensor:
-    """Gather the full tensor from the local shards of all ranks; every rank has to call it.
-
-    Args:
-        shard: This rank's shard, placed like ``tensor``.
-        tensor: The parameter that the shard belongs to.
-    """
-    if not is_sharded(tensor):
-        return shard
-    return as_dtensor(shard, tensor).full_tensor()  # type: ignore[attr-defined]
+    """Gather the full tensor from shards placed like ``tensor``; every rank has to call it."""
+    return as_dtensor(shard, tensor).full_tensor() if is_sharded(tensor) else shard
 
 
 def local_shard(full: Tensor, tensor: Any) -> Tensor:
@@ -146,22 +116,15 @@ def local_shard(full: Tensor, tensor: Any) -> Tensor:
 
 
 def gather_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any] | None:
-    """Replace the local shards in a state by full tensors on the host of rank 0.
+    """Replace the local shards in a state by full tensors on the host of rank 0, None elsewhere.
 
-    Args:
-        state: Lists of tensors that go with ``tensors`` one by one, where those of a local shard's
-            shape are gathered. A single tensor, or one in a dictionary, is the same on every rank.
-        tensors: Parameters. If none is sharded, every rank gets the state unchanged.
-
-    Returns:
-        The gathered state on rank 0, None on all other ranks.
+    Gathered are lists of tensors that go with the parameters ``tensors`` one by one, where they
+    have a local shard's shape. If no parameter is sharded, every rank gets the state unchanged.
     """
     if not any(is_sharded(t) for t in tensors):
         return state
     gathered = {name: _convert_each(value, tensors, _to_host) for name, value in state.items()}
-    if rank() != 0:
-        return None
-    return {name: _on_host(x) for name, x in gathered.items()}
+    return _on_host(gathered) if rank() == 0 else None
 
 
 def shard_state(state: dict[str, Any], tensors: Sequence[Tensor]) -> dict[str, Any]:
@@ -193,33 +156,25 @@ def _to_shard(full: Tensor, tensor: Tensor) -> Tensor:
     return local_shard(full, tensor) if full.shape == tensor.shape else full
 
 
-def local_gradient(p: Tensor) -> Tensor:
+def local_gradient(p: Any) -> Tensor:
     """Return this rank's shard of a parameter's gradient, placed like the parameter."""
-    gradient: Any = p.grad
-    if is_sharded(gradient) and gradient.placements != p.placements:  # type: ignore[attr-defined]
-        gradient = gradient.redistribute(placements=p.placements)  # type: ignore[attr-defined]
+    gradient = p.grad
+    if is_sharded(gradient) and gradient.placements != p.placements:
+        gradient = gradient.redistribute(placements=p.placements)
     return local(gradient)
 
 
-def norm_factors(tensors: Sequence[Tensor]) -> list[float] | None:
+def norm_factors(tensors: Sequence[Any]) -> list[float] | None:
     r"""Return factors on local norms with which a sum over the ranks counts every element once.
 
     .. math:: \sqrt{1 / c_k}
 
-    with c_k the number of ranks that hold each element of tensor k.
-
-    Returns:
-        One factor per tensor, or None if there is a single rank.
+    with c_k the number of ranks that hold each element of tensor k. None stands for a single rank.
     """
-    ranks = size()
-    if ranks == 1:
+    if size() == 1:
         return None
-    alone = math.sqrt(1.0 / ranks)
-    return [math.sqrt(_count_shards(t) / ranks) if is_sharded(t) else alone for t in tensors]
-
-
-def _count_shards(tensor: Any) -> int:
-    return _shards(tensor.device_mesh, tensor.placements)
+    shards = [_shards(t.device_mesh, t.placements) if is_sharded(t) else 1 for t in tensors]
+    return [math.sqrt(number / size()) for number in shards]
 
 
 @lru_cache(maxsize=64)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,57 +25,41 @@ from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, TensorDataset
 from witness import verifies
 
-from compatibility.rows import CHECKS, row
-from compatibility.subject import EPOCHS, STEPS, Run, Subject, refuses, same_rates, train
-from hybrid_predict import UnsupportedSetupError
+from compatibility.rows import row, rows
+from compatibility.subject import EPOCHS, STEPS, Subject, cosine, follows, refused, train
 
-
-def sound(kwargs: dict[str, Any], folder: Path, steps: int = STEPS) -> Run:
-    run = train(Net("cosine"), default_root_dir=folder, **kwargs).sound(steps)
-    assert same_rates(lambda: Net("cosine"), run, default_root_dir=folder, **kwargs)
-    return run
-
-
-WITH_ARGUMENTS: dict[str, tuple[int, dict[str, Any]]] = {
-    "`max_steps`": (36, {"max_steps": 36}),
-    "`max_epochs`": (36, EPOCHS),
-    "`max_steps` and `max_epochs`": (30, {**EPOCHS, "max_steps": 30}),
-    "`max_time` beside another limit": (36, {"max_steps": 36, "max_time": "00:01:00:00"}),
-    "`accumulate_grad_batches`": (
-        36, {"max_epochs": 9, "limit_train_batches": 10, "accumulate_grad_batches": 3},
-    ),
-    "`overfit_batches`": (36, {"max_epochs": 6, "overfit_batches": 6}),
-    "`limit_train_batches`": (36, {"max_epochs": 6, "limit_train_batches": 6}),
-    "`limit_val_batches`": (36, {**EPOCHS, "limit_val_batches": 0}),
-    "`val_check_interval` in batches": (
-        36, {"max_steps": 36, "val_check_interval": 5, "check_val_every_n_epoch": None},
-    ),
-    "`check_val_every_n_epoch`": (36, {**EPOCHS, "check_val_every_n_epoch": 2}),
-    "`reload_dataloaders_every_n_epochs`": (
-        36, {**EPOCHS, "reload_dataloaders_every_n_epochs": 2},
-    ),
-    "`detect_anomaly`": (36, {"detect_anomaly": True}),
-    "`deterministic`": (36, {"deterministic": "warn"}),
+WITH_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "`max_steps`": {"max_steps": 36},
+    "`max_epochs`": EPOCHS,
+    "`max_steps` and `max_epochs`": {**EPOCHS, "max_steps": 30, "steps": 30},
+    "`max_time` beside another limit": {"max_steps": 36, "max_time": "00:01:00:00"},
+    "`accumulate_grad_batches`": {
+        "max_epochs": 9, "limit_train_batches": 10, "accumulate_grad_batches": 3,
+    },
+    "`overfit_batches`": {"max_epochs": 6, "overfit_batches": 6},
+    "`limit_train_batches`": {"max_epochs": 6, "limit_train_batches": 6},
+    "`limit_val_batches`": {**EPOCHS, "limit_val_batches": 0},
+    "`val_check_interval` in batches": {"val_check_interval": 5, "check_val_every_n_epoch": None},
+    "`check_val_every_n_epoch`": {**EPOCHS, "check_val_every_n_epoch": 2},
+    "`reload_dataloaders_every_n_epochs`": {**EPOCHS, "reload_dataloaders_every_n_epochs": 2},
+    "`detect_anomaly`": {"detect_anomaly": True},
+    "`deterministic`": {"deterministic": "warn"},
 }  # fmt: skip
 
-for _name, (_steps, _kwargs) in WITH_ARGUMENTS.items():
-    CHECKS[_name] = partial(sound, _kwargs, steps=_steps)
+
+@rows({name: [kwargs] for name, kwargs in WITH_ARGUMENTS.items()})
+def with_arguments(kwargs: dict[str, Any], folder: Path) -> None:
+    follows(default_root_dir=folder, **kwargs)
 
 
-def clipped(kwargs: dict[str, Any], bound: Callable[[int], float], folder: Path) -> None:
-    run = sound(kwargs, folder)
+@row("`gradient_clip_val`, by norm", "norm", 0.1, lambda n: 0.1)
+@row("`gradient_clip_val`, by value", "value", 0.01, lambda n: 0.01 * n**0.5)
+def clipped(algorithm: str, value: float, bound: Callable[[int], float], folder: Path) -> None:
+    run = follows(gradient_clip_val=value, gradient_clip_algorithm=algorithm)
     norms = [float(r.gradients.total_norm) for r in run.plugin.records if r.gradients]
     most = bound(sum(p.numel() for p in run.model.parameters()))
     assert len(norms) == 24
     assert all(0 < norm <= most * 1.01 for norm in norms)
-
-
-CHECKS["`gradient_clip_val`, by norm"] = partial(clipped, {"gradient_clip_val": 0.1}, lambda n: 0.1)
-CHECKS["`gradient_clip_val`, by value"] = partial(
-    clipped,
-    {"gradient_clip_val": 0.01, "gradient_clip_algorithm": "value"},
-    lambda n: 0.01 * n**0.5,
-)
 
 
 @row('`max_epochs`, `HybridPredict(skip_data="none")`')
@@ -84,8 +67,7 @@ def keeps_batches(folder: Path) -> None:
     def make() -> Subject:
         return Subject(scheduler=lambda o, n: OneCycleLR(o, 1e-2, total_steps=n))
 
-    run = train(make(), plugin=Recorded(skip_data="none"), **EPOCHS).sound()
-    assert same_rates(make, run, **EPOCHS)
+    run = follows(make, plugin=Recorded(skip_data="none"), **EPOCHS)
     assert run.trainer.current_epoch == 4
 
 
@@ -96,20 +78,21 @@ class Silent(Net):
 
 @row("`barebones`")
 def barebones(folder: Path) -> None:
-    run = train(Silent("cosine"), barebones=True, log_every_n_steps=0).sound()
-    assert same_rates(lambda: Silent("cosine"), run)
+    follows(Silent, barebones=True, log_every_n_steps=0)
 
 
 @row("`val_check_interval` as a share")
 def validations(folder: Path) -> None:
-    run = sound({**EPOCHS, "val_check_interval": 0.5}, folder)
+    run = follows(val_check_interval=0.5, **EPOCHS)
     assert len(run.witness.seen["validation"]) == 12
 
 
-@row("`max_time` alone")
-def time_alone(folder: Path) -> str:
-    return refuses(UnsupportedSetupError, "number of optimizer updates is known.*max_steps",
-            max_epochs=-1, max_time="00:00:10:00")  # fmt: skip
+refused(
+    "`max_time` alone",
+    "number of optimizer updates is known.*max_steps",
+    max_epochs=-1,
+    max_time="00:00:10:00",
+)
 
 
 @row("`fast_dev_run`")
@@ -121,19 +104,16 @@ def fast_dev_run(folder: Path) -> None:
 
 @row("`GradientAccumulationScheduler`, `max_steps`")
 def scheduled_accumulation(folder: Path) -> None:
-    def make() -> Net:
-        return Net("cosine")
-
-    windows: dict[str, Any] = {"max_steps": STEPS}
-    run = train(make(), [GradientAccumulationScheduler({0: 1, 1: 2, 2: 4})], **windows).sound()
+    run = follows(callbacks=[GradientAccumulationScheduler({0: 1, 1: 2, 2: 4})])
     assert run.model.batches > 24
-    assert same_rates(make, run, **windows)
 
 
-@row("`GradientAccumulationScheduler`, `max_epochs`")
-def scheduled_accumulation_by_epochs(folder: Path) -> str:
-    return refuses(UnsupportedSetupError, "GradientAccumulationScheduler.*max_steps alone",
-            callbacks=[GradientAccumulationScheduler({0: 1, 1: 2})], **EPOCHS)  # fmt: skip
+refused(
+    "`GradientAccumulationScheduler`, `max_epochs`",
+    "GradientAccumulationScheduler.*max_steps alone",
+    callbacks=[GradientAccumulationScheduler({0: 1, 1: 2})],
+    **EPOCHS,
+)
 
 
 @row("`EarlyStopping`")
@@ -150,11 +130,11 @@ def early_stopping(folder: Path) -> None:
 def timer(folder: Path) -> None:
     class Soon(Timer):
         def time_elapsed(self, stage: Any = "train") -> float:
-            return float(run_model.batches)
+            return float(model.batches)
 
-    run_model = Net("cosine")
-    run = train(run_model, [Soon(duration=timedelta(seconds=20))], max_steps=90)
-    assert run_model.batches == 20
+    model = cosine()
+    run = train(model, [Soon(duration=timedelta(seconds=20))], max_steps=90)
+    assert model.batches == 20
     run.sound(run.trainer.global_step, full_steps=20)
     assert run.trainer.global_step > 20
 
@@ -162,7 +142,7 @@ def timer(folder: Path) -> None:
 @row("`LearningRateMonitor`")
 def monitor(folder: Path) -> None:
     lrs = LearningRateMonitor(logging_interval="step")
-    run = train(Net("cosine"), [lrs], logger=CSVLogger(folder)).sound()
+    run = train(cosine(), [lrs], logger=CSVLogger(folder)).sound()
     (column,) = lrs.lrs.values()
     assert len(column) == 24
     assert column == list(run.model.rates.values())
@@ -211,8 +191,7 @@ class Tuned(Net):
 def rate_finder(folder: Path) -> None:
     finder = LearningRateFinder(num_training_steps=12, early_stop_threshold=None)
     model = Tuned()
-    run = train(model, [finder], max_steps=STEPS, default_root_dir=folder)
-    run.sound()
+    train(model, [finder], default_root_dir=folder).sound()
     assert model.batches == 24 + 12
     assert len(finder.optimal_lr.results["lr"]) == 12
 
@@ -221,9 +200,8 @@ def rate_finder(folder: Path) -> None:
 def batch_size_finder(folder: Path) -> None:
     model = Tuned()
     finder = BatchSizeFinder(steps_per_trial=2, init_val=4, max_trials=2)
-    run = train(model, [finder], max_epochs=6, default_root_dir=folder)
+    train(model, [finder], max_epochs=6, default_root_dir=folder).sound(72)
     assert model.batch_size == 8
-    run.sound(72)
 
 
 @row("`trainer.fit` twice")
@@ -241,7 +219,7 @@ def passes_over(folder: Path) -> None:
             loss = super().training_step(batch, batch_idx)
             return None if self.batches - 1 in passed else loss
 
-    whole = train(Net("cosine"))
+    whole = train(cosine())
     verifying = [r.step - 1 for r in whole.plugin.records if r.predicted]
     passed = (0, verifying[2])
     with pytest.warns(UserWarning, match="returned `None`"):
@@ -250,9 +228,7 @@ def passes_over(folder: Path) -> None:
     assert run.ledger.undone_steps == 1
 
 
-@row("two `HybridPredict` callbacks")
-def twice(folder: Path) -> str:
-    return refuses(UnsupportedSetupError, "one HybridPredict callback", callbacks=[Ungated()])
+refused("two `HybridPredict` callbacks", "one HybridPredict callback", callbacks=[Ungated()])
 
 
 @row("another callback or the module ends an epoch")

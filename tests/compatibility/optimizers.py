@@ -12,9 +12,8 @@ import torch
 from lightning_models import Recorded
 from torch import Tensor, nn, optim
 
-from compatibility.rows import CHECKS, row
-from compatibility.subject import Subject, every_kind, fails_without_us, mlp, refuses, train
-from hybrid_predict import UnsupportedSetupError
+from compatibility.rows import row, rows
+from compatibility.subject import Subject, every_kind, fails_without_us, mlp, refused, train
 
 Make = Callable[[Any], optim.Optimizer]
 OPTIMIZERS: dict[str, Make] = {
@@ -41,13 +40,10 @@ OPTIMIZERS: dict[str, Make] = {
 }
 
 
+@rows({name: [make] for name, make in OPTIMIZERS.items()})
 def trains(make: Make, folder: Path) -> None:
     train(Subject(optimizer=make)).sound()
     train(Subject(optimizer=make), plugin=every_kind()).sound()
-
-
-for _name, _make in OPTIMIZERS.items():
-    CHECKS[_name] = partial(trains, _make)
 
 
 class Anchored(optim.SGD):
@@ -63,19 +59,15 @@ class Anchored(optim.SGD):
         return loss
 
 
+@row("`Adafactor`", partial(optim.Adafactor, lr=1e-2), "grow with the weights")
+@row(
+    "an optimizer that pulls weights to a stored point", partial(Anchored, lr=1e-2), "stored point"
+)
 def left_alone(make: Make, reason: str, folder: Path) -> None:
     for plugin in (Recorded(), every_kind()):
         ledger = train(Subject(optimizer=make), plugin=plugin).sound().ledger
         assert ledger.corrected_steps == 0
         assert any(reason in event["reason"] for event in ledger.events)
-
-
-CHECKS["`Adafactor`"] = partial(
-    left_alone, partial(optim.Adafactor, lr=1e-2), "grow with the weights"
-)
-CHECKS["an optimizer that pulls weights to a stored point"] = partial(
-    left_alone, partial(Anchored, lr=1e-2), "stored point"
-)
 
 
 @row("an optimizer that goes along gradients")
@@ -97,20 +89,12 @@ def muon(folder: Path) -> None:
 
 @row("`SparseAdam`")
 def sparse_adam(folder: Path) -> None:
-    table = nn.EmbeddingBag(11, 8, sparse=True)
+    class Bag(nn.EmbeddingBag):
+        def forward(self, x: Tensor) -> Tensor:  # type: ignore[override]
+            return super().forward((x * 3).long().abs() % 11).sum(1, keepdim=True)
 
-    class Bag(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = table
-
-        def forward(self, x: Tensor) -> Tensor:
-            return self.table((x * 3).long().abs() % 11).sum(1, keepdim=True)
-
-    def make(parameters: Any) -> optim.Optimizer:
-        return optim.SparseAdam(parameters, lr=1e-2)
-
-    train(Subject(Bag(), make), plugin=every_kind()).sound()
+    subject = Subject(Bag(11, 8, sparse=True), lambda p: optim.SparseAdam(p, lr=1e-2))
+    train(subject, plugin=every_kind()).sound()
 
 
 @row("`Adam(capturable=True)`")
@@ -139,10 +123,6 @@ def several(folder: Path) -> str:
     return fails_without_us(RuntimeError, "multiple optimizers", Two())
 
 
-def schedule_free(parameters: Any) -> optim.Optimizer:
-    return schedulefree.AdamWScheduleFree(parameters, lr=1e-2)
-
-
 class Slow(optim.SGD):
     """Moves weights back to slow ones, as Ranger21 does, so seldom that only its state tells."""
 
@@ -160,7 +140,9 @@ class Slow(optim.SGD):
 
 REFUSED: dict[str, tuple[Make, str]] = {
     "`LBFGS`": (lambda p: optim.LBFGS(p), "runs the model several times inside one step"),
-    "Schedule-Free": (schedule_free, "keeps a second set of weights"),
+    "Schedule-Free": (
+        lambda p: schedulefree.AdamWScheduleFree(p, lr=1e-2), "keeps a second set of weights",
+    ),
     "Lookahead": (
         lambda p: type("Lookahead", (optim.SGD,), {})(p, lr=1e-2), "keeps a second set of weights",
     ),
@@ -170,10 +152,5 @@ REFUSED: dict[str, tuple[Make, str]] = {
     "SAM": (lambda p: type("SAM", (optim.SGD,), {})(p, lr=1e-2), "moves the weights itself"),
 }  # fmt: skip
 
-
-def refused(make: Make, reason: str, folder: Path) -> str:
-    return refuses(UnsupportedSetupError, f"optimizer: .*{reason}", Subject(optimizer=make))
-
-
 for _name, (_make, _reason) in REFUSED.items():
-    CHECKS[_name] = partial(refused, _make, _reason)
+    refused(_name, f"optimizer: .*{_reason}", partial(Subject, optimizer=_make))

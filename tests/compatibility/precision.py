@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,15 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.plugins import MixedPrecision
 
-from compatibility.rows import CHECKS
+from compatibility.rows import row
 from compatibility.subject import STEPS, Run, Subject, mlp, train
 
 
+@row("`32-true`", "32-true", torch.float32)
+@row("`64-true`", "64-true", torch.float64)
+@row("`bf16-mixed`", "bf16-mixed", torch.float32)
+@row("`bf16-true`", "bf16-true", torch.bfloat16)
+@row("`16-true`", "16-true", torch.float16)
 def trains(precision: str, dtype: torch.dtype, folder: Path) -> None:
     # In 16 bits the default eps would be 0.
     subject = Subject(mlp(), optimizer=lambda p: torch.optim.AdamW(p, lr=1e-2, eps=1e-4))
@@ -23,18 +27,6 @@ def trains(precision: str, dtype: torch.dtype, folder: Path) -> None:
     carried = [part["carry"] for part in run.plugin.engine.state_dict()["tensors"]["groups"]]
     assert all(bool(carry) == (dtype.itemsize == 2) for carry in carried)
     assert all(c.dtype == torch.float32 and c.any() for carry in carried for c in carry)
-
-
-DTYPES = {
-    "32-true": torch.float32,
-    "64-true": torch.float64,
-    "bf16-mixed": torch.float32,
-    "bf16-true": torch.bfloat16,
-    "16-true": torch.float16,
-}
-
-for _precision, _dtype in DTYPES.items():
-    CHECKS[f"`{_precision}`"] = partial(trains, _precision, _dtype)
 
 
 class Overflow(Callback):
@@ -51,6 +43,8 @@ class Overflow(Callback):
 SCALE = 2.0**10
 
 
+@row("`16-mixed` with a `GradScaler`", False)
+@row("`16-mixed` with a `GradScaler`, fused optimizer", True)
 def scaled(fused: bool, folder: Path) -> None:
     def run(broken: set[int]) -> tuple[Run, Any]:
         scaler = torch.amp.GradScaler("cpu", init_scale=SCALE)
@@ -67,7 +61,3 @@ def scaled(fused: bool, folder: Path) -> None:
     assert scaler.get_scale() == SCALE / 4
     updates = {float(s["step"]) for s in spoiled.trainer.optimizers[0].state.values()}
     assert updates == {spoiled.ledger.full_steps - 2}
-
-
-CHECKS["`16-mixed` with a `GradScaler`"] = partial(scaled, False)
-CHECKS["`16-mixed` with a `GradScaler`, fused optimizer"] = partial(scaled, True)

@@ -1,26 +1,31 @@
-"""The rows of the compatibility page: one set-up of a single process each, with its own test.
+"""The rows of docs/compatibility.md: one set-up of a single process each, with its own test.
 
-The tables are in docs/compatibility.md. A check trains a small model through a Trainer with the
-callback and asserts what matters. If the set-up is refused, the check returns what the page says of
-it, a string.
+A check trains a small model through a Trainer with the callback and asserts what matters. If the
+set-up is refused, the check returns what the page says of it, a string.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
-Check = Callable[[Path], object]
-
-CHECKS: dict[str, Check] = {}
+CHECKS: dict[str, Callable[..., object]] = {}
 """The check of each row, by its set-up; a check gets a folder of its own."""
 
+Register = Callable[[Callable[..., Any]], Callable[..., Any]]
 
-def row(name: str) -> Callable[[Check], Check]:
-    """Make the decorated function the check of a row."""
 
-    def register(check: Check) -> Check:
-        CHECKS[name] = check
+def row(name: str, *arguments: Any) -> Register:
+    """Make the decorated function the check of a row, with arguments before its folder."""
+    return rows({name: arguments})
+
+
+def rows(table: Mapping[str, Sequence[Any]]) -> Register:
+    """Make the decorated function the check of several rows, with arguments for each."""
+
+    def register(check: Callable[..., Any]) -> Callable[..., Any]:
+        CHECKS.update((name, partial(check, *arguments)) for name, arguments in table.items())
         return check
 
     return register

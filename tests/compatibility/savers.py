@@ -22,11 +22,10 @@ from lightning.pytorch.callbacks import (
     WeightAveraging,
 )
 from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
-from torch import Tensor
 from witness import Witness
 
-from compatibility.rows import CHECKS, row
-from compatibility.subject import EPOCHS, Run, Subject, mlp, train
+from compatibility.rows import row, rows
+from compatibility.subject import EPOCHS, Run, Subject, cosine, mlp, train
 
 
 class Saved(Callback):
@@ -41,39 +40,26 @@ class Saved(Callback):
         self.right.append(all(torch.equal(state[name], p) for name, p in left.items()))
 
 
-def saves(
-    mode: Callable[[Path], ModelCheckpoint], kwargs: dict[str, Any], files: int, folder: Path
-) -> None:
+MODES: dict[str, tuple[dict[str, Any], dict[str, Any], int]] = {
+    "`monitor`, `save_top_k`": ({"monitor": "val_loss", "save_top_k": 2}, EPOCHS, 2),
+    "`every_n_train_steps`": ({"every_n_train_steps": 6}, {}, 6),
+    "`every_n_epochs`": ({"every_n_epochs": 2}, EPOCHS, 3),
+    "`train_time_interval`": ({"train_time_interval": timedelta(0)}, {}, 24),
+    "`save_last`": ({"save_last": True, "save_top_k": 0}, EPOCHS, 1),
+}
+
+
+@rows({f"`ModelCheckpoint`, {name}": arguments for name, arguments in MODES.items()})
+def saves(options: dict[str, Any], kwargs: dict[str, Any], files: int, folder: Path) -> None:
     saved = Saved(Witness())
-    run = train(Net("cosine"), [saved, mode(folder / "run")], witness=saved.witness, **kwargs)
-    run.sound()
-    assert len(saved.right) > 0
-    assert all(saved.right)
+    saver = ModelCheckpoint(folder / "run", **{"save_top_k": -1, **options})
+    train(cosine(), [saved, saver], witness=saved.witness, **kwargs).sound()
+    assert saved.right and all(saved.right)
     paths = list((folder / "run").glob("*.ckpt"))
     assert len(paths) == files
     for path in paths:
         state = torch.load(path, weights_only=True)["hybrid_predict"]
         assert 0 < state["engine"]["ledger"]["steps"] <= 36
-
-
-MODES: dict[str, tuple[Callable[[Path], ModelCheckpoint], dict[str, Any], int]] = {
-    "`monitor`, `save_top_k`": (
-        lambda f: ModelCheckpoint(f, monitor="val_loss", save_top_k=2), EPOCHS, 2,
-    ),
-    "`every_n_train_steps`": (
-        lambda f: ModelCheckpoint(f, "{step}", every_n_train_steps=6, save_top_k=-1), {}, 6,
-    ),
-    "`every_n_epochs`": (
-        lambda f: ModelCheckpoint(f, "{epoch}", every_n_epochs=2, save_top_k=-1), EPOCHS, 3,
-    ),
-    "`train_time_interval`": (
-        lambda f: ModelCheckpoint(f, train_time_interval=timedelta(0), save_top_k=-1), {}, 24,
-    ),
-    "`save_last`": (lambda f: ModelCheckpoint(f, save_last=True, save_top_k=0), EPOCHS, 1),
-}  # fmt: skip
-
-for _name, _arguments in MODES.items():
-    CHECKS[f"`ModelCheckpoint`, {_name}"] = partial(saves, *_arguments)
 
 
 class Broken(Net):
@@ -84,6 +70,8 @@ class Broken(Net):
             raise RuntimeError("stop here")
 
 
+@row("`ModelCheckpoint(save_on_exception=True)`", partial(ModelCheckpoint, save_on_exception=True))
+@row("`OnExceptionCheckpoint`", OnExceptionCheckpoint)
 def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
     saved, kept = Saved(Witness()), folder / "kept.ckpt"
 
@@ -92,23 +80,16 @@ def saved_on_exception(make: Callable[[Path], Callback], folder: Path) -> None:
             torch.save(checkpoint, kept)
 
     callbacks = [Ungated(), saved.witness, saved, make(folder / "run"), Keep()]
-    with warnings.catch_warnings(), pytest.raises(RuntimeError, match="stop here"):
+    with warnings.catch_warnings():
         # Lightning looks for the checkpoint of an earlier exception.
         warnings.simplefilter("ignore", UserWarning)
-        fit(callbacks, Broken("cosine"), train=SeededLoader(40), max_steps=36)
-    assert saved.right == [True]
-    assert any(saved.witness.moved)
-    again = {"train": SeededLoader(40), "max_steps": 36, "ckpt_path": str(kept)}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        resumed = train(Net("cosine"), [make(folder / "run")], **again).sound()
+        with pytest.raises(RuntimeError, match="stop here"):
+            fit(callbacks, Broken("cosine"), train=SeededLoader(40), max_steps=36)
+        assert saved.right == [True]
+        assert any(saved.witness.moved)
+        again = {"train": SeededLoader(40), "ckpt_path": str(kept)}
+        resumed = train(cosine(), [make(folder / "run")], **again).sound()
     assert resumed.model.batches < 24
-
-
-CHECKS["`ModelCheckpoint(save_on_exception=True)`"] = partial(
-    saved_on_exception, lambda f: ModelCheckpoint(f, save_on_exception=True)
-)
-CHECKS["`OnExceptionCheckpoint`"] = partial(saved_on_exception, OnExceptionCheckpoint)
 
 
 @row('`ckpt_path="last"`')
@@ -135,22 +116,20 @@ def last(folder: Path) -> None:
 
 @row("`WeightAveraging`")
 def averaging(folder: Path) -> None:
-    run = train(Net("cosine"), [WeightAveraging()], watched=("batch end",)).sound()
+    run = train(cosine(), [WeightAveraging()], watched=("batch end",)).sound()
     assert not torch.equal(run.model.net[4].weight, run.witness.left["net.4.weight"])
 
 
 @row("`EMAWeightAveraging`")
 def moving_average(folder: Path) -> None:
     class Counting(EMAWeightAveraging):
-        def __init__(self, **kwargs: Any) -> None:
-            super().__init__(**kwargs)
-            self.updates: list[Tensor] = []
+        updates: tuple[int, ...] = ()
 
         def on_train_batch_end(self, trainer: Any, module: Any, *args: Any) -> None:
             before = int(self._average_model.n_averaged)
             super().on_train_batch_end(trainer, module, *args)
             if int(self._average_model.n_averaged) > before:
-                self.updates.append(trainer.global_step)
+                self.updates += (trainer.global_step,)
 
     plain, hybrid = (Counting(decay=0.9, update_every_n_steps=4) for _ in range(2))
     fit([plain], Net("cosine"), max_steps=36)
@@ -159,6 +138,8 @@ def moving_average(folder: Path) -> None:
     assert len(plain.updates) == 9
 
 
+@row("`StochasticWeightAveraging`", lambda: Subject(mlp()), 0)
+@row("`StochasticWeightAveraging` with batch norm", Subject, 1)
 def swa(make: Callable[[], Net], extra: int, folder: Path) -> None:
     average = StochasticWeightAveraging(1e-3, swa_epoch_start=3, annealing_epochs=2)
     witness, ends = Witness(), []
@@ -176,10 +157,6 @@ def swa(make: Callable[[], Net], extra: int, folder: Path) -> None:
     mean = torch.stack([w["net.0.weight"] for w in ends]).mean(0)
     torch.testing.assert_close(run.model.net[0].weight.detach(), mean)
     assert run.model.rates[max(run.model.rates)] != pytest.approx(1e-2)
-
-
-CHECKS["`StochasticWeightAveraging`"] = partial(swa, lambda: Subject(mlp()), 0)
-CHECKS["`StochasticWeightAveraging` with batch norm"] = partial(swa, Subject, 1)
 
 
 @row("`ModelPruning`")

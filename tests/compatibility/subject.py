@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -15,7 +16,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from witness import Witness
 
-from hybrid_predict import HybridConfig, MomentumPredictor, SavingsLedger
+from compatibility.rows import CHECKS
+from hybrid_predict import HybridConfig, MomentumPredictor, SavingsLedger, UnsupportedSetupError
 from hybrid_predict.config import KINDS
 
 STEPS = 36
@@ -35,33 +37,17 @@ def every_kind() -> Recorded:
 
 
 MakeOptimizer = Callable[[list[nn.Parameter]], Optimizer]
-MakeScheduler = Callable[[Optimizer, int], Any]
-
-
-def adamw(parameters: Any) -> Optimizer:
-    return torch.optim.AdamW(parameters, lr=1e-2)
-
-
-def sgd(parameters: Any) -> Optimizer:
-    return torch.optim.SGD(parameters, lr=1e-2, momentum=0.9)
+ADAMW: MakeOptimizer = partial(torch.optim.AdamW, lr=1e-2)
 
 
 class Subject(Net):
-    """A net of the row's own, with its own optimizer and scheduler.
-
-    Args:
-        body: Takes (16, 8) inputs; None for the net with batch norm and dropout.
-        optimizer: Makes the optimizer.
-        scheduler: Makes the scheduler from the optimizer and the run's length.
-        interval: What the scheduler counts.
-        frequency: Every how many of these it is stepped.
-    """
+    """A net of the row's own for (16, 8) inputs, with its own optimizer and scheduler."""
 
     def __init__(
         self,
         body: nn.Module | None = None,
-        optimizer: MakeOptimizer = adamw,
-        scheduler: MakeScheduler | None = None,
+        optimizer: MakeOptimizer = ADAMW,
+        scheduler: Callable[[Optimizer, int], Any] | None = None,
         interval: str = "step",
         frequency: int = 1,
     ) -> None:
@@ -94,8 +80,6 @@ def mlp(width: int = 16, outputs: int = 1, **kwargs: Any) -> nn.Sequential:
 
 @dataclass
 class Run:
-    """A finished run."""
-
     trainer: L.Trainer
     model: Any
     plugin: Recorded
@@ -111,11 +95,7 @@ class Run:
         return {name for r in self.plugin.records if r.gradients for name in r.gradients.alignments}
 
     def sound(
-        self,
-        steps: int = STEPS,
-        *,
-        full_steps: int | None = None,
-        global_step: int | None = None,
+        self, steps: int = STEPS, *, full_steps: int | None = None, global_step: int | None = None
     ) -> Run:
         """Assert what holds for every row that works."""
         ledger, wanted = self.ledger, round(steps / 1.5) if full_steps is None else full_steps
@@ -141,19 +121,12 @@ def train(
 ) -> Run:
     """Train with the plug-in listed first; 36 steps unless the length is given.
 
-    Args:
-        model: What to train.
-        callbacks: Those after the plug-in.
-        plugin: The plug-in; None for the default.
-        witness: Another one that a callback shares.
-        watched: Hooks in which the weights of the last update are expected; all, unless a callback
-            puts other weights into the model for some.
-        **kwargs: For the Trainer and for ``fit``.
+    In the hooks that are ``watched`` the weights of the last update are expected: in all, unless a
+    callback puts other weights into the model for some.
     """
     plugin, witness = plugin or Recorded(), witness or Witness()
     witness.watched = tuple(watched)
-    kwargs = _bounded(kwargs)
-    trainer, trained = fit([plugin, witness, *callbacks], model or Subject(), **kwargs)
+    trainer, trained = fit([plugin, witness, *callbacks], model or Subject(), **_bounded(kwargs))
     return Run(trainer, trained, plugin, witness)
 
 
@@ -162,21 +135,39 @@ def _bounded(kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs if kwargs.keys() & LENGTHS else {**kwargs, "max_steps": STEPS}
 
 
-def same_rates(make: Callable[[], Net], hybrid: Run, **kwargs: Any) -> bool:
-    """Whether the rate at every step is that of the run without the plug-in."""
-    kwargs = _bounded(kwargs)
-    _, plain = fit([], make(), **kwargs)
+def cosine() -> Net:
+    return Net("cosine")
+
+
+def follows(
+    make: Callable[[], Net] = cosine,
+    callbacks: Sequence[Callback] = (),
+    *,
+    plugin: Recorded | None = None,
+    steps: int = STEPS,
+    global_step: int | None = None,
+    **kwargs: Any,
+) -> Run:
+    """A sound run whose rate at every step is that of the run without plug-in and callbacks."""
+    run = train(make(), callbacks, plugin=plugin, **kwargs).sound(steps, global_step=global_step)
+    _, plain = fit([], make(), **_bounded(kwargs))
     assert len(set(plain.rates.values())) > 1
+    assert run.model.rates.items() <= plain.rates.items()
     if isinstance(plain, Subject):
-        assert all(plain.momenta[step] == m for step, m in hybrid.model.momenta.items())
-    return all(plain.rates[step] == rate for step, rate in hybrid.model.rates.items())
+        assert all(plain.momenta[step] == m for step, m in run.model.momenta.items())
+    return run
 
 
-def refuses(error: type[Exception], words: str, model: Net | None = None, **kwargs: Any) -> str:
+def refuses(words: str, model: Net | None = None, **kwargs: Any) -> str:
     """Assert that training with the plug-in is refused in these words; return the outcome."""
-    with pytest.raises(error, match=words):
+    with pytest.raises(UnsupportedSetupError, match=words):
         train(model, **kwargs)
-    return f"refused: `{error.__name__}`"
+    return "refused: `UnsupportedSetupError`"
+
+
+def refused(name: str, words: str, make: Callable[[], Net] = Subject, **kwargs: Any) -> None:
+    """Add a row that is refused in these words."""
+    CHECKS[name] = lambda folder: refuses(words, make(), **kwargs)
 
 
 def fails_without_us(error: type[Exception], words: str, model: Net, **kwargs: Any) -> str:

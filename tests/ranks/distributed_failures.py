@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from loops import same_bits
 from torch import Tensor
@@ -37,28 +38,26 @@ class FailingUpdateThere(FailingUpdate):
             super()._fail(method)
 
 
-def failure(act: Callable[[], None], loop: Loop, kept: list[Any]) -> dict[str, Any]:
+def failure(act: Callable[[], object], whole: Callable[[], bool]) -> dict[str, Any]:
     """What a rank ended with, and whether it was left as it was before its last full step."""
-    try:
+    with pytest.raises(Exception) as caught:
         act()
-    except Exception as error:
-        whole = same_bits(loop.state(), kept[0])
-        return {"type": type(error).__name__, "text": str(error), "whole": whole}
-    return {"type": ""}
+    return {"type": caught.typename, "text": str(caught.value), "whole": whole()}
 
 
 def in_a_loop(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], dict[str, Any]]:
     def check(folder: Path) -> dict[str, Any]:
         loop = Loop(wrap, make_config(**changes))
-        kept: list[Any] = []
+        kept: Any = None
 
         def act() -> None:
+            nonlocal kept
             with loop.engine:
                 while not loop.engine.done:
-                    kept[:] = [loop.state()]
+                    kept = loop.state()
                     loop.step()
 
-        found = failure(act, loop, kept)
+        found = failure(act, lambda: same_bits(loop.state(), kept))
         return {**found, "steps": loop.taken}
 
     return check
@@ -67,24 +66,21 @@ def in_a_loop(wrap: Callable[[Any], Any], **changes: Any) -> Callable[[Path], di
 def loader(folder: Path) -> dict[str, Any]:
     """A data loader that raises on one rank, in a loop of ours."""
     loop = Loop(ddp())
-    kept: list[Any] = []
-
-    def loss(model: Any, x: Tensor) -> Tensor:
-        return model(x).square().mean()
-
-    model = TorchModel(loop.model, loss)
+    kept: Any = None
     loop.engine.detach()
+    model = TorchModel(loop.model, lambda net, x: net(x).square().mean())
     trainer = HybridTrainer(model, OptimizerWrapper(loop.optimizer), make_config())
-    loop.engine = trainer.engine
 
     def batches() -> Iterator[Tensor]:
+        nonlocal kept
         for k in range(100):
-            kept[:] = [loop.state()]
+            kept = loop.state()
             if k == 8 and ranks.rank() == 1:
                 raise OSError("the share is gone")
             yield batch(k)
 
-    return {**failure(lambda: trainer.fit(batches()) and None, loop, kept), "steps": 8}
+    found = failure(lambda: trainer.fit(batches()), lambda: same_bits(loop.state(), kept))
+    return {**found, "steps": 8}
 
 
 def in_a_trainer(folder: Path) -> dict[str, Any]:
@@ -99,15 +95,13 @@ def in_a_trainer(folder: Path) -> dict[str, Any]:
                     raise OSError("the share is gone")
                 yield x
 
-    callback, net = Ungated(), Net()
+    callback, options = Ungated(), {"max_steps": 30, "devices": 2, "strategy": DDPStrategy()}
     with Log() as log:
-        try:
-            fit([callback], net, train=Torn(20), max_steps=30, devices=2, strategy=DDPStrategy())
-        except Exception as error:
-            whole = not callback.engine.in_step
-            text = " ".join(log.lines)
-            return {"type": type(error).__name__, "text": text, "whole": whole, "steps": 8}
-    return {"type": ""}
+        found = failure(
+            lambda: fit([callback], Net(), train=Torn(20), **options),
+            lambda: not callback.engine.in_step,
+        )
+    return {**found, "text": " ".join(log.lines)}
 
 
 CHECKS: dict[str, Callable[[Path], Any]] = {

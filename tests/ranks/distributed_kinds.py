@@ -23,12 +23,7 @@ def sharded(net: Any) -> Any:
 
 
 def kinds(wrap: Callable[[Any], Any], told: int) -> Callable[[Path], tuple[list[str], list[str]]]:
-    """The kinds after the first full step, and the ledger's reasons.
-
-    Args:
-        wrap: Makes the model parallel.
-        told: How many of the ranks tell the engine a loss with a graph.
-    """
+    """The kinds after a full step with graphs on some ranks, and the ledger's reasons."""
 
     def check(folder: Path) -> tuple[list[str], list[str]]:
         torch.manual_seed(0)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from loops import same_bits
@@ -100,14 +101,10 @@ def refusal(loop: Loop, path: Path | None) -> dict[str, Any]:
         shared = [whole]
         dist.broadcast_object_list(shared)
         state = {**shared[0], "limits": []}
-    try:
+    with pytest.raises(CheckpointError) as caught:
         loop.engine.load_state_dict(state)
-    except CheckpointError as error:
-        return {
-            "text": str(error),
-            "same": same_bits(loop.engine._state.state_dict(whole=False), before),
-        }
-    return {}
+    same = same_bits(loop.engine._state.state_dict(whole=False), before)
+    return {"text": str(caught.value), "same": same}
 
 
 def uneven(folder: Path) -> dict[str, Any]:
@@ -125,9 +122,9 @@ def uneven(folder: Path) -> dict[str, Any]:
     return {"seen": [before, after], **outcome(loop, loop.train(4))}
 
 
-def other(folder: Path, saved: dict[str, Any], wrap: Callable[[Net], Any]) -> dict[str, Any]:
+def other(saved: dict[str, Any]) -> dict[str, Any]:
     """A run that another number of ranks has saved."""
-    loop = Loop(wrap, make_config(updates=WHITENED))
+    loop = Loop(sharded, make_config(updates=WHITENED))
     with torch.no_grad():
         for name, p in loop.model.named_parameters():
             shards.local(p).copy_(shards.local_shard(saved["whole"][name], p))
@@ -138,21 +135,16 @@ def other(folder: Path, saved: dict[str, Any], wrap: Callable[[Net], Any]) -> di
     return {"groups": [saved["engine"]["tensors"]["groups"], again], "heard": log.lines, **found}
 
 
-def more(folder: Path) -> dict[str, Any]:
-    """What a single process has saved."""
-    return other(folder, torch.load(folder / "single.pt"), sharded)
-
-
 def alone(folder: Path) -> dict[str, Any]:
     """The last check, as it takes the group apart: the saved run goes on with one rank."""
     own = folder / f"alone-{dist.get_rank()}"
     dist.destroy_process_group()
     dist.init_process_group("gloo", init_method=f"file://{own}", rank=0, world_size=1)
-    return other(folder, torch.load(folder / "whitened-0.pt"), sharded)
+    return other(torch.load(folder / "whitened-0.pt"))
 
 
 def save_single(folder: Path) -> None:
-    """What :func:`more` goes on from; without a group."""
+    """What a single process saves, from which two ranks go on."""
     loop = Loop(config=make_config(updates=WHITENED))
     loop.train(SPOILED)
     states = {"engine": loop.engine.state_dict(), "whole": loop.weights()}
@@ -168,6 +160,6 @@ CHECKS: dict[str, Callable[[Path], Any]] = {
     "fsdp2, half, read inside a step": read_inside(halved),
     "tensor parallelism, read inside a step": read_inside(tensor_parallel),
     "fsdp2, uneven": uneven,
-    "more": more,
+    "more": lambda folder: other(torch.load(folder / "single.pt")),
     "alone": alone,
 }

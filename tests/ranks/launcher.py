@@ -1,13 +1,11 @@
-"""Runs the checks of a module on several processes that talk through gloo, in one start."""
+"""Runs the checks of a module on two processes that talk through gloo, in one start."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import socket
-import subprocess
-import sys
-import traceback
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +13,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from loops import same_bits
+from torch import multiprocessing
 
-TESTS = Path(__file__).parents[1]
-FOLDERS = (TESTS, TESTS / "helpers", TESTS / "faults", TESTS / "ranks", TESTS.parent)
 SECONDS = 300
 ADVICE = (
     ".*does not have many workers",
@@ -28,74 +26,58 @@ ADVICE = (
 """Of Lightning; every rank logs what it sees, and a resumed run saves elsewhere."""
 
 
-def launch(modules: Sequence[str], folder: Path, ranks: int = 2) -> dict[str, list[Any]]:
+def launch(modules: Sequence[str], folder: Path) -> dict[str, list[Any]]:
     """What every check in ``CHECKS`` of these modules returned, by name and then by rank.
 
-    Args:
-        modules: Their names; ``module:check`` runs one check alone.
-        folder: Where the ranks write.
-        ranks: How many processes there are.
+    ``module:check`` runs one check alone. Checks get the folder.
     """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    shared = {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
-        "GROUP_RANK": "0",
-        "TORCHELASTIC_RUN_ID": "tests",
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, FOLDERS)),
-    }
-    command = [sys.executable, str(Path(__file__)), str(folder), *modules]
-    workers = []
-    for k in range(ranks):
-        environment = {**os.environ, **shared, "RANK": str(k), "LOCAL_RANK": str(k)}
-        with (folder / f"{k}.log").open("w") as log:
-            workers.append(
-                subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
-            )
+        port = free.getsockname()[1]
+    end = time.monotonic() + SECONDS
+    workers = multiprocessing.spawn(work, (port, folder, modules), nprocs=2, join=False)
     try:
-        codes = [worker.wait(SECONDS) for worker in workers]
+        while not workers.join(timeout=1.0):
+            assert time.monotonic() < end, "the ranks hang"
     finally:
-        for worker in workers:
+        for worker in workers.processes:
             worker.kill()
-    logs = [(folder / f"{k}.log").read_text() for k in range(ranks)]
-    assert all((folder / f"{k}.pt").exists() for k in range(ranks)), "\n".join(logs)
-    results = [torch.load(folder / f"{k}.pt", weights_only=False) for k in range(ranks)]
-    failures = [f"rank {k}: {r['failure']}" for k, r in enumerate(results) if "failure" in r]
-    assert not failures and not any(codes), "\n".join(failures)
+    results = [torch.load(folder / f"{k}.pt", weights_only=False) for k in range(2)]
     return {name: [r[name] for r in results] for name in results[0]}
 
 
-def chosen(module: str, check: str = "") -> list[tuple[str, Any]]:
-    """The checks of a module, or the one of this name."""
-    checks = importlib.import_module(module).CHECKS
-    return [(name, do) for name, do in checks.items() if check in ("", name)]
-
-
-def work(folder: Path, modules: Sequence[str]) -> None:
-    """Run the checks on this rank; the first failure ends it, and with it the other ranks."""
+def work(rank: int, port: int, folder: Path, modules: Sequence[str]) -> None:
+    """Run the checks on this rank; the first failure ends it, and with it the other rank."""
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "TORCHELASTIC_RUN_ID": "tests",
+    }
     torch.set_num_threads(1)
     warnings.simplefilter("error")
     for message in ADVICE:
         warnings.filterwarnings("ignore", message)
     dist.init_process_group("gloo")
     results: dict[str, Any] = {}
-    name = "start"
-    try:
-        checks = [item for m in modules for item in chosen(*m.split(":"))]
-        for name, check in checks:
-            torch.manual_seed(0)
-            results[name] = check(folder)
-    except BaseException:
-        results["failure"] = f"{name}: {traceback.format_exc()}"
-    torch.save(results, folder / f"{os.environ['RANK']}.pt")
-    # Without the teardown of a group whose other ranks may be gone.
-    os._exit("failure" in results)
+    for module, _, chosen in (m.partition(":") for m in modules):
+        for name, check in importlib.import_module(module).CHECKS.items():
+            if chosen in ("", name):
+                torch.manual_seed(0)
+                results[name] = check(folder)
+    torch.save(results, folder / f"{rank}.pt")
+    # Without the teardown of a group whose other rank may be gone.
+    os._exit(0)
 
 
-if __name__ == "__main__":
-    work(Path(sys.argv[1]), sys.argv[2:])
+def same(left: dict[str, Any], right: dict[str, Any], *parts: str) -> bool:
+    """Whether these parts of two outcomes are, or all of them; what is unknown equals itself."""
+    shown = [
+        {k: v if k in ("weights", "random") else repr(v) for k, v in outcome.items()}
+        for outcome in (left, right)
+    ]
+    return all(same_bits(shown[0][k], shown[1][k]) for k in parts or left.keys() | right.keys())

@@ -12,7 +12,7 @@ from torch import distributed as dist
 from distributed_loops import GRADIENTS, LOSSES, SETUPS, STEPS, Loop, outcome
 from distributed_resume import save_single
 from hybrid_predict import Phase, Verdict
-from launcher import launch
+from launcher import launch, same
 
 pytestmark = [
     pytest.mark.distributed,
@@ -25,6 +25,7 @@ CAUSES = {
     "ddp, spoiled loss": "the loss of a verifying step was not finite",
     "fsdp2, spiked loss": "the loss of a verifying step stood far above its mean",
 }
+MEASURED = ("skill", "predicted_length", "mean_length", "advanced")
 RESUMED = ("fsdp2", "fsdp2, late", "fsdp2, half", "fsdp2, whitened")
 
 
@@ -36,17 +37,10 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     return launch(["distributed_kinds", "distributed_loops", "distributed_resume"], folder)
 
 
-def same(left: dict[str, Any], right: dict[str, Any]) -> bool:
-    """Whether two outcomes are, weights bit for bit; what is unknown equals itself."""
-    plain = [{k: repr(v) for k, v in o.items() if k != "weights"} for o in (left, right)]
-    return same_bits(left["weights"], right["weights"]) and plain[0] == plain[1]
-
-
 @pytest.mark.parametrize("name", [*SETUPS, *GRADIENTS, *LOSSES, "fsdp2, uneven", "more"])
 def test_ranks_end_with_the_same_weights_decisions_and_ledger(results: Results, name: str) -> None:
-    own = ("weights", "ledger", "records", "same")
-    left, right = ({k: v for k, v in r.items() if k in own} for r in results[name])
-    assert same(left, right)
+    left, right = results[name]
+    assert same(left, right, *left.keys() & {"weights", "ledger", "records", "same"})
     assert (left["ledger"]["predicted_steps"] > 5) is ("shadow" not in name)
 
 
@@ -61,26 +55,28 @@ def test_every_rank_says_that_no_graph_was_seen(results: Results) -> None:
         assert len(reasons) == 1 and "decided by names and shapes" in reasons[0]
 
 
+def measured(ledger: dict[str, Any]) -> dict[str, Any]:
+    """What is computed from sums whose order differs; -1 if it is unknown."""
+    numbers = {f"{kind} {name}": x for kind, s in ledger["skills"].items() for name, x in s.items()}
+    assert numbers
+    numbers |= {name: ledger[name] for name in MEASURED}
+    return {name: -1.0 if x is None else x for name, x in numbers.items()}
+
+
 @pytest.mark.parametrize("name", SETUPS)
 def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name: str) -> None:
     loop = Loop(**SETUPS[name][1])
     single, found = outcome(loop, loop.train()), results[name][0]
-    counted = "flops_per_correction"
-    lengths = ["predicted_length", "mean_length", "advanced"]
-    unknown = [counted, "estimated_flops_saved", *lengths]
+    ours, theirs = found["ledger"], single["ledger"]
+    counted = [ledger["flops_per_correction"] for ledger in (ours, theirs)]
+    unknown = {"flops_per_correction", "estimated_flops_saved", "skills", *MEASURED}
     if "tensor" in name:
-        unknown += ["flops_per_step"]
+        unknown.add("flops_per_step")
     else:  # both ranks flatten whole matrices
-        assert found["ledger"][counted] == 2 * single["ledger"][counted]
-        assert (single["ledger"][counted] > 0) is ("shadow" not in name)
-    skills = [outcome["ledger"].pop("skills") for outcome in (found, single)]
-    assert skills[0] == {kind: pytest.approx(s, rel=1e-3) for kind, s in skills[1].items()}
-    assert skills[0]
-    found_lengths, own = ([o["ledger"][n] or 0.0 for n in lengths] for o in (found, single))
-    assert found_lengths == pytest.approx(own, rel=1e-3)
-    about = [{k: v for k, v in o["ledger"].items() if k not in unknown} for o in (found, single)]
-    skill = about[1].pop("skill")
-    assert about[0].pop("skill") == (skill and pytest.approx(skill, rel=1e-3))
+        assert counted[0] == 2 * counted[1]
+        assert (counted[1] > 0) is ("shadow" not in name)
+    assert measured(ours) == pytest.approx(measured(theirs), rel=1e-3)
+    about = [{k: v for k, v in ledger.items() if k not in unknown} for ledger in (ours, theirs)]
     assert about[0] == about[1]
     assert (found["ledger"]["predicted_steps"] > STEPS / 2) is ("shadow" not in name)
     # An average may be rounded to the next number in half precision.
@@ -105,9 +101,8 @@ def test_two_ranks_do_what_one_does_on_both_their_batches(results: Results, name
 @pytest.mark.parametrize(("kind", "each", "verifying"), [("ddp", 1, 0), ("fsdp2", 4, 1)])
 def test_reductions_per_full_step(results: Results, kind: str, each: int, verifying: int) -> None:
     # What was measured is one reduction. Of sharded tensors, groups that are only predicted need
-    # one more, those that are corrected two, and each optimizer one in a verifying step. The
-    # first full step also adds up the operations that the ranks have counted, at every update and
-    # at its end. For sharded tensors it examines with two whether updates are projected.
+    # one more, those that are corrected two, and each optimizer one in a verifying step. The first
+    # full step also adds up counted operations, and examines sharded updates for projections.
     for found in results[f"{kind}, reductions"]:
         assert [number for _, number in found] == [
             each + (2 + 2 * (kind == "fsdp2")) * (step == 0) + verifying * (predicted > 0)
@@ -224,7 +219,7 @@ def test_what_cannot_work_is_refused_on_every_rank(
 
 def test_the_mean_loss_falls_back_on_all_ranks_and_only_the_first_logs(results: Results) -> None:
     first, second = results["logged"]
-    assert same(*({k: v for k, v in r.items() if k != "heard"} for r in (first, second)))
+    assert same(first, second, "weights", "ledger", "records")
     (line,) = first["heard"]
     assert "the training loss stands above that of the warm-up" in line
     assert second["heard"] == []
