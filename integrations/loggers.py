@@ -49,7 +49,7 @@ logger = ranks.rank_zero_logger(__name__)
 
 @final
 class Loggers:
-    """Records one run in all loggers of a Trainer, whose experiments exist.
+    """Records one run in all loggers of a Trainer.
 
     A logger that raises causes one warning, and is called again; training and the other loggers
     continue. Another warning at the end reports how many calls failed.
@@ -60,18 +60,12 @@ class Loggers:
         self._events = 0
 
     def row(self, ledger: SavingsLedger, step: int) -> None:
-        """Log the numbers of a ledger, except for those that are unknown or still 0.
-
-        ``step`` is the position on the loggers' x-axis, their own count of full steps.
-        """
+        """Log the numbers that are known and not 0, at a position of the loggers' x-axis."""
         numbers = {name: getattr(ledger, name) or None for name in METRICS}
         for kind, skill in ledger.skills.items():
             numbers |= {f"{kind}.{name}": skill.get(name) for name in KIND_METRICS}
-        row = {
-            f"hybrid_predict/{name}": float(value)
-            for name, value in numbers.items()
-            if value is not None
-        }
+        known = {name: float(value) for name, value in numbers.items() if value is not None}
+        row = {f"hybrid_predict/{name}": value for name, value in known.items()}
         self._attempt("row", row, step, time.time())
 
     def text(self, name: str, text: str) -> None:
@@ -103,11 +97,10 @@ class Loggers:
 
 @final
 class Outcome:
-    """Configuration and result of a finished run, in the form that loggers take.
+    """Configuration and result of a finished run, in the forms that loggers take.
 
     Attributes:
         config: Fields of the configuration that are set, by names that cannot be the user's own.
-        parameters: The same as text.
         results: Counts, for a group of their own.
         facts: Values by which tables of runs are filtered and sorted; None is unknown.
         description: The result as Markdown.
@@ -119,12 +112,12 @@ class Outcome:
         self.parameters = {name: str(value) for name, value in self.config.items()}
         self.results = {name: float(getattr(ledger, name)) for name in RESULTS}
         self.results["events"] = float(len(ledger.events))
+        names = ("full_steps", "steps", "predicted_steps", "saved_steps_fraction", "skill")
         self.facts: dict[str, float | str | None] = {
             "mode": "shadow" if config.shadow else "active",
             "speedup": "auto" if config.paced else config.compression,
+            **{name: getattr(ledger, name) for name in names},
         }
-        for name in ("full_steps", "steps", "predicted_steps", "saved_steps_fraction", "skill"):
-            self.facts[name] = getattr(ledger, name)
         lines = [f"{_HEADING} {ledger}.", "", ONE_RUN, ""]
         if ledger.events:
             events = [(e["reason"], e["step"], e["count"]) for e in ledger.events]
@@ -165,12 +158,11 @@ class LoggerAdapter:
         """Log a text, if the logger accepts one."""
 
     def outcome(self, outcome: Outcome, step: int) -> None:
-        """Log configuration and result of the finished run, after full step ``step``."""
+        """Log configuration and result of the finished run, at a position of the x-axis."""
         self.logger.log_hyperparams(outcome.parameters)
-        self.result(outcome, step)
+        self._result(outcome, step)
 
-    def result(self, outcome: Outcome, step: int) -> None:
-        """Log the counts at a position of the x-axis."""
+    def _result(self, outcome: Outcome, step: int) -> None:
         counts = {f"hybrid_predict_end/{name}": n for name, n in outcome.results.items()}
         self.row(counts, step, time.time())
 
@@ -184,7 +176,7 @@ class TensorBoardAdapter(LoggerAdapter):
 
     def outcome(self, outcome: Outcome, step: int) -> None:
         """Log the description as a text, and the configuration."""
-        self.result(outcome, step)
+        self._result(outcome, step)
         self.logger.experiment.add_text("hybrid_predict", outcome.description)
         # Without metrics it would add a chart of a constant.
         self.logger.log_hyperparams(outcome.parameters, {})
@@ -235,8 +227,8 @@ class WandbAdapter(LoggerAdapter):
 class MLflowAdapter(LoggerAdapter):
     """Records a run in MLflow from a thread, so that no server delays training.
 
-    The process does not wait for this thread when it ends. It would wait for MLflow's asynchronous
-    logging: while a server is down, for minutes per call.
+    The process does not wait for this thread at its end, as it would for MLflow's own: while a
+    server is down, for minutes per call.
     """
 
     def __init__(self, logger: Any) -> None:
@@ -262,7 +254,7 @@ class MLflowAdapter(LoggerAdapter):
 
     def outcome(self, outcome: Outcome, step: int) -> None:
         """Log parameters, tags, description, ledger and figure; MLflow draws bars of step 0."""
-        self.result(outcome, 0)
+        self._result(outcome, 0)
         client, run = self.logger.experiment, self.logger.run_id
         known = client.get_run(run).data
         for name, value in outcome.parameters.items():

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, final
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.integrations.lightning_packages import package_of
@@ -33,20 +33,15 @@ _PHASES = {
 }
 
 
-P = ParamSpec("P")
-
-
-def _contained(
-    report: Callable[Concatenate[Reporter, P], None],
-) -> Callable[Concatenate[Reporter, P], None]:
+def _contained(report: Callable[..., None]) -> Callable[..., None]:
     """Make a report that fails cost one warning; training goes on without further reports."""
 
     @wraps(report)
-    def contained(self: Reporter, *args: P.args, **kwargs: P.kwargs) -> None:
+    def contained(self: Reporter, *args: Any) -> None:
         if self._closed:
             return
         try:
-            report(self, *args, **kwargs)
+            report(self, *args)
         except Exception:
             logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
             self._detach()
@@ -56,10 +51,7 @@ def _contained(
 
 @final
 class Reporter:
-    """Reports on one run, on rank 0 only, except for the progress bar.
-
-    It is created after a saved state was loaded into the engine.
-    """
+    """Reports on one run, on rank 0 only, except for the progress bar."""
 
     def __init__(self, trainer: pl.Trainer, engine: HybridEngine, log_dir: str | None) -> None:
         first = trainer.is_global_zero
@@ -141,10 +133,10 @@ class Reporter:
 
     def _unpredicted(self) -> str:
         """Return why no planned predicted step was made, as the last such event says it."""
-        ledger, planned = self._ledger, self._engine.schedule.planned
-        if not planned or ledger.predicted_steps or self._engine.config.shadow:
-            return ""
-        return f"; {ledger.unpredicted}" if ledger.unpredicted else ""
+        engine, ledger = self._engine, self._ledger
+        planned = engine.schedule.planned and not engine.config.shadow
+        why = "" if ledger.predicted_steps or not planned else ledger.unpredicted
+        return f"; {why}" if why else ""
 
     def _log_row(self) -> None:
         """Log the last full step, unless it was logged already."""
@@ -154,11 +146,7 @@ class Reporter:
 
 
 def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
-    """Return the folder for the log of a run, or None.
-
-    ``auto`` is the folder of the first logger that makes one per run, as those for TensorBoard and
-    CSV files do.
-    """
+    """Return the folder for the log of a run, or None; ``auto`` is that of the first logger."""
     if log_dir != "auto":
         return None if log_dir is None else Path(log_dir).expanduser()
     folders = [getattr(each, "log_dir", None) for each in trainer.loggers]
@@ -181,10 +169,7 @@ def _extend_bar(bar: Any, shown: Callable[[], dict[str, str]]) -> Callable[[], N
 
 
 def say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
-    """Print one line where Lightning prints its own, on rank 0.
-
-    If ``live``, a progress bar may be on the screen; the line is printed above it.
-    """
+    """Print one line where Lightning prints its own, on rank 0; ``live`` above a progress bar."""
     package, bar = package_of(trainer), trainer.progress_bar_callback
     if bar is None or not trainer.is_global_zero:
         package.utilities.rank_zero_info(text)
