@@ -21,8 +21,8 @@ from time import perf_counter
 import torch
 
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.overview import overview
 from hybrid_predict.report.log_writer import LogWriter
+from hybrid_predict.report.overview import overview
 from hybrid_predict.report.run_log import NAME
 
 CLOCK = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"

@@ -133,12 +133,12 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
     return [f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *cells)]
 
 
-class LoggerAdapter:
+class _Adapter:
     """Records a run in one logger of any class; ``failures`` counts the calls that raised."""
 
-    def __init__(self, logger: Any) -> None:
-        self.logger, self.failures = logger, 0
-        self.name = type(logger).__name__
+    def __init__(self, target: Any) -> None:
+        self.target, self.failures = target, 0
+        self.name = type(target).__name__
 
     def attempt(self, call: Callable[[], object]) -> None:
         """Call the logger; if it raises, count the failure, and warn the first time."""
@@ -152,17 +152,17 @@ class LoggerAdapter:
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
         """Log numbers at a position of the x-axis, measured ``when``, in seconds since 1970."""
-        self.logger.log_metrics(dict(metrics), step=step)
+        self.target.log_metrics(dict(metrics), step=step)
 
     def text(self, name: str, text: object) -> None:
         """Log a text, if the logger accepts one."""
 
     def outcome(self, outcome: Outcome, step: int) -> None:
         """Log configuration and result of the finished run, at a position of the x-axis."""
-        self.logger.log_hyperparams(outcome.parameters)
-        self._result(outcome, step)
+        self.target.log_hyperparams(outcome.parameters)
+        self.results(outcome, step)
 
-    def _result(self, outcome: Outcome, step: int) -> None:
+    def results(self, outcome: Outcome, step: int) -> None:
         counts = {f"hybrid_predict_end/{name}": n for name, n in outcome.results.items()}
         self.row(counts, step, time.time())
 
@@ -171,20 +171,19 @@ class LoggerAdapter:
 
 
 @final
-class TensorBoardAdapter(LoggerAdapter):
-    """Records a run in TensorBoard, where the description is a text."""
+class _TensorBoard(_Adapter):
+    """The description is a text."""
 
     def outcome(self, outcome: Outcome, step: int) -> None:
-        """Log the description as a text, and the configuration."""
-        self._result(outcome, step)
-        self.logger.experiment.add_text("hybrid_predict", outcome.description)
+        self.results(outcome, step)
+        self.target.experiment.add_text("hybrid_predict", outcome.description)
         # Without metrics it would add a chart of a constant.
-        self.logger.log_hyperparams(outcome.parameters, {})
+        self.target.log_hyperparams(outcome.parameters, {})
 
 
 @final
-class WandbAdapter(LoggerAdapter):
-    """Records a run in W&B: texts and results in the summary, the description as notes.
+class _Wandb(_Adapter):
+    """Texts and results are in the summary, where they make no chart; the description as notes.
 
     A row has the user's own metrics of the same full step, so that charts can be drawn over
     ``hybrid_predict/steps``: it is left open for the logger's own call, which comes after it.
@@ -194,45 +193,42 @@ class WandbAdapter(LoggerAdapter):
     """The open row, in W&B's own count."""
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
-        """Log numbers in an open row."""
         self.close(0.0)
-        run = self.logger.experiment
+        run = self.target.experiment
         self._open = run.step
         run.log({**metrics, "trainer/global_step": step}, commit=False)
 
     def text(self, name: str, text: object) -> None:
-        """Keep a text or a number in the summary, as a column of the table of runs."""
-        self.logger.experiment.summary[f"hybrid_predict/{name}"] = text
+        self.target.experiment.summary[f"hybrid_predict/{name}"] = text
 
     def outcome(self, outcome: Outcome, step: int) -> None:
-        """Keep the result in the summary, where it makes no chart; settings as numbers; notes."""
         self.close(0.0)
-        run = self.logger.experiment
         for name, value in {**outcome.results, **outcome.facts}.items():
             if value is not None:
                 self.text(name, value)
-        self.logger.log_hyperparams(outcome.config)
+        self.target.log_hyperparams(outcome.config)
+        run = self.target.experiment
         if _HEADING in (run.notes or _HEADING):  # keep the user's own notes
             run.notes = outcome.description
 
     def close(self, timeout: float) -> None:
         """Close the open row, if the logger's own call has not."""
-        run = self.logger.experiment
+        run = self.target.experiment
         if self._open is not None and run.step == self._open:
             run.log({}, commit=True)
         self._open = None
 
 
 @final
-class MLflowAdapter(LoggerAdapter):
-    """Records a run in MLflow from a thread, so that no server delays training.
+class _MLflow(_Adapter):
+    """Texts are tags; everything is sent from a thread, so that no server delays training.
 
     The process does not wait for this thread at its end, as it would for MLflow's own: while a
     server is down, for minutes per call.
     """
 
-    def __init__(self, logger: Any) -> None:
-        super().__init__(logger)
+    def __init__(self, target: Any) -> None:
+        super().__init__(target)
         self._calls: Queue[Callable[[], object] | None] = Queue()
         self._thread = Thread(target=self._work, name="hybrid_predict-mlflow", daemon=True)
         self._thread.start()
@@ -242,20 +238,18 @@ class MLflowAdapter(LoggerAdapter):
         super().attempt(partial(self._queue, call))
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
-        """Log numbers in one call."""
         from mlflow.entities import Metric
 
         row = [Metric(name, value, int(when * 1000), step) for name, value in metrics.items()]
-        self.logger.experiment.log_batch(self.logger.run_id, metrics=row)
+        self.target.experiment.log_batch(self.target.run_id, metrics=row)
 
     def text(self, name: str, text: object) -> None:
-        """Log a text as a tag."""
-        self.logger.experiment.set_tag(self.logger.run_id, f"hybrid_predict.{name}", text)
+        self.target.experiment.set_tag(self.target.run_id, f"hybrid_predict.{name}", text)
 
     def outcome(self, outcome: Outcome, step: int) -> None:
         """Log parameters, tags, description, ledger and figure; MLflow draws bars of step 0."""
-        self._result(outcome, 0)
-        client, run = self.logger.experiment, self.logger.run_id
+        self.results(outcome, 0)
+        client, run = self.target.experiment, self.target.run_id
         known = client.get_run(run).data
         for name, value in outcome.parameters.items():
             if name not in known.params:  # MLflow refuses to change a parameter
@@ -284,14 +278,10 @@ class MLflowAdapter(LoggerAdapter):
             super().attempt(call)
 
 
-_ADAPTERS: dict[str, type[LoggerAdapter]] = {
-    "MLFlowLogger": MLflowAdapter,
-    "TensorBoardLogger": TensorBoardAdapter,
-    "WandbLogger": WandbAdapter,
-}
+_ADAPTERS = {"MLFlowLogger": _MLflow, "TensorBoardLogger": _TensorBoard, "WandbLogger": _Wandb}
 
 
-def _adapter(target: Any) -> LoggerAdapter:
+def _adapter(target: Any) -> _Adapter:
     """Return the adapter of a logger, by the name of its class in any Lightning package."""
     names = [cls.__name__ for cls in type(target).__mro__]
-    return next((_ADAPTERS[name] for name in names if name in _ADAPTERS), LoggerAdapter)(target)
+    return next((_ADAPTERS[name] for name in names if name in _ADAPTERS), _Adapter)(target)

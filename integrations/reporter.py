@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, final
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.integrations.loggers import Loggers
-from hybrid_predict.overview import added_cost, cautions, overview
 from hybrid_predict.record import StepRecord
 from hybrid_predict.report.log_writer import LogWriter
+from hybrid_predict.report.overview import added_cost, cautions, overview
 from hybrid_predict.report.run_log import NAME, RunLog
 from hybrid_predict.rules.schedule import Phase
 from hybrid_predict.torch import ranks
