@@ -81,8 +81,7 @@ def test_each_optimizer_of_manual_optimization_shows_its_own_loss(plain_backward
     callback = HybridPredict(speedup=1, max_overhead=100.0)
     fit([callback], Adversaries(plain_backward), max_steps=6)
     assert heads(callback) == {"generator.2.weight", "judge.2.weight"}
-    reasons = [event["reason"] for event in callback.ledger.events]
-    assert any("decided by names and shapes" in reason for reason in reasons) is plain_backward
+    assert ("decided by names and shapes" in str(callback.ledger.events)) is plain_backward
 
 
 def test_a_resumed_run_keeps_its_kinds(tmp_path):
