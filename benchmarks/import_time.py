@@ -100,7 +100,7 @@ def _write_run(path: Path) -> None:
             optimizer.zero_grad()
             record = engine.after_step(loss)
             log.step(record, engine.ledger)
-    log.end("finished", record, engine.ledger)
+    log.end("finished")
 
 
 def _row(name: str, arguments: list[str], folder: str, rounds: int) -> dict[str, object]:

@@ -58,7 +58,6 @@ class Reporter:
         self._trainer, self._engine, self._ledger = trainer, engine, engine.ledger
         self._loggers = Loggers(trainer.loggers if first else ())
         self._position, self._unlogged, self._closed = 0, False, False
-        self._last: StepRecord | None = None
         self._phases: set[Phase] = set()
         folder = event_folder(trainer, log_dir) if first else None
         self._writer = LogWriter(None if folder is None else folder / NAME)
@@ -74,9 +73,8 @@ class Reporter:
     @_contained
     def step(self, record: StepRecord) -> None:
         """Report a full step from its record."""
-        if self._last is None:
+        if not self.log.start:
             self._begin()
-        self._last = record
         if record.phase not in self._phases:
             self._phases.add(record.phase)
             self._loggers.text("phase", record.phase.value)
@@ -110,12 +108,12 @@ class Reporter:
 
         ``status`` is ``finished``, ``stopped`` or ``failed: ...``; servers get ``timeout`` seconds.
         """
-        if self._last is not None:
-            self._writer.end(status, self._last, self._ledger)
+        if self.log.start:
+            self._writer.end(status)
         self._detach()
         how = "" if status == "finished" else f" {status} after"
         say(self._trainer, f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
-        if self._last is not None and self._writer.path is not None:
+        if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.place)
         self._loggers.close(timeout)
 

@@ -41,6 +41,7 @@ class LogWriter:
         self.log = RunLog() if path is None else RunLog(path)
         self._file: BinaryIO | None = None
         self._losses: list[float] = []
+        self._unwritten: tuple[StepRecord, SavingsLedger] | None = None
         self._events = 0
         self._written = monotonic()
 
@@ -61,6 +62,7 @@ class LogWriter:
 
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
         """Take the record of a full step; write a row if one is due or an event is new."""
+        self._unwritten = record, ledger
         if record.loss is not None:
             self._losses.append(record.loss)
         due = record.step % max(1, self.log.steps // ROWS) == 0
@@ -68,10 +70,10 @@ class LogWriter:
         if due or late or len(ledger.events) != self._events:
             self._add_row(record, ledger)
 
-    def end(self, status: str, record: StepRecord | None, ledger: SavingsLedger) -> None:
+    def end(self, status: str) -> None:
         """Write the last row and ``finished``, ``stopped`` or ``failed: ...``; close the file."""
-        if record is not None and self.log.ledger.full_steps != ledger.full_steps:
-            self._add_row(record, ledger)
+        if self._unwritten is not None:
+            self._add_row(*self._unwritten)
         self.log.end = {"time": round(time(), 3), "status": status}
         self._write("end", self.log.end)
         self.close()
@@ -84,7 +86,7 @@ class LogWriter:
             file.close()
 
     def _add_row(self, record: StepRecord, ledger: SavingsLedger) -> None:
-        losses, self._losses = self._losses, []
+        losses, self._losses, self._unwritten = self._losses, [], None
         loss = sum(losses) / len(losses) if losses else None
         row = Row(round(time(), 3), record.phase.value, loss, deepcopy(ledger))
         self.log.rows.append(row)

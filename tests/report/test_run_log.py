@@ -38,7 +38,7 @@ def test_every_line_names_its_run_and_is_on_the_disk_at_once(tmp_path):
     for number in range(1, 4):
         stepped(writer, number)
         assert len(lines(path)) == 1 + number
-    writer.end("finished", None, SavingsLedger())
+    writer.end("finished")
     assert read_log(path) == writer.log
     begun(path).close()
     names = [line["run"] for line in lines(path)]
@@ -64,7 +64,7 @@ def test_a_second_run_that_trains_in_the_folder_has_a_file_of_its_own(tmp_path, 
     assert caplog.text.count("Another run is writing to") == 1
     stepped(first, *range(1, 11), loss=1.0)
     stepped(second, *range(1, 11), loss=2.0)
-    first.end("finished", None, SavingsLedger())
+    first.end("finished")
     one, other = (read_log(writer.path) for writer in (first, second) if writer.path)
     assert {row.loss for row in one.rows} == {1.0} and one.status == "finished"
     assert {row.loss for row in other.rows} == {2.0} and other.status == "running"
@@ -105,7 +105,7 @@ def test_the_last_run_is_read_from_lines_of_two_runs_in_one_file(tmp_path, monke
     for number in range(1, 4):
         stepped(first, number, loss=1.0)
         stepped(second, number, loss=2.0)
-    first.end("finished", None, SavingsLedger())
+    first.end("finished")
     log = read_log(tmp_path / NAME)
     assert (log.steps, log.status, log.unread) == (50, "running", 0)
     assert [row.loss for row in log.rows] == [2.0] * 3
@@ -127,7 +127,7 @@ def test_a_line_cut_off_by_a_crash_costs_that_line(tmp_path, start):
     assert (len(log.rows), log.unread) == (10, 1)
     resumed = begun(path, full_steps=8)
     stepped(resumed, *range(9, 13))
-    resumed.end("finished", None, SavingsLedger())
+    resumed.end("finished")
     log = read_log(path)
     assert [row.ledger.full_steps for row in log.rows] == list(range(1, 13))
     assert (log.unread, log.status) == (1, "finished")
@@ -173,7 +173,7 @@ def test_what_is_no_file_costs_one_warning(tmp_path, caplog, what):
     PLACES[what](path)
     writer = begun(path)
     stepped(writer, 1)
-    writer.end("finished", None, SavingsLedger())
+    writer.end("finished")
     assert caplog.text.count("training goes on without it") == 1
 
 
