@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import asdict
 from errno import EINVAL, ENOSPC
 from pathlib import Path
 from time import monotonic, time
@@ -52,7 +53,7 @@ class LogWriter:
             "time": round(time(), 3),
             "full_steps": full_steps,
             "config": dict(config),
-            "plan": plan.to_dict(),
+            "plan": asdict(plan),
             "environment": environment(),
         }
         self.log.start = finite(start)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
@@ -51,15 +51,12 @@ class Part:
 @final
 @dataclass(frozen=True)
 class Overview:
-    """The plan of a run, as far as it is known before the first step.
+    """The plan of a run in steps, as far as it is known before the first one.
 
     Args:
         parts: The trained parameters, by kind and treatment.
         left_out: Reasons for leaving parameters to the optimizer.
-        steps: Length of the run in steps.
         predicted: Number of planned predicted steps; the largest possible one if ``paced``.
-        warmup: Number of warm-up steps.
-        cooldown: Number of cooldown steps.
         held_bytes: Memory in bytes that the plug-in keeps between full steps.
         paced: Whether the run decides itself how many predicted steps it takes.
     """
@@ -99,10 +96,6 @@ class Overview:
         least = "auto, at least " if self.paced else ""
         full = f"{least}{self.steps - self.predicted:,} full"
         return f"plan: {full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the overview as plain data."""
-        return asdict(self)
 
 
 @final
