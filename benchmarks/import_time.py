@@ -21,8 +21,8 @@ from time import perf_counter
 import torch
 
 from hybrid_predict import HybridConfig, HybridEngine
-from hybrid_predict.overview import overview
 from hybrid_predict.report.log_writer import LogWriter
+from hybrid_predict.report.overview import overview
 from hybrid_predict.report.run_log import NAME
 
 CLOCK = "import time; t = time.perf_counter(); import {}; print(time.perf_counter() - t)"
@@ -100,7 +100,7 @@ def _write_run(path: Path) -> None:
             optimizer.zero_grad()
             record = engine.after_step(loss)
             log.step(record, engine.ledger)
-    log.end("finished", record, engine.ledger)
+    log.end("finished")
 
 
 def _row(name: str, arguments: list[str], folder: str, rounds: int) -> dict[str, object]:

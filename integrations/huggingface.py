@@ -103,14 +103,7 @@ class HybridPredictCallback(TrainerCallback):
         return self.engine.ledger if self.engine is not None else SavingsLedger()
 
     def on_train_begin(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        model: nn.Module | None = None,
-        optimizer: Any = None,
-        lr_scheduler: Any = None,
-        **kwargs: Any,
+        self, args: Any, state: Any, control: Any, model: nn.Module | None = None, **kwargs: Any
     ) -> None:
         """Attach to model and optimizer, and load the state of a resumed run."""
         self._detach()
@@ -120,12 +113,12 @@ class HybridPredictCallback(TrainerCallback):
         refuse(args)
         saved = _load(args, state) if state.global_step else None
         if saved is None and state.global_step:
-            _check_plain(state, lr_scheduler)
+            _check_plain(state, kwargs.get("lr_scheduler"))
         self._start = saved["start"] if saved else state.global_step
         config = self.config.with_length(state.max_steps - self._start)
         # The Trainer's optimizer is accelerate's, around the torch optimizer.
-        inner = getattr(optimizer, "optimizer", optimizer)
-        engine = HybridEngine(model, inner, config)
+        optimizer = kwargs["optimizer"]
+        engine = HybridEngine(model, getattr(optimizer, "optimizer", optimizer), config)
         if saved is not None:
             try:
                 engine.load_state_dict(saved["engine"])
@@ -209,23 +202,16 @@ class HybridPredictCallback(TrainerCallback):
 
 
 def refuse(args: TrainingArguments) -> None:
-    """Raise an error if the arguments ask for devices in a way that is not supported.
-
-    Raises:
-        UnsupportedSetupError: If they do.
-    """
+    """Raise UnsupportedSetupError if the arguments ask for devices that are not supported."""
     if args.deepspeed or args.fsdp:
         got, remedy = "deepspeed" if args.deepspeed else "fsdp", "Leave this argument out."
     elif args.parallel_mode is ParallelMode.NOT_DISTRIBUTED:
         got, remedy = "nn.DataParallel", "Start the script with torchrun, or use a single device."
     else:
         return
-    raise UnsupportedSetupError(
-        "TrainingArguments",
-        "a single device, or DistributedDataParallel",
-        got,
-        f"{remedy} Or remove HybridPredictCallback.",
-    )
+    expected = "a single device, or DistributedDataParallel"
+    remedy += " Or remove HybridPredictCallback."
+    raise UnsupportedSetupError("TrainingArguments", expected, got, remedy)
 
 
 def _counts_steps(scheduler: Any) -> bool:
@@ -244,12 +230,9 @@ def _course(state: TrainerState) -> str:
 
 
 def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
-    """Return the state in the folder of the checkpoint that the Trainer resumes from, or None.
+    """Return the state in the checkpoint that the Trainer resumes from, or None.
 
-    The Trainer does not pass this folder to callbacks, so the likely folders are searched.
-
-    Raises:
-        CheckpointError: If a file there is damaged.
+    The Trainer does not pass its folder to callbacks, so the likely folders are searched.
     """
     named = args.resume_from_checkpoint
     folders = [Path(named)] if isinstance(named, str) else []
@@ -268,11 +251,7 @@ def _load(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None
 
 
 def _check_plain(state: TrainerState, scheduler: Any) -> None:
-    """Check that a run that is resumed without a saved state has taken full steps only.
-
-    Raises:
-        CheckpointError: If its scheduler was stepped more often.
-    """
+    """Raise CheckpointError if a run that is resumed without a state had predicted steps."""
     steps = getattr(scheduler, "last_epoch", 0) if _counts_steps(scheduler) else 0
     if steps > state.global_step:
         raise CheckpointError(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, final
 
 from torch import Tensor
 
@@ -13,9 +14,8 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, RankError
 from hybrid_predict.html import table
 from hybrid_predict.integrations.last_run import LastRun
-from hybrid_predict.integrations.lightning_clock import MissedCheckpoints, SkipData, TrainerClock
-from hybrid_predict.integrations.lightning_manual import ManualClock
-from hybrid_predict.integrations.lightning_packages import TrainerCallback
+from hybrid_predict.integrations.lightning_clock import ManualClock, SkipData, TrainerClock
+from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
 from hybrid_predict.integrations.lightning_start import (
     KEY,
     continue_random_states,
@@ -142,7 +142,6 @@ class HybridPredict(TrainerCallback):
         return self._last.log if self._reporter is None else self._reporter.log
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return settings and results for copies and pickles, without the run itself."""
         return {name: value for name, value in vars(self).items() if name not in _OF_A_RUN}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -294,3 +293,42 @@ class HybridPredict(TrainerCallback):
             self.engine.detach()
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
         callbacks[:] = [each for each in callbacks if not isinstance(each, MissedCheckpoints)]
+
+
+@final
+class MissedCheckpoints(TrainerCallback):
+    """Calls callbacks that wait for a global step that a full step of several ticks has skipped.
+
+    It may be a multiple of ``every_n_train_steps``, or a step at which a weight average is updated.
+    The callback that waits for it is called once with that global step, after all other callbacks.
+    """
+
+    def __init__(self, clock: TrainerClock) -> None:
+        self._clock = clock
+
+    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
+        """Call every callback with the last global step that it waits for and that was skipped."""
+        before, self._clock.jumped_from = self._clock.jumped_from, None
+        if before is None:
+            return
+        after = trainer.global_step
+        for callback in list(trainer.callbacks):  # type: ignore[attr-defined]
+            due = partial(_waits, trainer, callback)
+            step = next(filter(due, range(after, before, -1)), after)
+            if step == after:  # it waits for none, or was called already
+                continue
+            self._clock.set_global_step(step)
+            try:
+                callback.on_train_batch_end(trainer, *args, **kwargs)
+            finally:
+                self._clock.set_global_step(after)
+
+
+def _waits(trainer: pl.Trainer, callback: Any, step: int) -> bool:
+    """Return whether a callback waits for a global step."""
+    if isinstance(callback, package_of(trainer).callbacks.ModelCheckpoint):
+        every = callback._every_n_train_steps
+        return every > 0 and step % every == 0
+    # Only callbacks that average weights have this method, in some versions of Lightning.
+    should_update = getattr(callback, "should_update", None)
+    return should_update is not None and bool(should_update(step_idx=step - 1))

@@ -1,34 +1,26 @@
-"""Advances the counters of a Lightning Trainer by predicted steps."""
+"""Advances a Lightning Trainer's counters by predicted steps, in both ways of optimizing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import Any, Literal, final
+
+from torch.optim.lr_scheduler import ChainedScheduler, ReduceLROnPlateau
 
 from hybrid_predict.errors import UnsupportedSetupError
-from hybrid_predict.integrations.lightning_packages import TrainerCallback, package_of
+from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.saved import check_count, damaged, reading
-
-if TYPE_CHECKING:
-    import lightning.pytorch as pl
 
 SkipData = Literal["auto", "draw", "tail", "none"]
 
 
 class TrainerClock:
-    """Advances the counters of a Lightning Trainer by predicted steps.
+    """Advances the Trainer's global step and schedulers, and where epochs count also the batches.
 
-    It advances the global step, the schedulers, and in runs bounded by epochs also the batches.
-    The *plain run* is the same run without the plug-in.
-
-    Args:
-        trainer: The Trainer, at the start of training.
-        skip_data: See :class:`HybridPredict`.
-        epochs: ``max_epochs`` as the user set it; -1 or None if epochs do not bound the run. Other
-            callbacks may change the Trainer's ``max_epochs`` later.
+    The *plain run* is the same run without the plug-in. ``epochs`` is ``max_epochs`` as the user
+    set it, because other callbacks may change the Trainer's later.
 
     Attributes:
         steps: Number of steps of the run, as counted by the Trainer.
@@ -41,12 +33,11 @@ class TrainerClock:
     _updates = 1
     """Increase of the Trainer's global step in one full step."""
 
-    def __init__(self, trainer: pl.Trainer, skip_data: SkipData, epochs: int | None) -> None:
+    def __init__(self, trainer: Any, skip_data: SkipData, epochs: int | None) -> None:
         self._trainer = trainer
         self._epochs = math.inf if epochs in (None, -1) else epochs
-        # Lightning's types leave out what these count.
-        self._progress: Any = trainer.fit_loop.epoch_loop.batch_progress
-        self._epochs_done: Any = trainer.fit_loop.epoch_progress
+        self._progress = trainer.fit_loop.epoch_loop.batch_progress
+        self._epochs_done = trainer.fit_loop.epoch_progress
         self.steps = 0
         self.global_step = trainer.global_step
         self.jumped_from: int | None = None
@@ -71,9 +62,8 @@ class TrainerClock:
         """Return the steps in which the plain run, from its start, takes as many batches."""
         if math.isinf(self._per_epoch):
             return 0
-        trainer = self._trainer
-        epochs, rest = divmod(self._batches, int(trainer.num_training_batches))
-        return epochs * int(self._per_epoch) + rest // trainer.accumulate_grad_batches
+        epochs, rest = divmod(self._batches, int(self._trainer.num_training_batches))
+        return epochs * int(self._per_epoch) + rest // self._trainer.accumulate_grad_batches
 
     def _plain_epochs(self) -> int:
         """Return how many epochs the plain run has ended after as many steps."""
@@ -99,16 +89,12 @@ class TrainerClock:
         return "none" if unknown or (by_steps and not counts_epochs) else "draw"
 
     def _refuse_changing_windows(self) -> None:
-        """Refuse epochs with different numbers of updates where epochs matter.
-
-        Raises:
-            UnsupportedSetupError: If a callback changes the number of batches per update.
-        """
+        """Refuse epochs with different numbers of updates where epochs matter."""
         scheduler = package_of(self._trainer).callbacks.GradientAccumulationScheduler
         now = {self._trainer.accumulate_grad_batches}
-        callbacks: list[Any] = self._trainer.callbacks  # type: ignore[attr-defined]
         changing = any(
-            isinstance(c, scheduler) and set(c.scheduling.values()) != now for c in callbacks
+            isinstance(each, scheduler) and set(each.scheduling.values()) != now
+            for each in self._trainer.callbacks
         )
         if changing and (math.isfinite(self._by_epochs) or self.skip_data != "none"):
             raise UnsupportedSetupError(
@@ -150,13 +136,9 @@ class TrainerClock:
         """Record the counters before a full step."""
 
     def advance(self, ticks: int, steps: int, full_steps: int) -> None:
-        """Advance the Trainer's counters after a full step.
+        """Advance the Trainer's counters after a full step, given the run's counts so far.
 
-        Args:
-            ticks: Ticks of the full step; everything that the Trainer counted in it counts this
-                often.
-            steps: Steps of the run so far, including these ticks.
-            full_steps: Full steps of the run so far.
+        Everything that the Trainer counted in this full step counts ``ticks`` times.
         """
         self.jumped_from = self.global_step if ticks > 1 else None
         self.global_step += ticks * (self._trainer.global_step - self.global_step)
@@ -209,10 +191,7 @@ class TrainerClock:
 
     @property
     def _owed(self) -> int:
-        """Number of batches that the plain run has used more than this run.
-
-        Those that do not fit in an epoch are skipped in the next.
-        """
+        """Batches that the plain run has used more than this run, some of an earlier epoch."""
         epochs, rest = divmod(self._offset + self.steps, int(self._per_epoch))
         plain = epochs * int(self._trainer.num_training_batches)
         return plain + rest * self._trainer.accumulate_grad_batches - self._batches
@@ -230,7 +209,6 @@ class TrainerClock:
         window = trainer.accumulate_grad_batches
         count = max(0, count) // window * window
         fetcher = trainer.fit_loop._data_fetcher
-        assert fetcher is not None
         if self.skip_data == "draw":
             # If training_step takes an iterator, the fetcher returns the iterator, not batches.
             batches_left = getattr(fetcher, "iterator_wrapper", fetcher)
@@ -258,28 +236,22 @@ class TrainerClock:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> bool:
-        """Load a state of :meth:`state_dict`; if the Trainer has continued since, its counters win.
+        """Load a saved state; return whether the Trainer's counters still are those of the state.
 
-        Returns:
-            Whether the Trainer's counters are those of the state.
-
-        Raises:
-            CheckpointError: If an entry is missing or damaged.
+        If the Trainer has continued since, its counters win.
         """
         with reading("clock"):
             for name in ("steps", "global_step", "batches", "ended"):
                 check_count(name, state[name])
             if not isinstance(state["offset"], int) or len(state["data"]) != 2:
                 raise damaged("the clock of a Trainer", [state["offset"], state["data"]])
-            ahead = counts_by_number(state, "ahead")
+            ahead = _counts_by_number(state, "ahead")
             # A checkpoint saved by MissedCheckpoints has an earlier global step.
             same_batches = state["batches"] == self._progress.total.processed
             stayed = bool(same_batches and self.global_step <= state["global_step"])
-            self.steps = state["steps"]
+            self.steps = state["steps"] + (0 if stayed else self._steps_since(state))
             if stayed:
                 self.global_step, self._ahead = state["global_step"], ahead
-            else:
-                self.steps += self._steps_since(state)
             # The saved offset belongs to epochs of the saved length.
             same_data = state["data"] == self.state_dict()["data"]
             self._offset = state["offset"] if same_data else self._plain_steps() - self.steps
@@ -292,49 +264,110 @@ class TrainerClock:
         return self.global_step - int(state["global_step"])
 
 
-def counts_by_number(state: dict[str, Any], name: str) -> dict[int, int]:
-    """Return saved counts by the number of a scheduler.
+@final
+class ManualClock(TrainerClock):
+    """The Trainer's clock under manual optimization: one ``training_step`` is one full step.
 
-    Raises:
-        CheckpointError: If a count is damaged.
+    The Trainer's global step counts the updates of all optimizers, so a full step of n updates and
+    k ticks advances it by n k. A scheduler that the module steps within epochs is stepped as often
+    per step as the module does per full step. A scheduler that it steps only at the end of epochs
+    is not changed, because epochs are shortened already.
     """
+
+    _counter = "manual_optimization.optim_step_progress"
+
+    def __init__(self, trainer: Any, skip_data: SkipData, epochs: int | None) -> None:
+        # This assumes one step of each optimizer per training step; `advance` verifies it.
+        self._updates = len(trainer.optimizers)
+        super().__init__(trainer, skip_data, epochs)
+        self._start = self.global_step
+        self._origin = self._full_steps = 0
+        self._by_module: dict[int, int] = {}
+        self._added: dict[int, int] = {}
+        self._positions = self._all_positions()
+
+    def open(self) -> None:
+        """Record the positions of schedulers before a full step."""
+        self._positions = self._all_positions()
+
+    def advance(self, ticks: int, steps: int, full_steps: int) -> None:
+        """Check the updates of a full step, and advance the Trainer's counters.
+
+        The first full step has to update; later ones may skip a batch.
+        """
+        updates = self._trainer.global_step - self.global_step
+        by_steps = self._by_steps <= self._by_epochs
+        idle = updates == 0 and full_steps == 1
+        if idle or (by_steps and updates not in (0, self._updates)):
+            expected = f"{self._updates if by_steps else 'at least 1'} optimizer steps in each"
+            remedy = (
+                "Set max_epochs, not max_steps." if updates else "Step the optimizers in every "
+                "training_step, or let the Trainer accumulate gradients with automatic "
+                "optimization."
+            )  # fmt: skip
+            remedy += " Or remove HybridPredict."
+            raise UnsupportedSetupError("training_step", expected, updates, remedy)
+        super().advance(ticks, steps, full_steps)
+
+    def _all_positions(self) -> dict[int, int]:
+        """Return the number of steps of each scheduler that counts them."""
+        return {
+            k: _position(config.scheduler)
+            for k, config in enumerate(self._trainer.lr_scheduler_configs)
+            if not isinstance(config.scheduler, ReduceLROnPlateau)
+        }
+
+    def _step_schedulers(self, steps: int) -> None:
+        self._full_steps += 1
+        for k, position in self._all_positions().items():
+            by_module = self._by_module.get(k, 0) + position - self._positions[k]
+            self._by_module[k] = by_module
+            if position > self._positions[k] and not self._trainer.is_last_batch:
+                self._added.setdefault(k, 0)
+            if k not in self._added:  # stepped at the end of epochs, if at all
+                continue
+            # The module's number of steps per full step, times the run's steps.
+            due = by_module * (steps - self._origin) // self._full_steps
+            while by_module + self._added[k] < due:
+                self._trainer.lr_scheduler_configs[k].scheduler.step()
+                self._added[k] += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all counts as primitives."""
+        return {
+            **super().state_dict(),
+            "start": self._start,
+            "origin": self._origin,
+            "full_steps": self._full_steps,
+            "by_module": {str(k): count for k, count in self._by_module.items()},
+            "added": {str(k): count for k, count in self._added.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> bool:
+        """Load a saved state as the base class does."""
+        with reading("clock"):
+            self._start = check_count("start", state["start"])
+            stayed = super().load_state_dict(state)
+            self._origin = check_count("origin", state["origin"]) if stayed else self.steps
+            if stayed:
+                self._full_steps = check_count("full_steps", state["full_steps"])
+                self._by_module = _counts_by_number(state, "by_module")
+                self._added = _counts_by_number(state, "added")
+            return stayed
+
+    def _steps_since(self, state: dict[str, Any]) -> int:
+        updates = int(state["global_step"]) - self._start
+        per_step = updates / int(state["steps"]) if updates else self._updates
+        return round(super()._steps_since(state) / per_step)
+
+
+def _counts_by_number(state: dict[str, Any], name: str) -> dict[int, int]:
+    """Return saved counts by the number of a scheduler."""
     return {int(k): check_count(name, count) for k, count in state[name].items()}
 
 
-@final
-class MissedCheckpoints(TrainerCallback):
-    """Calls callbacks that wait for a global step that a full step of several ticks has skipped.
-
-    It may be a multiple of ``every_n_train_steps``, or a step at which a weight average is updated.
-    The callback that waits for it is called once with that global step, after all other callbacks.
-    """
-
-    def __init__(self, clock: TrainerClock) -> None:
-        self._clock = clock
-
-    def on_train_batch_end(self, trainer: pl.Trainer, *args: Any, **kwargs: Any) -> None:
-        """Call every callback with the last global step that it waits for and that was skipped."""
-        before, self._clock.jumped_from = self._clock.jumped_from, None
-        if before is None:
-            return
-        after = trainer.global_step
-        for callback in list(trainer.callbacks):  # type: ignore[attr-defined]
-            due = partial(self._due, trainer, callback)
-            step = next(filter(due, range(after, before, -1)), after)
-            if step == after:  # it waits for none, or was called already
-                continue
-            self._clock.set_global_step(step)
-            try:
-                callback.on_train_batch_end(trainer, *args, **kwargs)
-            finally:
-                self._clock.set_global_step(after)
-
-    @staticmethod
-    def _due(trainer: pl.Trainer, callback: Any, step: int) -> bool:
-        """Whether a callback waits for a global step."""
-        if isinstance(callback, package_of(trainer).callbacks.ModelCheckpoint):
-            every = callback._every_n_train_steps
-            return every > 0 and step % every == 0
-        # Only callbacks that average weights have this method, in some versions of Lightning.
-        should_update = getattr(callback, "should_update", None)
-        return should_update is not None and bool(should_update(step_idx=step - 1))
+def _position(scheduler: Any) -> int:
+    """Return the number of steps of a scheduler; a chained one has them in its parts."""
+    if isinstance(scheduler, ChainedScheduler):
+        return _position(scheduler._schedulers[0])
+    return int(scheduler.last_epoch)

@@ -19,18 +19,12 @@ if TYPE_CHECKING:
 KEY = "hybrid_predict"
 """Key of the callback's state in a checkpoint."""
 
-_ENTRIES = {"clock": dict, "random": list}
-
 
 def saved_ledger(saved: Any) -> SavingsLedger:
-    """Return the ledger of the callback's state in a checkpoint, after checking its form.
-
-    Raises:
-        CheckpointError: If the state is damaged.
-    """
+    """Return the ledger of the callback's state in a checkpoint; refuse a damaged state."""
     check_entries(saved, {"engine": dict})
     check_state(saved["engine"])
-    check_entries(saved, _ENTRIES)
+    check_entries(saved, {"clock": dict, "random": list})
     if len(saved["random"]) != saved["engine"]["ranks"]:
         raise damaged("random states of every rank", len(saved["random"]))
     with reading("clock"):  # the engine counts first
@@ -54,11 +48,7 @@ def continue_random_states(trainer: pl.Trainer, states: list[dict[str, Any]]) ->
 
 
 def refuse(trainer: pl.Trainer) -> None:
-    """Raise an error for set-ups that are not supported.
-
-    Raises:
-        UnsupportedSetupError: If the set-up is not supported.
-    """
+    """Raise UnsupportedSetupError for set-ups that are not supported."""
     known = package_of(trainer).strategies
     supported = (known.SingleDeviceStrategy, known.DDPStrategy, known.ModelParallelStrategy)
     strategy, callbacks = trainer.strategy, trainer.callbacks  # type: ignore[attr-defined]
@@ -74,23 +64,16 @@ def refuse(trainer: pl.Trainer) -> None:
 
 
 def run_config(trainer: pl.Trainer, clock: TrainerClock, config: HybridConfig) -> HybridConfig:
-    """Return a configuration with the run's length, and without predicted steps if need be.
-
-    Raises:
-        UnsupportedSetupError: If neither the Trainer nor the configuration has a length.
-    """
+    """Return a configuration with the run's length, and without predicted steps if need be."""
     length = clock.length if isinstance(clock.length, int) else config.total_steps
     if length is None:
         got, remedy = "one without max_steps or max_epochs", "Set Trainer(max_steps=...)"
         if trainer.max_epochs != -1:
             got = f"max_epochs={trainer.max_epochs} and a loader without length"
             remedy = "Set Trainer(limit_train_batches=...), an epoch's batches, or max_steps"
-        raise UnsupportedSetupError(
-            "Trainer",
-            "a run whose number of optimizer updates is known",
-            got,
-            f"{remedy}; or HybridPredict(total_steps=...), at which the run ends.",
-        )
+        expected = "a run whose number of optimizer updates is known"
+        remedy += "; or HybridPredict(total_steps=...), at which the run ends."
+        raise UnsupportedSetupError("Trainer", expected, got, remedy)
     config = config.with_length(length)
     if not clock.unavailable:
         return config
@@ -99,28 +82,25 @@ def run_config(trainer: pl.Trainer, clock: TrainerClock, config: HybridConfig) -
 
 
 def warn_of_patience(trainer: pl.Trainer, config: HybridConfig) -> None:
-    """Warn if a callback counts patience in validations or epochs.
-
-    A run that uses all batches has ``speedup`` times fewer of them; with ``auto`` their number is
-    only known at the end.
-    """
-    if config.paced:
-        fewer, remedy = "fewer, the more predicted steps it takes", "Bound"
-    else:
-        speedup = f"{config.compression:g}"
-        fewer, remedy = f"about {speedup} times fewer", f"Divide patience by {speedup}, or bound"
+    """Warn if a callback counts patience in validations or epochs, of which the run has fewer."""
     stops = package_of(trainer).callbacks.EarlyStopping
     patient = [
         *{type(c).__name__ for c in trainer.callbacks if isinstance(c, stops)},  # type: ignore[attr-defined]
         *{"ReduceLROnPlateau" for c in trainer.lr_scheduler_configs if c.reduce_on_plateau},
     ]
-    if patient:
-        warn(
-            trainer,
-            f"uses all batches, and the patience of {' and '.join(patient)} counts validations or "
-            f"epochs, of which the run has {fewer}. {remedy} the run by max_epochs alone, which "
-            "keeps all validations.",
-        )
+    if not patient:
+        return
+    if config.paced:
+        fewer, remedy = "fewer, the more predicted steps it takes", "Bound"
+    else:
+        speedup = f"{config.compression:g}"
+        fewer, remedy = f"about {speedup} times fewer", f"Divide patience by {speedup}, or bound"
+    warn(
+        trainer,
+        f"uses all batches, and the patience of {' and '.join(patient)} counts validations or "
+        f"epochs, of which the run has {fewer}. {remedy} the run by max_epochs alone, which keeps "
+        "all validations.",
+    )
 
 
 def warn(trainer: pl.Trainer, text: str) -> None:

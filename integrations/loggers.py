@@ -49,7 +49,7 @@ logger = ranks.rank_zero_logger(__name__)
 
 @final
 class Loggers:
-    """Records one run in all loggers of a Trainer, whose experiments exist.
+    """Records one run in all loggers of a Trainer.
 
     A logger that raises causes one warning, and is called again; training and the other loggers
     continue. Another warning at the end reports how many calls failed.
@@ -60,18 +60,12 @@ class Loggers:
         self._events = 0
 
     def row(self, ledger: SavingsLedger, step: int) -> None:
-        """Log the numbers of a ledger, except for those that are unknown or still 0.
-
-        ``step`` is the position on the loggers' x-axis, their own count of full steps.
-        """
+        """Log the numbers that are known and not 0, at a position of the loggers' x-axis."""
         numbers = {name: getattr(ledger, name) or None for name in METRICS}
         for kind, skill in ledger.skills.items():
             numbers |= {f"{kind}.{name}": skill.get(name) for name in KIND_METRICS}
-        row = {
-            f"hybrid_predict/{name}": float(value)
-            for name, value in numbers.items()
-            if value is not None
-        }
+        known = {name: float(value) for name, value in numbers.items() if value is not None}
+        row = {f"hybrid_predict/{name}": value for name, value in known.items()}
         self._attempt("row", row, step, time.time())
 
     def text(self, name: str, text: str) -> None:
@@ -103,11 +97,10 @@ class Loggers:
 
 @final
 class Outcome:
-    """Configuration and result of a finished run, in the form that loggers take.
+    """Configuration and result of a finished run, in the forms that loggers take.
 
     Attributes:
         config: Fields of the configuration that are set, by names that cannot be the user's own.
-        parameters: The same as text.
         results: Counts, for a group of their own.
         facts: Values by which tables of runs are filtered and sorted; None is unknown.
         description: The result as Markdown.
@@ -119,12 +112,12 @@ class Outcome:
         self.parameters = {name: str(value) for name, value in self.config.items()}
         self.results = {name: float(getattr(ledger, name)) for name in RESULTS}
         self.results["events"] = float(len(ledger.events))
+        names = ("full_steps", "steps", "predicted_steps", "saved_steps_fraction", "skill")
         self.facts: dict[str, float | str | None] = {
             "mode": "shadow" if config.shadow else "active",
             "speedup": "auto" if config.paced else config.compression,
+            **{name: getattr(ledger, name) for name in names},
         }
-        for name in ("full_steps", "steps", "predicted_steps", "saved_steps_fraction", "skill"):
-            self.facts[name] = getattr(ledger, name)
         lines = [f"{_HEADING} {ledger}.", "", ONE_RUN, ""]
         if ledger.events:
             events = [(e["reason"], e["step"], e["count"]) for e in ledger.events]
@@ -140,12 +133,12 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
     return [f"| {' | '.join(row)} |" for row in (titles, ["---"] * len(titles), *cells)]
 
 
-class LoggerAdapter:
+class _Adapter:
     """Records a run in one logger of any class; ``failures`` counts the calls that raised."""
 
-    def __init__(self, logger: Any) -> None:
-        self.logger, self.failures = logger, 0
-        self.name = type(logger).__name__
+    def __init__(self, target: Any) -> None:
+        self.target, self.failures = target, 0
+        self.name = type(target).__name__
 
     def attempt(self, call: Callable[[], object]) -> None:
         """Call the logger; if it raises, count the failure, and warn the first time."""
@@ -159,18 +152,17 @@ class LoggerAdapter:
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
         """Log numbers at a position of the x-axis, measured ``when``, in seconds since 1970."""
-        self.logger.log_metrics(dict(metrics), step=step)
+        self.target.log_metrics(dict(metrics), step=step)
 
     def text(self, name: str, text: object) -> None:
         """Log a text, if the logger accepts one."""
 
     def outcome(self, outcome: Outcome, step: int) -> None:
-        """Log configuration and result of the finished run, after full step ``step``."""
-        self.logger.log_hyperparams(outcome.parameters)
-        self.result(outcome, step)
+        """Log configuration and result of the finished run, at a position of the x-axis."""
+        self.target.log_hyperparams(outcome.parameters)
+        self.results(outcome, step)
 
-    def result(self, outcome: Outcome, step: int) -> None:
-        """Log the counts at a position of the x-axis."""
+    def results(self, outcome: Outcome, step: int) -> None:
         counts = {f"hybrid_predict_end/{name}": n for name, n in outcome.results.items()}
         self.row(counts, step, time.time())
 
@@ -179,20 +171,19 @@ class LoggerAdapter:
 
 
 @final
-class TensorBoardAdapter(LoggerAdapter):
-    """Records a run in TensorBoard, where the description is a text."""
+class _TensorBoard(_Adapter):
+    """The description is a text."""
 
     def outcome(self, outcome: Outcome, step: int) -> None:
-        """Log the description as a text, and the configuration."""
-        self.result(outcome, step)
-        self.logger.experiment.add_text("hybrid_predict", outcome.description)
+        self.results(outcome, step)
+        self.target.experiment.add_text("hybrid_predict", outcome.description)
         # Without metrics it would add a chart of a constant.
-        self.logger.log_hyperparams(outcome.parameters, {})
+        self.target.log_hyperparams(outcome.parameters, {})
 
 
 @final
-class WandbAdapter(LoggerAdapter):
-    """Records a run in W&B: texts and results in the summary, the description as notes.
+class _Wandb(_Adapter):
+    """Texts and results are in the summary, where they make no chart; the description as notes.
 
     A row has the user's own metrics of the same full step, so that charts can be drawn over
     ``hybrid_predict/steps``: it is left open for the logger's own call, which comes after it.
@@ -202,45 +193,42 @@ class WandbAdapter(LoggerAdapter):
     """The open row, in W&B's own count."""
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
-        """Log numbers in an open row."""
         self.close(0.0)
-        run = self.logger.experiment
+        run = self.target.experiment
         self._open = run.step
         run.log({**metrics, "trainer/global_step": step}, commit=False)
 
     def text(self, name: str, text: object) -> None:
-        """Keep a text or a number in the summary, as a column of the table of runs."""
-        self.logger.experiment.summary[f"hybrid_predict/{name}"] = text
+        self.target.experiment.summary[f"hybrid_predict/{name}"] = text
 
     def outcome(self, outcome: Outcome, step: int) -> None:
-        """Keep the result in the summary, where it makes no chart; settings as numbers; notes."""
         self.close(0.0)
-        run = self.logger.experiment
         for name, value in {**outcome.results, **outcome.facts}.items():
             if value is not None:
                 self.text(name, value)
-        self.logger.log_hyperparams(outcome.config)
+        self.target.log_hyperparams(outcome.config)
+        run = self.target.experiment
         if _HEADING in (run.notes or _HEADING):  # keep the user's own notes
             run.notes = outcome.description
 
     def close(self, timeout: float) -> None:
         """Close the open row, if the logger's own call has not."""
-        run = self.logger.experiment
+        run = self.target.experiment
         if self._open is not None and run.step == self._open:
             run.log({}, commit=True)
         self._open = None
 
 
 @final
-class MLflowAdapter(LoggerAdapter):
-    """Records a run in MLflow from a thread, so that no server delays training.
+class _MLflow(_Adapter):
+    """Texts are tags; everything is sent from a thread, so that no server delays training.
 
-    The process does not wait for this thread when it ends. It would wait for MLflow's asynchronous
-    logging: while a server is down, for minutes per call.
+    The process does not wait for this thread at its end, as it would for MLflow's own: while a
+    server is down, for minutes per call.
     """
 
-    def __init__(self, logger: Any) -> None:
-        super().__init__(logger)
+    def __init__(self, target: Any) -> None:
+        super().__init__(target)
         self._calls: Queue[Callable[[], object] | None] = Queue()
         self._thread = Thread(target=self._work, name="hybrid_predict-mlflow", daemon=True)
         self._thread.start()
@@ -250,20 +238,18 @@ class MLflowAdapter(LoggerAdapter):
         super().attempt(partial(self._queue, call))
 
     def row(self, metrics: Mapping[str, float], step: int, when: float) -> None:
-        """Log numbers in one call."""
         from mlflow.entities import Metric
 
         row = [Metric(name, value, int(when * 1000), step) for name, value in metrics.items()]
-        self.logger.experiment.log_batch(self.logger.run_id, metrics=row)
+        self.target.experiment.log_batch(self.target.run_id, metrics=row)
 
     def text(self, name: str, text: object) -> None:
-        """Log a text as a tag."""
-        self.logger.experiment.set_tag(self.logger.run_id, f"hybrid_predict.{name}", text)
+        self.target.experiment.set_tag(self.target.run_id, f"hybrid_predict.{name}", text)
 
     def outcome(self, outcome: Outcome, step: int) -> None:
         """Log parameters, tags, description, ledger and figure; MLflow draws bars of step 0."""
-        self.result(outcome, 0)
-        client, run = self.logger.experiment, self.logger.run_id
+        self.results(outcome, 0)
+        client, run = self.target.experiment, self.target.run_id
         known = client.get_run(run).data
         for name, value in outcome.parameters.items():
             if name not in known.params:  # MLflow refuses to change a parameter
@@ -292,14 +278,10 @@ class MLflowAdapter(LoggerAdapter):
             super().attempt(call)
 
 
-_ADAPTERS: dict[str, type[LoggerAdapter]] = {
-    "MLFlowLogger": MLflowAdapter,
-    "TensorBoardLogger": TensorBoardAdapter,
-    "WandbLogger": WandbAdapter,
-}
+_ADAPTERS = {"MLFlowLogger": _MLflow, "TensorBoardLogger": _TensorBoard, "WandbLogger": _Wandb}
 
 
-def _adapter(target: Any) -> LoggerAdapter:
+def _adapter(target: Any) -> _Adapter:
     """Return the adapter of a logger, by the name of its class in any Lightning package."""
     names = [cls.__name__ for cls in type(target).__mro__]
-    return next((_ADAPTERS[name] for name in names if name in _ADAPTERS), LoggerAdapter)(target)
+    return next((_ADAPTERS[name] for name in names if name in _ADAPTERS), _Adapter)(target)

@@ -7,14 +7,14 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, final
+from typing import TYPE_CHECKING, Any, final
 
 from hybrid_predict.engine import HybridEngine
 from hybrid_predict.integrations.lightning_packages import package_of
 from hybrid_predict.integrations.loggers import Loggers
-from hybrid_predict.overview import added_cost, cautions, overview
 from hybrid_predict.record import StepRecord
 from hybrid_predict.report.log_writer import LogWriter
+from hybrid_predict.report.overview import added_cost, cautions, overview
 from hybrid_predict.report.run_log import NAME, RunLog
 from hybrid_predict.rules.schedule import Phase
 from hybrid_predict.torch import ranks
@@ -33,20 +33,15 @@ _PHASES = {
 }
 
 
-P = ParamSpec("P")
-
-
-def _contained(
-    report: Callable[Concatenate[Reporter, P], None],
-) -> Callable[Concatenate[Reporter, P], None]:
+def _contained(report: Callable[..., None]) -> Callable[..., None]:
     """Make a report that fails cost one warning; training goes on without further reports."""
 
     @wraps(report)
-    def contained(self: Reporter, *args: P.args, **kwargs: P.kwargs) -> None:
+    def contained(self: Reporter, *args: Any) -> None:
         if self._closed:
             return
         try:
-            report(self, *args, **kwargs)
+            report(self, *args)
         except Exception:
             logger.warning("HybridPredict stops reporting on this run.", exc_info=True)
             self._detach()
@@ -56,17 +51,13 @@ def _contained(
 
 @final
 class Reporter:
-    """Reports on one run, on rank 0 only, except for the progress bar.
-
-    It is created after a saved state was loaded into the engine.
-    """
+    """Reports on one run, on rank 0 only, except for the progress bar."""
 
     def __init__(self, trainer: pl.Trainer, engine: HybridEngine, log_dir: str | None) -> None:
         first = trainer.is_global_zero
         self._trainer, self._engine, self._ledger = trainer, engine, engine.ledger
         self._loggers = Loggers(trainer.loggers if first else ())
         self._position, self._unlogged, self._closed = 0, False, False
-        self._last: StepRecord | None = None
         self._phases: set[Phase] = set()
         folder = event_folder(trainer, log_dir) if first else None
         self._writer = LogWriter(None if folder is None else folder / NAME)
@@ -82,9 +73,8 @@ class Reporter:
     @_contained
     def step(self, record: StepRecord) -> None:
         """Report a full step from its record."""
-        if self._last is None:
+        if not self.log.start:
             self._begin()
-        self._last = record
         if record.phase not in self._phases:
             self._phases.add(record.phase)
             self._loggers.text("phase", record.phase.value)
@@ -118,12 +108,12 @@ class Reporter:
 
         ``status`` is ``finished``, ``stopped`` or ``failed: ...``; servers get ``timeout`` seconds.
         """
-        if self._last is not None:
-            self._writer.end(status, self._last, self._ledger)
+        if self.log.start:
+            self._writer.end(status)
         self._detach()
         how = "" if status == "finished" else f" {status} after"
         say(self._trainer, f"HybridPredict{how or ':'} {self._ledger}{self._unpredicted()}.")
-        if self._last is not None and self._writer.path is not None:
+        if self.log.start and self._writer.path is not None:
             logger.info("See it with: hybrid-predict report %s", self.log.place)
         self._loggers.close(timeout)
 
@@ -141,10 +131,10 @@ class Reporter:
 
     def _unpredicted(self) -> str:
         """Return why no planned predicted step was made, as the last such event says it."""
-        ledger, planned = self._ledger, self._engine.schedule.planned
-        if not planned or ledger.predicted_steps or self._engine.config.shadow:
-            return ""
-        return f"; {ledger.unpredicted}" if ledger.unpredicted else ""
+        engine, ledger = self._engine, self._ledger
+        planned = engine.schedule.planned and not engine.config.shadow
+        why = "" if ledger.predicted_steps or not planned else ledger.unpredicted
+        return f"; {why}" if why else ""
 
     def _log_row(self) -> None:
         """Log the last full step, unless it was logged already."""
@@ -154,11 +144,7 @@ class Reporter:
 
 
 def event_folder(trainer: pl.Trainer, log_dir: str | None) -> Path | None:
-    """Return the folder for the log of a run, or None.
-
-    ``auto`` is the folder of the first logger that makes one per run, as those for TensorBoard and
-    CSV files do.
-    """
+    """Return the folder for the log of a run, or None; ``auto`` is that of the first logger."""
     if log_dir != "auto":
         return None if log_dir is None else Path(log_dir).expanduser()
     folders = [getattr(each, "log_dir", None) for each in trainer.loggers]
@@ -181,10 +167,7 @@ def _extend_bar(bar: Any, shown: Callable[[], dict[str, str]]) -> Callable[[], N
 
 
 def say(trainer: pl.Trainer, text: str, *, live: bool = False) -> None:
-    """Print one line where Lightning prints its own, on rank 0.
-
-    If ``live``, a progress bar may be on the screen; the line is printed above it.
-    """
+    """Print one line where Lightning prints its own, on rank 0; ``live`` above a progress bar."""
     package, bar = package_of(trainer), trainer.progress_bar_callback
     if bar is None or not trainer.is_global_zero:
         package.utilities.rank_zero_info(text)

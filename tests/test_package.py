@@ -176,7 +176,7 @@ LAYERS = (
     ("state",),
     ("attachment", "containment"),
     ("engine", "functional"),
-    ("trainer", "overview"),
+    ("trainer",),
     ("report",),
     ("integrations",),
     ("audit",),

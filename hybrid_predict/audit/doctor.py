@@ -29,7 +29,7 @@ from hybrid_predict.engine import HybridEngine
 from hybrid_predict.errors import ConfigError, UnsupportedSetupError, did_you_mean
 from hybrid_predict.integrations.lightning import HybridPredict
 from hybrid_predict.integrations.reporter import event_folder
-from hybrid_predict.overview import Overview, overview, shortage
+from hybrid_predict.report.overview import Overview, overview, shortage
 from hybrid_predict.runs.evidence import FULL
 from hybrid_predict.runs.runtime import interruptible, quiet
 

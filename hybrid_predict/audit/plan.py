@@ -20,7 +20,7 @@ from hybrid_predict.audit.training import check_lengths, fit_arm, short_steps
 from hybrid_predict.audit.verdict import counted_seeds
 from hybrid_predict.config import Speedup
 from hybrid_predict.engine import HybridEngine
-from hybrid_predict.overview import steps_until_skill
+from hybrid_predict.report.overview import steps_until_skill
 from hybrid_predict.rules.schedule import Schedule, schedule
 from hybrid_predict.runs.evidence import FEW_SEEDS, FULL, HYBRID, SHORT
 from hybrid_predict.runs.runtime import quiet

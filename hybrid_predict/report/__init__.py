@@ -1,1 +1,1 @@
-"""Run logs, and the figures and pages that show them."""
+"""The overview of a run, its log, and the figures and pages that show them."""

@@ -74,8 +74,8 @@ def curves_figure(results: Mapping[str, Any], key: str) -> Figure:
 def difference_figure(results: Mapping[str, Any]) -> Figure:
     """Draw differences from the full arm by seed, and the bounds of the hybrid arm's mean.
 
-    The bar spans the two one-sided confidence bounds of the contrast that is tested, moved by the
-    line that it is tested against: the test is met where the bar ends on the near side of the line.
+    The bar spans the one-sided confidence bounds of the contrast that is tested, moved by the line
+    that it is tested against.
     """
     verdict, config = results["verdict"], results["config"]
     sign = 1.0 if config["mode"] == "min" else -1.0

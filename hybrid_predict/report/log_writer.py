@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
+from dataclasses import asdict
 from errno import EINVAL, ENOSPC
 from pathlib import Path
 from time import monotonic, time
@@ -15,8 +16,8 @@ from typing import Any, BinaryIO
 from uuid import uuid4
 
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.overview import Overview
 from hybrid_predict.record import StepRecord
+from hybrid_predict.report.overview import Overview
 from hybrid_predict.report.run_log import SCHEMA, Row, RunLog
 from hybrid_predict.runs.runtime import environment, finite
 
@@ -41,6 +42,7 @@ class LogWriter:
         self.log = RunLog() if path is None else RunLog(path)
         self._file: BinaryIO | None = None
         self._losses: list[float] = []
+        self._unwritten: tuple[StepRecord, SavingsLedger] | None = None
         self._events = 0
         self._written = monotonic()
 
@@ -51,7 +53,7 @@ class LogWriter:
             "time": round(time(), 3),
             "full_steps": full_steps,
             "config": dict(config),
-            "plan": plan.to_dict(),
+            "plan": asdict(plan),
             "environment": environment(),
         }
         self.log.start = finite(start)
@@ -61,6 +63,7 @@ class LogWriter:
 
     def step(self, record: StepRecord, ledger: SavingsLedger) -> None:
         """Take the record of a full step; write a row if one is due or an event is new."""
+        self._unwritten = record, ledger
         if record.loss is not None:
             self._losses.append(record.loss)
         due = record.step % max(1, self.log.steps // ROWS) == 0
@@ -68,10 +71,10 @@ class LogWriter:
         if due or late or len(ledger.events) != self._events:
             self._add_row(record, ledger)
 
-    def end(self, status: str, record: StepRecord | None, ledger: SavingsLedger) -> None:
+    def end(self, status: str) -> None:
         """Write the last row and ``finished``, ``stopped`` or ``failed: ...``; close the file."""
-        if record is not None and self.log.ledger.full_steps != ledger.full_steps:
-            self._add_row(record, ledger)
+        if self._unwritten is not None:
+            self._add_row(*self._unwritten)
         self.log.end = {"time": round(time(), 3), "status": status}
         self._write("end", self.log.end)
         self.close()
@@ -84,7 +87,7 @@ class LogWriter:
             file.close()
 
     def _add_row(self, record: StepRecord, ledger: SavingsLedger) -> None:
-        losses, self._losses = self._losses, []
+        losses, self._losses, self._unwritten = self._losses, [], None
         loss = sum(losses) / len(losses) if losses else None
         row = Row(round(time(), 3), record.phase.value, loss, deepcopy(ledger))
         self.log.rows.append(row)

@@ -30,12 +30,7 @@ NEXT = "hybrid-predict audit config.yaml --plan"
 def run_page(logs: Sequence[RunLog]) -> str:
     """Return a page about one run, or about several side by side: their cost, not their quality."""
     runs = [
-        {
-            "log": log,
-            "finding": finding(log),
-            "figures": _figures(log),
-            "events": events(log),
-        }
+        {"log": log, "finding": finding(log), "figures": _figures(log), "events": events(log)}
         for log in logs
     ]
     table = [{"status": log.status, **facts(log)} for log in logs]
@@ -48,15 +43,14 @@ def run_page(logs: Sequence[RunLog]) -> str:
 
 def _figures(log: RunLog) -> list[tuple[str, str]]:
     """Return the figures about a run with their titles, as addresses that hold the data."""
-    drawn = {
-        "Training loss and predicted steps of this run": loss_figure,
-        "Skill of the forecasts over full steps": skill_figure,
-        "Predicted steps per full step, and persistence": pace_figure,
-        "Where steps and seconds of this run went": spent_figure,
-    }
-    if not log.start["plan"].get("paced"):  # a number needs no persistence
-        drawn.pop("Predicted steps per full step, and persistence")
-    return [(title, data_uri(draw(log))) for title, draw in drawn.items()]
+    drawn = [
+        ("Training loss and predicted steps of this run", loss_figure),
+        ("Skill of the forecasts over full steps", skill_figure),
+        ("Where steps and seconds of this run went", spent_figure),
+    ]
+    if log.start["plan"].get("paced"):  # a number needs no persistence
+        drawn.insert(2, ("Predicted steps per full step, and persistence", pace_figure))
+    return [(title, data_uri(draw(log))) for title, draw in drawn]
 
 
 def _short_names(logs: Sequence[RunLog]) -> list[str]:

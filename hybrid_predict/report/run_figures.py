@@ -68,8 +68,7 @@ def loss_figure(log: RunLog) -> Figure:
 
 def skill_figure(log: RunLog) -> Figure:
     """Draw by kind, over full steps: skill with its lower bound, and the length of forecasts."""
-    figure = new_figure(figsize=(SIZE[0], 1.4 * SIZE[1]))
-    top, bottom = figure.subplots(2, sharex=True)
+    figure, top, bottom = _two_panels()
     for kind, steps, known in _numbers(log, "mean", "lower", "length", "fitted"):
         color = KINDS.get(kind, "black")
         top.plot(steps, known["mean"], color=color, linewidth=1.8, label=f"{kind}: mean")
@@ -82,15 +81,13 @@ def skill_figure(log: RunLog) -> Figure:
     top.set(ylabel="skill (1: all, 0: chance)", xlim=(0, None))
     bottom.set_title("Length of a predicted step", fontsize="medium", loc="left")
     bottom.set(xlabel="full steps", ylabel="lengths of the drift", ylim=(0, None))
-    for axes in (top, bottom):
-        _explain(axes, log)
+    _explain(log, top, bottom)
     return figure
 
 
 def pace_figure(log: RunLog) -> Figure:
     """Draw over full steps: predicted steps per full step with advance, persistence by kind."""
-    figure = new_figure(figsize=(SIZE[0], 1.4 * SIZE[1]))
-    top, bottom = figure.subplots(2, sharex=True)
+    figure, top, bottom = _two_panels()
     steps, numbers = _per_full_step(log)
     top.plot(steps, numbers, color="black", linewidth=1.8, label="predicted steps")
     for kind, at, known in _numbers(log, "persistence", "advance"):
@@ -103,19 +100,25 @@ def pace_figure(log: RunLog) -> Figure:
     top.set(ylabel="predicted steps;\ndrifts (advance)", xlim=(0, None), ylim=(0, None))
     bottom.set_title("Persistence; red: thresholds up to 4", fontsize="medium", loc="left")
     bottom.set(xlabel="full steps", ylabel="persistence")
-    for axes in (top, bottom):
-        _explain(axes, log)
+    _explain(log, top, bottom)
     return figure
 
 
-def _explain(axes: Axes, log: RunLog) -> None:
+def _two_panels() -> tuple[Figure, Axes, Axes]:
+    """Return a figure with two axes over full steps, one above the other."""
+    figure = new_figure(figsize=(SIZE[0], 1.4 * SIZE[1]))
+    return figure, *figure.subplots(2, sharex=True)
+
+
+def _explain(log: RunLog, *panels: Axes) -> None:
     """Tidy axes, with a legend, or why there is no curve."""
-    tidy(axes)
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize="small")
-    else:
-        text = "not known yet" if log.end is None else "never known: too few full steps"
-        axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#5c6370")
+    for axes in panels:
+        tidy(axes)
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(frameon=False, fontsize="small")
+        else:
+            text = "not known yet" if log.end is None else "never known: too few full steps"
+            axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color="#5c6370")
 
 
 def _per_full_step(log: RunLog) -> tuple[list[int], list[float]]:
@@ -134,15 +137,12 @@ def _numbers(log: RunLog, *names: str) -> list[tuple[str, list[int], dict[str, l
     """Return for each kind: its name, and where all are known full steps and numbers by name."""
     kinds = []
     for kind in log.ledger.skills:
-        ledgers = [row.ledger for row in log.rows if kind in row.ledger.skills]
-        known = [
-            ledger
-            for ledger in ledgers
-            if ledger.skills[kind]["windows"] > 1 and ledger.skills[kind].keys() >= set(names)
-        ]
+        rows = [(row.ledger.full_steps, row.ledger.skills.get(kind, {})) for row in log.rows]
+        known = [(n, skill) for n, skill in rows if skill.keys() >= {"windows", *names}]
+        known = [(n, skill) for n, skill in known if skill["windows"] > 1]
         if known:
-            numbers = {name: [x.skills[kind][name] for x in known] for name in names}
-            kinds.append((kind, [ledger.full_steps for ledger in known], numbers))
+            numbers = {name: [skill[name] for _, skill in known] for name in names}
+            kinds.append((kind, [n for n, _ in known], numbers))
     return kinds
 
 

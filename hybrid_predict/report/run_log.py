@@ -164,23 +164,19 @@ def _started(log: RunLog | None, path: Path, entry: dict[str, Any]) -> RunLog:
 
 def _add(log: RunLog, entry: dict[str, Any]) -> None:
     """Add a line of a run to its log."""
-    moment, kind = _number(entry["time"], _LAST), entry["type"]
-    if kind == "end":
+    moment = _number(entry["time"], _LAST)
+    if entry["type"] == "end":
         log.end = {"time": moment, "status": entry["status"]}
-        return
-    if kind != "row":
-        raise ValueError(kind)
-    loss = None if entry["loss"] is None else _number(entry["loss"])
-    ledger = SavingsLedger.from_dict(entry["ledger"])
-    log.rows.append(Row(moment, str(entry["phase"]), loss, ledger))
+    elif entry["type"] == "row":
+        loss = None if entry["loss"] is None else _number(entry["loss"])
+        ledger = SavingsLedger.from_dict(entry["ledger"])
+        log.rows.append(Row(moment, str(entry["phase"]), loss, ledger))
+    else:
+        raise ValueError(entry["type"])
 
 
 def _number(value: Any, most: float = 1e100) -> float:
-    """Return a finite number whose sums and squares are finite.
-
-    Raises:
-        ValueError: If its magnitude is ``most`` or more, or it is not a number.
-    """
+    """Return a number below ``most``, so that sums and squares are finite too."""
     if not abs(value) < most:
         raise ValueError(value)
     return float(value)

@@ -54,8 +54,6 @@ def bounds(values: Sequence[float], alpha: float) -> Bounds:
 
     .. math:: \bar x \pm t_{1 - \alpha, n - 1} \operatorname{sd}(x) / \sqrt n
 
-    There is one finite value per seed, at least two. The bounds are equal if they do not vary.
-
     Raises:
         MissingExtraError: If scipy is not installed.
     """
@@ -85,10 +83,9 @@ def plain_steps_to_reach(
 ) -> PlainSteps:
     r"""Return the fewest full steps with which plain training reaches a given loss.
 
-    Every plain run has a schedule of its own length. Between two runs the loss is interpolated
-    linearly in the logarithm of the steps. A run whose final loss is not below that of a shorter
-    run is skipped, and so is a diverged one, whose loss is not finite. Nothing is extrapolated: if
-    the loss is outside the range of the plain losses, the number is a bound.
+    Between two runs, each with a schedule of its own length, the loss is interpolated linearly in
+    the logarithm of the steps. A run whose final loss is not finite, or not below that of a shorter
+    run, is skipped. If the loss is outside the range of the plain losses, the number is a bound.
     """
     known: list[tuple[float, float]] = []
     for budget, value in zip(steps, losses, strict=True):
@@ -104,14 +101,9 @@ def plain_steps_to_reach(
 
 @dataclass(frozen=True)
 class Speedup:
-    """Plain full steps to reach an arm's loss, per full step spent, with a bootstrap interval.
+    """Plain full steps to reach an arm's loss, per full step spent, with a 95 % interval.
 
-    Args:
-        value: Speedup from the mean losses over all seeds.
-        bound: Whether ``value`` is only a bound; see :class:`PlainSteps`.
-        low: Lower end of the 95 % interval; None below two seeds.
-        high: Upper end of the interval. A resample outside the measured range counts with its end.
-        seeds: Number of paired seeds.
+    The interval is None below two seeds; a resample outside the measured range counts with its end.
     """
 
     value: float

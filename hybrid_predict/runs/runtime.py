@@ -62,18 +62,17 @@ class Observer:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Silence Lightning's banner and advice, and MLflow's notes on its database."""
-    loggers = [logging.getLogger(name) for name in _CHATTY_LOGGERS]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.WARNING)
+    levels = {name: logging.getLogger(name).level for name in _CHATTY_LOGGERS}
+    for name in levels:
+        logging.getLogger(name).setLevel(logging.WARNING)
     try:
         with warnings.catch_warnings():
             for message in _ADVICE:
                 warnings.filterwarnings("ignore", f".*{message}")
             yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 @contextmanager
@@ -104,8 +103,6 @@ def writable_folder(folder: str | Path, argument: str = "folder") -> Path:
 def locked(folder: Path) -> Iterator[None]:
     """Lock a folder inside the block; after a crash the system releases the lock.
 
-    The empty file ``.lock`` stays in it.
-
     Raises:
         ConfigError: If another process, or another block of this one, holds the lock.
         MissingExtraError: If filelock is not installed.
@@ -116,7 +113,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise MissingExtraError("A locked folder", "cli") from error
     lock = FileLock(folder / ".lock", timeout=0)
     try:
-        lock.acquire()
+        held = lock.acquire()
     except Timeout as error:
         expected = "one that no other run is writing to"
         remedy = "Wait for the end of that run, or choose another folder."
@@ -124,10 +121,8 @@ def locked(folder: Path) -> Iterator[None]:
     except (OSError, NotImplementedError) as error:
         remedy = f"The system says: {error}."
         raise ConfigError("folder", "one that can be locked", str(folder), remedy) from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 @contextmanager

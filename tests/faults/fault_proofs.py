@@ -6,7 +6,6 @@ from loops import NAN, Bench, make_config, same_bits
 from torch import nn
 
 from fault_proofs_around import AROUND
-from fault_proofs_files import FILES
 from fault_proofs_numbers import LONG, NUMBERS, VERIFYING, each
 from faulty import (
     Failing,
@@ -23,12 +22,7 @@ from faulty import (
     with_predictor,
     with_update,
 )
-from hybrid_predict import (
-    HybridEngine,
-    PredictorError,
-    Verdict,
-    WeightDelta,
-)
+from hybrid_predict import HybridEngine, PredictorError, Verdict, WeightDelta
 from hybrid_predict.rules.limits import MOST_PAUSES
 from hybrid_predict.torch.deltas import Movement
 from interrupts import interrupt_lines
@@ -294,7 +288,7 @@ PROCESS = {
     "Clocks that run backwards": clock_jumps,
 }
 
-PROOFS = {**NUMBERS, **PREDICTORS, **PROCESS, **AROUND, **FILES}
+PROOFS = {**NUMBERS, **PREDICTORS, **PROCESS, **AROUND}
 """What injects each fault and asserts, by the first words of its entry on the page.
 
 Each takes pytest's ``tmp_path`` and ``monkeypatch``.

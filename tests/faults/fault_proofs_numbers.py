@@ -18,11 +18,7 @@ from faulty import (
     state,
     with_predictor,
 )
-from hybrid_predict import (
-    HybridEngine,
-    MomentumPredictor,
-    Verdict,
-)
+from hybrid_predict import HybridEngine, MomentumPredictor, Verdict
 from hybrid_predict.rules.limits import MOST_PAUSES, PAUSE
 from hybrid_predict.rules.schedule import due
 from hybrid_predict.rules.verdict import ENDED

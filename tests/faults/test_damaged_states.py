@@ -46,9 +46,7 @@ def again(one: Bench) -> Bench:
 
 def check(error: CheckpointError) -> None:
     """What was expected, what was found, and what to do."""
-    assert re.search("expected .+, (got|but) .+\\. (Resume|With)", str(error), re.DOTALL), str(
-        error
-    )
+    assert re.search("expected .+, (got|but) .+\\. (Resume|With)", str(error), re.DOTALL), error
 
 
 def numbers(bench: Bench) -> Any:

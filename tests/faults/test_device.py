@@ -6,6 +6,7 @@ from cases import MODELS, OPTIMIZERS
 from loops import SPOILERS, Bench, make_config, same_bits
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from faulty import state
 from hybrid_predict import HybridEngine, Verdict, groups
 from hybrid_predict.torch.optimizer import OptimizerWrapper
 from hybrid_predict.updates.projection import Examination
@@ -78,14 +79,15 @@ def test_no_step_reads_the_device_or_copies_to_it(model, monkeypatch):
     engine = HybridEngine(net, optimizer, make_config(total_steps=100, lag=90))
     predicted, seen = 0, Scalars()
     for k in range(12):
-        with seen if k else Scalars():
+        watching = seen if k else Scalars()
+        with watching:
             engine.before_step()
         loss = MODELS[model].loss(net, (inputs, targets))
         loss.backward()
-        with seen if k else Scalars():
+        with watching:
             optimizer.step()
         optimizer.zero_grad()
-        with seen if k else Scalars():
+        with watching:
             record = engine.after_step(loss)
         predicted += record.predicted
         for owner, name in ((torch, "tensor"), (torch.Tensor, "__getitem__")) if not k else ():
@@ -116,37 +118,29 @@ def test_a_fused_optimizer_is_held_back_by_a_flag(lag, monkeypatch):
     monkeypatch.setattr(OptimizerWrapper, "hold_back", None)
     bench = Bench(make_config(lag=lag), "conv", "adamw-fused")
     bench.train(5)
-    before = bench.trace()
+    before = state(bench)
     records = [bench.step(SPOILERS["one-gradient"])]
-    after = bench.trace()
     assert records[0].predicted == 1
-    assert same_bits(before["model"], after["model"])
-    assert same_bits(before["optimizer"], after["optimizer"])
+    assert same_bits(before, state(bench))
     records += bench.finish()
     (undone,) = [r for r in records if r.verdict is Verdict.UNDONE]
     assert (undone.read_step, undone.step) == (6, 6 + lag)
     assert bench.engine.ledger.undone_steps == 1 and bench.engine.ledger.steps == 30
 
 
-@pytest.mark.parametrize("spoiler", ["nan-loss", "inf-loss", "one-gradient"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 class TestOnAnAccelerator:
     pytestmark = needs_gpu
 
+    @pytest.mark.parametrize("spoiler", ["nan-loss", "inf-loss", "one-gradient"])
+    @pytest.mark.parametrize("optimizer", OPTIMIZERS)
     def test_bad_gradients_leave_no_trace(self, optimizer, spoiler):
         bench = Bench(make_config(), "conv", optimizer, "cuda")
         bench.train(5)
-        before = bench.trace()
+        before = state(bench)
         bench.step(SPOILERS[spoiler])
-        after = bench.trace()
-        assert same_bits(before["model"], after["model"])
-        assert same_bits(before["optimizer"], after["optimizer"])
+        assert same_bits(before, state(bench))
         bench.finish()
         assert bench.engine.ledger.undone_steps == 1
-
-
-class TestWaiting:
-    pytestmark = needs_gpu
 
     @pytest.mark.parametrize("model", ["mlp", "conv"])
     def test_steady_state_never_waits_for_the_device(self, model):
@@ -170,7 +164,7 @@ class TestWaiting:
         for fused in (False, True):
             bench = Bench(make_config(), "mlp", "adamw-fused" if fused else "adamw", "cuda")
             bench.train(5)
-            before, scaler = bench.trace(), torch.amp.GradScaler()
+            before, scaler = state(bench), torch.amp.GradScaler()
             bench.engine.before_step()
             loss = bench.loss()
             scaler.scale(SPOILERS["inf-loss"](bench.model, loss)).backward()
@@ -178,6 +172,4 @@ class TestWaiting:
             scaler.update()
             bench.optimizer.zero_grad()
             bench.engine.after_step(loss)
-            after = bench.trace()
-            assert same_bits(before["model"], after["model"])
-            assert same_bits(before["optimizer"], after["optimizer"])
+            assert same_bits(before, state(bench))

@@ -12,26 +12,16 @@ from hypothesis import strategies as st
 from loops import SPOILERS, Bench, hurry, same_bits
 
 from benchmarks.__main__ import main as bench
-from hybrid_predict import (
-    HybridConfig,
-    HybridEngine,
-    MomentumPredictor,
-    SpectralUpdate,
-    Verdict,
-)
+from faulty import state
+from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, SpectralUpdate, Verdict
 from hybrid_predict.cli import main
 from hybrid_predict.config import KINDS
 from hybrid_predict.errors import HybridPredictError
 
 SCALARS = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-3, 3),
-    st.integers(),
-    st.floats(),
-    st.text(max_size=5),
+    st.none(), st.booleans(), st.integers(-3, 3), st.integers(), st.floats(), st.text(max_size=5),
     st.sampled_from(["hidden", "spectral", "momentum", "auto"]),
-)
+)  # fmt: skip
 VALUES = st.one_of(
     SCALARS,
     st.lists(SCALARS, max_size=2),
@@ -86,12 +76,6 @@ RUNS = st.fixed_dictionaries(
 )
 
 
-def snapshot(one):
-    """Everything but the random state, which data and dropout share."""
-    trace = one.trace()
-    return trace["model"], trace["optimizer"]
-
-
 @pytest.mark.filterwarnings("ignore:.*only .* fit between")
 @settings(anywhere, max_examples=20)
 @given(
@@ -110,9 +94,9 @@ def test_every_configuration_ends_its_run_with_whole_weights(
     if own.paced:
         hurry(one.engine)
     while not one.engine.done:
-        before = snapshot(one)
+        before = state(one)
         one.engine.before_step()
-        moved = not same_bits(snapshot(one), before)
+        moved = not same_bits(state(one), before)
         loss = one.loss()
         spoils = moved and one.taken >= bad and not spoiled
         (SPOILERS[spoiler](one.model, loss) if spoils else loss).backward()
@@ -123,10 +107,9 @@ def test_every_configuration_ends_its_run_with_whole_weights(
         ticks += record.ticks
         verdicts.append(record.verdict)
         if spoils:
-            assert same_bits(snapshot(one), before)
+            assert same_bits(state(one), before)
             spoiled = True
-    model_state, _ = snapshot(one)
-    assert all(torch.isfinite(x).all() for x in model_state.values())
+    assert all(torch.isfinite(x).all() for x in state(one)[0].values())
     ledger = one.engine.ledger
     assert ticks == ledger.steps == 16 == ledger.full_steps + ledger.predicted_steps
     assert (ledger.undone_steps > 0) is spoiled

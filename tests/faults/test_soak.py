@@ -13,11 +13,10 @@ from torch import nn
 from hybrid_predict import HybridEngine, Verdict
 
 FAULTS = ("left", "accumulate", "reload", "save")
-EVERY = 5
-"""One full step in so many has a fault."""
+"""What happens in every fifth full step."""
 
 SPOILED = 700
-"""One in so many ends in an alarm; those that are further apart are forgiven."""
+"""One full step in so many ends in an alarm; those that are further apart are forgiven."""
 
 
 def resident():
@@ -48,7 +47,7 @@ class Run:
         return (self.model(x) - self.target(x) - noise).square().mean() * factor
 
     def step(self):
-        fault = self.draw.choice(FAULTS) if self.draw.randrange(EVERY) == 0 else ""
+        fault = self.draw.choice(FAULTS) if self.draw.randrange(5) == 0 else ""
         if fault == "reload":
             self.reload()
         before = weights(self.model)
@@ -89,19 +88,17 @@ class Run:
         self.engine = HybridEngine(self.model, self.optimizer, self.config)
         self.engine.load_state_dict(state)
 
-    def steps(self, count):
-        for _ in range(count):
-            self.step()
-
 
 @pytest.mark.parametrize("steps", [1_000, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_faults_leave_nothing_behind(steps):
     run = Run(steps)
-    run.steps(steps // 5)
+    for _ in range(steps // 5):
+        run.step()
     run.reload()
     first = (tensors(), threading.active_count())
     memory = resident()
-    run.steps(steps - steps // 5)
+    for _ in range(steps - steps // 5):
+        run.step()
     run.reload()
     # Only the queue of late readings may be longer or shorter.
     assert abs(tensors() - first[0]) <= 4

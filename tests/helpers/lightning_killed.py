@@ -1,4 +1,7 @@
-"""Ends runs at any moment, and checks that they go on bit for bit from what is on disk."""
+"""A run in a process of its own that is killed, and what must go on bit for bit from the disk.
+
+The process runs: python tests/helpers/lightning_killed.py FOLDER
+"""
 
 from __future__ import annotations
 
@@ -9,21 +12,38 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import lightning_worker
+import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
-from lightning_models import Net, same, weights
-from lightning_worker import EVERY, STEPS, train
+from lightning.pytorch.callbacks import Callback, ModelCheckpoint
+from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 
 from hybrid_predict import HybridPredict
 
+STEPS, EVERY = 240, 6
 SECONDS = 120
-STATUS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: 0}
-"""What Lightning, or nobody, makes of it."""
+
+
+def train(folder: Path, *more: L.Callback, **options: Any) -> tuple[HybridPredict, Net]:
+    """A run that keeps its last checkpoint only, within one long epoch."""
+    save = ModelCheckpoint(
+        folder, "{step}", every_n_train_steps=EVERY, save_top_k=1, save_on_exception=True
+    )
+    callback = Ungated(lag=2, cooldown_steps=0.2)
+    train = SeededLoader(1000)
+    _, model = fit([callback, *more, save], train=train, max_steps=STEPS, **options)
+    return callback, model
+
+
+class Slowly(Callback):
+    """Takes time over every batch, so that a run is met on its way."""
+
+    def on_train_batch_end(self, *args: Any) -> None:
+        time.sleep(0.004)
 
 
 class History(Callback):
@@ -49,35 +69,8 @@ def steps(folder: Path) -> dict[int, Path]:
     return {int(path.stem.split("=")[1]): path for path in folder.glob("step=*.ckpt")}
 
 
-def ended(folder: Path, number: int, step: int, delay: float) -> int:
-    """The exit status of a run that gets a signal some time after a checkpoint."""
-    folder.mkdir()
-    # The file system moves a finished checkpoint in one piece only within itself.
-    environment = {**os.environ, "TMPDIR": str(folder.parent), "OMP_NUM_THREADS": "1"}
-    tests = Path(lightning_worker.__file__).parent
-    environment["PYTHONPATH"] = os.pathsep.join([str(tests), str(tests.parent)])
-    command = [sys.executable, lightning_worker.__file__, str(folder)]
-    with (folder.parent / "log").open("w") as log:
-        worker = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
-    try:
-        late = time.monotonic() + SECONDS
-        while max(steps(folder), default=0) < step:
-            assert worker.poll() is None and time.monotonic() < late, log.name
-            time.sleep(0.001)
-        time.sleep(delay)
-        worker.send_signal(number)
-        return worker.wait(SECONDS)
-    finally:
-        worker.kill()
-
-
-def check_goes_on(folder: Path, inside: bool = False) -> None:
-    """The checkpoints on disk hold verified weights, and the run that goes on is the whole one.
-
-    Args:
-        folder: Where they are.
-        inside: Whether the last one was saved inside a full step, whose batch is lost with it.
-    """
+def check_goes_on(folder: Path) -> None:
+    """The checkpoints on disk hold verified weights, and the run that goes on is the whole one."""
     left = steps(folder)
     # The checkpoint before goes only when the new one is whole. SIGTERM lets the run save again.
     assert 1 <= len(left) <= 2, left
@@ -86,8 +79,6 @@ def check_goes_on(folder: Path, inside: bool = False) -> None:
         saved = torch.load(path, weights_only=True)
         taken = saved["hybrid_predict"]["engine"]["ledger"]["full_steps"]
         assert same(saved["state_dict"], history.weights[taken - 1]), path
-    if inside:
-        left.pop(max(left)).unlink()
     resumed, model = train(folder, ckpt_path=str(left[max(left)]), seed=50)
     assert same(weights(model), weights(final)), left
     ledgers = [(x.ledger.full_steps, x.ledger.predicted_steps, x.ledger.undone_steps)
@@ -96,9 +87,31 @@ def check_goes_on(folder: Path, inside: bool = False) -> None:
     assert resumed.ledger.steps == STEPS
 
 
-def check_ended_anywhere(folder: Path, number: int, seed: int) -> None:
-    """A run in another process that gets a signal at a random moment."""
+def kill_at_a_random_moment(folder: Path, seed: int) -> None:
+    """Train in another process, and kill it some time after a checkpoint."""
     draw = random.Random(seed)
     step, delay = EVERY * draw.randrange(1, 25), draw.uniform(0.0, 0.03)
-    assert ended(folder / "run", number, step, delay) == STATUS[number]
-    check_goes_on(folder / "run")
+    folder.mkdir()
+    # The file system moves a finished checkpoint in one piece only within itself.
+    environment = {**os.environ, "TMPDIR": str(folder.parent), "OMP_NUM_THREADS": "1"}
+    tests = Path(__file__).parent
+    environment["PYTHONPATH"] = os.pathsep.join([str(tests), str(tests.parent)])
+    command = [sys.executable, __file__, str(folder)]
+    with (folder.parent / "log").open("w") as log:
+        worker = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+    try:
+        late = time.monotonic() + SECONDS
+        while max(steps(folder), default=0) < step:
+            assert worker.poll() is None and time.monotonic() < late, log.name
+            time.sleep(0.001)
+        time.sleep(delay)
+    finally:
+        worker.kill()
+    assert worker.wait(SECONDS) == -signal.SIGKILL
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    train(Path(sys.argv[1]), Slowly())
+    time.sleep(600)  # a parent that comes late still has something to kill

@@ -14,18 +14,10 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hybrid_predict import HybridPredict, MomentumPredictor, StepRecord
 
-Schedule = Callable[[torch.optim.Optimizer, int], Any]
-
-SCHEDULES: dict[str, Schedule] = {
-    "lambda": lambda o, n: lr_scheduler.LambdaLR(o, lambda t: 1.0 / (1 + t)),
+SCHEDULES: dict[str, Callable[[torch.optim.Optimizer, int], Any]] = {
     "step": lambda o, n: lr_scheduler.StepLR(o, 7, gamma=0.5),
     "cosine": lambda o, n: lr_scheduler.CosineAnnealingLR(o, n),
     "onecycle": lambda o, n: lr_scheduler.OneCycleLR(o, 1e-2, total_steps=n),
-    "sequential": lambda o, n: lr_scheduler.SequentialLR(
-        o,
-        [lr_scheduler.LinearLR(o, 0.1, total_iters=5), lr_scheduler.CosineAnnealingLR(o, n - 5)],
-        milestones=[5],
-    ),
 }
 
 

@@ -62,11 +62,8 @@ def test_arguments_override_a_configuration() -> None:
     [
         ({"skip_data": "some"}, "skip_data"),
         ({"speedupp": 2}, r"HybridPredict: expected .* got 'speedupp'. Did you mean speedup\?"),
-        ({"speedup": 0.5}, "speedup"),
         ({"speedup": 2.0, "full_steps": 2, "predict_steps": 1}, "speedup"),
         ({"config": {"spedup": 2.0}}, r"config: expected .* got 'spedup'. Did you mean speedup\?"),
-        ({"predictors": {"hidden": "momentun"}}, "momentun"),
-        ({"updates": {"hidden": "spectrl"}}, "spectrl"),
     ],
     ids=str,
 )

@@ -107,31 +107,14 @@ def sigterm() -> None:
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("runs")
-
-
-@pytest.fixture(scope="module")
-def fresh(folder: Path) -> Run:
-    """A run from the start."""
-    run = Run(folder / "saved")
-    run.fit(None)
-    return run
-
-
-@pytest.fixture(scope="module")
-def saved(fresh: Run, folder: Path) -> Path:
-    """Its first checkpoint."""
-    return folder / "saved" / f"step={SAVED}.ckpt"
-
-
-@pytest.fixture(scope="module")
-def whole(saved: Path, folder: Path) -> Run:
-    """The run that goes on from there and that nothing happens to."""
-    run = Run(folder / "whole")
-    run.fit(saved)
-    assert sum(run.witness.moved) > 3
-    return run
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Run, Run]:
+    """A folder, a run from the start, and the run that goes on from its first checkpoint."""
+    folder = tmp_path_factory.mktemp("runs")
+    fresh, whole = Run(folder / "saved"), Run(folder / "whole")
+    fresh.fit(None)
+    whole.fit(folder / "saved" / f"step={SAVED}.ckpt")
+    assert sum(whole.witness.moved) > 3
+    return folder, fresh, whole
 
 
 @pytest.fixture(autouse=True)
@@ -159,9 +142,10 @@ PLACES = [
 
 @pytest.mark.parametrize(("owner", "name", "act"), PLACES)
 def test_an_interrupt_leaves_nothing_unverified_and_a_save_goes_on_from_there(
-    folder: Path, fresh: Run, saved: Path, whole: Run, owner: str, name: str, act: Any
+    runs: tuple[Path, Run, Run], owner: str, name: str, act: Any
 ) -> None:
-    key = owner, name
+    (folder, fresh, whole), key = runs, (owner, name)
+    saved = folder / "saved" / f"step={SAVED}.ckpt"
     start = saved if whole.calls[key] else None  # the sanity check comes at the start only
     calls = whole.calls[key] or fresh.calls[key]
     run = Run(folder / "interrupted", owner, name, act, at=calls - calls // 3)

@@ -3,10 +3,10 @@
 import lightning.pytorch as pl
 import pytest
 import torch
-from graph_cases import CountDecoder, mlp, rows
+from graph_cases import CountDecoder, rows
 from lightning_models import SeededLoader, StopAt, fit, weights
-from torch import nn
 
+from compatibility.manual import Gan
 from hybrid_predict import HybridPredict
 
 
@@ -47,42 +47,18 @@ def test_the_first_correction_knows_the_heads(window):
     assert callback.ledger.events == []
 
 
-class Adversaries(Counts):
-    """A generator and a discriminator that are trained in turns, each frozen for the other."""
-
-    automatic_optimization = False
-
-    def __init__(self, plain_backward=False):
-        super().__init__()
-        self.net = None
-        self.generator, self.judge = mlp(8, 8, 8)[:-1], nn.Sequential(*mlp(8, 8, 1)[:-1])
-        self.plain_backward = plain_backward
-
-    def training_step(self, batch, batch_idx):
-        x, judged = batch[0], self.judge
-        first, second = self.optimizers()
-        for optimizer, loss_of in (
-            (second, lambda: judged(self.generator(x).detach()).mean() - judged(x).mean()),
-            (first, lambda: judged(self.generator(x)).square().mean()),
-        ):
-            self.toggle_optimizer(optimizer)
-            loss = loss_of()
-            optimizer.zero_grad()
-            loss.backward() if self.plain_backward else self.manual_backward(loss)
-            optimizer.step()
-            self.untoggle_optimizer(optimizer)
-
-    def configure_optimizers(self):
-        return [torch.optim.SGD(net.parameters(), lr=0.1) for net in (self.generator, self.judge)]
+class PlainBackward(Gan):
+    def manual_backward(self, loss, *args, **kwargs):
+        loss.backward()
 
 
-@pytest.mark.parametrize("plain_backward", [False, True], ids=["manual_backward", "backward"])
-def test_each_optimizer_of_manual_optimization_shows_its_own_loss(plain_backward):
+@pytest.mark.parametrize("model", [Gan, PlainBackward])
+def test_each_optimizer_of_manual_optimization_shows_its_own_loss(model):
     callback = HybridPredict(speedup=1, max_overhead=100.0)
-    fit([callback], Adversaries(plain_backward), max_steps=6)
-    assert heads(callback) == {"generator.2.weight", "judge.2.weight"}
-    reasons = [event["reason"] for event in callback.ledger.events]
-    assert any("decided by names and shapes" in reason for reason in reasons) is plain_backward
+    fit([callback], model(), max_steps=6)
+    assert heads(callback) == {"net.4.weight", "critic.4.weight"}
+    undecided = "decided by names and shapes" in str(callback.ledger.events)
+    assert undecided is (model is PlainBackward)
 
 
 def test_a_resumed_run_keeps_its_kinds(tmp_path):

@@ -12,9 +12,7 @@ from lightning_models import Net, SeededLoader, Ungated, fit, same, weights
 from torch import Tensor, nn
 from witness import verifies
 
-HOOKS = (
-    "training_step", "on_after_backward", "on_before_zero_grad", "on_before_optimizer_step",
-)  # fmt: skip
+HOOKS = ("training_step", "on_after_backward", "on_before_zero_grad", "on_before_optimizer_step")
 LENGTHS = [{"max_steps": 33}, {"max_epochs": 3}, {"max_steps": 33, "accumulate_grad_batches": 3}]
 
 
@@ -45,13 +43,7 @@ class Repeats(SeededLoader):
 
 
 class Saver(Callback):
-    """Saves once, in a hook of a verifying step after the first epoch.
-
-    Args:
-        hook: Name of the hook.
-        path: Path of the checkpoint.
-        plugin: The callback under test.
-    """
+    """Saves once, in a hook of a verifying step after the first epoch."""
 
     def __init__(self, hook: str, path: Path, plugin: Ungated) -> None:
         self.hook, self.path, self.plugin = hook, path, plugin

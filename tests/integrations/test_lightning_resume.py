@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, ModelCheckpoint
-from lightning_killed import STATUS, check_ended_anywhere
 from lightning_models import Net, SeededLoader, StopAt, Ungated, fit, loader, same, weights
 from loops import hurry
 from torch.utils.data import DataLoader, TensorDataset
@@ -148,15 +147,17 @@ def test_a_run_bounded_by_steps_goes_on_bounded_by_epochs_to_the_end_of_the_plai
     tmp_path: Path, batches: int, window: int
 ) -> None:
     options = {"accumulate_grad_batches": window, "val_check_interval": 0.5}
-    fit([Ungated(), save_every(tmp_path, 9)], Net("none"), train=SeededLoader(batches),
-        max_steps=56, **options)  # fmt: skip
+
+    def run(*callbacks: Any, **limit: Any) -> Any:
+        data = SeededLoader(batches)
+        return fit(list(callbacks), Net("none"), train=data, **limit, **options)[0]
+
+    run(Ungated(), save_every(tmp_path, 9), max_steps=56)
     paths = saved(tmp_path)
     assert len(paths) == 6
     for path in paths:
         callback = Ungated()
-        trainer, _ = fit([callback], Net("none"), train=SeededLoader(batches),
-                         max_epochs=56 * window // batches, ckpt_path=str(path),
-                         **options)  # fmt: skip
+        trainer = run(callback, max_epochs=56 * window // batches, ckpt_path=str(path))
         assert trainer.global_step == callback.ledger.steps == 56, path.name
         assert callback.ledger.full_steps == round(56 / 1.5)
 
@@ -206,13 +207,3 @@ def test_a_checkpoint_loaded_for_validation_does_not_rewind_the_next_fit(tmp_pat
     trainer.fit(model, loader(), loader(2))
     assert trainer.global_step == 70
     assert callback.ledger.steps == 30
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 13))
-@pytest.mark.parametrize("number", STATUS)
-def test_a_run_ended_at_a_random_moment_goes_on_bit_for_bit(
-    tmp_path: Path, number: int, seed: int
-) -> None:
-    """One such moment is in the table of faults."""
-    check_ended_anywhere(tmp_path, number, seed)

@@ -19,9 +19,7 @@ from hybrid_predict import HybridPredict, Verdict
 
 
 @pytest.mark.parametrize("window", [1, 4])
-def test_weights_move_between_updates_where_predicted_steps_were_taken_and_nowhere_else(
-    window: int,
-) -> None:
+def test_weights_move_between_updates_only_where_steps_were_predicted(window: int) -> None:
     callback, witness = Recorded(), Witness()
     fit([callback, witness], max_steps=45, accumulate_grad_batches=window)
     expected = [r.predicted > 0 for r in callback.records for _ in range(window)]
@@ -29,20 +27,17 @@ def test_weights_move_between_updates_where_predicted_steps_were_taken_and_nowhe
     assert sum(expected) == 15 * window
 
 
-OPTIONS = [
-    {},
-    {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "gradient_clip_val": 0.5},
-]
+MORE = {"precision": "bf16-mixed", "accumulate_grad_batches": 2, "gradient_clip_val": 0.5}
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["plain", "more"])
+@pytest.mark.parametrize("options", [{}, MORE], ids=["plain", "more"])
 @pytest.mark.parametrize(
     "mode", [{"enabled": False}, {"shadow": True}, {"updates": {}, "speedup": 1}], ids=str
 )
 def test_switched_off_or_in_shadow_training_is_bit_identical(
     tmp_path: Path, mode: dict[str, Any], options: dict[str, Any]
 ) -> None:
-    tables, ends, states = [], [], []
+    tables, ends = [], []
     for name, callbacks in (("plain", []), ("hybrid", [Ungated(**mode)])):
         logger = CSVLogger(tmp_path, name)
         trainer, model = fit(callbacks, max_steps=30, logger=logger, **options)
@@ -51,12 +46,10 @@ def test_switched_off_or_in_shadow_training_is_bit_identical(
             rows = list(csv.DictReader(file))
         users = [{k: v for k, v in row.items() if "hybrid_predict" not in k} for row in rows]
         tables.append([row for row in users if row["train_loss_step"] or row["val_loss"]])
-        ends.append(weights(model))
-        states.append(torch.get_rng_state())
+        ends.append({**weights(model), "random state": torch.get_rng_state()})
         assert trainer.global_step == 30
     assert tables[0] == tables[1] != []
     assert same(*ends)
-    assert torch.equal(*states)
 
 
 class AtPredicted:
@@ -109,12 +102,6 @@ def test_a_broken_batch_right_after_predicted_steps_leaves_no_trace(name: str) -
     for step in undone:
         torch.testing.assert_close(states[step - 1], states[step - 2], rtol=0, atol=0)
     assert all(p.isfinite().all() for p in model.parameters())
-
-
-def test_a_broken_batch_in_an_ordinary_step_is_the_users_own() -> None:
-    model = Net(nan_at={0})
-    fit([Ungated()], model, max_steps=12)
-    assert all(torch.isnan(p).any() for p in model.parameters())
 
 
 def test_no_update_of_an_optimizer_that_takes_over_in_mid_run_is_lost() -> None:

@@ -1,6 +1,7 @@
 """The same seed, model and data give the same weights in every loop that there is an adapter for.
 
-Each way trains the run of `wrapped_loops`; docs/loops.md has the table.
+Each way trains the run of `wrapped_loops`; docs/loops.md has the table. For Hugging Face see
+`test_huggingface`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ Trained = tuple[nn.Module, SavingsLedger, int]
 """The net, the run's ledger, and the step at which the schedule ended."""
 
 
-def in_the_trainer_of_the_package(folder: Path) -> Trained:
+def in_the_trainer_of_the_package() -> Trained:
     net, optimizer, scheduler = parts()
     model, wrapper = TorchModel(net, loss_of), OptimizerWrapper(optimizer)
     trainer = HybridTrainer(model, wrapper, config(), scheduler=scheduler)
@@ -60,10 +61,11 @@ class FabricRun:
         return self.plain
 
     def state(self) -> dict[str, Any]:
-        return {"model": self.model, "optimizer": self.optimizer, "engine": self.engine}
+        return {"model": self.model, "optimizer": self.optimizer, "scheduler": self.scheduler,
+                "engine": self.engine}  # fmt: skip
 
 
-def in_fabric(folder: Path) -> Trained:
+def in_fabric() -> Trained:
     run = FabricRun()
     return run.train(), run.engine.ledger, run.scheduler.last_epoch
 
@@ -86,7 +88,7 @@ class Module(L.LightningModule):
         return {"optimizer": self.optimizer, "lr_scheduler": scheduler}
 
 
-def in_lightning(folder: Path) -> Trained:
+def in_lightning() -> Trained:
     module, callback = Module(), HybridPredict(config=config())
     trainer = L.Trainer(
         max_steps=STEPS, accelerator="cpu", callbacks=[callback], logger=False,
@@ -96,53 +98,18 @@ def in_lightning(folder: Path) -> Trained:
     return module.net, callback.ledger, module.scheduler.last_epoch
 
 
-class Named(nn.Module):
-    """Returns its loss by name, as the Trainer of Hugging Face wants it."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, x: Tensor) -> dict[str, Tensor]:
-        return {"loss": loss_of(self.net, x)}
-
-
-def in_hugging_face(folder: Path) -> Trained:
-    pytest.importorskip("transformers")
-    from huggingface_models import Ordered
-    from transformers import TrainingArguments
-
-    from hybrid_predict.integrations.huggingface import HybridPredictCallback
-
-    net, optimizer, scheduler = parts()
-    fields = {k: v for k, v in vars(config()).items() if k != "total_steps"}
-    callback = HybridPredictCallback(config=fields)
-    arguments = TrainingArguments(
-        output_dir=str(folder), max_steps=STEPS, per_device_train_batch_size=16, max_grad_norm=0.0,
-        use_cpu=True, save_strategy="no", report_to=[], disable_tqdm=True,
-        dataloader_pin_memory=False,
-    )  # fmt: skip
-    trainer = Ordered(
-        model=Named(net), args=arguments, callbacks=[callback], optimizers=(optimizer, scheduler),
-        train_dataset=[{"x": row} for k in range(STEPS) for row in batch(k)],
-    )  # fmt: skip
-    trainer.train()
-    return net, callback.ledger, scheduler.last_epoch
-
-
-WAYS: dict[str, Callable[[Path], Trained]] = {
+WAYS: dict[str, Callable[[], Trained]] = {
     "HybridTrainer": in_the_trainer_of_the_package,
     "Fabric": in_fabric,
     "Lightning": in_lightning,
-    "Hugging Face": in_hugging_face,
 }
 
 
 @pytest.mark.filterwarnings("ignore:.*The number of training batches")
 @pytest.mark.parametrize("way", WAYS)
-def test_the_weights_are_those_of_the_plain_loop_bit_for_bit(way: str, tmp_path: Path) -> None:
+def test_the_weights_are_those_of_the_plain_loop_bit_for_bit(way: str) -> None:
     expected, engine = plain_loop()
-    net, ledger, last = WAYS[way](tmp_path)
+    net, ledger, last = WAYS[way]()
     assert same_bits(dict(net.state_dict()), dict(expected.state_dict()))
     assert (ledger.full_steps, ledger.predicted_steps) == (20, 10)
     assert engine.ledger.full_steps == ledger.full_steps and last == STEPS
@@ -156,14 +123,11 @@ def test_fabric_in_bfloat16_trains_as_the_plain_loop_does() -> None:
 
 
 def test_fabric_saves_and_loads_the_engine_among_the_rest(tmp_path: Path) -> None:
-    whole, first, resumed = FabricRun(), FabricRun(), FabricRun()
-    whole.train()
+    first, resumed = FabricRun(), FabricRun()
     first.train(14)
-    scheduler = {"scheduler": first.scheduler.state_dict()}
-    first.fabric.save(tmp_path / "checkpoint", {**first.state(), **scheduler})
-    rest = resumed.fabric.load(tmp_path / "checkpoint", resumed.state())
-    resumed.scheduler.load_state_dict(rest["scheduler"])
-    assert same_bits(resumed.train().state_dict(), whole.plain.state_dict())
+    first.fabric.save(tmp_path / "checkpoint", first.state())
+    resumed.fabric.load(tmp_path / "checkpoint", resumed.state())
+    assert same_bits(resumed.train().state_dict(), first.train().state_dict())
 
 
 @pytest.fixture

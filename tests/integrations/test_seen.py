@@ -73,17 +73,23 @@ def test_one_line_at_the_start_and_one_at_the_end(lines: Any) -> None:
                   "correcting adds 254 %", "max_overhead counts one this small"):  # fmt: skip
         assert words in first
     assert last == f"HybridPredict: {plugin.ledger}."
-    assert last.startswith("HybridPredict: 40 full + 20 predicted = 60 steps, 33 % fewer; about ")
 
 
-def test_the_plan_of_a_run_that_decides_itself_is_a_range(lines: Any) -> None:
-    plugin = HybridPredict(speedup="auto")
-    fit([plugin], max_steps=60)
-    assert plugin.engine is not None
-    planned = plugin.engine.schedule.planned
-    assert planned > 0
-    plan = f"plan: auto, at least {60 - planned} full + up to {planned} predicted = 60 steps"
-    assert plan in lines()[0]
+@pytest.mark.parametrize(
+    ("callbacks", "start", "end"),
+    [
+        ([HybridPredict(speedup="auto")], "plan: auto, at least", ": 90 full + 0 predicted = 90"),
+        ([Ungated(), StopAt(6)], "plan: 60 full", "HybridPredict stopped after 6 full + "),
+        ([HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)], "plan: ",
+         "; no predicted steps where they were planned: forecasts have not shown enough skill."),
+    ],
+    ids=["auto", "stopped", "without skill"],
+)  # fmt: skip
+def test_the_lines_say_what_is_particular_about_a_run(
+    callbacks: Any, start: str, end: str, lines: Any
+) -> None:
+    fit(callbacks, max_steps=90)
+    assert start in lines()[0] and end in lines()[-1]
 
 
 @pytest.mark.parametrize("plugin", [Ungated(updates={}), HybridPredict(max_overhead=0.0)])
@@ -95,27 +101,12 @@ def test_where_nothing_is_corrected_no_cost_of_it_is_shown(
     assert "plan: " in lines()[0] and "correcting" not in lines()[0]
 
 
-def test_the_last_line_says_why_nothing_was_predicted(lines: Any) -> None:
-    plugin = HybridPredict(predictors={"hidden": NegatedForecast()}, max_overhead=100)
-    fit([plugin], max_steps=90)
-    assert plugin.ledger.predicted_steps == 0
-    assert lines()[-1] == (
-        f"HybridPredict: {plugin.ledger}; no predicted steps where they were planned: forecasts "
-        "have not shown enough skill."
-    )
-
-
 @pytest.mark.parametrize("bar", [TQDMProgressBar, RichProgressBar])
 def test_lines_are_seen_beside_a_progress_bar(bar: Any, capsys: pytest.CaptureFixture[str]) -> None:
     fit([Ungated(), bar()], max_steps=15, enable_progress_bar=True)
     captured = " ".join("".join(capsys.readouterr()).split())
     assert captured.count("HybridPredict corrects") == 1
     assert captured.count("HybridPredict: 10 full + 5 predicted = 15 steps, 33 % fewer;") == 1
-
-
-def test_a_run_that_is_stopped_says_so(lines: Any) -> None:
-    fit([Ungated(), StopAt(6)], max_steps=60)
-    assert lines()[-1].startswith("HybridPredict stopped after 6 full + 1 predicted = 7")
 
 
 def test_without_the_plug_in_nothing_is_said(lines: Any) -> None:
@@ -126,10 +117,9 @@ def test_without_the_plug_in_nothing_is_said(lines: Any) -> None:
 def test_phases_are_logged_once_at_info(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "hybrid_predict")
     fit([Ungated(cooldown_steps=10)], max_steps=60)
-    messages = [r for r in caplog.records if r.name == "hybrid_predict.integrations.reporter"]
-    assert [r.levelname for r in messages] == ["INFO"] * 4
-    starts = [r.args[1].split()[0] for r in messages]  # type: ignore[index,union-attr]
-    assert starts == ["warm-up:", "the", "predicted", "cooldown:"]
+    messages = [r.getMessage() for r in caplog.records if "reporter" in r.name]
+    starts = [text.split(": ")[1].split()[0] for text in messages]
+    assert starts == ["warm-up", "the", "predicted", "cooldown"]
 
 
 @pytest.mark.parametrize(
@@ -163,22 +153,22 @@ def test_the_run_log_lies_beside_the_loggers_own_files(tmp_path: Path) -> None:
     assert all(row.loss and row.loss > 0 for row in log.rows)
 
 
-@pytest.mark.parametrize("logger", [False, DummyLogger()], ids=["none", "without a folder"])
-def test_a_run_without_a_folder_of_its_own_leaves_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logger: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    fit([Ungated()], max_steps=10, logger=logger)
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(("log_dir", "files"), [("here", ["here"]), (None, [])])
+@pytest.mark.parametrize(
+    ("log_dir", "logger", "left"),
+    [
+        ("auto", False, []),
+        ("auto", DummyLogger(), []),
+        (None, CSVLogger("logs"), ["logs"]),
+        ("here", CSVLogger("logs"), ["here", "logs"]),
+    ],
+)
 def test_the_log_can_be_put_elsewhere_or_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_dir: Any, files: list[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, log_dir: Any, logger: Any, left: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    fit([Ungated(log_dir=log_dir)], max_steps=10, logger=CSVLogger("logs"))
-    assert [str(p.parent.relative_to(tmp_path)) for p in tmp_path.rglob(NAME)] == files
+    fit([Ungated(log_dir=log_dir)], max_steps=10, logger=logger)
+    assert sorted(path.name for path in tmp_path.iterdir()) == left
+    assert [path.parent.name for path in tmp_path.rglob(NAME)] == left[: log_dir == "here"]
 
 
 def test_a_failure_is_the_last_line_of_the_log(tmp_path: Path) -> None:
@@ -195,53 +185,37 @@ def test_a_failure_is_the_last_line_of_the_log(tmp_path: Path) -> None:
     assert log.ledger.full_steps == 7
 
 
-def test_a_disk_that_fails_costs_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").write_text("")
-    trainer, _ = fit([Ungated(log_dir=str(tmp_path / "file"))], max_steps=20)
-    assert trainer.global_step == 20
-    assert sum("training goes on without it" in r.getMessage() for r in caplog.records) == 1
-
-
 def test_callback_ledger_and_record_say_what_they_are() -> None:
     plugin = HybridPredict(speedup=2.0, warmup_steps=10)
     assert repr(plugin) == str(plugin) == "HybridPredict(speedup=2.0, warmup_steps=10)"
-    assert repr(HybridPredict()) == "HybridPredict()"
     ledger = SavingsLedger(
         full_steps=253, steps=380, corrected_steps=240, predicted_steps=127, skill=0.31,
         full_seconds=60.0, correct_seconds=4.0, predict_seconds=0.8, predicted_length=50.8,
     )  # fmt: skip
-    assert str(ledger) == (
-        "253 full + 127 predicted = 380 steps, 33 % fewer; about 25 s saved of 90 s on the host; "
-        "overhead 8 % of the host seconds of full steps; skill 0.31; length 0.40; 0 undone"
-    )
+    for fact in ("253 full + 127 predicted = 380 steps, 33 % fewer", "25 s saved of 90 s",
+                 "overhead 8 %", "skill 0.31", "length 0.40", "0 undone"):  # fmt: skip
+        assert fact in str(ledger)
     ledger.correct_seconds = 34.0
-    assert "about 4.7 s longer on the host than 90 s of full steps alone" in str(ledger)
-    assert repr(ledger).startswith("SavingsLedger(full_steps=253, steps=380, corrected_steps=240,")
+    assert "4.7 s longer on the host than 90 s" in str(ledger)
     assert str(SavingsLedger()) == "0 full + 0 predicted = 0 steps; 0 undone"
-    record = StepRecord(12, Phase.PREDICT, 2, 1, 12, Verdict.STANDS, 0.314, 1.23456)
-    assert str(record) == (
-        "full step 12 (predict), 1 predicted before it, stands, loss 1.235, skill 0.31"
-    )
+    record = str(StepRecord(12, Phase.PREDICT, 2, 1, 12, Verdict.STANDS, 0.314, 1.23456))
+    for fact in ("step 12 (predict)", "1 predicted", "stands", "loss 1.235", "skill 0.31"):
+        assert fact in record
 
 
 def test_a_notebook_shows_tables() -> None:
-    plugin = HybridPredict(kinds={"<net>*": "head"})
-    shown = plugin._repr_html_()
+    shown = HybridPredict(kinds={"<net>*": "head"})._repr_html_()
     assert "&lt;net&gt;*" in shown and "<net>" not in shown and shown.count("<table>") == 1
-    assert "all defaults" in HybridPredict()._repr_html_()
     plugin = Ungated()
     fit([plugin], max_steps=60)
     plugin.ledger.record(9, "a < b")
+    plugin.ledger.skills["head"] = {"mean": 0.31, "lower": 0.25}
     shown = plugin._repr_html_()
     assert shown.count("<table>") == 2
-    assert f"40, {plugin.ledger.corrected_steps} corrected" in shown
-    assert "20 stand, 0 undone" in shown and "60, 33 % fewer full steps" in shown
-    assert "a &lt; b" in shown
-    ledger = SavingsLedger(skills={"hidden": {"mean": 0.31, "lower": 0.25}})
-    assert '<th style="text-align:left">skill, hidden</th>' in ledger._repr_html_()
-    assert "0.31, at least 0.25" in ledger._repr_html_()
+    for fact in (f"40, {plugin.ledger.corrected_steps} corrected", "20 stand, 0 undone",
+                 "60, 33 % fewer full steps", "a &lt; b", "skill, head",
+                 "0.31, at least 0.25"):  # fmt: skip
+        assert fact in shown
     record = StepRecord(12, Phase.PREDICT, 2, 1, 12, Verdict.STANDS, None, 1.23456)
     shown = record._repr_html_()
     assert "Full step 12" in shown and "stands" in shown and "1.235" in shown

@@ -9,9 +9,9 @@ import pytest
 
 from hybrid_predict import ConfigError, Phase, StepRecord
 from hybrid_predict.ledger import SavingsLedger
-from hybrid_predict.overview import Overview
 from hybrid_predict.report import log_writer
 from hybrid_predict.report.log_writer import LogWriter
+from hybrid_predict.report.overview import Overview
 from hybrid_predict.report.run_figures import loss_figure
 from hybrid_predict.report.run_log import NAME, find_log, read_log
 
@@ -28,10 +28,6 @@ def stepped(writer, *numbers, loss=1.0):
         writer.step(StepRecord(number, Phase.FULL, 1, loss=loss), ledger)
 
 
-def end(writer):
-    writer.end("finished", None, SavingsLedger())
-
-
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines() if line]
 
@@ -42,7 +38,7 @@ def test_every_line_names_its_run_and_is_on_the_disk_at_once(tmp_path):
     for number in range(1, 4):
         stepped(writer, number)
         assert len(lines(path)) == 1 + number
-    end(writer)
+    writer.end("finished")
     assert read_log(path) == writer.log
     begun(path).close()
     names = [line["run"] for line in lines(path)]
@@ -68,7 +64,7 @@ def test_a_second_run_that_trains_in_the_folder_has_a_file_of_its_own(tmp_path, 
     assert caplog.text.count("Another run is writing to") == 1
     stepped(first, *range(1, 11), loss=1.0)
     stepped(second, *range(1, 11), loss=2.0)
-    end(first)
+    first.end("finished")
     one, other = (read_log(writer.path) for writer in (first, second) if writer.path)
     assert {row.loss for row in one.rows} == {1.0} and one.status == "finished"
     assert {row.loss for row in other.rows} == {2.0} and other.status == "running"
@@ -83,7 +79,7 @@ def test_a_second_run_that_trains_in_the_folder_has_a_file_of_its_own(tmp_path, 
 
 def test_a_run_in_another_process_locks_the_file_until_it_is_killed(tmp_path):
     code = (
-        "import sys; from pathlib import Path; from hybrid_predict.overview import Overview;"
+        "import sys; from pathlib import Path; from hybrid_predict.report.overview import Overview;"
         "from hybrid_predict.report.log_writer import LogWriter;"
         f"writer = LogWriter(Path({str(tmp_path / NAME)!r}));"
         "writer.start(Overview((), (), 9, 0, 0, 0, 0), {});"
@@ -109,7 +105,7 @@ def test_the_last_run_is_read_from_lines_of_two_runs_in_one_file(tmp_path, monke
     for number in range(1, 4):
         stepped(first, number, loss=1.0)
         stepped(second, number, loss=2.0)
-    end(first)
+    first.end("finished")
     log = read_log(tmp_path / NAME)
     assert (log.steps, log.status, log.unread) == (50, "running", 0)
     assert [row.loss for row in log.rows] == [2.0] * 3
@@ -131,7 +127,7 @@ def test_a_line_cut_off_by_a_crash_costs_that_line(tmp_path, start):
     assert (len(log.rows), log.unread) == (10, 1)
     resumed = begun(path, full_steps=8)
     stepped(resumed, *range(9, 13))
-    end(resumed)
+    resumed.end("finished")
     log = read_log(path)
     assert [row.ledger.full_steps for row in log.rows] == list(range(1, 13))
     assert (log.unread, log.status) == (1, "finished")
@@ -163,18 +159,21 @@ def test_a_run_of_another_version_hides_none_of_this_one(tmp_path):
     assert len(read_log(path).rows) == 2
 
 
-@pytest.mark.parametrize("what", ["pipe", "device", "folder"])
+PLACES = {
+    "pipe": os.mkfifo,
+    "folder": os.mkdir,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "below a file": lambda path: path.parent.write_text(""),
+}
+
+
+@pytest.mark.parametrize("what", PLACES)
 def test_what_is_no_file_costs_one_warning(tmp_path, caplog, what):
-    path = tmp_path / NAME
-    if what == "pipe":
-        os.mkfifo(path)
-    elif what == "folder":
-        path.mkdir()
-    else:
-        path.symlink_to("/dev/zero")
+    path = tmp_path / "file" / NAME if what == "below a file" else tmp_path / NAME
+    PLACES[what](path)
     writer = begun(path)
     stepped(writer, 1)
-    end(writer)
+    writer.end("finished")
     assert caplog.text.count("training goes on without it") == 1
 
 

@@ -18,20 +18,20 @@ from hybrid_predict.runs.evidence import (
 )
 
 STEPS = (300, 400, 600, 1200)
+FALLING = (4.0, 3.0, 2.0, 1.0)
 INF = math.inf
 
 
 @pytest.mark.parametrize(
     ("losses", "loss", "expected"),
     [
-        ((4.0, 3.0, 2.0, 1.0), 3.0, PlainSteps(400)),
-        ((4.0, 3.0, 2.0, 1.0), 4.0, PlainSteps(300)),
-        ((4.0, 3.0, 2.0, 1.0), 1.0, PlainSteps(1200)),
-        ((4.0, 3.0, 2.0, 1.0), 1.5, PlainSteps(math.sqrt(600 * 1200))),
-        ((4.0, 3.0, 2.0, 1.0), 4.1, PlainSteps(300, AT_MOST)),
-        ((4.0, 3.0, 2.0, 1.0), 0.9, PlainSteps(1200, AT_LEAST)),
-        ((4.0, 3.0, 2.0, 1.0), INF, PlainSteps(300, AT_MOST)),
-        ((4.0, 3.0, 2.0, 1.0), math.nan, PlainSteps(300, AT_MOST)),
+        (FALLING, 3.0, PlainSteps(400)),
+        (FALLING, 1.0, PlainSteps(1200)),
+        (FALLING, 1.5, PlainSteps(math.sqrt(600 * 1200))),
+        (FALLING, 4.1, PlainSteps(300, AT_MOST)),
+        (FALLING, 0.9, PlainSteps(1200, AT_LEAST)),
+        (FALLING, INF, PlainSteps(300, AT_MOST)),
+        (FALLING, math.nan, PlainSteps(300, AT_MOST)),
         # Longer runs that end higher are nobody's choice.
         ((4.0, 3.0, 3.5, 2.0), 2.5, PlainSteps(math.sqrt(400 * 1200))),
         ((1.0, 2.0, 3.0, 4.0), 1.5, PlainSteps(300, AT_MOST)),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
 
 from hybrid_predict.config import KINDS
 from hybrid_predict.ledger import percent
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 MOST_SPEEDUP, SHORT_RUN = 3.0, 100
 """A higher speedup, or a shorter run, gets a warning."""
 
+_TREATMENTS = {
+    (True, True): "corrects and predicts",
+    (True, False): "corrects",
+    (False, True): "predicts",
+    (False, False): "leaves",
+}
+
 _NAMES = {
     "hidden": ("hidden matrix", "hidden matrices"),
     "embedding": ("embedding", "embeddings"),
@@ -28,15 +35,7 @@ _NAMES = {
 @final
 @dataclass(frozen=True)
 class Part:
-    """Trained parameters of one kind that are treated alike.
-
-    Args:
-        kind: Kind of the parameters.
-        corrected: Whether their updates are corrected.
-        predicted: Whether predicted steps move them.
-        tensors: Number of parameter tensors.
-        weights: Number of their entries.
-    """
+    """Trained parameters of one kind that are treated alike, and their number of weights."""
 
     kind: str
     corrected: bool
@@ -52,15 +51,12 @@ class Part:
 @final
 @dataclass(frozen=True)
 class Overview:
-    """The plan of a run, as far as it is known before the first step.
+    """The plan of a run in steps, as far as it is known before the first one.
 
     Args:
         parts: The trained parameters, by kind and treatment.
         left_out: Reasons for leaving parameters to the optimizer.
-        steps: Length of the run in steps.
         predicted: Number of planned predicted steps; the largest possible one if ``paced``.
-        warmup: Number of warm-up steps.
-        cooldown: Number of cooldown steps.
         held_bytes: Memory in bytes that the plug-in keeps between full steps.
         paced: Whether the run decides itself how many predicted steps it takes.
     """
@@ -76,22 +72,16 @@ class Overview:
 
     def __str__(self) -> str:
         """Return the overview in one line."""
-        lines = []
-        for does, corrected, predicted in (
-            ("corrects and predicts", True, True),
-            ("corrects", True, False),
-            ("predicts", False, True),
-        ):
-            chosen = self._chosen(corrected, predicted)
-            if chosen:
-                lines.append(f"{does} {_listed(chosen)} ({_share(chosen, self.parts)})")
-        rest = self._chosen(False, False)
-        if rest:
-            why = f" ({'; '.join(self.left_out)})" if self.left_out else ""
-            lines.append(f"leaves {_listed(rest)} to the optimizer{why}")
-        lines.append(self.plan)
-        lines.append(f"memory {self.memory}")
-        return "; ".join(lines)
+        clauses = []
+        for treatment, does in _TREATMENTS.items():
+            parts = [p for p in self.parts if (p.corrected, p.predicted) == treatment]
+            listed = ", ".join(map(str, parts))
+            if parts and any(treatment):
+                clauses.append(f"{does} {listed} ({_share(parts, self.parts)})")
+            elif parts:
+                why = f" ({'; '.join(self.left_out)})" if self.left_out else ""
+                clauses.append(f"{does} {listed} to the optimizer{why}")
+        return "; ".join([*clauses, self.plan, f"memory {self.memory}"])
 
     @property
     def memory(self) -> str:
@@ -106,13 +96,6 @@ class Overview:
         least = "auto, at least " if self.paced else ""
         full = f"{least}{self.steps - self.predicted:,} full"
         return f"plan: {full} + up to {self.predicted:,} predicted = {self.steps:,} steps"
-
-    def _chosen(self, corrected: bool, predicted: bool) -> list[Part]:
-        return [p for p in self.parts if (p.corrected, p.predicted) == (corrected, predicted)]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the overview as plain data."""
-        return asdict(self)
 
 
 @final
@@ -135,23 +118,17 @@ class Shortage:
 def overview(engine: HybridEngine) -> Overview:
     """Return the overview of an engine's run."""
     mapper, schedule, groups = engine.mapper, engine.schedule, engine._state.groups
-    plans = {name: group.treatment for group in groups for name in group.names}
-    counts: dict[tuple[str, bool, bool], list[int]] = {}
+    treated = {name: group.treatment for group in groups for name in group.names}
+    sizes: dict[tuple[str, bool, bool], list[int]] = {}
     for name, parameter, kind in zip(mapper.names, mapper.parameters, mapper.kinds, strict=True):
-        if not parameter.requires_grad:
-            continue
-        plan = plans.get(name)
-        key = (
-            kind,
-            plan is not None and plan.update is not None,
-            plan is not None and plan.predictor is not None,
-        )
-        entry = counts.setdefault(key, [0, 0])
-        entry[0] += 1
-        entry[1] += parameter.numel()
-    order = sorted(counts, key=lambda key: (KINDS.index(key[0]), key))
+        if parameter.requires_grad:
+            treatment = treated.get(name)
+            corrected = treatment is not None and treatment.update is not None
+            predicted = treatment is not None and treatment.predictor is not None
+            sizes.setdefault((kind, corrected, predicted), []).append(parameter.numel())
+    order = sorted(sizes, key=lambda key: (KINDS.index(key[0]), key))
     return Overview(
-        parts=tuple(Part(*key, *counts[key]) for key in order),
+        parts=tuple(Part(*key, len(sizes[key]), sum(sizes[key])) for key in order),
         left_out=tuple(sorted(groups.left_out)),
         steps=schedule.total,
         predicted=schedule.planned if groups.predicted else 0,
@@ -213,10 +190,6 @@ def size(number: float) -> str:
             break
         number /= 1000
     return f"{number:.2g} {unit}" if number < 10 else f"{number:,.0f} {unit}"
-
-
-def _listed(parts: list[Part]) -> str:
-    return ", ".join(map(str, parts))
 
 
 def _share(chosen: list[Part], everything: tuple[Part, ...]) -> str:
