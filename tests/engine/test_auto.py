@@ -85,6 +85,7 @@ FAST = {
     "uncorrected": {"updates": {}},
     "ungated": {"predictors": EVERY_KIND},
     "whitened, in bfloat16": {"updates": {"hidden": "whitened"}, "history_dtype": "bfloat16"},
+    "read late": {"lag": 3},
     "warm-up and cooldown": {"warmup_steps": 150, "cooldown_steps": 0.2},
 }
 
@@ -117,8 +118,9 @@ def test_noise_alone_leads_to_no_predicted_step(rate, predictors):
 
 def test_noise_alone_leads_to_none_if_the_options_do_not_tell_how_long_it_is_followed():
     """Lion's average decays by its second beta, .99."""
-    model = net(64)
+    model, state = net(64), torch.get_rng_state()
     one = Run(model, Lion(model.parameters(), lr=SMALL), auto(), noise).finish()
+    assert torch.equal(torch.get_rng_state(), state)
     assert one.engine.ledger.predicted_steps == 0
     assert all(skill["windows"] > 5 for skill in one.engine.ledger.skills.values())
     events = [event["reason"] for event in one.engine.ledger.events]

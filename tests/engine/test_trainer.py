@@ -1,7 +1,6 @@
 """The loop that the package owns: the same steps as by hand, with the loss known in time."""
 
 import pytest
-import torch
 from cases import OPTIMIZERS
 from loops import INF, NAN, Bench, make_config, same_bits, weights
 from torch import nn
@@ -113,22 +112,6 @@ def test_a_batch_that_raises_undoes_the_predicted_steps_before_it(error):
         trainer.fit(batches())
     assert not same_bits(seen["moved"], seen["verified"])
     assert same_bits(weights(shop.bench.model), seen["verified"])
-
-
-def test_backward_tells_loss_and_norms_as_tensors_by_name():
-    net = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 1))
-    net[0].bias.requires_grad_(False)
-    model = TorchModel(net, lambda module, x: module(x).square().mean())
-    loss = model.forward(torch.ones(2, 3))
-    info = model.backward(loss)
-    expected = {n: p.grad.norm() for n, p in net.named_parameters() if p.grad is not None}
-    assert info.norms.keys() == expected.keys() == {"0.weight", "1.weight", "1.bias"}
-    for name, norm in info.norms.items():
-        assert norm.shape == ()
-        torch.testing.assert_close(norm, expected[name])
-    torch.testing.assert_close(info.total_norm, torch.stack(list(expected.values())).norm())
-    assert info.loss.item() == loss.item() and not info.loss.requires_grad
-    assert info.alignments == {}
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,23 @@
 
 import pytest
 import torch
-from loops import Bench, make_config
+from loops import Bench, hurry, make_config
 from torch import nn
 
-from hybrid_predict import (
-    HybridEngine,
-    MomentumPredictor,
-    Phase,
-)
+from hybrid_predict import HybridEngine, MomentumPredictor, Phase
+from hybrid_predict.config import KINDS
+from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.skill import SHORTEST, Skill
 from hybrid_predict.testing.placebos import NegatedForecast
 
 
 def gated(**changes):
     return make_config(**{"total_steps": 200, "speedup": 1.5, **changes})
+
+
+def moved_by(records):
+    """Names of what predicted steps have moved."""
+    return {name for r in records if r.gradients for name in r.gradients.alignments}
 
 
 def test_the_warm_up_lasts_until_skill_is_known():
@@ -52,7 +55,7 @@ def test_each_kind_is_gated_by_its_own_skill():
     predictors = {"hidden": NegatedForecast(), "vector": MomentumPredictor(gated=False)}
     bench = Bench(gated(predictors=predictors))
     records = bench.finish()
-    moved = {name for r in records if r.gradients for name in r.gradients.alignments}
+    moved = moved_by(records)
     assert moved and all(name.endswith("bias") for name in moved)
     assert bench.engine.ledger.predicted_steps > 50
 
@@ -87,12 +90,9 @@ def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resu
     bench = Bench(gated(predictors={"hidden": "momentum"}, total_steps=400))
     groups = bench.engine._state.groups
     bench.train(60)
-    show(groups, hidden=Skill(windows=16, mean=0.5, length=0.5))
-    assert any(r.predicted for r in bench.train(10))
-    show(groups, hidden=Skill(windows=16, mean=-0.5, length=0.5))
-    assert not any(r.predicted for r in bench.train(10))
-    show(groups, hidden=Skill(windows=16, mean=0.5, length=0.5))
-    assert any(r.predicted for r in bench.train(10))
+    for mean in (0.5, -0.5, 0.5):
+        show(groups, hidden=Skill(windows=16, mean=mean, length=0.5))
+        assert any(r.predicted for r in bench.train(10)) is (mean > 0)
 
 
 def test_the_event_says_that_the_length_is_the_reason_where_it_is():
@@ -111,15 +111,30 @@ def test_a_shadow_run_is_scored_on_its_own_updates():
     assert bench.engine.ledger.skills["hidden"]["windows"] == 10
 
 
-def test_a_rate_of_zero_is_no_displacement():
-    bench = Bench(gated(predictors={"hidden": "momentum"}))
-    bench.train(5)
-    state = bench.engine._state.groups._groups[0].memory.history
-    (group,) = bench.optimizer.param_groups
-    before, group["lr"] = state.arrays["drift"][0].clone(), 0.0
-    bench.step()
-    assert state.count == 5
-    assert (state.arrays["drift"][0] == before).all()
+def test_only_kinds_with_a_pace_move():
+    bench = Bench(make_config(total_steps=400, speedup="auto"))
+    hurry(bench.engine, advance=1.0)
+    bench.engine._groups.scores.paces["head", 0] = Pace()
+    kinds = dict(zip(bench.engine.mapper.names, bench.engine.mapper.kinds, strict=True))
+    moved = {kinds[name] for name in moved_by(bench.train(8))}
+    assert moved == set(KINDS) - {"head", "embedding"}
+
+
+def test_the_first_window_after_a_layer_was_frozen_for_a_while_changes_no_pace():
+    bench = Bench(make_config(total_steps=400, speedup="auto"))
+    bench.train(60)
+    layer, *_ = bench.model.children()
+    for trained in (False, True):
+        layer.requires_grad_(trained)
+        bench.step()
+    ledger = bench.engine.ledger
+    before = found = ledger.skills["hidden"]
+    while found["windows"] == before["windows"]:
+        bench.step()
+        found = ledger.skills["hidden"]
+    assert (found["advance"], found["persistence"]) == (before["advance"], before["persistence"])
+    bench.train(40)
+    assert ledger.skills["hidden"]["persistence"] != before["persistence"]
 
 
 class Flat(nn.Module):

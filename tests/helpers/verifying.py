@@ -6,12 +6,15 @@ from loops import Bench, make_config
 
 from hybrid_predict import HybridEngine
 
+OwnAdamW = type("OwnAdamW", (torch.optim.AdamW,), {})
+
 FUSED = {
     "adamw, fused": lambda ps: torch.optim.AdamW(ps, lr=0.01, fused=True, weight_decay=0.1),
     "adam, fused, amsgrad": lambda ps: torch.optim.Adam(ps, lr=0.01, fused=True, amsgrad=True),
     "sgd, fused": lambda ps: torch.optim.SGD(ps, lr=0.02, momentum=0.9, fused=True),
     "sgd, fused, no momentum": lambda ps: torch.optim.SGD(ps, lr=0.02, fused=True),
     "adagrad, fused": lambda ps: torch.optim.Adagrad(ps, lr=0.02, fused=True),
+    "a subclass, fused": lambda ps: OwnAdamW(ps, lr=0.01, fused=True),
 }
 EVERY_OPTIMIZER = {**OPTIMIZERS, **FUSED}
 

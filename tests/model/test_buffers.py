@@ -161,14 +161,14 @@ CASES = {
 """What happens to buffers and frozen parameters in a step, above all in a bad one."""
 
 
-def train(model, steps, fused):
+def train(model, steps=21, fused=False, listed=False):
     """Full steps until one that verifies predicted steps is spoiled, and two after it."""
-    trained = [p for p in model.parameters() if p.requires_grad]
+    trained = [p for p in model.parameters() if listed or p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01, fused=fused)
     engine = HybridEngine(model, optimizer, CONFIG)
     before, undone = None, None
     for k in range(steps + 3):
-        at_end = snapshot(model)
+        at_end = snapshot(model), structure(model)
         engine.before_step()
         bad = k >= steps and undone is None and due(engine)
         x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
@@ -177,7 +177,7 @@ def train(model, steps, fused):
         optimizer.zero_grad()
         engine.after_step()
         if bad:
-            before, undone = at_end, snapshot(model)
+            before, undone = at_end, (snapshot(model), structure(model))
     return engine, before, undone
 
 
@@ -209,25 +209,15 @@ def structure(model):
 @pytest.mark.parametrize("case", CASES)
 def test_an_undone_step_leaves_no_trace_beside_the_weights(case, fused):
     model = CASES[case]()
-    engine, before, undone = train(model, 21, fused)
-    assert undone is not None
+    engine, before, undone = train(model, fused=fused)
     assert engine.ledger.undone_steps == 1
-    assert undone.keys() == before.keys()
-    for name, tensor in before.items():
-        assert same(undone[name], tensor), name
+    assert undone[1] == before[1]
+    assert undone[0].keys() == before[0].keys()
+    for name, tensor in before[0].items():
+        assert same(undone[0][name], tensor), name
     tensors = [*model.buffers(), *model.parameters()]
     assert all(torch.isfinite(t.to_dense()).all() for t in tensors)
     assert not engine._state.plain
-
-
-@pytest.mark.parametrize(
-    "case", ["is deleted", "becomes None", "is None between steps", "is registered", "grows"]
-)
-def test_the_model_has_the_same_buffers_in_the_same_places(case):
-    model = CASES[case]()
-    before = structure(model)
-    train(model, 21, False)
-    assert structure(model) == before
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -250,20 +240,6 @@ def test_a_good_step_keeps_what_it_did_beside_the_weights(case):
     assert engine.ledger.predicted_steps > 5
 
 
-def test_what_never_changes_is_not_copied():
-    model = Net()
-    model.register_buffer("table", torch.randn(LARGE))
-    model.frozen = nn.Linear(100, 100).requires_grad_(False)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
-    with HybridEngine(model, optimizer, CONFIG) as engine:
-        for _ in range(20):
-            engine.before_step()
-            assert sum(copy.numel() for _, copy in engine._buffers.copies) < LARGE
-            model(torch.randn(4, 4)).sum().backward()
-            optimizer.step()
-            engine.after_step()
-
-
 def meta_buffer():
     module = nn.Module()
     module.register_buffer("values", torch.zeros(LARGE, device="meta"))
@@ -284,18 +260,8 @@ def test_what_is_on_the_meta_device_is_left_alone(case, listed):
     """As in a model of which only a part is loaded."""
     model = Net()
     model.never_used = META[case]()
-    trained = [p for p in model.parameters() if listed or p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=0.01)
-    with HybridEngine(model, optimizer, CONFIG) as engine:
-        for k in range(20):
-            engine.before_step()
-            bad = k > 15 and due(engine) and not engine.ledger.undone_steps
-            x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
-            (model(x).square().mean() * (NAN if bad else 1.0)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            engine.after_step()
-            assert all(t.is_meta for t in model.never_used.state_dict().values())
+    engine, _, _ = train(model, listed=listed)
+    assert all(t.is_meta for t in model.never_used.state_dict().values())
     assert not engine._state.plain
     assert engine.ledger.predicted_steps > 5
     assert engine.ledger.undone_steps == 1
