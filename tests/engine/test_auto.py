@@ -15,7 +15,6 @@ from torch import nn
 from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Phase
 from hybrid_predict.config import KINDS, MOST_PREDICTED
 from hybrid_predict.rules.gate import NOT_LASTING, TOO_FEW
-from hybrid_predict.rules.pace import FINEST, MOST
 from hybrid_predict.rules.verdict import ENDED, RESTARTED, Evidence
 from hybrid_predict.testing.placebos import (
     NegatedForecast,
@@ -99,15 +98,6 @@ def test_a_rate_that_is_far_too_small_takes_many_predicted_steps(changes):
     assert all(one.engine.ledger.skills[kind]["advance"] > 0 for kind in ("vector", "head"))
 
 
-def test_verdicts_that_are_read_late_end_the_run_on_its_last_step_too():
-    one = run(lag=3)
-    while not one.engine.done:
-        one.step()
-    ledger = one.engine.ledger
-    assert ledger.steps == sum(r.ticks for r in one.records) == STEPS
-    assert ledger.predicted_steps == sum(r.predicted for r in one.records) > STEPS / 8
-
-
 @pytest.mark.parametrize("predictors", [None, EVERY_KIND], ids=["gated", "ungated"])
 @pytest.mark.parametrize("rate", [SMALL, GOOD])
 def test_noise_alone_leads_to_no_predicted_step(rate, predictors):
@@ -140,29 +130,14 @@ def test_the_events_say_why_there_are_no_predicted_steps(rate, changes, reason):
     assert reason in [event["reason"] for event in one.engine.ledger.events]
 
 
-def test_an_optimizer_that_does_not_update_adds_no_predicted_steps():
-    one = run()
-    hurry(one.engine, 2.0)
-    groups = one.engine._groups
-    assert groups.per_full_step == pytest.approx(2.0)
-    groups._absent = {0: 1}
-    assert groups.per_full_step == 0.0
-
-
 def test_a_run_that_is_resumed_with_auto_begins_anew_where_a_number_had_ended():
-    bench = hurried(total_steps=60)
-    bench.train(8)
-    state = bench.engine.state_dict()
-    state["evidence"] = list(Evidence(ended=1.0))
-    other = hurried(total_steps=60)
-    other.engine.load_state_dict(state)
-    assert other.engine._state.evidence == Evidence()
-    fixed = Bench(make_config(speedup=1.5, total_steps=60))
-    fixed.train(8)
-    state = fixed.engine.state_dict()
-    state["evidence"] = list(Evidence(ended=1.0))
-    fixed.engine.load_state_dict(state)
-    assert fixed.engine._state.evidence.ended
+    for speedup, kept in (("auto", Evidence()), (1.5, Evidence(ended=1.0))):
+        bench = Bench(make_config(speedup=speedup, total_steps=60))
+        bench.train(8)
+        state = bench.engine.state_dict()
+        state["evidence"] = list(Evidence(ended=1.0))
+        bench.engine.load_state_dict(state)
+        assert bench.engine.state_dict()["evidence"] == list(kept)
 
 
 def test_a_momentum_that_was_scheduled_resumes_bit_for_bit():
@@ -189,20 +164,16 @@ def test_a_momentum_that_was_scheduled_resumes_bit_for_bit():
     assert same_bits(weights(resumed.model), weights(whole.model))
 
 
-@pytest.mark.parametrize("rate", [SMALL, GOOD])
-@pytest.mark.parametrize(
-    "placebo", [RandomForecast, NegatedForecast, ShuffledForecast], ids=lambda x: x.__name__
-)
+PLACEBOS = [
+    *itertools.product((RandomForecast, NegatedForecast, ShuffledForecast), (SMALL, GOOD)),
+    (StaleForecast, GOOD),  # at a rate that is far too small, the movement stays what it was
+]
+
+
+@pytest.mark.parametrize(("placebo", "rate"), PLACEBOS)
 def test_a_placebo_makes_no_predicted_step(placebo, rate):
     predictors = dict.fromkeys(KINDS, placebo(inner=FittedPredictor()))
     one = run(rate, predictors=predictors).finish()
-    assert one.engine.ledger.predicted_steps == 0
-
-
-def test_stale_forecasts_make_no_predicted_step_at_a_good_rate():
-    """At a rate that is far too small, the movement stays what it was, and so they hold."""
-    predictors = dict.fromkeys(KINDS, StaleForecast(inner=FittedPredictor()))
-    one = run(GOOD, predictors=predictors).finish()
     assert one.engine.ledger.predicted_steps == 0
 
 
@@ -271,25 +242,6 @@ def counts(records):
     return [record.predicted for record in records]
 
 
-@pytest.mark.parametrize("advance", [0.3, 1.0, 1.3, 2.5, 4.0, MOST])
-def test_fractions_of_predicted_steps_add_up_between_warm_up_and_cooldown(advance):
-    bench = hurried(advance, warmup_steps=5, cooldown_steps=4)
-    number, records = bench.engine._groups.per_full_step, []
-    for group in bench.engine._groups.predicted:
-        group.memory.window.length = 1000  # none closes in this test
-    assert number == pytest.approx(min(advance, MOST_PREDICTED), abs=FINEST)
-    while bench.taken < 18 and not bench.engine.done:
-        records.append(bench.step())
-    position = list(itertools.accumulate((r.ticks for r in records), initial=0))
-    first = position.index(5)
-    assert not any(counts(records[:first]))
-    inside = [p for p, at in zip(counts(records), position, strict=False) if 5 <= at < 26]
-    whole = inside[:-1] if position[-1] >= 26 else inside
-    assert all(abs(p - number) < 1 for p in whole)
-    assert abs(sum(whole) - number * len(whole)) <= 1 + number
-    assert all(not p for p, at in zip(counts(records), position, strict=False) if at >= 26)
-
-
 @pytest.mark.parametrize("lag", [0, 3])
 def test_predicted_steps_that_go_uphill_begin_anew(lag, monkeypatch):
     uphill = torch.tensor([1.0, 1.0, -1.0, 1.0])
@@ -300,7 +252,6 @@ def test_predicted_steps_that_go_uphill_begin_anew(lag, monkeypatch):
     events = [event["reason"] for event in bench.engine.ledger.events]
     assert 6 <= len(verdicts) <= 10 + lag
     assert RESTARTED in events and ENDED not in events
-    assert bench.engine._state.evidence.verdicts == lag  # those that were read after the last one
     assert bench.engine.ledger.steps == 200
 
 
@@ -355,21 +306,3 @@ def test_damaged_numbers_of_the_pace_are_refused_and_change_nothing(entry):
         other = hurried(total_steps=60)
     assert {"removed", "None", "a string", "NaN", "inf", "a tensor"} <= set(refused)
     assert same_bits(state, whole)
-
-
-@pytest.mark.parametrize("credit", [-1.0, -1e-9, 2.0 + MOST, 1e30])
-def test_a_credit_that_cannot_be_is_refused(credit):
-    bench = hurried()
-    state = bench.engine.state_dict()
-    state["tensors"]["credit"] = credit
-    with pytest.raises(CheckpointError, match="credit"):
-        bench.engine.load_state_dict(state)
-
-
-@pytest.mark.parametrize(("place", "value"), [(0, None), (0, "other"), (1, "x"), (1, -1), (2, NAN)])
-def test_a_pace_of_an_unknown_part_is_refused(place, value):
-    bench = hurried()
-    state = bench.engine.state_dict()
-    state["tensors"]["paces"][0][place] = value
-    with pytest.raises(CheckpointError):
-        bench.engine.load_state_dict(state)

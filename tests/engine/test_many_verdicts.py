@@ -4,10 +4,10 @@ import copy
 
 import pytest
 import torch
-from loops import SPOILERS, Bench, make_config, same_bits
+from loops import same_bits
 from torch import nn
 
-from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Verdict
+from hybrid_predict import FittedPredictor, HybridConfig, HybridEngine
 from hybrid_predict.forecast.predictors import MomentumPredictor
 from hybrid_predict.rules.verdict import ENDED
 from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast, ShuffledForecast
@@ -91,27 +91,12 @@ def test_forecasts_along_the_drift_do_not_end(predictor, settings):
     task.finish()
     assert not task.ended
     assert task.engine.ledger.predicted_steps == 50
-    assert task.engine._state.evidence.verdicts == 50
 
 
 def test_fitted_forecasts_do_not_end():
     task = Task(FittedPredictor(gated=False))
     task.finish()
     assert not task.ended
-
-
-@pytest.mark.parametrize("gated", [True, False])
-def test_what_is_measured_changes_no_weight(gated, monkeypatch):
-    def weights(seen):
-        task = Task(FittedPredictor(gated=gated))
-        if not seen:
-            monkeypatch.setattr("hybrid_predict.group.slopes", lambda *_: torch.zeros(4))
-        task.finish()
-        assert task.engine.ledger.predicted_steps > 0
-        assert bool(task.engine._state.evidence.verdicts) is seen
-        return list(task.net.parameters())
-
-    assert same_bits(weights(True), weights(False))
 
 
 @pytest.mark.parametrize("lag", [0, 3])
@@ -127,36 +112,7 @@ def test_evidence_is_resumed_bit_for_bit(lag):
     steps = [[(r.step, r.predicted, r.verdict) for r in task.finish()] for task in (whole, other)]
     assert steps[0] == steps[1]
     assert whole.ended and other.ended
-    evidence = [task.engine._state.evidence for task in (whole, other)]
-    assert evidence[0] == evidence[1]
     assert same_bits(list(whole.net.parameters()), list(other.net.parameters()))
-
-
-@pytest.mark.parametrize("damaged", [[], [1.0, 0.5], [-1.0, 0.5, 0.0], [1.0, float("nan"), 0.0]])
-def test_damaged_evidence_is_refused(damaged):
-    task = Task(momentum())
-    task.step()
-    state = task.engine.state_dict()
-    state["evidence"] = damaged
-    with pytest.raises(CheckpointError, match=r"state: expected .*Evidence"):
-        task.engine.load_state_dict(state)
-
-
-def test_steps_of_no_length_do_not_count():
-    task = Task(momentum(0.0))
-    task.finish()
-    assert task.engine.ledger.predicted_steps == 50
-    assert task.engine._state.evidence.verdicts == 0.0
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused"])
-def test_undone_steps_do_not_count(optimizer):
-    bench = Bench(make_config(total_steps=60), optimizer=optimizer)
-    records = [*bench.train(7), bench.step(SPOILERS["nan-loss"]), *bench.finish()]
-    verdicts = [r.verdict for r in records if r.predicted]
-    assert verdicts.count(Verdict.UNDONE) == 1
-    counted = bench.engine._state.evidence.verdicts
-    assert counted == verdicts.count(Verdict.STANDS)
 
 
 def test_every_optimizer_adds_what_its_predicted_steps_were():

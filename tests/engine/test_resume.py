@@ -7,7 +7,7 @@ import torch
 from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with
 from torch import nn
 
-from hybrid_predict import CheckpointError, HybridEngine, Phase, SpectralUpdate, UsageError
+from hybrid_predict import HybridEngine, Phase, SpectralUpdate, UsageError
 from hybrid_predict.torch.random_states import random_states, set_random_states
 
 SHORT = {"total_steps": 24}
@@ -191,15 +191,6 @@ def test_a_state_is_not_loaded_inside_a_full_step():
     bench.engine.before_step()
     with pytest.raises(UsageError, match="load_state_dict"):
         bench.engine.load_state_dict(state)
-
-
-def test_a_damaged_state_of_a_plain_run_leaves_the_run_as_it_is():
-    bench = Bench(make_config(lag=2))
-    bench.train(8)
-    before = bench.engine.state_dict()
-    with pytest.raises(CheckpointError):
-        bench.engine.load_state_dict({**before, "plain": True, "limits": []})
-    assert same_bits(bench.engine.state_dict(), before)
 
 
 def test_a_longer_run_continues_a_shorter_one_and_says_so():
