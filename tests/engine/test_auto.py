@@ -8,7 +8,7 @@ import pytest
 import torch
 from cases import EVERY_KIND
 from damage import damages
-from loops import NAN, Bench, Run, hurry, make_config, same_bits, spoil_with, weights
+from loops import NAN, Bench, Run, full_step, hurry, make_config, same_bits, spoil_with, weights
 from own_optimizers import Lion
 from torch import nn
 
@@ -217,14 +217,9 @@ def test_several_optimizers_share_one_number_of_predicted_steps(absent):
     optimizers = [torch.optim.AdamW(part, lr=SMALL) for part in parts]
     engine, records = HybridEngine(model, optimizers, auto()), []
     while not engine.done:
-        engine.before_step()
-        loss = regression(model, len(records))
-        loss.backward()
-        for k, optimizer in enumerate(optimizers):
-            if not (absent and k and len(records) % 2):
-                optimizer.step()
-            optimizer.zero_grad()
-        records.append(engine.after_step(loss))
+        k = len(records)
+        updating = optimizers[:1] if absent and k % 2 else optimizers
+        records.append(full_step(engine, updating, lambda k=k: regression(model, k)))
     assert engine.ledger.steps == sum(r.ticks for r in records) == STEPS
     assert engine.ledger.predicted_steps > STEPS / 8
     moved = {name for r in records if r.gradients for name in r.gradients.alignments}

@@ -7,7 +7,7 @@ import pickle
 import pytest
 import torch
 from cases import MODELS
-from loops import Bench, make_config, same_bits, weights
+from loops import Bench, Run, make_config, same_bits, weights
 from torch import nn
 
 from hybrid_predict import ConfigError, HybridConfig, HybridEngine, Phase, UsageError, Verdict
@@ -209,14 +209,9 @@ def test_a_model_without_hidden_matrices_trains_plainly_and_says_so(caplog):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.LayerNorm(8))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        engine = HybridEngine(model, optimizer, HybridConfig(total_steps=12)) if plugged else None
-        for _ in range(12):
-            engine.before_step() if engine else None
-            model(torch.tensor([[0, 1]])).square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            engine.after_step() if engine else None
-        traces.append(weights(model))
+        config = HybridConfig(total_steps=12) if plugged else None
+        run = Run(model, optimizer, config, lambda m, _: m(torch.tensor([[0, 1]])).square().sum())
+        traces.append(weights(run.train(12).model))
     assert same_bits(*traces)
     assert "there is nothing to predict" in caplog.text
-    assert engine.ledger.full_steps == engine.ledger.steps == 12
+    assert run.engine.ledger.full_steps == run.engine.ledger.steps == 12

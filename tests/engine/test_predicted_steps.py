@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 from cases import OPTIMIZERS, UNGATED
-from loops import Bench, Run, make_config, same_bits
+from loops import Bench, Run, full_step, make_config, same_bits
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -139,17 +139,14 @@ def test_the_first_step_is_a_full_one_in_the_shortest_runs(total):
 def test_predicted_steps_of_unknown_length_do_not_change_the_mean_length():
     """Their lengths are measured with the gradients of the verifying step, which may have none."""
     bench, lengths = Bench(make_config(predictors=UNGATED)), []
-    while not bench.engine.done:
-        bench.engine.before_step()
-        loss = bench.loss()
-        loss.backward()
+
+    def drop_gradients():
         if 3 <= bench.taken < 6 or bench.taken % 3 == 0:
-            for layer in (bench.model[0], bench.model[3]):
-                layer.weight.grad = None
-        bench.optimizer.step()
-        bench.optimizer.zero_grad()
+            bench.model[0].weight.grad = bench.model[3].weight.grad = None
+
+    while not bench.engine.done:
+        record = full_step(bench.engine, [bench.optimizer], bench.loss, drop_gradients)
         bench.taken += 1
-        record = bench.engine.after_step(loss)
         lengths += [record.length] if record.predicted else []
     known = [length for length in lengths if length is not None]
     assert lengths[0] is None

@@ -4,7 +4,7 @@ import io
 
 import pytest
 import torch
-from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with
+from loops import NAN, Bench, Run, hurry, make_config, same_bits, spoil_with
 from torch import nn
 
 from hybrid_predict import HybridEngine, Phase, SpectralUpdate, UsageError
@@ -153,6 +153,7 @@ class Follower(nn.Module):
         torch.manual_seed(0)
         self.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 3))
         self.register_buffer("average", torch.zeros(10_000))
+        self.factor = 1.0
 
     def forward(self, x):
         out = self.net(x)
@@ -163,25 +164,14 @@ class Follower(nn.Module):
 def test_what_is_known_to_change_beside_the_weights_is_known_after_a_resume():
     config, model = make_config(), Follower()
 
-    def step(engine, optimizer, factor=1.0):
-        engine.before_step()
-        model.factor = factor
-        (model(torch.ones(4, 6)).square().mean() * factor).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return engine.after_step()
-
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    engine = HybridEngine(model, optimizer, config)
-    for _ in range(7):
-        step(engine, optimizer)
-    state = engine.state_dict()
-    engine.detach()
-    engine = HybridEngine(model, optimizer, config)
-    engine.load_state_dict(state)
-    before = model.average.clone()
-    record = step(engine, optimizer, NAN)
-    assert record.predicted
+    run = Run(model, optimizer, config, lambda m, _: m(torch.ones(4, 6)).square().mean() * m.factor)
+    state = run.train(7).engine.state_dict()
+    run.engine.detach()
+    run.engine = HybridEngine(model, optimizer, config)
+    run.engine.load_state_dict(state)
+    before, model.factor = model.average.clone(), NAN
+    assert run.step().predicted
     assert torch.equal(model.average, before)
 
 

@@ -5,9 +5,10 @@ import copy
 import pytest
 import torch
 from cases import MODELS
-from loops import INF, NAN, SPOILERS, Bench, make_config, same_bits, spoil_with, weights
+from loops import INF, NAN, SPOILERS, Bench, Run, make_config, same_bits, spoil_with, weights
 from torch import nn
-from verifying import EVERY_OPTIMIZER, FUSED, kept, run
+from verifying import EVERY_OPTIMIZER, FUSED, kept
+from verifying import run as verifying
 
 from hybrid_predict import HybridEngine, UsageError, Verdict
 
@@ -18,7 +19,7 @@ BAD_GRADIENT = [name for name in SPOILERS if "only" not in name]
 @pytest.mark.parametrize("spoiler", BAD_GRADIENT)
 @pytest.mark.parametrize("optimizer", EVERY_OPTIMIZER)
 def test_a_bad_gradient_undoes_weights_state_and_buffers(optimizer, spoiler, clip):
-    bench = run(optimizer)
+    bench = verifying(optimizer)
     before, steps = kept(bench), bench.engine.ledger.steps
     record = bench.step(SPOILERS[spoiler], clip)
     assert (record.predicted, record.ticks, record.verdict) == (1, 1, Verdict.UNDONE)
@@ -35,7 +36,7 @@ def test_a_bad_gradient_undoes_weights_state_and_buffers(optimizer, spoiler, cli
 def test_the_same_gradient_goes_through_where_nothing_was_predicted(optimizer):
     traces = []
     for changes in ({"enabled": False}, {"updates": {}, "warmup_steps": 20}):
-        bench = run(optimizer, steps=3, **changes)
+        bench = verifying(optimizer, steps=3, **changes)
         bench.step(SPOILERS["one-gradient"])
         traces.append(kept(bench))
     assert same_bits(*traces)
@@ -43,7 +44,7 @@ def test_the_same_gradient_goes_through_where_nothing_was_predicted(optimizer):
 
 @pytest.mark.parametrize("model", MODELS)
 def test_a_run_goes_on_after_an_undone_step(model):
-    bench = run(model=model, total_steps=80)
+    bench = verifying(model=model, total_steps=80)
     bench.step(spoil_with(factor=NAN))
     records = bench.finish()
     assert all(torch.isfinite(p).all() for p in bench.model.parameters())
@@ -59,7 +60,7 @@ def test_a_run_goes_on_after_an_undone_step(model):
 @pytest.mark.parametrize("lag", [0, 1, 4])
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])
 def test_undone_steps_are_counted_when_their_verdicts_are_read(optimizer, lag):
-    bench = run(optimizer, lag=lag, total_steps=60, steps=0)
+    bench = verifying(optimizer, lag=lag, total_steps=60, steps=0)
     records = []
     while not bench.engine.done:
         spoil = spoil_with(factor=NAN) if bench.taken in (9, 30) else None
@@ -138,17 +139,14 @@ def test_a_first_gradient_in_an_undone_step_leaves_no_state_behind(optimizer):
     torch.manual_seed(0)
     model = LateBranch()
     optimizer = EVERY_OPTIMIZER[optimizer](list(model.parameters()))
-    engine = HybridEngine(model, optimizer, make_config())
-    for k in range(7):
-        model.open = k == 6
-        before = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
-        engine.before_step()
-        loss = model(torch.ones(2, 4)).square().mean() * (NAN if model.open else 1.0)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        record = engine.after_step(loss)
-    assert record.verdict is Verdict.UNDONE
+
+    def loss(model, k):
+        return model(torch.ones(2, 4)).square().mean() * (NAN if model.open else 1.0)
+
+    run = Run(model, optimizer, make_config(), loss).train(6)
+    before = copy.deepcopy([model.state_dict(), optimizer.state_dict()])
+    model.open = True
+    assert run.step().verdict is Verdict.UNDONE
     assert same_bits(before, [model.state_dict(), optimizer.state_dict()])
 
 
@@ -174,7 +172,7 @@ def test_counters_in_parameter_groups_go_back_too():
 
 
 def test_gradients_that_were_held_back_are_given_back():
-    bench = run(model="mlp")
+    bench = verifying(model="mlp")
     bench.engine.before_step()
     (bench.loss() * NAN).backward()
     before = [p.grad for p in bench.model.parameters()]
@@ -184,7 +182,7 @@ def test_gradients_that_were_held_back_are_given_back():
 
 
 def test_a_step_without_an_update_is_undone():
-    bench = run()
+    bench = verifying()
     before = kept(bench)
     bench.engine.before_step()
     loss = bench.loss()
@@ -244,7 +242,7 @@ def test_an_update_that_raises_leaves_weights_and_gradients_as_they_were(factor,
     ids=["before the update", "after it", "after one that was held back"],
 )
 def test_an_engine_that_goes_undoes_and_counts_predicted_steps_that_do_not_stand(factor, undone):
-    bench = run(model="mlp")
+    bench = verifying(model="mlp")
     before = weights(bench.model)
     bench.engine.before_step()
     if factor is not None:
@@ -256,7 +254,7 @@ def test_an_engine_that_goes_undoes_and_counts_predicted_steps_that_do_not_stand
 
 
 def test_a_step_is_not_left_after_its_update():
-    bench = run(model="mlp")
+    bench = verifying(model="mlp")
     bench.engine.before_step()
     bench.loss().backward()
     bench.optimizer.step()
@@ -267,7 +265,7 @@ def test_a_step_is_not_left_after_its_update():
 
 
 def test_what_others_write_to_moved_weights_stays_when_a_step_is_left():
-    bench = run(model="mlp")
+    bench = verifying(model="mlp")
     base = weights(bench.model)
     bench.engine.before_step()
     with torch.no_grad():
@@ -283,18 +281,13 @@ def test_other_precisions_train_and_undo_alike(dtype):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 1)).to(dtype)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, eps=1e-4)
-    engine = HybridEngine(model, optimizer, make_config(total_steps=60))
-    base = None
-    for k in range(12):
-        engine.before_step()
-        loss = model(torch.ones(3, 4, dtype=dtype)).square().mean()
-        (loss * (NAN if k == 8 else 1.0)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        record = engine.after_step(loss)
-        if k == 8:
-            assert record.verdict is Verdict.UNDONE
-            assert same_bits([weights(model), engine.state_dict()["tensors"]["groups"]], base)
-        base = [weights(model), engine.state_dict()["tensors"]["groups"]]
-    assert engine.ledger.undone_steps == 1
+
+    def loss(model, k):
+        return model(torch.ones(3, 4, dtype=dtype)).square().mean() * (NAN if k == 8 else 1.0)
+
+    run = Run(model, optimizer, make_config(total_steps=60), loss).train(8)
+    base = [weights(model), run.engine.state_dict()["tensors"]["groups"]]
+    assert run.step().verdict is Verdict.UNDONE
+    assert same_bits([weights(model), run.engine.state_dict()["tensors"]["groups"]], base)
+    assert run.train(3).engine.ledger.undone_steps == 1
     assert all(p.dtype == dtype and torch.isfinite(p).all() for p in model.parameters())

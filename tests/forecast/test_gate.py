@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from loops import Bench, hurry, make_config
+from loops import Bench, Run, hurry, make_config
 from torch import nn
 
-from hybrid_predict import HybridEngine, MomentumPredictor, Phase
+from hybrid_predict import MomentumPredictor, Phase
 from hybrid_predict.config import KINDS
 from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.skill import SHORTEST, Skill
@@ -60,24 +60,20 @@ def test_each_kind_is_gated_by_its_own_skill():
     assert bench.engine.ledger.predicted_steps > 50
 
 
+def near_one(model, k):
+    return (model(torch.randn(16, 6)) - 1.0).square().mean()
+
+
 def test_tensors_of_one_kind_count_together_whoever_updates_them():
     torch.manual_seed(0)
     layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)]
     model = nn.Sequential(*layers)
     optimizers = [torch.optim.AdamW(model[k].parameters(), lr=0.01) for k in (0, 2, 4)]
-    engine = HybridEngine(model, optimizers, gated(predictors={"hidden": "momentum"}))
-    while not engine.done:
-        engine.before_step()
-        loss = (model(torch.randn(16, 6)) - 1.0).square().mean()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        record = engine.after_step(loss)
-        assert (record.skill is not None) is (record.step >= 40)
-    skills = engine.ledger.skills["hidden"]
-    assert skills["windows"] == engine.ledger.full_steps // 20
-    assert skills["mean"] == pytest.approx(engine.ledger.skill)
+    run = Run(model, optimizers, gated(predictors={"hidden": "momentum"}), near_one).finish()
+    assert all((record.skill is not None) is (record.step >= 40) for record in run.records)
+    ledger = run.engine.ledger
+    assert ledger.skills["hidden"]["windows"] == ledger.full_steps // 20
+    assert ledger.skills["hidden"]["mean"] == pytest.approx(ledger.skill)
 
 
 def show(groups, **skills):
@@ -169,17 +165,10 @@ def test_predicted_steps_move_a_quarter_of_the_trained_weights_outside_tables(
     torch.manual_seed(0)
     model = Flat(flat, words, trained)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
-    engine = HybridEngine(model, optimizer, gated(predictors=dict.fromkeys(kinds, "momentum")))
-    groups = engine._state.groups
+    run = Run(model, optimizer, gated(predictors=dict.fromkeys(kinds, "momentum")), near_one)
     for _ in range(60):
-        engine.before_step()
-        loss = (model(torch.randn(16, 6)) - 1.0).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        engine.after_step(loss)
+        run.step()
         good = Skill(windows=16, mean=0.5, length=0.5)
-        show(groups, **dict.fromkeys(kinds, good))
-    assert (engine.ledger.predicted_steps > 0) is moves
-    reasons = [e["reason"] for e in engine.ledger.events if "would move less" in e["reason"]]
-    assert bool(reasons) is not moves
+        show(run.engine._state.groups, **dict.fromkeys(kinds, good))
+    assert (run.engine.ledger.predicted_steps > 0) is moves
+    assert any("would move less" in reason for reason in run.reasons) is not moves

@@ -5,10 +5,10 @@ import copy
 import numpy as np
 import pytest
 import torch
-from loops import Bench, make_config, same_bits
+from loops import Bench, Run, make_config, same_bits
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
+from hybrid_predict import HybridConfig, MomentumPredictor
 
 LENGTH = 20
 
@@ -29,24 +29,21 @@ def test_skill_is_that_of_a_replay_in_64_bits(lag):
     config = HybridConfig(
         total_steps=170, speedup=1.2, lag=lag, predictors={"hidden": predictor}, max_overhead=1e9
     )
-    engine = HybridEngine(model, optimizer, config)
+
+    def loss(model, k):
+        x = torch.randn(32, 16, generator=torch.Generator().manual_seed(k))
+        return (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
+
+    run = Run(model, optimizer, config, loss)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - t / 200)
-    hidden = [model[k].weight for k in (0, 2, 4)]
-    displacements = []
-    while not engine.done:
-        engine.before_step()
-        x = torch.randn(32, 16)
-        loss = (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
-        loss.backward()
-        before = [p.detach().double().clone() for p in hidden]
+    displacements, random = [], torch.get_rng_state()
+    while not run.engine.done:
         rate = optimizer.param_groups[0]["lr"]
-        optimizer.step()
-        optimizer.zero_grad()
-        moved = [(p.detach().double() - b) / rate for p, b in zip(hidden, before, strict=True)]
-        displacements.append(torch.cat([m.flatten() for m in moved]))
-        record = engine.after_step(loss)
-        for _ in range(record.ticks):
+        for _ in range(run.step().ticks):
             scheduler.step()
+        moved = [run.inside[-1][f"{k}.weight"].double() / rate for k in (0, 2, 4)]
+        displacements.append(torch.cat([m.flatten() for m in moved]))
+    assert torch.equal(torch.get_rng_state(), random)  # not for samples either
     drift, skills, opened, total = 0.0, [], None, 0.0
     for t, moved in enumerate(displacements, 1):
         if opened is not None:
@@ -60,9 +57,10 @@ def test_skill_is_that_of_a_replay_in_64_bits(lag):
         if opened is None and t >= LENGTH // 2:
             opened, total = drift.clone(), 0.0
     assert len(skills) > 5
-    assert engine.ledger.skill == pytest.approx(np.mean(skills), abs=0.005)
-    assert engine.ledger.skills["hidden"]["windows"] == len(skills)
-    assert record.skill == engine.ledger.skill
+    ledger = run.engine.ledger
+    assert ledger.skill == pytest.approx(np.mean(skills), abs=0.005)
+    assert ledger.skills["hidden"]["windows"] == len(skills)
+    assert run.records[-1].skill == ledger.skill
 
 
 @pytest.mark.parametrize("at", [5, 10, 20, 22, 43, 60, 83])

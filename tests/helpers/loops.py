@@ -2,7 +2,7 @@
 
 import copy
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,24 @@ def hurry(engine: HybridEngine, advance: float = 1.5) -> None:
     engine._groups._update_gate()
 
 
+def full_step(
+    engine: HybridEngine | None,
+    optimizers: Sequence[torch.optim.Optimizer],
+    loss: Callable[[], Tensor],
+    between: Callable[[], None] = lambda: None,
+) -> StepRecord | None:
+    """One full step, a plain one without an engine; ``between`` is called after backward."""
+    if engine:
+        engine.before_step()
+    found = loss()
+    found.backward()
+    between()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+    return engine.after_step(found) if engine else None
+
+
 class Bench:
     """A seeded model with its optimizer and batches; with an engine if there is a configuration."""
 
@@ -70,17 +88,17 @@ class Bench:
 
     def step(self, spoil: Spoiler | None = None, clip: bool = False) -> StepRecord | None:
         """One full step on the next batch."""
-        if self.engine:
-            self.engine.before_step()
-        loss = self.loss()
-        loss = spoil(self.model, loss) if spoil else loss
-        loss.backward()
-        if clip:
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+
+        def between() -> None:
+            if clip:
+                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+
+        def loss() -> Tensor:
+            return spoil(self.model, self.loss()) if spoil else self.loss()
+
+        record = full_step(self.engine, [self.optimizer], loss, between)
         self.taken += 1
-        return self.engine.after_step(loss) if self.engine else None
+        return record
 
     def train(self, steps: int) -> list[StepRecord | None]:
         return [self.step() for _ in range(steps)]
@@ -110,7 +128,7 @@ class Run:
 
     Args:
         model: The model; its weights are seeded by the caller.
-        optimizer: Its optimizer.
+        optimizer: Its optimizer, or several.
         config: Of its engine; None for a run without one.
         loss: Takes the model and the number of the batch.
 
@@ -122,11 +140,12 @@ class Run:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         config: HybridConfig | None,
         loss: Callable[[nn.Module, int], Tensor],
     ) -> None:
         self.model, self.optimizer, self.loss = model, optimizer, loss
+        self.opened: dict[str, Tensor] = {}
         self.engine = HybridEngine(model, optimizer, config) if config else None
         self.records: list[Any] = []
         self.between: list[dict[str, Tensor]] = []
@@ -134,18 +153,16 @@ class Run:
 
     def step(self) -> Any:
         start = weights(self.model)
-        if self.engine:
-            self.engine.before_step()
-        opened = weights(self.model)
-        loss = self.loss(self.model, len(self.records))
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.records.append(self.engine.after_step(loss) if self.engine else None)
+        optimizers = self.optimizer if isinstance(self.optimizer, list) else [self.optimizer]
+        self.records.append(full_step(self.engine, optimizers, self._loss))
         closed = weights(self.model)
-        self.between.append({n: opened[n] - x for n, x in start.items()})
-        self.inside.append({n: closed[n] - x for n, x in opened.items()})
+        self.between.append({n: self.opened[n] - x for n, x in start.items()})
+        self.inside.append({n: closed[n] - x for n, x in self.opened.items()})
         return self.records[-1]
+
+    def _loss(self) -> Tensor:
+        self.opened = weights(self.model)
+        return self.loss(self.model, len(self.records))
 
     def train(self, steps: int) -> "Run":
         for _ in range(steps):

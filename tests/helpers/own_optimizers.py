@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from loops import full_step
 from torch import Tensor, nn
 
 from hybrid_predict import HybridConfig, HybridEngine
@@ -83,15 +84,9 @@ def net() -> nn.Sequential:
 def train_step(
     model: nn.Module, optimizer: Any, k: int, engine: HybridEngine | None, sign: float = 1.0
 ) -> None:
-    if engine:
-        engine.before_step()
     x = torch.randn(32, 6, generator=torch.Generator().manual_seed(k))
-    loss = sign * (model(x) - x.prod(1, keepdim=True).tanh()).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if engine:
-        engine.after_step(loss)
+    target = x.prod(1, keepdim=True).tanh()
+    full_step(engine, [optimizer], lambda: sign * (model(x) - target).square().mean())
 
 
 def run(

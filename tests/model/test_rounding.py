@@ -3,10 +3,8 @@
 import copy
 
 import torch
-from loops import make_config, same_bits, weights
+from loops import Run, make_config, same_bits, weights
 from torch import nn
-
-from hybrid_predict import HybridEngine
 
 
 def made(dtype=torch.bfloat16, rate=1e-2):
@@ -14,45 +12,35 @@ def made(dtype=torch.bfloat16, rate=1e-2):
     layers = nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 2)
     model = nn.Sequential(*layers).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
-    return model, optimizer, HybridEngine(model, optimizer, make_config(total_steps=80))
 
-
-def run(model, optimizer, engine, steps):
-    for k in steps:
+    def loss(model, k):
         x = torch.randn(8, 6, generator=torch.Generator().manual_seed(k))
-        engine.before_step()
-        loss = model(x.to(model[0].weight)).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        engine.after_step(loss)
+        return model(x.to(dtype)).square().mean()
+
+    return Run(model, optimizer, make_config(total_steps=80), loss)
 
 
 def test_a_run_in_half_precision_follows_that_in_32_bits():
     """Updates are shorter than the spacing of many weights: rounding alone would lose a part."""
     moved = {}
     for dtype in (torch.float32, torch.bfloat16):
-        model, optimizer, engine = made(dtype)
-        start = weights(model)
-        run(model, optimizer, engine, range(40))
-        moved[dtype] = (model[2].weight.float() - start["2.weight"].float()).detach()
-    carried = engine._state.groups.carries["2.weight"] + moved[torch.bfloat16]
+        run = made(dtype)
+        start = run.model[2].weight.detach().float().clone()
+        moved[dtype] = (run.train(40).model[2].weight.float() - start).detach()
+    carried = run.engine._state.groups.carries["2.weight"] + moved[torch.bfloat16]
     wanted = moved[torch.float32]
     assert wanted.abs().max() > 0
     assert torch.cosine_similarity(carried.flatten(), wanted.flatten(), dim=0) > 0.9
 
 
 def test_the_carry_is_part_of_the_saved_state():
-    model, optimizer, engine = made()
-    run(model, optimizer, engine, range(20))
-    saved = engine.state_dict()
-    kept = copy.deepcopy(model.state_dict())
-    assert any(bool(c.any()) for c in engine._state.groups.carries.values())
-    run(model, optimizer, engine, range(20, 35))
-    skills = engine.ledger.skills
-    again, optimizer, engine = made()
-    again.load_state_dict(kept)
-    engine.load_state_dict(saved)
-    run(again, optimizer, engine, range(20, 35))
-    assert same_bits(weights(again), weights(model))
-    assert engine.ledger.skills == skills
+    run, again = made().train(20), made()
+    saved = copy.deepcopy([run.model.state_dict(), run.engine.state_dict()])
+    assert any(bool(c.any()) for c in run.engine._state.groups.carries.values())
+    for part, state in zip((again.model, again.engine), saved, strict=True):
+        part.load_state_dict(state)
+    again.records = list(run.records)
+    for one in (run, again):
+        one.train(15)
+    assert same_bits(weights(again.model), weights(run.model))
+    assert again.engine.ledger.skills == run.engine.ledger.skills

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from loops import same_bits
+from loops import full_step, same_bits
 from own_optimizers import RATE, Own, net, run, train_step
 from torch import nn
 
@@ -197,10 +197,8 @@ def one_update(keep, dtype=torch.float32):
         nn.init.zeros_(model[4].weight)
     optimizer = Keeps(model.parameters(), keep)
     engine = HybridEngine(model, optimizer, HybridConfig(total_steps=9))
-    engine.before_step()
-    model(torch.ones(4, 6, dtype=dtype)).square().mean().backward()
-    optimizer.step()
-    return engine.after_step()
+    x = torch.ones(4, 6, dtype=dtype)
+    return full_step(engine, [optimizer], lambda: model(x).square().mean())
 
 
 @pytest.mark.parametrize("keep", [average, previous, zero], ids=lambda f: f.__name__)
