@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 from cases import UNGATED
+from loops import full_step
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine
@@ -12,6 +13,9 @@ from hybrid_predict import HybridConfig, HybridEngine
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse C")
 
 NAN = math.nan
+BAD = 20
+"""The number of the bad step."""
+
 LARGE = 10_000
 """Entries of a buffer that is not copied unless it is seen to change."""
 
@@ -161,30 +165,24 @@ CASES = {
 """What happens to buffers and frozen parameters in a step, above all in a bad one."""
 
 
-def train(model, steps=21, fused=False, listed=False):
-    """Full steps until one that verifies predicted steps is spoiled, and two after it."""
+def train(model, fused=False, listed=False):
+    """Full steps of which one that verifies predicted steps is bad; what it found and left."""
+    before = undone = None
     trained = [p for p in model.parameters() if listed or p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01, fused=fused)
     engine = HybridEngine(model, optimizer, CONFIG)
-    before, undone = None, None
-    for k in range(steps + 3):
-        at_end = snapshot(model), structure(model)
-        engine.before_step()
-        bad = k >= steps and undone is None and due(engine)
-        x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
-        (model(x, bad).square().mean() * (NAN if bad else 1.0)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        engine.after_step()
-        if bad:
-            before, undone = at_end, (snapshot(model), structure(model))
+    for k in range(22):
+        bad = k == BAD
+        before = (snapshot(model), structure(model)) if bad else before
+        record = full_step(engine, [optimizer], lambda k=k, bad=bad: loss(model, k, bad))
+        undone = (snapshot(model), structure(model)) if bad else undone
+        assert not bad or record.predicted
     return engine, before, undone
 
 
-def due(engine):
-    """Whether predicted steps were taken right before the full step under way."""
-    step = getattr(engine, "_step", None)
-    return bool(step is None or step.predicted)
+def loss(model, k, bad=False):
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
+    return model(x, bad).square().mean() * (NAN if bad else 1.0)
 
 
 def snapshot(model):
@@ -227,14 +225,13 @@ def test_a_good_step_keeps_what_it_did_beside_the_weights(case):
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
     with HybridEngine(model, optimizer, CONFIG) as engine:
         for k in range(20):
-            engine.before_step()
-            x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
-            loss = model(x).square().mean()
-            seen = snapshot(model)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            engine.after_step(loss)
+            seen = {}
+            full_step(
+                engine,
+                [optimizer],
+                lambda k=k: loss(model, k),
+                lambda seen=seen: seen.update(snapshot(model)),
+            )
             now = snapshot(model)
             assert all(same(now[name], tensor) for name, tensor in seen.items())
     assert engine.ledger.predicted_steps > 5
