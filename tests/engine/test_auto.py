@@ -140,30 +140,6 @@ def test_a_run_that_is_resumed_with_auto_begins_anew_where_a_number_had_ended():
         assert bench.engine.state_dict()["evidence"] == list(kept)
 
 
-def test_a_momentum_that_was_scheduled_resumes_bit_for_bit():
-    def make():
-        model = net()
-        optimizer = torch.optim.AdamW(model.parameters(), lr=SMALL, betas=(0.85, 0.999))
-        return Run(model, optimizer, auto(), regression)
-
-    def train(one, steps):
-        for _ in range(steps):
-            first = 0.85 + 0.1 * min(1.0, len(one.records) / 60)
-            one.optimizer.param_groups[0]["betas"] = first, 0.999
-            one.step()
-
-    whole, resumed = make(), make()
-    train(whole, 100)
-    resumed.model.load_state_dict(copy.deepcopy(whole.model.state_dict()))
-    resumed.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))
-    resumed.engine.load_state_dict(whole.engine.state_dict())
-    resumed.records = list(whole.records)
-    for one in (whole, resumed):
-        train(one, 60)
-    assert any(record.predicted for record in whole.records[100:])
-    assert same_bits(weights(resumed.model), weights(whole.model))
-
-
 PLACEBOS = [
     *itertools.product((RandomForecast, NegatedForecast, ShuffledForecast), (SMALL, GOOD)),
     (StaleForecast, GOOD),  # at a rate that is far too small, the movement stays what it was

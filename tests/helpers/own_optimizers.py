@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -14,13 +14,33 @@ from hybrid_predict import HybridConfig, HybridEngine
 RATE = 1e-2
 
 
+Rule = Callable[[Tensor, dict[str, Any], dict[str, Any]], Any]
+"""Takes a parameter, its state and its group."""
+
+
 class Own(torch.optim.Optimizer):
-    """Gradient descent with whatever its options add to the gradient, or take off the weights."""
+    """Gradient descent with whatever a rule makes of the gradient, or does to the weights.
+
+    Args:
+        params: The parameters, or groups of them.
+        lr: The learning rate.
+        adam: Whether the gradient is scaled as in Adam.
+        descended: What is descended along; the gradient, unless given.
+        finish: What is done to the weights at last.
+        **options: More options of every group.
+    """
 
     def __init__(
-        self, params: Iterable[Any], lr: float = RATE, adam: bool = False, **options: Any
+        self,
+        params: Iterable[Any],
+        lr: float = RATE,
+        adam: bool = False,
+        descended: Rule | None = None,
+        finish: Rule | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(params, {"lr": lr, "adam": adam, **options})
+        self.rules = descended, finish
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -44,10 +64,11 @@ class Own(torch.optim.Optimizer):
 
     def descended(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
         assert p.grad is not None
-        return p.grad.clone()
+        return self.rules[0](p, state, group) if self.rules[0] else p.grad.clone()
 
     def finish(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        pass
+        if self.rules[1]:
+            self.rules[1](p, state, group)
 
 
 class Lion(Own):

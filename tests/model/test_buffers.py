@@ -223,15 +223,14 @@ def test_a_good_step_keeps_what_it_did_beside_the_weights(case):
     """Corrected or not, predicted or not: buffers are those of the last step."""
     model = CASES[case]()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    seen = {}
+
+    def note():
+        seen.update(snapshot(model))
+
     with HybridEngine(model, optimizer, CONFIG) as engine:
         for k in range(20):
-            seen = {}
-            full_step(
-                engine,
-                [optimizer],
-                lambda k=k: loss(model, k),
-                lambda seen=seen: seen.update(snapshot(model)),
-            )
+            full_step(engine, [optimizer], lambda k=k: loss(model, k), note)
             now = snapshot(model)
             assert all(same(now[name], tensor) for name, tensor in seen.items())
     assert engine.ledger.predicted_steps > 5
