@@ -3,20 +3,16 @@
 import pytest
 import torch
 from cases import UNGATED
-from loops import Run, make_config, same_bits, weights
+from loops import Run, make_config, net, normal, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, Phase, UnsupportedSetupError, UsageError
 
-
-def net():
-    torch.manual_seed(0)
-    layers = nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh()
-    return nn.Sequential(*layers, nn.Linear(16, 1))
+WIDTHS = 6, 16, 16, 16, 1
 
 
 def loss(model, k):
-    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(k))
+    x = normal(k, 32, 6)
     return (model(x) - x.prod(1, keepdim=True)).square().mean()
 
 
@@ -29,7 +25,7 @@ def sgd(ps):
 
 
 def run_of(make=adamw, config=None):
-    model = net()
+    model = net(*WIDTHS)
     return Run(model, make(model.parameters()), config or make_config(total_steps=90), loss)
 
 
@@ -75,7 +71,7 @@ def test_regrouping_keeps_what_lengths_are_measured_by():
 
 
 def test_a_parameter_group_that_is_added_is_followed():
-    model = net()
+    model = net(*WIDTHS)
     model[2].requires_grad_(False)
     optimizer = adamw([p for p in model.parameters() if p.requires_grad])
     run = Run(model, optimizer, make_config(total_steps=90), loss).train(6)
@@ -116,7 +112,7 @@ class Returning(torch.optim.SGD):
 
 
 def test_a_refused_replacement_changes_nothing_and_an_accepted_one_owns_its_parameters():
-    model = net()
+    model = net(*WIDTHS)
     run = Run(model, adamw(model[:3].parameters()), make_config(total_steps=90), loss).train(1)
     before = run.engine.optimizer
     with pytest.raises(UnsupportedSetupError, match="second copy"):
@@ -140,23 +136,11 @@ def test_an_optimizer_is_not_replaced_inside_a_full_step():
 @pytest.mark.parametrize("lag", [0, 4])
 def test_one_optimizer_is_replaced_by_several(lag):
     run = run_of(config=make_config(lag=lag, total_steps=90)).train(12)
-    both = [sgd(run.model[:3].parameters()), sgd(run.model[3:].parameters())]
-
-    class Both:
-        def step(self):
-            for optimizer in both:
-                optimizer.step()
-
-        def zero_grad(self):
-            for optimizer in both:
-                optimizer.zero_grad()
-
-    run.engine.replace_optimizer(both)
-    run.optimizer = Both()
+    run.optimizer = [sgd(run.model[:3].parameters()), sgd(run.model[3:].parameters())]
+    run.engine.replace_optimizer(run.optimizer)
     for _ in range(12):
         run.step()
         assert run.moved_inside == set(weights(run.model))
-    assert not run.engine._state.plain
     until_predicted(run)
     assert run.records[-1].phase is Phase.PREDICT
 

@@ -80,20 +80,6 @@ def test_a_detached_engine_leaves_the_loop_plain():
     assert {record.ticks for record in records} == {1}
 
 
-def test_a_step_that_was_left_is_taken_again(bench):
-    base = weights(bench.model)
-    bench.engine.before_step()
-    moved = weights(bench.model)
-    bench.loss().backward()
-    bench.optimizer.zero_grad()
-    bench.engine.before_step()
-    assert same_bits(weights(bench.model), moved)
-    assert not same_bits(moved, base)
-    reasons = [event["reason"] for event in bench.engine.ledger.events]
-    assert reasons == ["a full step was left before its update"]
-    assert bench.engine.ledger.undone_steps == 1
-
-
 def test_an_accumulated_step_with_saves_inside_is_the_same_step():
     traces = []
     for interrupt in (False, True):
@@ -111,23 +97,6 @@ def test_an_accumulated_step_with_saves_inside_is_the_same_step():
             bench.engine.after_step()
         traces.append(bench.trace())
     assert same_bits(*traces)
-
-
-def test_updates_that_never_follow_predicted_steps_end_them():
-    """As in a loop that passes over every batch with a large loss."""
-    bench = Bench(make_config(total_steps=600))
-    bench.train(PREDICTING)
-    predicted = 0
-    for _ in range(300):
-        before = weights(bench.model)
-        bench.engine.before_step()
-        record = bench.engine.after_step(bench.loss())
-        assert same_bits(weights(bench.model), before)
-        predicted += record.predicted
-    assert predicted == 4
-    assert any("no more predicted steps" in e["reason"] for e in bench.engine.ledger.events)
-    ledger = bench.engine.ledger
-    assert (ledger.predicted_steps, ledger.undone_steps) == (4, 4)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])

@@ -3,8 +3,7 @@
 import pytest
 import torch
 from cases import UNGATED
-from loops import Run
-from torch import nn
+from loops import Run, net, normal
 
 from hybrid_predict import HybridConfig
 
@@ -23,12 +22,10 @@ OPTIMIZERS = {
 
 def run_of(make, dtype=torch.float32):
     """A small run; ``frozen`` masks the gradient of its hidden matrix while it is set."""
-    torch.manual_seed(0)
-    layers = nn.Linear(8, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 8)
-    model = nn.Sequential(*layers).to(dtype)
+    model = net(8, 24, 24, 8).to(dtype)
 
     def loss(model, k):
-        x = torch.randn(32, 8, generator=torch.Generator().manual_seed(k)).to(dtype)
+        x = normal(k, 32, 8).to(dtype)
         return (model(x) - x).square().mean()
 
     config = HybridConfig(total_steps=90, predictors=UNGATED)

@@ -4,8 +4,7 @@ import copy
 
 import pytest
 import torch
-from loops import Run, same_bits, weights
-from torch import nn
+from loops import Run, net, same_bits, weights
 
 from hybrid_predict import FittedPredictor, HybridConfig
 from hybrid_predict.forecast.predictors import MomentumPredictor
@@ -32,10 +31,6 @@ REAL = {"half": momentum(), "whole": momentum(1.0)}
 
 def task(predictor, sign=1.0, **settings):
     """A small net on noisy targets; in a still smaller one random forecasts take longer to end."""
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)
-    )
 
     def loss(model, k):
         generator = torch.Generator().manual_seed(k)
@@ -43,9 +38,10 @@ def task(predictor, sign=1.0, **settings):
         noise = 0.3 * torch.randn(32, 1, generator=generator)
         return sign * (model(x) - x.sum(1, keepdim=True).sin() - noise).square().mean()
 
-    optimizer = torch.optim.AdamW(net.parameters(), lr=3e-3, maximize=sign < 0)
+    model = net(16, 64, 64, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, maximize=sign < 0)
     options = {"total_steps": 150, "max_overhead": 1e9, "watch_loss": sign > 0, **settings}
-    return Run(net, optimizer, HybridConfig(predictors={"hidden": predictor}, **options), loss)
+    return Run(model, optimizer, HybridConfig(predictors={"hidden": predictor}, **options), loss)
 
 
 every_way = pytest.mark.parametrize(
@@ -97,10 +93,9 @@ def test_evidence_is_resumed_bit_for_bit(lag):
 
 
 def test_every_optimizer_adds_what_its_predicted_steps_were():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 2))
-    first, *others = net.parameters()
+    model = net(8, 16, 16, 2)
+    first, *others = model.parameters()
     optimizers = [torch.optim.AdamW(own, lr=3e-3) for own in ([first], others)]
     config = HybridConfig(total_steps=90, max_overhead=1e9, predictors={"hidden": momentum(-1.0)})
-    run = Run(net, optimizers, config, lambda model, _: model(torch.randn(16, 8)).square().mean())
+    run = Run(model, optimizers, config, lambda model, _: model(torch.randn(16, 8)).square().mean())
     assert run.finish().engine.ledger.predicted_steps == 6

@@ -33,10 +33,9 @@ def small_samples(monkeypatch):
 
 
 class Watched(torch.optim.AdamW):
-    """Calls somebody while it updates."""
+    """Calls ``during`` while it updates."""
 
-    def during(self):
-        """Nobody yet."""
+    during = staticmethod(lambda: None)
 
     def step(self, closure=None):
         self.during()

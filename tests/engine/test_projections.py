@@ -3,15 +3,13 @@
 import pytest
 import torch
 from cases import OPTIMIZERS, UNGATED
-from loops import Bench, Run, make_config
-from torch import nn
+from loops import Bench, Run, make_config, net, normal
 
 from hybrid_predict import HybridConfig, HybridEngine
 
 SIDE, LOST = 32, 8
 
-GENERATOR = torch.Generator().manual_seed(5)
-BASIS = torch.linalg.qr(torch.randn(SIDE, LOST, generator=GENERATOR))[0]
+BASIS = torch.linalg.qr(normal(5, SIDE, LOST))[0]
 CONFIG = HybridConfig(total_steps=60, predictors=UNGATED)
 ENTRIES = (torch.arange(SIDE**2).reshape(SIDE, SIDE) % 3 > 0).float()
 
@@ -36,14 +34,12 @@ class Projecting(torch.optim.SGD):
 
 
 def loss(model, k):
-    x = torch.randn(64, 8, generator=torch.Generator().manual_seed(k))
+    x = normal(k, 64, 8)
     return (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
 
 
 def projecting(kind, **options):
-    torch.manual_seed(0)
-    layers = nn.Linear(8, SIDE), nn.Tanh(), nn.Linear(SIDE, SIDE), nn.Tanh(), nn.Linear(SIDE, 1)
-    model = nn.Sequential(*layers)
+    model = net(8, SIDE, SIDE, 1)
     optimizer = Projecting(model.parameters(), lr=0.03, **options)
     optimizer.kind = kind
     return Run(model, optimizer, CONFIG, loss)

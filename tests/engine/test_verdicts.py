@@ -2,54 +2,10 @@
 
 import pytest
 import torch
-from loops import INF, NAN, Bench, make_config, same_bits, spoil_with, weights
+from loops import NAN, Bench, make_config, same_bits, weights
 from verifying import kept, run
 
 from hybrid_predict import Phase, Verdict
-from hybrid_predict.rules.schedule import due
-
-
-def closing(bench, offset):
-    """A closure, whose loss is known before the update."""
-
-    def closure():
-        bench.optimizer.zero_grad()
-        loss = bench.loss() + offset
-        loss.backward()
-        return loss
-
-    bench.engine.before_step()
-    bench.optimizer.step(closure)
-    return bench.engine.after_step()
-
-
-@pytest.mark.parametrize("offset", [INF, NAN, 1e5])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adamw, fused"])
-def test_a_bad_loss_that_is_known_before_the_update_undoes(optimizer, offset):
-    bench = run(optimizer, model="mlp", total_steps=60, steps=20)
-    if not due(bench.engine.schedule, bench.engine.ledger.steps):
-        bench.step()
-    before = kept(bench)
-    record = closing(bench, offset)
-    assert (record.predicted, record.verdict) == (1, Verdict.UNDONE)
-    assert same_bits(kept(bench), before)
-    assert "the loss of a verifying step" in bench.engine.ledger.events[0]["reason"]
-
-
-@pytest.mark.parametrize("offset", [INF, NAN, 1e5])
-def test_a_bad_loss_that_is_known_afterwards_pauses_and_undoes_nothing(offset):
-    traces = []
-    for spoiled in (False, True):
-        bench = run(model="mlp", total_steps=90, steps=20)
-        records = [bench.step(spoil_with(offset=offset) if spoiled else None)]
-        traces.append(kept(bench))
-        records += bench.train(17)
-    assert same_bits(*traces)
-    assert (records[0].predicted, records[0].verdict, records[0].ticks) == (1, Verdict.STANDS, 2)
-    assert [r.predicted for r in records[1:17]] == [0] * 16
-    assert records[17].predicted == 1
-    (event,) = bench.engine.ledger.events
-    assert event["reason"].startswith("predicted steps pause: the loss")
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])
@@ -141,18 +97,6 @@ def test_every_update_of_a_full_step_is_corrected():
         moved = bench.model[0].weight.detach() - before["0.weight"]
         values = torch.linalg.svdvals(moved)  # an orthogonal factor, not Adam's constant entries
         assert float(values.min() / values.max()) > 0.3
-
-
-def test_a_run_whose_loss_rises_falls_back_to_plain_training():
-    bench = Bench(make_config(total_steps=400, warmup_steps=20))
-    records = []
-    while not bench.engine.done:
-        factor = 1.0 if bench.taken < 30 else 3.0
-        records.append(bench.step(lambda model, loss, factor=factor: loss * factor))
-    assert records[-1].phase is Phase.PLAIN
-    (reason,) = [e["reason"] for e in bench.engine.ledger.events if "fell back" in e["reason"]]
-    assert "training loss stands above" in reason and "watch_loss=False" in reason
-    assert bench.engine.ledger.steps == 400
 
 
 def test_a_loss_that_need_not_fall_decides_nothing():

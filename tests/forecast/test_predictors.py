@@ -144,11 +144,7 @@ def test_an_unknown_predictor_is_refused_with_the_known_names(choice):
 
 WEIGHT = torch.zeros(2, 3)
 ILL_FORMED = {
-    "no delta": (None, "a WeightDelta"),
-    "name": (WeightDelta(("v",), (WEIGHT,), (1.0,)), "the names"),
-    "shape": (WeightDelta(("w",), (WEIGHT.T,), (1.0,)), "shape"),
     "array": (WeightDelta(("w",), (WEIGHT.numpy(),), (1.0,)), "a tensor for w"),
-    "device": (WeightDelta(("w",), (WEIGHT.to("meta"),), (1.0,)), "device cpu"),
     "factor": (WeightDelta(("w",), (WEIGHT,), ("long",)), "a number as factor"),
     "boolean": (WeightDelta(("w",), (WEIGHT,), (True,)), "a number as factor"),
     "factors": (WeightDelta(("w",), (WEIGHT,), (torch.ones(2),)), "a number as factor"),

@@ -1,29 +1,20 @@
 """Skill of whole runs is that of a replay of the trajectory, and is resumed bit for bit."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
-from loops import Bench, Run, make_config, same_bits
-from torch import nn
+from loops import Bench, Run, load, make_config, net, normal, same_bits, save
 
 from hybrid_predict import HybridConfig, MomentumPredictor
 
 LENGTH = 20
 
 
-def network():
-    torch.manual_seed(3)
-    layers = nn.Linear(16, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 300)
-    return nn.Sequential(*layers, nn.Tanh(), nn.Linear(300, 1))
-
-
 @pytest.mark.parametrize("lag", [0, 3])
 def test_skill_is_that_of_a_replay_in_64_bits(lag):
     """The trajectory is saved at every full step; a predicted step moves nothing at coefficient 0,
     but it has a direction, so the replay measures the drift's."""
-    model, decay = network(), 0.9
+    model, decay = net(16, 300, 300, 300, 1), 0.9
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     predictor = MomentumPredictor(decay=decay, coefficient=1e-6, gated=False)
     config = HybridConfig(
@@ -31,7 +22,7 @@ def test_skill_is_that_of_a_replay_in_64_bits(lag):
     )
 
     def loss(model, k):
-        x = torch.randn(32, 16, generator=torch.Generator().manual_seed(k))
+        x = normal(k, 32, 16)
         return (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
 
     run = Run(model, optimizer, config, loss)
@@ -71,14 +62,9 @@ def test_a_gated_run_resumes_bit_for_bit_inside_a_window(at, lag):
     )
     whole = Bench(config)
     whole.train(at)
-    again = Bench(config)
-    again.engine.load_state_dict(copy.deepcopy(whole.engine.state_dict()))
-    again.model.load_state_dict(whole.model.state_dict())
-    again.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))
-    again.taken = whole.taken
-    random = torch.get_rng_state()
+    saved = save(whole)
     left = [r.predicted for r in whole.finish()]
-    torch.set_rng_state(random)
+    again = load(saved, config)
     assert [r.predicted for r in again.finish()] == left
     assert same_bits(again.trace()["model"], whole.trace()["model"])
     assert again.engine.ledger.skills == whole.engine.ledger.skills

@@ -1,8 +1,10 @@
 """The training loop that tests share, with and without an engine."""
 
 import copy
+import io
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from hybrid_predict import HybridConfig, HybridEngine, StepRecord
 from hybrid_predict.config import KINDS
 from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.skill import Skill
+from hybrid_predict.torch.random_states import random_states, set_random_states
 
 Spoiler = Callable[[nn.Module, Tensor], Tensor]
 
@@ -88,17 +91,17 @@ class Bench:
 
     def step(self, spoil: Spoiler | None = None, clip: bool = False) -> StepRecord | None:
         """One full step on the next batch."""
-
-        def between() -> None:
-            if clip:
-                torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-
-        def loss() -> Tensor:
-            return spoil(self.model, self.loss()) if spoil else self.loss()
-
-        record = full_step(self.engine, [self.optimizer], loss, between)
+        if self.engine:
+            self.engine.before_step()
+        loss = self.loss()
+        loss = spoil(self.model, loss) if spoil else loss
+        loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         self.taken += 1
-        return record
+        return self.engine.after_step(loss) if self.engine else None
 
     def train(self, steps: int) -> list[StepRecord | None]:
         return [self.step() for _ in range(steps)]
@@ -109,6 +112,11 @@ class Bench:
         while not self.engine.done:
             records.append(self.step())
         return records
+
+    @property
+    def reasons(self) -> list[str]:
+        """Reasons of the ledger's events."""
+        return [event["reason"] for event in self.engine.ledger.events]
 
     def trace(self) -> dict[str, Any]:
         """Copies of everything that training changes, random states included."""
@@ -121,6 +129,38 @@ class Bench:
                 "python": random.getstate(),
             }
         )
+
+
+def save(bench: Bench) -> bytes:
+    """A run as it is, random states included."""
+    buffer = io.BytesIO()
+    state = {
+        "model": bench.model.state_dict(),
+        "optimizer": bench.optimizer.state_dict(),
+        "engine": bench.engine.state_dict(),
+        "random": random_states(),
+        "taken": bench.taken,
+    }
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def loaded(saved: bytes) -> dict[str, Any]:
+    return torch.load(io.BytesIO(saved), weights_only=True)
+
+
+def load(
+    saved: bytes, config: HybridConfig | None, model: str = "mlp", optimizer: str = "adamw"
+) -> Bench:
+    """The run that was saved."""
+    state, bench = loaded(saved), Bench(config, model, optimizer)
+    bench.model.load_state_dict(state["model"])
+    bench.optimizer.load_state_dict(state["optimizer"])
+    if bench.engine:
+        bench.engine.load_state_dict(state["engine"])
+    set_random_states(state["random"])
+    bench.taken = state["taken"]
+    return bench
 
 
 class Run:
@@ -240,6 +280,18 @@ def same_bits(left: Any, right: Any) -> bool:
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def net(*widths: int) -> nn.Sequential:
+    """A seeded network of linear layers of these widths, with Tanh between them."""
+    torch.manual_seed(0)
+    layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.Tanh())]
+    return nn.Sequential(*layers[:-1])
+
+
+def normal(k: int, *shape: int) -> Tensor:
+    """Normal numbers, the same for the same k."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(k))
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import loops
 import torch
-from loops import full_step
 from torch import Tensor, nn
 
 from hybrid_predict import HybridConfig, HybridEngine
@@ -97,17 +97,15 @@ class Lion(Own):
 
 
 def net() -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh()
-    return nn.Sequential(*layers, nn.Linear(24, 1))
+    return loops.net(6, 24, 24, 24, 1)
 
 
 def train_step(
     model: nn.Module, optimizer: Any, k: int, engine: HybridEngine | None, sign: float = 1.0
 ) -> None:
-    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(k))
+    x = loops.normal(k, 32, 6)
     target = x.prod(1, keepdim=True).tanh()
-    full_step(engine, [optimizer], lambda: sign * (model(x) - target).square().mean())
+    loops.full_step(engine, [optimizer], lambda: sign * (model(x) - target).square().mean())
 
 
 def run(

@@ -170,29 +170,28 @@ def test_a_step_has_the_arguments_that_it_was_called_with(name):
     assert optimizer.seen == 2.0
 
 
+def closure_of(bench):
+    def closure():
+        bench.optimizer.zero_grad()
+        loss = bench.loss()
+        loss.backward()
+        return loss
+
+    return closure
+
+
 def test_a_loop_with_closures_equals_the_loop_without():
     traces = []
     for closed in (False, True):
         bench = Bench(make_config())
         for _ in range(10):
             bench.engine.before_step()
-            losses = []
-
-            def closure(bench=bench, losses=losses):
-                bench.optimizer.zero_grad()
-                loss = bench.loss()
-                loss.backward()
-                losses.append(loss)
-                return loss
-
-            if closed:
-                bench.optimizer.step(closure)
-            else:
-                closure()
-                bench.optimizer.step()
+            closure = closure_of(bench)
+            loss = None if closed else closure()
+            heard = bench.optimizer.step(closure if closed else None)
             bench.taken += 1
-            record = bench.engine.after_step(None if closed else losses[0])
-            assert record.loss == losses[0].item()
+            record = bench.engine.after_step(loss)
+            assert record.loss == (heard if closed else loss).item()
         traces.append(bench.trace())
     assert same_bits(*traces)
 

