@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from loops import Run, same_bits, weights
+from loops import Run, normal, same_bits, weights
 from torch import nn
 
-from hybrid_predict import HybridConfig, MomentumPredictor, SpectralUpdate
+from hybrid_predict import HybridConfig, MomentumPredictor, Phase, SpectralUpdate
 from hybrid_predict.rules import budget
 from hybrid_predict.updates import UPDATES
 
@@ -20,7 +20,7 @@ def every_operation_counts(monkeypatch):
 
 
 def squared(model, k):
-    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(k))
+    x = normal(k, 16, 8)
     return (model(x) - x[:, :4].sin()).square().mean()
 
 
@@ -82,9 +82,7 @@ def test_matrices_that_are_thawed_share_the_budget():
     run = budgeted(freeze=True).train(3)
     assert run.engine.ledger.correction_share <= 0.1
     run.model[2].weight.requires_grad_(True)
-    run.train(2)
-    (block,) = blocks(run)
-    assert operations(run, block) <= 0.1 * run.engine.ledger.flops_per_step
+    assert run.train(2).engine.ledger.correction_share <= 0.1
 
 
 def test_where_nothing_can_be_counted_matrices_are_corrected_in_full():
@@ -139,8 +137,6 @@ def test_several_updates_in_one_full_step_share_the_budget():
             run.optimizer.step()
             run.optimizer.zero_grad()
         run.engine.after_step(loss)
-    (block,) = blocks(run)
-    assert run.engine.ledger.flops_per_correction == 4 * operations(run, block)
     assert 0 < run.engine.ledger.correction_share <= 0.5
 
 
@@ -152,7 +148,6 @@ def test_after_a_step_that_was_abandoned_the_next_one_is_counted():
     run.train(2)
     counted = budgeted().train(2).engine.ledger.flops_per_step
     assert run.engine.ledger.flops_per_step == counted
-    assert blocks(run) != {None}
 
 
 def test_small_models_are_corrected_in_full(monkeypatch):
@@ -169,5 +164,5 @@ def test_a_run_with_weak_corrections_alone_is_plain_from_its_first_step(speedup,
     run = budgeted(max_overhead=0.0, speedup=speedup).finish()
     plain = budgeted(enabled=False).finish()
     assert run.engine.ledger.corrected_steps == corrected
-    assert run.engine._state.plain is (speedup > 1)
+    assert (run.records[-1].phase is Phase.PLAIN) is (speedup > 1)
     assert same_bits(weights(run.model), weights(plain.model)) is (speedup > 1)

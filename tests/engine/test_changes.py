@@ -3,21 +3,16 @@
 import pytest
 import torch
 from cases import UNGATED
-from loops import Run, make_config, same_bits, weights
+from loops import Run, make_config, net, normal, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, Phase, UnsupportedSetupError, UsageError
-from hybrid_predict.groups import Groups
 
-
-def net():
-    torch.manual_seed(0)
-    layers = nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh()
-    return nn.Sequential(*layers, nn.Linear(16, 1))
+WIDTHS = 6, 16, 16, 16, 1
 
 
 def loss(model, k):
-    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(k))
+    x = normal(k, 32, 6)
     return (model(x) - x.prod(1, keepdim=True)).square().mean()
 
 
@@ -30,7 +25,7 @@ def sgd(ps):
 
 
 def run_of(make=adamw, config=None):
-    model = net()
+    model = net(*WIDTHS)
     return Run(model, make(model.parameters()), config or make_config(total_steps=90), loss)
 
 
@@ -76,7 +71,7 @@ def test_regrouping_keeps_what_lengths_are_measured_by():
 
 
 def test_a_parameter_group_that_is_added_is_followed():
-    model = net()
+    model = net(*WIDTHS)
     model[2].requires_grad_(False)
     optimizer = adamw([p for p in model.parameters() if p.requires_grad])
     run = Run(model, optimizer, make_config(total_steps=90), loss).train(6)
@@ -88,16 +83,6 @@ def test_a_parameter_group_that_is_added_is_followed():
     assert "2.weight" in run.engine.mapper.names
     until_predicted(run)
     assert until_predicted(run) >= {"0.weight", "2.weight", "4.weight"}
-
-
-def test_a_parameter_that_is_given_other_memory_is_followed():
-    run = run_of().train(6)
-    for p in run.model.parameters():
-        p.data = p.data.clone()
-    for _ in range(6):
-        run.step()
-        assert run.moved_inside == set(weights(run.model))
-    assert until_predicted(run) >= {"0.weight", "2.weight"}
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "not told"])
@@ -114,8 +99,6 @@ def test_no_update_of_another_optimizer_is_lost(told):
     assert (ledger.undone_steps == 0) is told
     assert ledger.corrected_steps == (40 if told else 20)
     assert ("the optimizer was replaced" in run.reasons) is told
-    counts = {g.memory.history.count for g in run.engine._state.groups if g.treatment.predictor}
-    assert counts == ({40} if told else {20})
 
 
 class Returning(torch.optim.SGD):
@@ -129,7 +112,7 @@ class Returning(torch.optim.SGD):
 
 
 def test_a_refused_replacement_changes_nothing_and_an_accepted_one_owns_its_parameters():
-    model = net()
+    model = net(*WIDTHS)
     run = Run(model, adamw(model[:3].parameters()), make_config(total_steps=90), loss).train(1)
     before = run.engine.optimizer
     with pytest.raises(UnsupportedSetupError, match="second copy"):
@@ -153,23 +136,11 @@ def test_an_optimizer_is_not_replaced_inside_a_full_step():
 @pytest.mark.parametrize("lag", [0, 4])
 def test_one_optimizer_is_replaced_by_several(lag):
     run = run_of(config=make_config(lag=lag, total_steps=90)).train(12)
-    both = [sgd(run.model[:3].parameters()), sgd(run.model[3:].parameters())]
-
-    class Both:
-        def step(self):
-            for optimizer in both:
-                optimizer.step()
-
-        def zero_grad(self):
-            for optimizer in both:
-                optimizer.zero_grad()
-
-    run.engine.replace_optimizer(both)
-    run.optimizer = Both()
+    run.optimizer = [sgd(run.model[:3].parameters()), sgd(run.model[3:].parameters())]
+    run.engine.replace_optimizer(run.optimizer)
     for _ in range(12):
         run.step()
         assert run.moved_inside == set(weights(run.model))
-    assert not run.engine._state.plain
     until_predicted(run)
     assert run.records[-1].phase is Phase.PREDICT
 
@@ -196,14 +167,8 @@ def clamped(model, in_place):
         p.data = p.data.clamp_(-0.3, 0.3) if in_place else p.data.clamp(-0.3, 0.3)
 
 
-def test_weights_in_new_memory_after_each_step_cost_no_regrouping(monkeypatch):
-    calls, runs, regroup = [], [], Groups.regroup
-
-    def counting(self, *args):
-        calls.append(self)
-        regroup(self, *args)
-
-    monkeypatch.setattr(Groups, "regroup", counting)
+def test_weights_in_new_memory_after_each_step_train_as_those_in_place():
+    runs = []
     for in_place in (True, False):
         run = run_of(config=make_config(total_steps=40))
         while not run.engine.done:
@@ -212,7 +177,6 @@ def test_weights_in_new_memory_after_each_step_cost_no_regrouping(monkeypatch):
         runs.append((weights(run.model), run.engine.ledger.predicted_steps))
     assert same_bits(*runs)
     assert runs[0][1] > 0
-    assert len(calls) <= 4  # when the engine is made, and where the kinds are decided
 
 
 @pytest.mark.parametrize("in_place", [True, False])

@@ -1,11 +1,13 @@
 """The order of calls, what records say, and the ways out of a full step."""
 
+import copy
 import gc
+import pickle
 
 import pytest
 import torch
 from cases import MODELS
-from loops import Bench, make_config, same_bits, weights
+from loops import Bench, Run, make_config, same_bits, weights
 from torch import nn
 
 from hybrid_predict import ConfigError, HybridConfig, HybridEngine, Phase, UsageError, Verdict
@@ -78,20 +80,6 @@ def test_a_detached_engine_leaves_the_loop_plain():
     assert {record.ticks for record in records} == {1}
 
 
-def test_a_step_that_was_left_is_taken_again(bench):
-    base = weights(bench.model)
-    bench.engine.before_step()
-    moved = weights(bench.model)
-    bench.loss().backward()
-    bench.optimizer.zero_grad()
-    bench.engine.before_step()
-    assert same_bits(weights(bench.model), moved)
-    assert not same_bits(moved, base)
-    reasons = [event["reason"] for event in bench.engine.ledger.events]
-    assert reasons == ["a full step was left before its update"]
-    assert bench.engine.ledger.undone_steps == 1
-
-
 def test_an_accumulated_step_with_saves_inside_is_the_same_step():
     traces = []
     for interrupt in (False, True):
@@ -109,23 +97,6 @@ def test_an_accumulated_step_with_saves_inside_is_the_same_step():
             bench.engine.after_step()
         traces.append(bench.trace())
     assert same_bits(*traces)
-
-
-def test_updates_that_never_follow_predicted_steps_end_them():
-    """As in a loop that passes over every batch with a large loss."""
-    bench = Bench(make_config(total_steps=600))
-    bench.train(PREDICTING)
-    predicted = 0
-    for _ in range(300):
-        before = weights(bench.model)
-        bench.engine.before_step()
-        record = bench.engine.after_step(bench.loss())
-        assert same_bits(weights(bench.model), before)
-        predicted += record.predicted
-    assert predicted == 4
-    assert any("no more predicted steps" in e["reason"] for e in bench.engine.ledger.events)
-    ledger = bench.engine.ledger
-    assert (ledger.predicted_steps, ledger.undone_steps) == (4, 4)
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
@@ -171,18 +142,16 @@ def test_a_loss_that_is_no_number_is_refused_and_the_step_stays_open(loss):
     assert not bench.engine.in_step
 
 
+@pytest.mark.parametrize("again", [copy.deepcopy, copy.copy, pickle.dumps])
+def test_an_engine_is_not_copied(again):
+    with pytest.raises(UsageError, match="HybridEngine: expected its state_dict"):
+        again(Bench(make_config()).engine)
+
+
 def test_after_step_needs_before_step():
     engine = Bench(make_config()).engine
     with pytest.raises(UsageError, match="before_step"):
         engine.after_step()
-
-
-def test_before_step_after_an_update_needs_after_step(inside):
-    bench, _ = inside
-    bench.loss().backward()
-    bench.optimizer.step()
-    with pytest.raises(UsageError, match="after_step"):
-        bench.engine.before_step()
 
 
 @pytest.mark.parametrize(
@@ -209,14 +178,9 @@ def test_a_model_without_hidden_matrices_trains_plainly_and_says_so(caplog):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.LayerNorm(8))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        engine = HybridEngine(model, optimizer, HybridConfig(total_steps=12)) if plugged else None
-        for _ in range(12):
-            engine.before_step() if engine else None
-            model(torch.tensor([[0, 1]])).square().sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            engine.after_step() if engine else None
-        traces.append(weights(model))
+        config = HybridConfig(total_steps=12) if plugged else None
+        run = Run(model, optimizer, config, lambda m, _: m(torch.tensor([[0, 1]])).square().sum())
+        traces.append(weights(run.train(12).model))
     assert same_bits(*traces)
     assert "there is nothing to predict" in caplog.text
-    assert engine.ledger.full_steps == engine.ledger.steps == 12
+    assert run.engine.ledger.full_steps == run.engine.ledger.steps == 12

@@ -39,21 +39,17 @@ def test_derived_figures_are_those_computed_by_hand(name):
     assert BY_HAND.summary()[name] == pytest.approx(DERIVED[name])
 
 
-def test_empty_ledger_has_saved_nothing():
+def test_an_empty_ledger_has_saved_nothing():
     derived = {name: getattr(SavingsLedger(), name) for name in DERIVED}
     assert derived.pop("estimated_flops_saved") is None
     assert set(derived.values()) == {0.0}
 
 
-@pytest.mark.parametrize("ledger", [SavingsLedger(), BY_HAND], ids=["empty", "full"])
-def test_json_round_trip_loses_nothing(ledger):
-    assert SavingsLedger.from_json(ledger.to_json()) == ledger
-
-
-def test_ledger_of_a_run_survives_json():
+def test_json_round_trip_loses_nothing():
     bench = Bench(make_config())
     bench.finish()
-    assert SavingsLedger.from_json(bench.engine.ledger.to_json()) == bench.engine.ledger
+    for ledger in (SavingsLedger(), BY_HAND, bench.engine.ledger):
+        assert SavingsLedger.from_json(ledger.to_json()) == ledger
 
 
 def without(name):
@@ -64,9 +60,7 @@ def without(name):
 
 BAD = {
     "no-json": "{",
-    "empty": "",
     "list": "[1, 2]",
-    "number": "3",
     "missing": json.dumps(without("predicted_steps")),
     "text": json.dumps({**BY_HAND.summary(), "steps": "many"}),
     "negative": json.dumps({**BY_HAND.summary(), "full_steps": -1}),
@@ -122,13 +116,8 @@ def moved(predicted_steps, length, full_steps=100, share=1.0):
 )
 def test_a_larger_learning_rate_is_suggested_only_on_evidence(ledger, factor):
     assert ledger.rate_factor == factor
-    assert bool(ledger.rate_hint) is (factor is not None)
-
-
-def test_the_hint_names_its_evidence():
-    hint = moved(150, 2.0).rate_hint
-    assert "about 4 times larger (compare before you adopt it)" in hint
-    assert "1.5 predicted steps per full step, of 2 drifts each" in hint
+    told = f"about {factor:g} times larger" if factor else ""
+    assert bool(ledger.rate_hint) is bool(told) and told in ledger.rate_hint
 
 
 @pytest.mark.parametrize(("speedup", "count"), [("auto", 1), (1.5, 0)])

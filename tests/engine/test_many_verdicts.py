@@ -4,10 +4,9 @@ import copy
 
 import pytest
 import torch
-from loops import SPOILERS, Bench, make_config, same_bits
-from torch import nn
+from loops import Run, net, same_bits, weights
 
-from hybrid_predict import CheckpointError, FittedPredictor, HybridConfig, HybridEngine, Verdict
+from hybrid_predict import FittedPredictor, HybridConfig
 from hybrid_predict.forecast.predictors import MomentumPredictor
 from hybrid_predict.rules.verdict import ENDED
 from hybrid_predict.testing.placebos import NegatedForecast, RandomForecast, ShuffledForecast
@@ -30,38 +29,19 @@ PLACEBOS = {
 REAL = {"half": momentum(), "whole": momentum(1.0)}
 
 
-class Task:
+def task(predictor, sign=1.0, **settings):
     """A small net on noisy targets; in a still smaller one random forecasts take longer to end."""
 
-    def __init__(self, predictor, sign=1.0, **settings):
-        torch.manual_seed(0)
-        layers = [nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 1)]
-        self.net, self.sign = nn.Sequential(*layers), sign
-        self.optimizer = torch.optim.AdamW(self.net.parameters(), lr=3e-3, maximize=sign < 0)
-        options = {"total_steps": 150, "max_overhead": 1e9, **settings}
-        config = HybridConfig(predictors={"hidden": predictor}, **options)
-        self.engine = HybridEngine(self.net, self.optimizer, config)
-
-    def step(self):
-        generator = torch.Generator().manual_seed(self.engine.ledger.full_steps)
+    def loss(model, k):
+        generator = torch.Generator().manual_seed(k)
         x = torch.randn(32, 16, generator=generator)
         noise = 0.3 * torch.randn(32, 1, generator=generator)
-        self.engine.before_step()
-        loss = (self.net(x) - x.sum(1, keepdim=True).sin() - noise).square().mean()
-        (self.sign * loss).backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        return self.engine.after_step(loss)
+        return sign * (model(x) - x.sum(1, keepdim=True).sin() - noise).square().mean()
 
-    def finish(self):
-        records = []
-        while not self.engine.done:
-            records.append(self.step())
-        return records
-
-    @property
-    def ended(self):
-        return ENDED in [event["reason"] for event in self.engine.ledger.events]
+    model = net(16, 64, 64, 1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, maximize=sign < 0)
+    options = {"total_steps": 150, "max_overhead": 1e9, "watch_loss": sign > 0, **settings}
+    return Run(model, optimizer, HybridConfig(predictors={"hidden": predictor}, **options), loss)
 
 
 every_way = pytest.mark.parametrize(
@@ -74,12 +54,11 @@ every_way = pytest.mark.parametrize(
 @every_way
 @pytest.mark.parametrize("predictor", PLACEBOS.values(), ids=PLACEBOS.keys())
 def test_placebos_end_within_ten_verdicts(predictor, settings):
-    task = Task(predictor, **settings)
-    records = task.finish()
-    verifying = [r.step for r in records if r.predicted]
+    run = task(predictor, **settings).finish()
+    verifying = [r.step for r in run.records if r.predicted]
     assert 6 <= len(verifying) <= MOST
-    assert task.ended
-    ledger = task.engine.ledger
+    assert ENDED in run.reasons
+    ledger = run.engine.ledger
     assert (ledger.steps, ledger.predicted_steps) == (150, len(verifying))
     assert ledger.corrected_steps > verifying[-1] + 50 or "updates" in settings
 
@@ -87,91 +66,36 @@ def test_placebos_end_within_ten_verdicts(predictor, settings):
 @every_way
 @pytest.mark.parametrize("predictor", REAL.values(), ids=REAL.keys())
 def test_forecasts_along_the_drift_do_not_end(predictor, settings):
-    task = Task(predictor, **settings)
-    task.finish()
-    assert not task.ended
-    assert task.engine.ledger.predicted_steps == 50
-    assert task.engine._state.evidence.verdicts == 50
+    run = task(predictor, **settings).finish()
+    assert ENDED not in run.reasons
+    assert run.engine.ledger.predicted_steps == 50
 
 
 def test_fitted_forecasts_do_not_end():
-    task = Task(FittedPredictor(gated=False))
-    task.finish()
-    assert not task.ended
-
-
-@pytest.mark.parametrize("gated", [True, False])
-def test_what_is_measured_changes_no_weight(gated, monkeypatch):
-    def weights(seen):
-        task = Task(FittedPredictor(gated=gated))
-        if not seen:
-            monkeypatch.setattr("hybrid_predict.group.slopes", lambda *_: torch.zeros(4))
-        task.finish()
-        assert task.engine.ledger.predicted_steps > 0
-        assert bool(task.engine._state.evidence.verdicts) is seen
-        return list(task.net.parameters())
-
-    assert same_bits(weights(True), weights(False))
+    assert ENDED not in task(FittedPredictor(gated=False)).finish().reasons
 
 
 @pytest.mark.parametrize("lag", [0, 3])
 def test_evidence_is_resumed_bit_for_bit(lag):
-    whole = Task(PLACEBOS["negated"], lag=lag)
-    records = [whole.step() for _ in range(15)]
-    assert 0 < sum(r.predicted for r in records) < 6  # in the middle of the test
-    parts = whole.engine, whole.net, whole.optimizer
-    saved = copy.deepcopy([part.state_dict() for part in parts])
-    other = Task(PLACEBOS["negated"], lag=lag)
-    for part, state in zip((other.engine, other.net, other.optimizer), saved, strict=True):
-        part.load_state_dict(state)
-    steps = [[(r.step, r.predicted, r.verdict) for r in task.finish()] for task in (whole, other)]
+    whole, other = (task(PLACEBOS["negated"], lag=lag) for _ in range(2))
+    whole.train(15)
+    assert 0 < sum(r.predicted for r in whole.records) < 6  # in the middle of the test
+    other.records = list(whole.records)
+    for part in ("engine", "model", "optimizer"):
+        state = copy.deepcopy(getattr(whole, part).state_dict())
+        getattr(other, part).load_state_dict(state)
+    for run in (whole, other):
+        run.finish()
+        assert ENDED in run.reasons
+    steps = [[(r.step, r.predicted, r.verdict) for r in run.records] for run in (whole, other)]
     assert steps[0] == steps[1]
-    assert whole.ended and other.ended
-    evidence = [task.engine._state.evidence for task in (whole, other)]
-    assert evidence[0] == evidence[1]
-    assert same_bits(list(whole.net.parameters()), list(other.net.parameters()))
-
-
-@pytest.mark.parametrize("damaged", [[], [1.0, 0.5], [-1.0, 0.5, 0.0], [1.0, float("nan"), 0.0]])
-def test_damaged_evidence_is_refused(damaged):
-    task = Task(momentum())
-    task.step()
-    state = task.engine.state_dict()
-    state["evidence"] = damaged
-    with pytest.raises(CheckpointError, match=r"state: expected .*Evidence"):
-        task.engine.load_state_dict(state)
-
-
-def test_steps_of_no_length_do_not_count():
-    task = Task(momentum(0.0))
-    task.finish()
-    assert task.engine.ledger.predicted_steps == 50
-    assert task.engine._state.evidence.verdicts == 0.0
-
-
-@pytest.mark.parametrize("optimizer", ["adamw", "adamw-fused"])
-def test_undone_steps_do_not_count(optimizer):
-    bench = Bench(make_config(total_steps=60), optimizer=optimizer)
-    records = [*bench.train(7), bench.step(SPOILERS["nan-loss"]), *bench.finish()]
-    verdicts = [r.verdict for r in records if r.predicted]
-    assert verdicts.count(Verdict.UNDONE) == 1
-    counted = bench.engine._state.evidence.verdicts
-    assert counted == verdicts.count(Verdict.STANDS)
+    assert same_bits(weights(whole.model), weights(other.model))
 
 
 def test_every_optimizer_adds_what_its_predicted_steps_were():
-    torch.manual_seed(0)
-    net = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 2))
-    first, *others = net.parameters()
+    model = net(8, 16, 16, 2)
+    first, *others = model.parameters()
     optimizers = [torch.optim.AdamW(own, lr=3e-3) for own in ([first], others)]
     config = HybridConfig(total_steps=90, max_overhead=1e9, predictors={"hidden": momentum(-1.0)})
-    engine = HybridEngine(net, optimizers, config)
-    while not engine.done:
-        engine.before_step()
-        loss = net(torch.randn(16, 8)).square().mean()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        engine.after_step(loss)
-    assert engine.ledger.predicted_steps == 6
+    run = Run(model, optimizers, config, lambda model, _: model(torch.randn(16, 8)).square().mean())
+    assert run.finish().engine.ledger.predicted_steps == 6

@@ -1,12 +1,9 @@
 """A run of N steps takes fewer full steps, and weights move between them as forecast."""
 
-import copy
-
 import pytest
 import torch
 from cases import OPTIMIZERS, UNGATED
-from loops import Bench, Run, make_config, same_bits
-from torch import nn
+from loops import Bench, Run, full_step, load, make_config, net, normal, same_bits, save
 from torch.optim.lr_scheduler import LambdaLR
 
 from hybrid_predict import HybridConfig, MomentumPredictor, Phase
@@ -18,9 +15,7 @@ class Scheduled(Run):
     """A run with a schedule, which counts forward and backward passes."""
 
     def __init__(self, total=300, optimizer="adamw", schedule=lambda step: 1.0, **changes):
-        torch.manual_seed(0)
-        layers = nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 12), nn.Tanh(), nn.Linear(12, 1)
-        model = nn.Sequential(*layers)
+        model = net(5, 12, 12, 1)
         settings = {"total_steps": total, "max_overhead": 100.0, "predictors": UNGATED, **changes}
         optimizer = OPTIMIZERS[optimizer](list(model.parameters()))
         super().__init__(model, optimizer, HybridConfig(**settings), self.counted)
@@ -28,7 +23,7 @@ class Scheduled(Run):
         self.forwards, self.backwards, self.rates = 0, [], []
 
     def counted(self, model, k):
-        x = torch.randn(16, 5, generator=torch.Generator().manual_seed(k))
+        x = normal(k, 16, 5)
         loss = (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
         self.forwards += 1
         loss.register_hook(self.backwards.append)
@@ -139,17 +134,14 @@ def test_the_first_step_is_a_full_one_in_the_shortest_runs(total):
 def test_predicted_steps_of_unknown_length_do_not_change_the_mean_length():
     """Their lengths are measured with the gradients of the verifying step, which may have none."""
     bench, lengths = Bench(make_config(predictors=UNGATED)), []
-    while not bench.engine.done:
-        bench.engine.before_step()
-        loss = bench.loss()
-        loss.backward()
+
+    def drop_gradients():
         if 3 <= bench.taken < 6 or bench.taken % 3 == 0:
-            for layer in (bench.model[0], bench.model[3]):
-                layer.weight.grad = None
-        bench.optimizer.step()
-        bench.optimizer.zero_grad()
+            bench.model[0].weight.grad = bench.model[3].weight.grad = None
+
+    while not bench.engine.done:
+        record = full_step(bench.engine, [bench.optimizer], bench.loss, drop_gradients)
         bench.taken += 1
-        record = bench.engine.after_step(loss)
         lengths += [record.length] if record.predicted else []
     known = [length for length in lengths if length is not None]
     assert lengths[0] is None
@@ -160,21 +152,13 @@ def test_predicted_steps_of_unknown_length_do_not_change_the_mean_length():
 @pytest.mark.parametrize("changes", [{}, {"speedup": 1}, {"enabled": False}, {"lag": 3}], ids=str)
 def test_full_steps_after_the_last_step_are_plain_training_and_tick_nothing(changes):
     bench = Bench(make_config(**changes))
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(bench.optimizer, 0.01, total_steps=30)
-    ticks = sum(record.ticks for record in bench.finish())
-    plain = Bench()
-    plain.taken = bench.taken
-    plain.model.load_state_dict(copy.deepcopy(bench.model.state_dict()))
-    plain.optimizer.load_state_dict(copy.deepcopy(bench.optimizer.state_dict()))
-    torch.manual_seed(3)
+    assert sum(record.ticks for record in bench.finish()) == 30
+    saved = save(bench)
     records = bench.train(5)
     assert {(r.ticks, r.phase.value, r.predicted) for r in records} == {(0, "plain", 0)}
-    torch.manual_seed(3)
+    plain = load(saved, None)
     plain.train(5)
     assert same_bits(dict(bench.model.state_dict()), dict(plain.model.state_dict()))
-    for _ in range(ticks):
-        scheduler.step()  # raises after total_steps
-    assert ticks == 30
     (told,) = [e for e in bench.engine.ledger.events if "leave the loop" in e["reason"]]
     assert told["count"] == 5
     assert bench.engine.ledger.steps == 35  # what was done beyond the run is not hidden

@@ -3,8 +3,7 @@
 import pytest
 import torch
 from cases import UNGATED
-from loops import Run
-from torch import nn
+from loops import Run, net, normal
 
 from hybrid_predict import HybridConfig
 
@@ -12,14 +11,11 @@ SLOW, FAST = 1e-6, 1e-3
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
-def net():
-    torch.manual_seed(0)
-    layers = nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh()
-    return nn.Sequential(*layers, nn.Linear(16, 1))
+WIDTHS = 6, 16, 16, 16, 1
 
 
 def loss(model, k):
-    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(k))
+    x = normal(k, 32, 6)
     return (model(x) - x.prod(1, keepdim=True).tanh()).square().mean()
 
 
@@ -38,7 +34,7 @@ def two_rates(model, make, slow=SLOW):
 def test_a_backbone_at_a_small_rate_moves_as_far_as_in_plain_training(name):
     paths = []
     for plain in (True, False):
-        model = net()
+        model = net(*WIDTHS)
         optimizer = two_rates(model, OPTIMIZERS[name])
         run = Run(model, optimizer, None, loss) if plain else plugged(model, optimizer, 40)
         run.train(40)
@@ -49,7 +45,7 @@ def test_a_backbone_at_a_small_rate_moves_as_far_as_in_plain_training(name):
 @pytest.mark.parametrize(("slow", "bound"), [(FAST, 2.0), (SLOW, 1.0)], ids=["alike", "different"])
 def test_the_bound_is_one_where_hidden_matrices_have_different_rates(slow, bound):
     """At a rate so small the update would be made twice as long as the optimizer's."""
-    model, norms = net(), []
+    model, norms = net(*WIDTHS), []
     model[2].weight.register_hook(lambda gradient: norms.append(gradient.norm().item()))
     optimizer = two_rates(model, torch.optim.SGD, slow)
     run = plugged(model, optimizer, 20, total_steps=40, speedup=1).train(20)
@@ -60,7 +56,7 @@ def test_the_bound_is_one_where_hidden_matrices_have_different_rates(slow, bound
 @pytest.mark.parametrize("name", OPTIMIZERS)
 @pytest.mark.parametrize("as_tensor", [False, True], ids=["number", "tensor"])
 def test_nothing_moves_while_the_rate_is_zero_and_the_drift_survives(name, as_tensor):
-    model = net()
+    model = net(*WIDTHS)
     run = plugged(model, OPTIMIZERS[name](model.parameters(), lr=FAST), 40)
     for k in range(40):
         rate = 0.0 if 15 <= k < 25 else FAST

@@ -1,14 +1,23 @@
 """A run that is saved at any full step and continued elsewhere is the same run, bit for bit."""
 
-import io
-
 import pytest
 import torch
-from loops import NAN, Bench, hurry, make_config, same_bits, spoil_with
+from loops import (
+    NAN,
+    Bench,
+    Run,
+    hurry,
+    load,
+    loaded,
+    make_config,
+    net,
+    same_bits,
+    save,
+    spoil_with,
+)
 from torch import nn
 
-from hybrid_predict import CheckpointError, HybridEngine, Phase, SpectralUpdate, UsageError
-from hybrid_predict.torch.random_states import random_states, set_random_states
+from hybrid_predict import HybridEngine, Phase, SpectralUpdate, UsageError
 
 SHORT = {"total_steps": 24}
 SCENARIOS = {
@@ -28,34 +37,6 @@ SCENARIOS = {
 
 def advance(bench, spoiled):
     return bench.step(spoil_with(factor=NAN) if bench.taken in spoiled else None)
-
-
-def save(bench):
-    buffer = io.BytesIO()
-    state = {
-        "model": bench.model.state_dict(),
-        "optimizer": bench.optimizer.state_dict(),
-        "engine": bench.engine.state_dict(),
-        "random": random_states(),
-        "taken": bench.taken,
-    }
-    torch.save(state, buffer)
-    return buffer.getvalue()
-
-
-def load(saved, config, model="mlp", optimizer="adamw"):
-    state = torch.load(io.BytesIO(saved), weights_only=True)
-    bench = Bench(config, model, optimizer)
-    bench.model.load_state_dict(state["model"])
-    bench.optimizer.load_state_dict(state["optimizer"])
-    bench.engine.load_state_dict(state["engine"])
-    set_random_states(state["random"])
-    bench.taken = state["taken"]
-    return bench
-
-
-def reasons(bench):
-    return [event["reason"] for event in bench.engine.ledger.events]
 
 
 def summary(record):
@@ -106,6 +87,8 @@ def test_a_run_that_decides_its_own_pace_resumes_bit_for_bit(lag):
     saves, records, states = [], [], []
 
     def step(bench, number):
+        first = 0.85 + 0.05 * min(1.0, number / 30)  # as a schedule of momentum changes it
+        bench.optimizer.param_groups[0]["betas"] = first, 0.999
         if number in (60, 82):  # the measured persistence of so few weights may be chance
             hurry(bench.engine)
         return advance(bench, (84,))
@@ -134,7 +117,7 @@ def test_the_first_predicted_step_after_a_resume_is_undone_without_a_trace(order
     config = make_config()
     bench = Bench(config, "conv")
     bench.train(6)
-    saved = torch.load(io.BytesIO(save(bench)), weights_only=True)
+    saved = loaded(save(bench))
     fresh = Bench(None if order == "model first" else config, "conv")
     fresh.model.load_state_dict(saved["model"])
     fresh.optimizer.load_state_dict(saved["optimizer"])
@@ -150,9 +133,9 @@ class Follower(nn.Module):
 
     def __init__(self):
         super().__init__()
-        torch.manual_seed(0)
-        self.net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Linear(8, 3))
+        self.net = net(6, 8, 8, 3)
         self.register_buffer("average", torch.zeros(10_000))
+        self.factor = 1.0
 
     def forward(self, x):
         out = self.net(x)
@@ -162,26 +145,14 @@ class Follower(nn.Module):
 
 def test_what_is_known_to_change_beside_the_weights_is_known_after_a_resume():
     config, model = make_config(), Follower()
-
-    def step(engine, optimizer, factor=1.0):
-        engine.before_step()
-        model.factor = factor
-        (model(torch.ones(4, 6)).square().mean() * factor).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        return engine.after_step()
-
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    engine = HybridEngine(model, optimizer, config)
-    for _ in range(7):
-        step(engine, optimizer)
-    state = engine.state_dict()
-    engine.detach()
-    engine = HybridEngine(model, optimizer, config)
-    engine.load_state_dict(state)
-    before = model.average.clone()
-    record = step(engine, optimizer, NAN)
-    assert record.predicted
+    run = Run(model, optimizer, config, lambda m, _: m(torch.ones(4, 6)).square().mean() * m.factor)
+    state = run.train(7).engine.state_dict()
+    run.engine.detach()
+    run.engine = HybridEngine(model, optimizer, config)
+    run.engine.load_state_dict(state)
+    before, model.factor = model.average.clone(), NAN
+    assert run.step().predicted
     assert torch.equal(model.average, before)
 
 
@@ -193,15 +164,6 @@ def test_a_state_is_not_loaded_inside_a_full_step():
         bench.engine.load_state_dict(state)
 
 
-def test_a_damaged_state_of_a_plain_run_leaves_the_run_as_it_is():
-    bench = Bench(make_config(lag=2))
-    bench.train(8)
-    before = bench.engine.state_dict()
-    with pytest.raises(CheckpointError):
-        bench.engine.load_state_dict({**before, "plain": True, "limits": []})
-    assert same_bits(bench.engine.state_dict(), before)
-
-
 def test_a_longer_run_continues_a_shorter_one_and_says_so():
     bench = Bench(make_config(total_steps=20))
     bench.finish()
@@ -209,7 +171,7 @@ def test_a_longer_run_continues_a_shorter_one_and_says_so():
     assert not longer.engine.done
     longer.finish()
     assert longer.engine.ledger.steps == 40
-    assert "the run's length changed from 20 to 40" in reasons(longer)
+    assert "the run's length changed from 20 to 40" in longer.reasons
 
 
 CHANGED = {

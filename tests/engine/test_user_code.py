@@ -3,13 +3,13 @@
 import pytest
 import torch
 from cases import UNGATED
-from loops import Run, same_bits, weights
+from loops import Run, normal, same_bits, weights
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine
 
 STEPS = 80
-BASIS = torch.randn(8, 8, generator=torch.Generator().manual_seed(99))
+BASIS = normal(99, 8, 8)
 MASK = (torch.arange(24 * 24).reshape(24, 24) % 5 > 0).float()
 
 
@@ -23,7 +23,7 @@ def adamw(ps):
 
 
 def loss(model, k):
-    x = torch.randn(32, 8, generator=torch.Generator().manual_seed(k)) @ BASIS
+    x = normal(k, 32, 8) @ BASIS
     return (model(x) - x).square().mean()
 
 

@@ -2,54 +2,10 @@
 
 import pytest
 import torch
-from loops import INF, NAN, Bench, make_config, same_bits, spoil_with, weights
+from loops import NAN, Bench, make_config, same_bits, weights
 from verifying import kept, run
 
-from hybrid_predict import CheckpointError, Phase, Verdict
-from hybrid_predict.rules.schedule import due
-
-
-def closing(bench, offset):
-    """A closure, whose loss is known before the update."""
-
-    def closure():
-        bench.optimizer.zero_grad()
-        loss = bench.loss() + offset
-        loss.backward()
-        return loss
-
-    bench.engine.before_step()
-    bench.optimizer.step(closure)
-    return bench.engine.after_step()
-
-
-@pytest.mark.parametrize("offset", [INF, NAN, 1e5])
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw", "adamw, fused"])
-def test_a_bad_loss_that_is_known_before_the_update_undoes(optimizer, offset):
-    bench = run(optimizer, model="mlp", total_steps=60, steps=20)
-    if not due(bench.engine.schedule, bench.engine.ledger.steps):
-        bench.step()
-    before = kept(bench)
-    record = closing(bench, offset)
-    assert (record.predicted, record.verdict) == (1, Verdict.UNDONE)
-    assert same_bits(kept(bench), before)
-    assert "the loss of a verifying step" in bench.engine.ledger.events[0]["reason"]
-
-
-@pytest.mark.parametrize("offset", [INF, NAN, 1e5])
-def test_a_bad_loss_that_is_known_afterwards_pauses_and_undoes_nothing(offset):
-    traces = []
-    for spoiled in (False, True):
-        bench = run(model="mlp", total_steps=90, steps=20)
-        records = [bench.step(spoil_with(offset=offset) if spoiled else None)]
-        traces.append(kept(bench))
-        records += bench.train(17)
-    assert same_bits(*traces)
-    assert (records[0].predicted, records[0].verdict, records[0].ticks) == (1, Verdict.STANDS, 2)
-    assert [r.predicted for r in records[1:17]] == [0] * 16
-    assert records[17].predicted == 1
-    (event,) = bench.engine.ledger.events
-    assert event["reason"].startswith("predicted steps pause: the loss")
+from hybrid_predict import Phase, Verdict
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])
@@ -62,28 +18,29 @@ def test_gradients_of_many_times_their_usual_length_undo(optimizer, factor, verd
     assert same_bits(kept(bench), before) is (verdict is Verdict.UNDONE)
 
 
+def scaled_step(bench, scaler, factor=1.0):
+    bench.engine.before_step()
+    loss = bench.loss() * factor
+    scaler.scale(loss).backward()
+    scaler.step(bench.optimizer)
+    scaler.update()
+    bench.optimizer.zero_grad()
+    bench.taken += 1
+    return bench.engine.after_step(loss)
+
+
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_step_that_the_gradient_scaler_skips_is_undone(fused):
     bench = run("adamw, fused" if fused else "adamw", model="mlp", total_steps=60)
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=1000)
-
-    def step(factor=1.0):
-        bench.engine.before_step()
-        loss = bench.loss() * factor
-        scaler.scale(loss).backward()
-        scaler.step(bench.optimizer)
-        scaler.update()
-        bench.optimizer.zero_grad()
-        bench.taken += 1
-        return bench.engine.after_step(loss)
-
-    assert [step().verdict for _ in range(2)] == [Verdict.STANDS] * 2
+    records = [scaled_step(bench, scaler) for _ in range(2)]
+    assert [record.verdict for record in records] == [Verdict.STANDS] * 2
     before = kept(bench)
-    record = step(NAN)
+    record = scaled_step(bench, scaler, NAN)
     assert (record.predicted, record.ticks, record.verdict) == (1, 1, Verdict.UNDONE)
     assert same_bits(kept(bench), before)
     assert scaler.get_scale() == 2.0
-    assert step().predicted == 0  # a pause
+    assert scaled_step(bench, scaler).predicted == 0  # a pause
     assert not same_bits(kept(bench), before)
 
 
@@ -94,17 +51,17 @@ def test_scaled_gradients_are_measured_as_if_unscaled(fused):
         bench = run("adamw, fused" if fused else "adamw", model="mlp", steps=0)
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, enabled=scaled)
         for _ in range(8):
-            bench.engine.before_step()
-            loss = bench.loss()
-            scaler.scale(loss).backward()
-            scaler.step(bench.optimizer)
-            scaler.update()
-            bench.optimizer.zero_grad()
-            bench.taken += 1
-            info = bench.engine.after_step(loss).gradients
+            info = scaled_step(bench, scaler).gradients
             heard.append([info.total_norm, *info.norms.values(), *info.alignments.values()])
     for plain, through in zip(heard[:8], heard[8:], strict=True):
         assert through == pytest.approx(plain, rel=1e-4)
+
+
+def update(bench, factor=1.0):
+    (bench.loss() * factor).backward()
+    bench.optimizer.step()
+    bench.optimizer.zero_grad()
+    bench.taken += 1
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw, fused"])
@@ -113,10 +70,7 @@ def test_of_several_updates_in_a_full_step_the_first_verifies(optimizer):
     before, now = kept(bench), []
     bench.engine.before_step()
     for factor in (NAN, 1.0, 1.0):
-        (bench.loss() * factor).backward()
-        bench.optimizer.step()
-        bench.optimizer.zero_grad()
-        bench.taken += 1
+        update(bench, factor)
         now.append(kept(bench))
     assert bench.engine.after_step().verdict is Verdict.UNDONE
     assert same_bits(now[0], before)
@@ -129,41 +83,20 @@ def test_a_bad_later_update_of_a_full_step_is_the_user_s_own():
     bench = run(model="mlp")
     bench.engine.before_step()
     for factor in (1.0, NAN):
-        (bench.loss() * factor).backward()
-        bench.optimizer.step()
-        bench.optimizer.zero_grad()
+        update(bench, factor)
     assert bench.engine.after_step().verdict is Verdict.STANDS
     assert not all(torch.isfinite(p).all() for p in bench.model.parameters())
 
 
-def test_every_update_of_a_full_step_is_corrected_and_seen_as_one_more_displacement():
-    bench = run(model="mlp", predictors={"hidden": "momentum"})
-    state = next(iter(bench.engine._state.groups)).memory.history
-    counted, moved = state.count, []
+def test_every_update_of_a_full_step_is_corrected():
+    bench = run(model="mlp")
     bench.engine.before_step()
     for _ in range(3):
         before = weights(bench.model)
-        bench.loss().backward()
-        bench.optimizer.step()
-        bench.optimizer.zero_grad()
-        moved.append(bench.model[0].weight - before["0.weight"])
-    bench.engine.after_step()
-    assert state.count == counted + 3
-    for step in moved:  # an orthogonal factor, not Adam's nearly constant entries
-        values = torch.linalg.svdvals(step.detach())
+        update(bench)
+        moved = bench.model[0].weight.detach() - before["0.weight"]
+        values = torch.linalg.svdvals(moved)  # an orthogonal factor, not Adam's constant entries
         assert float(values.min() / values.max()) > 0.3
-
-
-def test_a_run_whose_loss_rises_falls_back_to_plain_training():
-    bench = Bench(make_config(total_steps=400, warmup_steps=20))
-    records = []
-    while not bench.engine.done:
-        factor = 1.0 if bench.taken < 30 else 3.0
-        records.append(bench.step(lambda model, loss, factor=factor: loss * factor))
-    assert records[-1].phase is Phase.PLAIN
-    (reason,) = [e["reason"] for e in bench.engine.ledger.events if "fell back" in e["reason"]]
-    assert "training loss stands above" in reason and "watch_loss=False" in reason
-    assert bench.engine.ledger.steps == 400
 
 
 def test_a_loss_that_need_not_fall_decides_nothing():
@@ -176,24 +109,3 @@ def test_a_loss_that_need_not_fall_decides_nothing():
     assert Phase.PLAIN not in {record.phase for record in records}
     assert (ledger.steps, ledger.undone_steps, ledger.events) == (150, 0, [])
     assert ledger.predicted_steps > 20 and records[-1].loss > 1e5
-
-
-@pytest.mark.parametrize(
-    ("entry", "place", "value"),
-    [
-        ("limits", 0, [NAN, 1.0, 3]),
-        ("limits", 0, [1.0, -1.0, 3]),
-        ("limits", 1, [[]]),
-        ("limits", 4, 1.5),
-        ("evidence", 1, -1.0),
-        ("ledger", "steps", -1),
-    ],
-)
-def test_damaged_numbers_of_verdicts_are_refused(entry, place, value):
-    bench = run(model="mlp")
-    state = bench.engine.state_dict()
-    kept = bench.engine.state_dict()
-    state[entry][place] = value
-    with pytest.raises(CheckpointError, match="expected"):
-        bench.engine.load_state_dict(state)
-    assert same_bits(bench.engine.state_dict(), kept)

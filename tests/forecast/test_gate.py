@@ -2,20 +2,23 @@
 
 import pytest
 import torch
-from loops import Bench, make_config
+from loops import Bench, Run, hurry, make_config, net
 from torch import nn
 
-from hybrid_predict import (
-    HybridEngine,
-    MomentumPredictor,
-    Phase,
-)
+from hybrid_predict import MomentumPredictor, Phase
+from hybrid_predict.config import KINDS
+from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.skill import SHORTEST, Skill
 from hybrid_predict.testing.placebos import NegatedForecast
 
 
 def gated(**changes):
     return make_config(**{"total_steps": 200, "speedup": 1.5, **changes})
+
+
+def moved_by(records):
+    """Names of what predicted steps have moved."""
+    return {name for r in records if r.gradients for name in r.gradients.alignments}
 
 
 def test_the_warm_up_lasts_until_skill_is_known():
@@ -52,29 +55,23 @@ def test_each_kind_is_gated_by_its_own_skill():
     predictors = {"hidden": NegatedForecast(), "vector": MomentumPredictor(gated=False)}
     bench = Bench(gated(predictors=predictors))
     records = bench.finish()
-    moved = {name for r in records if r.gradients for name in r.gradients.alignments}
+    moved = moved_by(records)
     assert moved and all(name.endswith("bias") for name in moved)
     assert bench.engine.ledger.predicted_steps > 50
 
 
+def near_one(model, k):
+    return (model(torch.randn(16, 6)) - 1.0).square().mean()
+
+
 def test_tensors_of_one_kind_count_together_whoever_updates_them():
-    torch.manual_seed(0)
-    layers = [nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)]
-    model = nn.Sequential(*layers)
+    model = net(6, 8, 8, 3)
     optimizers = [torch.optim.AdamW(model[k].parameters(), lr=0.01) for k in (0, 2, 4)]
-    engine = HybridEngine(model, optimizers, gated(predictors={"hidden": "momentum"}))
-    while not engine.done:
-        engine.before_step()
-        loss = (model(torch.randn(16, 6)) - 1.0).square().mean()
-        loss.backward()
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad()
-        record = engine.after_step(loss)
-        assert (record.skill is not None) is (record.step >= 40)
-    skills = engine.ledger.skills["hidden"]
-    assert skills["windows"] == engine.ledger.full_steps // 20
-    assert skills["mean"] == pytest.approx(engine.ledger.skill)
+    run = Run(model, optimizers, gated(predictors={"hidden": "momentum"}), near_one).finish()
+    assert all((record.skill is not None) is (record.step >= 40) for record in run.records)
+    ledger = run.engine.ledger
+    assert ledger.skills["hidden"]["windows"] == ledger.full_steps // 20
+    assert ledger.skills["hidden"]["mean"] == pytest.approx(ledger.skill)
 
 
 def show(groups, **skills):
@@ -87,12 +84,9 @@ def test_skill_that_is_lost_stops_predicted_steps_and_skill_that_comes_back_resu
     bench = Bench(gated(predictors={"hidden": "momentum"}, total_steps=400))
     groups = bench.engine._state.groups
     bench.train(60)
-    show(groups, hidden=Skill(windows=16, mean=0.5, length=0.5))
-    assert any(r.predicted for r in bench.train(10))
-    show(groups, hidden=Skill(windows=16, mean=-0.5, length=0.5))
-    assert not any(r.predicted for r in bench.train(10))
-    show(groups, hidden=Skill(windows=16, mean=0.5, length=0.5))
-    assert any(r.predicted for r in bench.train(10))
+    for mean in (0.5, -0.5, 0.5):
+        show(groups, hidden=Skill(windows=16, mean=mean, length=0.5))
+        assert any(r.predicted for r in bench.train(10)) is (mean > 0)
 
 
 def test_the_event_says_that_the_length_is_the_reason_where_it_is():
@@ -100,8 +94,8 @@ def test_the_event_says_that_the_length_is_the_reason_where_it_is():
     bench.train(60)
     show(bench.engine._state.groups, hidden=Skill(windows=16, mean=0.3, length=SHORTEST - 0.01))
     bench.train(5)
-    reasons = [event["reason"] for event in bench.engine.ledger.events]
-    assert any("have skill, but" in reason and f"{SHORTEST:g}" in reason for reason in reasons)
+    told = [reason for reason in bench.reasons if "have skill, but" in reason]
+    assert f"{SHORTEST:g}" in told[0]
 
 
 def test_a_shadow_run_is_scored_on_its_own_updates():
@@ -111,15 +105,30 @@ def test_a_shadow_run_is_scored_on_its_own_updates():
     assert bench.engine.ledger.skills["hidden"]["windows"] == 10
 
 
-def test_a_rate_of_zero_is_no_displacement():
-    bench = Bench(gated(predictors={"hidden": "momentum"}))
-    bench.train(5)
-    state = bench.engine._state.groups._groups[0].memory.history
-    (group,) = bench.optimizer.param_groups
-    before, group["lr"] = state.arrays["drift"][0].clone(), 0.0
-    bench.step()
-    assert state.count == 5
-    assert (state.arrays["drift"][0] == before).all()
+def test_only_kinds_with_a_pace_move():
+    bench = Bench(make_config(total_steps=400, speedup="auto"))
+    hurry(bench.engine, advance=1.0)
+    bench.engine._groups.scores.paces["head", 0] = Pace()
+    kinds = dict(zip(bench.engine.mapper.names, bench.engine.mapper.kinds, strict=True))
+    moved = {kinds[name] for name in moved_by(bench.train(8))}
+    assert moved == set(KINDS) - {"head", "embedding"}
+
+
+def test_the_first_window_after_a_layer_was_frozen_for_a_while_changes_no_pace():
+    bench = Bench(make_config(total_steps=400, speedup="auto"))
+    bench.train(60)
+    layer, *_ = bench.model.children()
+    for trained in (False, True):
+        layer.requires_grad_(trained)
+        bench.step()
+    ledger = bench.engine.ledger
+    before = found = ledger.skills["hidden"]
+    while found["windows"] == before["windows"]:
+        bench.step()
+        found = ledger.skills["hidden"]
+    assert (found["advance"], found["persistence"]) == (before["advance"], before["persistence"])
+    bench.train(40)
+    assert ledger.skills["hidden"]["persistence"] != before["persistence"]
 
 
 class Flat(nn.Module):
@@ -154,17 +163,10 @@ def test_predicted_steps_move_a_quarter_of_the_trained_weights_outside_tables(
     torch.manual_seed(0)
     model = Flat(flat, words, trained)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
-    engine = HybridEngine(model, optimizer, gated(predictors=dict.fromkeys(kinds, "momentum")))
-    groups = engine._state.groups
+    run = Run(model, optimizer, gated(predictors=dict.fromkeys(kinds, "momentum")), near_one)
     for _ in range(60):
-        engine.before_step()
-        loss = (model(torch.randn(16, 6)) - 1.0).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        engine.after_step(loss)
+        run.step()
         good = Skill(windows=16, mean=0.5, length=0.5)
-        show(groups, **dict.fromkeys(kinds, good))
-    assert (engine.ledger.predicted_steps > 0) is moves
-    reasons = [e["reason"] for e in engine.ledger.events if "would move less" in e["reason"]]
-    assert bool(reasons) is not moves
+        show(run.engine._state.groups, **dict.fromkeys(kinds, good))
+    assert (run.engine.ledger.predicted_steps > 0) is moves
+    assert any("would move less" in reason for reason in run.reasons) is not moves

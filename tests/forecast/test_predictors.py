@@ -17,7 +17,7 @@ from hybrid_predict import (
     WeightDelta,
 )
 from hybrid_predict.forecast.drift import START
-from hybrid_predict.forecast.movement import check_delta, slopes
+from hybrid_predict.forecast.movement import check_delta
 from hybrid_predict.forecast.predictors import PREDICTORS, make_predictor
 from hybrid_predict.forecast.window import Reading
 from hybrid_predict.testing.contract import steps
@@ -144,11 +144,7 @@ def test_an_unknown_predictor_is_refused_with_the_known_names(choice):
 
 WEIGHT = torch.zeros(2, 3)
 ILL_FORMED = {
-    "no delta": (None, "a WeightDelta"),
-    "name": (WeightDelta(("v",), (WEIGHT,), (1.0,)), "the names"),
-    "shape": (WeightDelta(("w",), (WEIGHT.T,), (1.0,)), "shape"),
     "array": (WeightDelta(("w",), (WEIGHT.numpy(),), (1.0,)), "a tensor for w"),
-    "device": (WeightDelta(("w",), (WEIGHT.to("meta"),), (1.0,)), "device cpu"),
     "factor": (WeightDelta(("w",), (WEIGHT,), ("long",)), "a number as factor"),
     "boolean": (WeightDelta(("w",), (WEIGHT,), (True,)), "a number as factor"),
     "factors": (WeightDelta(("w",), (WEIGHT,), (torch.ones(2),)), "a number as factor"),
@@ -160,13 +156,3 @@ def test_a_forecast_of_another_form_is_refused(name):
     delta, words = ILL_FORMED[name]
     with pytest.raises(PredictorError, match=f"MomentumPredictor.forecast: expected {words}"):
         check_delta(MomentumPredictor(), delta, ("w",), (WEIGHT,))
-
-
-@pytest.mark.parametrize("factor", [0.5, torch.tensor(0.5)])
-def test_slopes_are_products_with_the_averaged_gradient(factor):
-    direction, average, moved = (torch.tensor(x) for x in ([3.0, 4.0], [1.0, -2.0], [2.0, 0.0]))
-    delta = WeightDelta(("w",), (direction,), (factor,))
-    check_delta(MomentumPredictor(), delta, ("w",), (direction,))
-    steep = slopes(delta, [average], [moved], [0.1], None)
-    assert steep.tolist() == pytest.approx([0.5 * -5.0, 0.25 * 25.0, 0.2, 0.04])
-    assert not slopes(delta.scaled(0.0), [average], [moved], [0.1], None).any()

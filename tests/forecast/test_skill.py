@@ -1,52 +1,40 @@
 """Skill of whole runs is that of a replay of the trajectory, and is resumed bit for bit."""
 
-import copy
-
 import numpy as np
 import pytest
 import torch
-from loops import Bench, make_config, same_bits
-from torch import nn
+from loops import Bench, Run, load, make_config, net, normal, same_bits, save
 
-from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
+from hybrid_predict import HybridConfig, MomentumPredictor
 
 LENGTH = 20
-
-
-def network():
-    torch.manual_seed(3)
-    layers = nn.Linear(16, 300), nn.Tanh(), nn.Linear(300, 300), nn.Tanh(), nn.Linear(300, 300)
-    return nn.Sequential(*layers, nn.Tanh(), nn.Linear(300, 1))
 
 
 @pytest.mark.parametrize("lag", [0, 3])
 def test_skill_is_that_of_a_replay_in_64_bits(lag):
     """The trajectory is saved at every full step; a predicted step moves nothing at coefficient 0,
     but it has a direction, so the replay measures the drift's."""
-    model, decay = network(), 0.9
+    model, decay = net(16, 300, 300, 300, 1), 0.9
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     predictor = MomentumPredictor(decay=decay, coefficient=1e-6, gated=False)
     config = HybridConfig(
         total_steps=170, speedup=1.2, lag=lag, predictors={"hidden": predictor}, max_overhead=1e9
     )
-    engine = HybridEngine(model, optimizer, config)
+
+    def loss(model, k):
+        x = normal(k, 32, 16)
+        return (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
+
+    run = Run(model, optimizer, config, loss)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: 1 - t / 200)
-    hidden = [model[k].weight for k in (0, 2, 4)]
-    displacements = []
-    while not engine.done:
-        engine.before_step()
-        x = torch.randn(32, 16)
-        loss = (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
-        loss.backward()
-        before = [p.detach().double().clone() for p in hidden]
+    displacements, random = [], torch.get_rng_state()
+    while not run.engine.done:
         rate = optimizer.param_groups[0]["lr"]
-        optimizer.step()
-        optimizer.zero_grad()
-        moved = [(p.detach().double() - b) / rate for p, b in zip(hidden, before, strict=True)]
-        displacements.append(torch.cat([m.flatten() for m in moved]))
-        record = engine.after_step(loss)
-        for _ in range(record.ticks):
+        for _ in range(run.step().ticks):
             scheduler.step()
+        moved = [run.inside[-1][f"{k}.weight"].double() / rate for k in (0, 2, 4)]
+        displacements.append(torch.cat([m.flatten() for m in moved]))
+    assert torch.equal(torch.get_rng_state(), random)  # not for samples either
     drift, skills, opened, total = 0.0, [], None, 0.0
     for t, moved in enumerate(displacements, 1):
         if opened is not None:
@@ -60,9 +48,10 @@ def test_skill_is_that_of_a_replay_in_64_bits(lag):
         if opened is None and t >= LENGTH // 2:
             opened, total = drift.clone(), 0.0
     assert len(skills) > 5
-    assert engine.ledger.skill == pytest.approx(np.mean(skills), abs=0.005)
-    assert engine.ledger.skills["hidden"]["windows"] == len(skills)
-    assert record.skill == engine.ledger.skill
+    ledger = run.engine.ledger
+    assert ledger.skill == pytest.approx(np.mean(skills), abs=0.005)
+    assert ledger.skills["hidden"]["windows"] == len(skills)
+    assert run.records[-1].skill == ledger.skill
 
 
 @pytest.mark.parametrize("at", [5, 10, 20, 22, 43, 60, 83])
@@ -73,14 +62,9 @@ def test_a_gated_run_resumes_bit_for_bit_inside_a_window(at, lag):
     )
     whole = Bench(config)
     whole.train(at)
-    again = Bench(config)
-    again.engine.load_state_dict(copy.deepcopy(whole.engine.state_dict()))
-    again.model.load_state_dict(whole.model.state_dict())
-    again.optimizer.load_state_dict(copy.deepcopy(whole.optimizer.state_dict()))
-    again.taken = whole.taken
-    random = torch.get_rng_state()
+    saved = save(whole)
     left = [r.predicted for r in whole.finish()]
-    torch.set_rng_state(random)
+    again = load(saved, config)
     assert [r.predicted for r in again.finish()] == left
     assert same_bits(again.trace()["model"], whole.trace()["model"])
     assert again.engine.ledger.skills == whole.engine.ledger.skills

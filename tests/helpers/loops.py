@@ -1,8 +1,10 @@
 """The training loop that tests share, with and without an engine."""
 
 import copy
+import io
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from hybrid_predict import HybridConfig, HybridEngine, StepRecord
 from hybrid_predict.config import KINDS
 from hybrid_predict.rules.pace import Pace
 from hybrid_predict.rules.skill import Skill
+from hybrid_predict.torch.random_states import random_states, set_random_states
 
 Spoiler = Callable[[nn.Module, Tensor], Tensor]
 
@@ -42,6 +45,24 @@ def hurry(engine: HybridEngine, advance: float = 1.5) -> None:
     scores.paces = {(kind, 0): Pace(1.0, advance, 1) for kind in KINDS}
     scores.lengths = dict.fromkeys(scores.paces, 0.8)
     engine._groups._update_gate()
+
+
+def full_step(
+    engine: HybridEngine | None,
+    optimizers: Sequence[torch.optim.Optimizer],
+    loss: Callable[[], Tensor],
+    between: Callable[[], None] = lambda: None,
+) -> StepRecord | None:
+    """One full step, a plain one without an engine; ``between`` is called after backward."""
+    if engine:
+        engine.before_step()
+    found = loss()
+    found.backward()
+    between()
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad()
+    return engine.after_step(found) if engine else None
 
 
 class Bench:
@@ -92,6 +113,11 @@ class Bench:
             records.append(self.step())
         return records
 
+    @property
+    def reasons(self) -> list[str]:
+        """Reasons of the ledger's events."""
+        return [event["reason"] for event in self.engine.ledger.events]
+
     def trace(self) -> dict[str, Any]:
         """Copies of everything that training changes, random states included."""
         return copy.deepcopy(
@@ -105,12 +131,44 @@ class Bench:
         )
 
 
+def save(bench: Bench) -> bytes:
+    """A run as it is, random states included."""
+    buffer = io.BytesIO()
+    state = {
+        "model": bench.model.state_dict(),
+        "optimizer": bench.optimizer.state_dict(),
+        "engine": bench.engine.state_dict(),
+        "random": random_states(),
+        "taken": bench.taken,
+    }
+    torch.save(state, buffer)
+    return buffer.getvalue()
+
+
+def loaded(saved: bytes) -> dict[str, Any]:
+    return torch.load(io.BytesIO(saved), weights_only=True)
+
+
+def load(
+    saved: bytes, config: HybridConfig | None, model: str = "mlp", optimizer: str = "adamw"
+) -> Bench:
+    """The run that was saved."""
+    state, bench = loaded(saved), Bench(config, model, optimizer)
+    bench.model.load_state_dict(state["model"])
+    bench.optimizer.load_state_dict(state["optimizer"])
+    if bench.engine:
+        bench.engine.load_state_dict(state["engine"])
+    set_random_states(state["random"])
+    bench.taken = state["taken"]
+    return bench
+
+
 class Run:
     """A plain loop around any model, which notes how the weights move.
 
     Args:
         model: The model; its weights are seeded by the caller.
-        optimizer: Its optimizer.
+        optimizer: Its optimizer, or several.
         config: Of its engine; None for a run without one.
         loss: Takes the model and the number of the batch.
 
@@ -122,11 +180,12 @@ class Run:
     def __init__(
         self,
         model: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         config: HybridConfig | None,
         loss: Callable[[nn.Module, int], Tensor],
     ) -> None:
         self.model, self.optimizer, self.loss = model, optimizer, loss
+        self.opened: dict[str, Tensor] = {}
         self.engine = HybridEngine(model, optimizer, config) if config else None
         self.records: list[Any] = []
         self.between: list[dict[str, Tensor]] = []
@@ -134,18 +193,16 @@ class Run:
 
     def step(self) -> Any:
         start = weights(self.model)
-        if self.engine:
-            self.engine.before_step()
-        opened = weights(self.model)
-        loss = self.loss(self.model, len(self.records))
-        loss.backward()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        self.records.append(self.engine.after_step(loss) if self.engine else None)
+        optimizers = self.optimizer if isinstance(self.optimizer, list) else [self.optimizer]
+        self.records.append(full_step(self.engine, optimizers, self._loss))
         closed = weights(self.model)
-        self.between.append({n: opened[n] - x for n, x in start.items()})
-        self.inside.append({n: closed[n] - x for n, x in opened.items()})
+        self.between.append({n: self.opened[n] - x for n, x in start.items()})
+        self.inside.append({n: closed[n] - x for n, x in self.opened.items()})
         return self.records[-1]
+
+    def _loss(self) -> Tensor:
+        self.opened = weights(self.model)
+        return self.loss(self.model, len(self.records))
 
     def train(self, steps: int) -> "Run":
         for _ in range(steps):
@@ -223,6 +280,18 @@ def same_bits(left: Any, right: Any) -> bool:
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def net(*widths: int) -> nn.Sequential:
+    """A seeded network of linear layers of these widths, with Tanh between them."""
+    torch.manual_seed(0)
+    layers = [part for a, b in pairwise(widths) for part in (nn.Linear(a, b), nn.Tanh())]
+    return nn.Sequential(*layers[:-1])
+
+
+def normal(k: int, *shape: int) -> Tensor:
+    """Normal numbers, the same for the same k."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(k))
 
 
 def weights(model: nn.Module) -> dict[str, Tensor]:

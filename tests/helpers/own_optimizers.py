@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import loops
 import torch
 from torch import Tensor, nn
 
@@ -13,13 +14,33 @@ from hybrid_predict import HybridConfig, HybridEngine
 RATE = 1e-2
 
 
+Rule = Callable[[Tensor, dict[str, Any], dict[str, Any]], Any]
+"""Takes a parameter, its state and its group."""
+
+
 class Own(torch.optim.Optimizer):
-    """Gradient descent with whatever its options add to the gradient, or take off the weights."""
+    """Gradient descent with whatever a rule makes of the gradient, or does to the weights.
+
+    Args:
+        params: The parameters, or groups of them.
+        lr: The learning rate.
+        adam: Whether the gradient is scaled as in Adam.
+        descended: What is descended along; the gradient, unless given.
+        finish: What is done to the weights at last.
+        **options: More options of every group.
+    """
 
     def __init__(
-        self, params: Iterable[Any], lr: float = RATE, adam: bool = False, **options: Any
+        self,
+        params: Iterable[Any],
+        lr: float = RATE,
+        adam: bool = False,
+        descended: Rule | None = None,
+        finish: Rule | None = None,
+        **options: Any,
     ) -> None:
         super().__init__(params, {"lr": lr, "adam": adam, **options})
+        self.rules = descended, finish
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -43,10 +64,11 @@ class Own(torch.optim.Optimizer):
 
     def descended(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> Tensor:
         assert p.grad is not None
-        return p.grad.clone()
+        return self.rules[0](p, state, group) if self.rules[0] else p.grad.clone()
 
     def finish(self, p: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        pass
+        if self.rules[1]:
+            self.rules[1](p, state, group)
 
 
 class Lion(Own):
@@ -75,23 +97,15 @@ class Lion(Own):
 
 
 def net() -> nn.Sequential:
-    torch.manual_seed(0)
-    layers = nn.Linear(6, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh(), nn.Linear(24, 24), nn.Tanh()
-    return nn.Sequential(*layers, nn.Linear(24, 1))
+    return loops.net(6, 24, 24, 24, 1)
 
 
 def train_step(
     model: nn.Module, optimizer: Any, k: int, engine: HybridEngine | None, sign: float = 1.0
 ) -> None:
-    if engine:
-        engine.before_step()
-    x = torch.randn(32, 6, generator=torch.Generator().manual_seed(k))
-    loss = sign * (model(x) - x.prod(1, keepdim=True).tanh()).square().mean()
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if engine:
-        engine.after_step(loss)
+    x = loops.normal(k, 32, 6)
+    target = x.prod(1, keepdim=True).tanh()
+    loops.full_step(engine, [optimizer], lambda: sign * (model(x) - target).square().mean())
 
 
 def run(

@@ -5,13 +5,17 @@ import math
 import pytest
 import torch
 from cases import UNGATED
+from loops import full_step, normal
 from torch import nn
 
-from hybrid_predict import HybridConfig, HybridEngine
+from hybrid_predict import HybridConfig, HybridEngine, Phase
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse C")
 
 NAN = math.nan
+BAD = 20
+"""The number of the bad step."""
+
 LARGE = 10_000
 """Entries of a buffer that is not copied unless it is seen to change."""
 
@@ -161,30 +165,25 @@ CASES = {
 """What happens to buffers and frozen parameters in a step, above all in a bad one."""
 
 
-def train(model, steps, fused):
-    """Full steps until one that verifies predicted steps is spoiled, and two after it."""
-    trained = [p for p in model.parameters() if p.requires_grad]
+def train(model, fused=False, listed=False):
+    """Full steps of which one that verifies predicted steps is bad; what it found and left."""
+    before = undone = None
+    trained = [p for p in model.parameters() if listed or p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.01, fused=fused)
     engine = HybridEngine(model, optimizer, CONFIG)
-    before, undone = None, None
-    for k in range(steps + 3):
-        at_end = snapshot(model)
-        engine.before_step()
-        bad = k >= steps and undone is None and due(engine)
-        x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
-        (model(x, bad).square().mean() * (NAN if bad else 1.0)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        engine.after_step()
-        if bad:
-            before, undone = at_end, snapshot(model)
+    for k in range(22):
+        bad = k == BAD
+        before = (snapshot(model), structure(model)) if bad else before
+        record = full_step(engine, [optimizer], lambda k=k, bad=bad: loss(model, k, bad))
+        undone = (snapshot(model), structure(model)) if bad else undone
+        assert record.phase is not Phase.PLAIN
+        assert record.predicted or not bad
     return engine, before, undone
 
 
-def due(engine):
-    """Whether predicted steps were taken right before the full step under way."""
-    step = getattr(engine, "_step", None)
-    return bool(step is None or step.predicted)
+def loss(model, k, bad=False):
+    x = normal(k, 16, 4)
+    return model(x, bad).square().mean() * (NAN if bad else 1.0)
 
 
 def snapshot(model):
@@ -209,25 +208,14 @@ def structure(model):
 @pytest.mark.parametrize("case", CASES)
 def test_an_undone_step_leaves_no_trace_beside_the_weights(case, fused):
     model = CASES[case]()
-    engine, before, undone = train(model, 21, fused)
-    assert undone is not None
+    engine, before, undone = train(model, fused=fused)
     assert engine.ledger.undone_steps == 1
-    assert undone.keys() == before.keys()
-    for name, tensor in before.items():
-        assert same(undone[name], tensor), name
+    assert undone[1] == before[1]
+    assert undone[0].keys() == before[0].keys()
+    for name, tensor in before[0].items():
+        assert same(undone[0][name], tensor), name
     tensors = [*model.buffers(), *model.parameters()]
     assert all(torch.isfinite(t.to_dense()).all() for t in tensors)
-    assert not engine._state.plain
-
-
-@pytest.mark.parametrize(
-    "case", ["is deleted", "becomes None", "is None between steps", "is registered", "grows"]
-)
-def test_the_model_has_the_same_buffers_in_the_same_places(case):
-    model = CASES[case]()
-    before = structure(model)
-    train(model, 21, False)
-    assert structure(model) == before
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -235,33 +223,17 @@ def test_a_good_step_keeps_what_it_did_beside_the_weights(case):
     """Corrected or not, predicted or not: buffers are those of the last step."""
     model = CASES[case]()
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
+    seen = {}
+
+    def note():
+        seen.update(snapshot(model))
+
     with HybridEngine(model, optimizer, CONFIG) as engine:
         for k in range(20):
-            engine.before_step()
-            x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
-            loss = model(x).square().mean()
-            seen = snapshot(model)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            engine.after_step(loss)
+            full_step(engine, [optimizer], lambda k=k: loss(model, k), note)
             now = snapshot(model)
             assert all(same(now[name], tensor) for name, tensor in seen.items())
     assert engine.ledger.predicted_steps > 5
-
-
-def test_what_never_changes_is_not_copied():
-    model = Net()
-    model.register_buffer("table", torch.randn(LARGE))
-    model.frozen = nn.Linear(100, 100).requires_grad_(False)
-    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01)
-    with HybridEngine(model, optimizer, CONFIG) as engine:
-        for _ in range(20):
-            engine.before_step()
-            assert sum(copy.numel() for _, copy in engine._buffers.copies) < LARGE
-            model(torch.randn(4, 4)).sum().backward()
-            optimizer.step()
-            engine.after_step()
 
 
 def meta_buffer():
@@ -284,19 +256,8 @@ def test_what_is_on_the_meta_device_is_left_alone(case, listed):
     """As in a model of which only a part is loaded."""
     model = Net()
     model.never_used = META[case]()
-    trained = [p for p in model.parameters() if listed or p.requires_grad]
-    optimizer = torch.optim.AdamW(trained, lr=0.01)
-    with HybridEngine(model, optimizer, CONFIG) as engine:
-        for k in range(20):
-            engine.before_step()
-            bad = k > 15 and due(engine) and not engine.ledger.undone_steps
-            x = torch.randn(16, 4, generator=torch.Generator().manual_seed(k))
-            (model(x).square().mean() * (NAN if bad else 1.0)).backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            engine.after_step()
-            assert all(t.is_meta for t in model.never_used.state_dict().values())
-    assert not engine._state.plain
+    engine, _, _ = train(model, listed=listed)
+    assert all(t.is_meta for t in model.never_used.state_dict().values())
     assert engine.ledger.predicted_steps > 5
     assert engine.ledger.undone_steps == 1
     assert all(p.isfinite().all() for p in model.net.parameters())

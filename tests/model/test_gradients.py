@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from loops import Bench, make_config, weights
+from loops import Bench, Run, make_config, weights
 from torch import nn
 
-from hybrid_predict import GradientInfo, HybridEngine, TorchModel
+from hybrid_predict import GradientInfo, TorchModel
 from hybrid_predict.torch.gradients import dense_gradient
 
 
@@ -56,14 +56,8 @@ def test_norms_and_alignments_are_those_of_the_gradients_that_are_applied(model,
 def test_a_forecast_along_a_steady_slope_is_aligned_whichever_way_the_optimizer_goes(maximize):
     model = nn.Linear(3, 3)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, maximize=maximize)
-    engine = HybridEngine(model, optimizer, make_config(updates={}))
-    for _ in range(6):
-        engine.before_step()
-        loss = model.weight.sum() + model.bias.sum()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        record = engine.after_step(loss)
+    config, slope = make_config(updates={}), lambda model, k: model.weight.sum() + model.bias.sum()
+    *_, record = Run(model, optimizer, config, slope).train(6).records
     assert record.predicted
     assert record.gradients.alignments == pytest.approx({"weight": 1.0, "bias": 1.0})
 

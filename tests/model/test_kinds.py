@@ -27,65 +27,6 @@ def gpt():
     return ByteGPT(layers=2, heads=2, width=8, context=16, vocab=11)
 
 
-CLASSIFIED = {
-    "mlp": (MODELS["mlp"].build, {"0.weight": "hidden", "3.weight": "hidden", "5.weight": "head"}),
-    "one-matrix": (lambda: nn.Linear(3, 2), {"weight": "hidden"}),
-    "conv": (
-        MODELS["conv"].build,
-        {"0.weight": "hidden", "3.weight": "hidden", "5.weight": "head"},
-    ),
-    "gpt": (
-        gpt,
-        {
-            "token_embedding.weight": "embedding",
-            "position_embedding.weight": "embedding",
-            "head.weight": "head",
-            **{
-                f"blocks.{k}.{layer}.weight": "hidden"
-                for k in range(2)
-                for layer in ("qkv", "attention_out", "mlp_in", "mlp_out")
-            },
-        },
-    ),
-    "attention": (
-        lambda: nn.ModuleDict({"a": nn.MultiheadAttention(8, 2), "b": nn.Linear(8, 3)}),
-        {"a.in_proj_weight": "hidden", "a.out_proj.weight": "hidden", "b.weight": "head"},
-    ),
-    "tied": (TiedLM, {"embedding.weight": "embedding", "hidden.weight": "hidden"}),
-    "vit": (
-        ViTLike,
-        {
-            "patches.weight": "hidden",
-            "pos_embedding": "embedding",
-            "encoder.self_attn.in_proj_weight": "hidden",
-            "encoder.self_attn.out_proj.weight": "hidden",
-            "encoder.linear1.weight": "hidden",
-            "encoder.linear2.weight": "hidden",
-            "head.weight": "head",
-        },
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("pos_embed", "embedding"),
-        ("posEmbedding", "embedding"),
-        ("cls_tokens", "embedding"),
-        ("positions", "embedding"),
-        ("transpose", "hidden"),
-        ("composed", "hidden"),
-        ("unembed", "hidden"),
-        ("tokenizer", "hidden"),
-    ],
-)
-def test_whole_words_of_a_bare_parameter_s_name_say_embedding(name, kind):
-    model = nn.ModuleDict({"inner": nn.Linear(4, 4), "out": nn.Linear(4, 2)})
-    model.register_parameter(name, nn.Parameter(torch.zeros(3, 4)))
-    assert classify(model)[id(getattr(model, name))] == kind
-
-
 def mlp_of(*widths):
     pairs = pairwise(widths)
     return nn.Sequential(*(part for a, b in pairs for part in (nn.Linear(a, b), nn.ReLU())))
@@ -93,66 +34,6 @@ def mlp_of(*widths):
 
 def conv(outputs):
     return nn.Conv2d(16, outputs, 3)
-
-
-SEVERAL_HEADS = {
-    "policy and value": (
-        lambda: nn.ModuleDict(
-            {"trunk": mlp_of(8, 16, 16), "policy": nn.Linear(16, 4), "value": nn.Linear(16, 1)}
-        ),
-        ["policy.weight", "value.weight"],
-    ),
-    "heads of two layers in a list": (
-        lambda: nn.ModuleDict(
-            {"trunk": mlp_of(8, 16), "heads": nn.ModuleList([mlp_of(16, 16, k) for k in (3, 2)])}
-        ),
-        ["heads.0.2.weight", "heads.1.2.weight"],
-    ),
-    "vocabulary and value": (
-        lambda: nn.ModuleDict(
-            {
-                "embed": nn.Embedding(11, 16),
-                "block": mlp_of(16, 16, 16),
-                "words": nn.Linear(16, 11),
-                "value": nn.Linear(16, 1),
-            }
-        ),
-        ["words.weight", "value.weight"],
-    ),
-    "classes and boxes": (
-        lambda: nn.ModuleDict({"stem": nn.Conv2d(3, 16, 3), "classes": conv(9), "boxes": conv(4)}),
-        ["classes.weight", "boxes.weight"],
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SEVERAL_HEADS)
-def test_modules_beside_the_head_end_in_heads_too(name):
-    build, heads = SEVERAL_HEADS[name]
-    model = build()
-    kinds = classify(model)
-    assert [n for n, p in model.named_parameters() if kinds[id(p)] == "head"] == heads
-
-
-@pytest.mark.parametrize(
-    ("split", "heads"),
-    [
-        (lambda name, p: name.startswith("judge"), ["made.2.weight", "judge.2.weight"]),
-        (lambda name, p: p.dim() > 1, ["judge.2.weight"]),
-        (lambda name, p: name.startswith("judge.2"), ["judge.2.weight"]),
-        (lambda name, p: name.startswith("made.2"), ["judge.2.weight"]),
-        (lambda name, p: False, ["judge.2.weight"]),
-    ],
-    ids=["by network", "matrices and the rest", "the last layer", "an inner layer", "one"],
-)
-def test_networks_of_optimizers_of_their_own_have_heads_of_their_own(split, heads):
-    model = nn.ModuleDict({"made": mlp_of(6, 12, 8), "judge": mlp_of(8, 12, 1)})
-    named = list(model.named_parameters())
-    sides = [[p for n, p in named if bool(split(n, p)) is side] for side in (False, True)]
-    optimizers = [torch.optim.SGD(side, lr=0.1) for side in sides if side]
-    mapper = HybridEngine(model, optimizers, HybridConfig(total_steps=9)).mapper
-    found = {n for n, kind in zip(mapper.names, mapper.kinds, strict=True) if kind == "head"}
-    assert found == set(heads)
 
 
 class Adapted(nn.Module):
@@ -180,51 +61,119 @@ def lora_gpt(head):
     return parts(embed=frozen(nn.Embedding(11, 8)), a=Adapted(8, 24), b=Adapted(8, 8), head=head)
 
 
-ADAPTERS = {f"{k}.{part}.weight": "hidden" for k in "ab" for part in ("down", "up")}
-BODY = {"body.0.weight": "hidden", "body.2.weight": "hidden"}
-
-PARTLY_FROZEN = {
-    "adapters, frozen head": (lambda: lora_gpt(frozen(nn.Linear(8, 11))), ADAPTERS),
-    "adapters, trained head": (
-        lambda: lora_gpt(nn.Linear(8, 3)),
-        {**ADAPTERS, "head.weight": "head"},
+EMBEDDINGS = {
+    "gpt": ["token_embedding.weight", "position_embedding.weight"],
+    "tied": ["embedding.weight"],
+    "vit": ["pos_embedding"],
+    "vocabulary and value": ["embed.weight"],
+}
+CASES = {
+    "mlp": (MODELS["mlp"].build, ["5.weight"]),
+    "one matrix": (lambda: nn.Linear(3, 2), []),
+    "conv": (MODELS["conv"].build, ["5.weight"]),
+    "gpt": (gpt, ["head.weight"]),
+    "attention": (lambda: parts(a=nn.MultiheadAttention(8, 2), b=nn.Linear(8, 3)), ["b.weight"]),
+    "tied": (TiedLM, []),
+    "vit": (ViTLike, ["head.weight"]),
+    "policy and value": (
+        lambda: parts(trunk=mlp_of(8, 16, 16), policy=nn.Linear(16, 4), value=nn.Linear(16, 1)),
+        ["policy.weight", "value.weight"],
     ),
-    "adapters in a model of one child": (
-        lambda: parts(net=lora_gpt(frozen(nn.Linear(8, 11)))),
-        {f"net.{name}": kind for name, kind in ADAPTERS.items()},
+    "heads of two layers in a list": (
+        lambda: parts(
+            trunk=mlp_of(8, 16), heads=nn.ModuleList([mlp_of(16, 16, k) for k in (3, 2)])
+        ),
+        ["heads.0.2.weight", "heads.1.2.weight"],
     ),
-    "adapters of every layer": (
-        lambda: parts(a=Adapted(8, 8), b=Adapted(8, 3)),
-        {**ADAPTERS, "b.up.weight": "head"},
+    "vocabulary and value": (
+        lambda: parts(
+            embed=nn.Embedding(11, 16),
+            block=mlp_of(16, 16, 16),
+            words=nn.Linear(16, 11),
+            value=nn.Linear(16, 1),
+        ),
+        ["words.weight", "value.weight"],
     ),
-    "frozen head": (lambda: parts(body=body(), head=frozen(nn.Linear(8, 3))), BODY),
+    "classes and boxes": (
+        lambda: parts(stem=nn.Conv2d(3, 16, 3), classes=conv(9), boxes=conv(4)),
+        ["classes.weight", "boxes.weight"],
+    ),
+    "adapters, frozen head": (lambda: lora_gpt(frozen(nn.Linear(8, 11))), []),
+    "adapters, trained head": (lambda: lora_gpt(nn.Linear(8, 3)), ["head.weight"]),
+    "adapters in a model of one child": (lambda: parts(net=lora_gpt(frozen(nn.Linear(8, 11)))), []),
+    "adapters of every layer": (lambda: parts(a=Adapted(8, 8), b=Adapted(8, 3)), ["b.up.weight"]),
+    "frozen head": (lambda: parts(body=body(), head=frozen(nn.Linear(8, 3))), []),
     "frozen head of several layers": (
         lambda: parts(body=body(), head=frozen(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 3)))),
-        BODY,
+        [],
     ),
     "teacher": (
         lambda: parts(body=body(), head=nn.Linear(8, 3), teacher=frozen(body())),
-        {**BODY, "head.weight": "head"},
+        ["head.weight"],
     ),
     "frozen stem": (
         lambda: parts(stem=frozen(body()), body=body(), head=nn.Linear(8, 3)),
-        {**BODY, "head.weight": "head"},
+        ["head.weight"],
     ),
     "head alone": (
         lambda: parts(net=nn.Sequential(*frozen(body()), nn.Linear(8, 3))),
-        {"net.3.weight": "head"},
+        ["net.3.weight"],
     ),
 }
+"""A model, and its trained heads; other trained matrices are hidden or :data:`EMBEDDINGS`."""
 
 
-@pytest.mark.parametrize("name", [*CLASSIFIED, *PARTLY_FROZEN])
+@pytest.mark.parametrize("name", CASES)
 def test_kinds_follow_module_types_and_shapes_and_the_head_what_is_trained(name):
-    build, matrices = {**CLASSIFIED, **PARTLY_FROZEN}[name]
+    build, heads = CASES[name]
     model = build()
     kinds = classify(model)
-    trained = {label: kinds[id(p)] for label, p in model.named_parameters() if p.requires_grad}
-    assert {label: kind for label, kind in trained.items() if kind != "vector"} == matrices
     assert len(kinds) == len(list(model.parameters()))
+    wanted = dict.fromkeys(heads, "head") | dict.fromkeys(EMBEDDINGS.get(name, ()), "embedding")
+    for label, p in model.named_parameters():
+        if p.requires_grad:
+            other = "hidden" if p.dim() > 1 else "vector"
+            assert kinds[id(p)] == wanted.get(label, other), label
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("pos_embed", "embedding"),
+        ("posEmbedding", "embedding"),
+        ("cls_tokens", "embedding"),
+        ("positions", "embedding"),
+        ("transpose", "hidden"),
+        ("composed", "hidden"),
+        ("unembed", "hidden"),
+        ("tokenizer", "hidden"),
+    ],
+)
+def test_whole_words_of_a_bare_parameter_s_name_say_embedding(name, kind):
+    model = nn.ModuleDict({"inner": nn.Linear(4, 4), "out": nn.Linear(4, 2)})
+    model.register_parameter(name, nn.Parameter(torch.zeros(3, 4)))
+    assert classify(model)[id(getattr(model, name))] == kind
+
+
+@pytest.mark.parametrize(
+    ("split", "heads"),
+    [
+        (lambda name, p: name.startswith("judge"), ["made.2.weight", "judge.2.weight"]),
+        (lambda name, p: p.dim() > 1, ["judge.2.weight"]),
+        (lambda name, p: name.startswith("judge.2"), ["judge.2.weight"]),
+        (lambda name, p: name.startswith("made.2"), ["judge.2.weight"]),
+        (lambda name, p: False, ["judge.2.weight"]),
+    ],
+    ids=["by network", "matrices and the rest", "the last layer", "an inner layer", "one"],
+)
+def test_networks_of_optimizers_of_their_own_have_heads_of_their_own(split, heads):
+    model = nn.ModuleDict({"made": mlp_of(6, 12, 8), "judge": mlp_of(8, 12, 1)})
+    named = list(model.named_parameters())
+    sides = [[p for n, p in named if bool(split(n, p)) is side] for side in (False, True)]
+    optimizers = [torch.optim.SGD(side, lr=0.1) for side in sides if side]
+    mapper = HybridEngine(model, optimizers, HybridConfig(total_steps=9)).mapper
+    found = {n for n, kind in zip(mapper.names, mapper.kinds, strict=True) if kind == "head"}
+    assert found == set(heads)
 
 
 class Policy(nn.Module):

@@ -11,8 +11,8 @@ from loops import Bench, make_config, same_bits
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from hybrid_predict.torch.optimizer_copy import LARGEST, OptimizerCopy
-from hybrid_predict.torch.probe import find_rule
+from hybrid_predict import OptimizerWrapper
+from hybrid_predict.torch.optimizer_copy import LARGEST
 
 RATE = 1e-2
 
@@ -94,7 +94,7 @@ def test_nothing_that_an_optimizer_holds_or_draws_from_has_changed():
         [optimizer.trace(), generators()],
     )
     gradients = [p.grad.clone() for p in optimizer.parameters]
-    find_rule(optimizer, optimizer.param_groups[0])
+    OptimizerWrapper(optimizer).rules()
     assert same_bits([optimizer.trace(), generators()], before)
     assert same_bits([p.grad for p in optimizer.parameters], gradients)
 
@@ -114,10 +114,10 @@ def test_hooks_of_every_optimizer_do_not_hear_probes():
     subclass = type(
         "Subclass", (torch.optim.SGD,), {"step": lambda self: super(subclass, self).step()}
     )
-    optimizer, heard = subclass([nn.Parameter(torch.ones(4, 4))], lr=RATE), []
+    optimizer, heard = subclass([p := nn.Parameter(torch.ones(4, 4))], lr=RATE), []
     handle = register_optimizer_step_post_hook(lambda *_: heard.append(1))
     try:
-        assert find_rule(optimizer, optimizer.param_groups[0]).known
+        assert OptimizerWrapper(optimizer).rules()[id(p)].known
         assert not heard
         torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=RATE).step()
         assert heard
@@ -146,32 +146,9 @@ def test_an_optimizer_that_cannot_be_copied_is_not_tried_and_it_is_said(name, tm
             self.tried.append(1)
             return super().step(closure)
 
-    optimizer = Holding([nn.Parameter(torch.ones(4, 4))], lr=RATE)
+    optimizer = Holding([p := nn.Parameter(torch.ones(4, 4))], lr=RATE)
     optimizer.steps, optimizer.tried, optimizer.held = 0, [], UNCOPIED[name](tmp_path)
-    rule = find_rule(optimizer, optimizer.param_groups[0])
+    rule = OptimizerWrapper(optimizer).rules()[id(p)]
     assert not optimizer.tried
     assert "could not be found out with a copy of it" in rule.unknown
     getattr(optimizer.held, "close", lambda: None)()
-
-
-def test_nothing_of_the_model_s_size_is_copied():
-    parameters = [nn.Parameter(torch.ones(600, 100)) for _ in range(2)]
-    optimizer = torch.optim.AdamW(parameters, lr=RATE)
-    optimizer.flat, optimizer.several = torch.zeros(120000), list(parameters)
-    optimizer.moments = {p: torch.zeros_like(p) for p in parameters}
-    p = nn.Parameter(torch.ones(2))
-    copied = OptimizerCopy(optimizer, optimizer.param_groups[0]).make(p)
-    assert copied.several[0] is p
-    assert [x.device.type for x in (copied.several[1], copied.flat)] == ["meta", "meta"]
-    assert copied.several[1].shape == (600, 100)
-    assert not copied.moments
-    assert not copied.state
-
-
-def test_parts_of_an_optimizer_that_are_one_object_are_one_in_a_copy():
-    optimizer = busy()
-    copied = OptimizerCopy(optimizer, optimizer.param_groups[0]).make(nn.Parameter(torch.ones(2)))
-    assert copied.warmup is copied.param_groups[0]["helper"] is not optimizer.warmup
-    assert copied.warmup.optimizer is copied
-    assert copied.same is copied.nested["a"][0]
-    assert copied.warmup.seen.maxlen == 100

@@ -1,7 +1,5 @@
 """The decay of the average of gradients that an optimizer follows is measured, not only read."""
 
-import copy
-
 import pytest
 import torch
 from own_optimizers import Lion
@@ -15,11 +13,8 @@ def measured(optimizer, known):
 
 
 KNOWN = {
-    "adamw": (lambda ps: torch.optim.AdamW(ps), 0.9),
     "adamw, .99": (lambda ps: torch.optim.AdamW(ps, betas=(0.99, 0.999)), 0.99),
-    "adam, 0": (lambda ps: torch.optim.Adam(ps, betas=(0.0, 0.999)), 0.0),
     "nadam": (lambda ps: torch.optim.NAdam(ps), 0.9),
-    "sgd": (lambda ps: torch.optim.SGD(ps, lr=0.1), 0.0),
     "sgd, momentum": (lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9, nesterov=True), 0.9),
     "rmsprop": (lambda ps: torch.optim.RMSprop(ps, momentum=0.8), 0.8),
     "adagrad": (lambda ps: torch.optim.Adagrad(ps), 0.0),
@@ -37,16 +32,6 @@ def test_a_decay_that_the_options_tell_stays_what_it_is(make, known):
 def test_a_decay_that_they_do_not_tell_is_measured(decay):
     optimizer = Lion([nn.Parameter(torch.ones(3))], betas=(0.9, decay))
     assert measured(optimizer, 0.9) == pytest.approx(decay, abs=0.005)
-
-
-def test_measuring_leaves_no_trace():
-    parameter = nn.Parameter(torch.ones(3))
-    optimizer, state = Lion([parameter]), torch.get_rng_state()
-    before = copy.deepcopy(optimizer.state_dict())
-    measured(optimizer, 0.9)
-    assert optimizer.state_dict() == before
-    assert parameter.grad is None and torch.equal(parameter, torch.ones(3))
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 def test_an_optimizer_that_cannot_be_tried_keeps_what_its_options_tell():

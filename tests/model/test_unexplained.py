@@ -4,78 +4,50 @@ from functools import partial
 
 import pytest
 import torch
-from loops import same_bits
+from loops import full_step, same_bits
 from own_optimizers import RATE, Own, net, run, train_step
 from torch import nn
 
 from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor, UnsupportedSetupError
 
 
-class Anchored(Own):
+def anchored(p, state, group):
     """L2-SP: decays towards where the weights were at first."""
-
-    def descended(self, p, state, group):
-        anchor = state.setdefault("anchor", p.clone())
-        return p.grad + group["mu"] * (p - anchor)
+    return p.grad + group["mu"] * (p - state.setdefault("anchor", p.clone()))
 
 
-class Elastic(Own):
+def elastic(p, state, group):
     """EASGD: now and then, weights and a centre pull each other."""
-
-    def finish(self, p, state, group):
-        centre = state.setdefault("centre", p.clone())
-        if state["count"] % 8 == 0:
-            off = 0.05 * (p - centre)
-            p.sub_(off)
-            centre.add_(off)
+    centre = state.setdefault("centre", p.clone())
+    if state["count"] % 8 == 0:
+        off = 0.05 * (p - centre)
+        p.sub_(off)
+        centre.add_(off)
 
 
-class Proximal(Own):
-    """A proximal step towards where the weights were at first, beside decoupled decay."""
-
-    def descended(self, p, state, group):
-        state.setdefault("anchor", p.clone())
-        p.mul_(1 - group["lr"] * group["weight_decay"])
-        return p.grad
-
-    def finish(self, p, state, group):
-        p.lerp_(state["anchor"], group["lr"] * group["mu"])
+def decoupled(p, state, group):
+    state.setdefault("anchor", p.clone())
+    p.mul_(1 - group["lr"] * group["weight_decay"])
+    return p.grad
 
 
-class Following(Own):
+def proximal(p, state, group):
+    """A proximal step towards where the weights were at first."""
+    p.lerp_(state["anchor"], group["lr"] * group["mu"])
+
+
+def following(p, state, group):
     """Adds a multiple of where the weights were one update ago."""
-
-    def descended(self, p, state, group):
-        last, state["last"] = state.get("last", p.clone()), p.clone()
-        return p.grad + 0.1 * (p - last)
+    last, state["last"] = state.get("last", p.clone()), p.clone()
+    return p.grad + 0.1 * (p - last)
 
 
-class Still(Own):
-    """Begins to move later than a probe lasts."""
-
-    def descended(self, p, state, group):
-        return p.grad * (state["count"] > 100)
+def own(descended, **options):
+    return lambda ps: Own(ps, descended=descended, **options)
 
 
-class Lasso(Own):
-    """Decays every weight by as much."""
-
-    def descended(self, p, state, group):
-        return p.grad + 0.1 * p.sign()
-
-
-class ByRate(Own):
-    """Couples decay in proportion to the rate."""
-
-    def descended(self, p, state, group):
-        return p.grad + group["lr"] * p
-
-
-class Wandering(Own):
-    """Adds noise."""
-
-    def finish(self, p, state, group):
-        p.add_(torch.randn_like(p), alpha=1e-3)
+def near(**options):
+    return own(decoupled, finish=proximal, **options)
 
 
 class Odd(Own):
@@ -93,17 +65,26 @@ class Odd(Own):
 
 PULL, DECAY = "stored point", "decay could not be found out"
 UNEXPLAINED = {
-    "a pull to the start": (lambda ps: Anchored(ps, mu=0.1), PULL),
-    "a weak pull to the start": (lambda ps: Anchored(ps, mu=1e-4), PULL),
-    "a pull to the start, Adam": (lambda ps: Anchored(ps, mu=0.1, adam=True), PULL),
-    "a pull to a centre, now and then": (Elastic, PULL),
-    "proximal": (lambda ps: Proximal(ps, mu=1.0, weight_decay=0.0), PULL),
-    "proximal, with decay": (lambda ps: Proximal(ps, mu=0.1, weight_decay=0.1), PULL),
-    "a push from the last weights": (Following, PULL),
-    "never seen to move": (Still, "along or against the gradient"),
-    "lasso": (Lasso, DECAY),
-    "decay by the square of the rate": (lambda ps: ByRate(ps, adam=True), DECAY),
-    "noise": (Wandering, DECAY),
+    "a pull to the start": (own(anchored, mu=0.1), PULL),
+    "a weak pull to the start": (own(anchored, mu=1e-4), PULL),
+    "a pull to the start, Adam": (own(anchored, mu=0.1, adam=True), PULL),
+    "a pull to a centre, now and then": (own(None, finish=elastic), PULL),
+    "proximal": (near(mu=1.0, weight_decay=0.0), PULL),
+    "proximal, with decay": (near(mu=0.1, weight_decay=0.1), PULL),
+    "a push from the last weights": (own(following), PULL),
+    "moves later than a probe lasts": (
+        own(lambda p, state, _: p.grad * (state["count"] > 100)),
+        "along or against the gradient",
+    ),
+    "lasso": (own(lambda p, *_: p.grad + 0.1 * p.sign()), DECAY),
+    "decay by the square of the rate": (
+        own(lambda p, _, group: p.grad + group["lr"] * p, adam=True),
+        DECAY,
+    ),
+    "noise": (
+        own(None, finish=lambda p, *_: p.add_(torch.randn_like(p), alpha=1e-3)),
+        DECAY,
+    ),
     "another parameter": (Odd, DECAY),
     "growing": (lambda ps: torch.optim.Adafactor(ps, lr=RATE), "updates grow with the weights"),
 }
@@ -128,7 +109,7 @@ def test_a_pull_keeps_the_weights_where_it_keeps_them_in_plain_training():
     for plugged in (False, True):
         model = net()
         before = model[2].weight.detach().clone()
-        optimizer = Anchored(model.parameters(), lr=3e-2, mu=5.0)
+        optimizer = own(anchored, lr=3e-2, mu=5.0)(model.parameters())
         predictors = {"hidden": MomentumPredictor(gated=False)}
         run(model, optimizer, 120, plugged, speedup=1.5, predictors=predictors)
         distances.append((model[2].weight.detach() - before).norm().item())
@@ -138,7 +119,7 @@ def test_a_pull_keeps_the_weights_where_it_keeps_them_in_plain_training():
 
 def test_an_option_that_makes_updates_unexplained_in_mid_run_ends_corrections():
     model = net()
-    optimizer = Anchored(model.parameters(), mu=0.0)
+    optimizer = own(anchored, mu=0.0)(model.parameters())
     engine = HybridEngine(model, optimizer, HybridConfig(total_steps=40, speedup=1))
     for k in range(40):
         optimizer.param_groups[0]["mu"] = 5.0 * (k >= 20)
@@ -197,10 +178,8 @@ def one_update(keep, dtype=torch.float32):
         nn.init.zeros_(model[4].weight)
     optimizer = Keeps(model.parameters(), keep)
     engine = HybridEngine(model, optimizer, HybridConfig(total_steps=9))
-    engine.before_step()
-    model(torch.ones(4, 6, dtype=dtype)).square().mean().backward()
-    optimizer.step()
-    return engine.after_step()
+    x = torch.ones(4, 6, dtype=dtype)
+    return full_step(engine, [optimizer], lambda: model(x).square().mean())
 
 
 @pytest.mark.parametrize("keep", [average, previous, zero], ids=lambda f: f.__name__)

@@ -7,27 +7,13 @@ import pytest
 import torch
 from naive import orthogonal_factor
 
-from hybrid_predict.rules.polynomials import ROW_MEMORY
 from hybrid_predict.torch.matrices import flatten, orthogonal
-
-SHAPES = [(1, 6), (6, 1), (5, 5), (3, 9), (9, 3), (4, 2, 3, 3)]
 
 
 def flattened(source, iterations=3, block=None):
     source = torch.as_tensor(source).to(torch.promote_types(torch.float32, source.dtype))
     rows = [torch.zeros(source.shape[0] if source.dim() else 1)]
     return flatten([source.clone()], iterations, rows, block)[0]
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_flattened_spectrum_goes_down_with_unit_length_and_level_rows(shape):
-    source = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    flat = flattened(source)
-    assert flat.shape == shape
-    assert float(flat.norm()) == pytest.approx(1.0, rel=1e-5)
-    assert float((flat * source).sum()) < 0
-    lengths = flat.reshape(shape[0], -1).norm(dim=1)
-    torch.testing.assert_close(lengths, lengths[:1].expand_as(lengths), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("shape", [(), (4,), (3, 3), (2, 2, 3, 3)])
@@ -56,31 +42,6 @@ def test_singular_values_are_where_the_polynomials_send_them(
     factor = orthogonal(stack, iterations, block)[0]
     wanted = orthogonal_factor(source, iterations, block)
     np.testing.assert_allclose(factor, wanted, rtol=0, atol=1e-3)
-
-
-def test_matrices_of_several_shapes_and_types_are_treated_as_each_alone():
-    generator = torch.Generator().manual_seed(1)
-    shapes = [(4, 3), (5,), (3, 2, 2, 2), (4, 3), (1, 6)]
-    sources = [torch.randn(shape, generator=generator) for shape in shapes]
-    sources[3] = sources[3].double()
-    rows = [torch.zeros(shape[0], dtype=x.dtype) for shape, x in zip(shapes, sources, strict=True)]
-    together = flatten([x.clone() for x in sources], 3, rows)
-    for x, source, moments in zip(together, sources, rows, strict=True):
-        assert x.dtype == source.dtype
-        torch.testing.assert_close(x, flattened(source), rtol=1e-4, atol=1e-6)
-        if source.dim() > 1:
-            factor = orthogonal(source.reshape(1, len(source), -1), 3)[0]
-            wanted = (1 - ROW_MEMORY) * factor.square().mean(1)
-            torch.testing.assert_close(moments, wanted, rtol=1e-4, atol=1e-7)
-
-
-def test_roots_multiply_a_matrix_from_both_sides():
-    generator = torch.Generator().manual_seed(2)
-    source, left, right = (torch.randn(n, generator=generator) for n in [(4, 3), (4, 4), (3, 3)])
-    none = torch.zeros(0)
-    for a, b, wanted in [(left, right, left @ source @ right), (none, right, source @ right)]:
-        found = flatten([source.clone()], 3, [torch.zeros(4)], None, ([a.flatten()], [b.flatten()]))
-        torch.testing.assert_close(found[0], flattened(wanted), rtol=1e-3, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
