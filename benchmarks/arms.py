@@ -45,18 +45,10 @@ SPEEDUP = 1.5
 class Arm:
     """One way to train.
 
-    Args:
-        name: Name on the command line and in results files.
-        title: Name in tables.
-        build: Function that makes the optimizers.
-        around: Function that wraps the optimizers.
-        plugin: Arguments of `HybridConfig`; None trains without the plug-in.
-        share: Full steps as a share of T, for an arm without predicted steps.
-        scheduled: Whether the learning rate follows the setting's schedule.
-        tunes: Rate that is tuned: ``base`` or ``hidden``.
-        factors: Factors on this rate to try; a single factor is applied without a grid.
-        after: Name of an arm whose measured speedup is the factor, in place of ``factors``.
-        kept: Whether the arm cannot be run any more; its committed runs are still shown.
+    ``factors`` on the rate that ``tunes`` names are tried in a grid, unless there is one alone.
+    With ``after`` the factor is the measured speedup of the arm of that name. ``share`` is that of
+    full steps in T without predicted steps; ``plugin`` has arguments of `HybridConfig`. An arm that
+    is ``kept`` cannot be run any more; its committed runs are still shown.
     """
 
     name: str

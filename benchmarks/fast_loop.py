@@ -1,8 +1,5 @@
 """Time of a full step with the usual means to make it fast, with and without the plug-in.
 
-Each is measured alone, then all together. Pinned memory and unread losses matter on a CUDA device
-only.
-
 Run with: python -m benchmarks.fast_loop [--device cuda]
 """
 
@@ -31,16 +28,7 @@ PLUGIN: dict[str, Any] = {"predictors": {"hidden": MomentumPredictor(gated=False
 
 @dataclass(frozen=True)
 class Way:
-    """Means to make a full step fast; none by default.
-
-    Args:
-        bf16: ``torch.autocast`` to bfloat16.
-        compiled: ``torch.compile`` of the model.
-        fused: ``AdamW(fused=True)``.
-        channels_last: Model and images in the memory format of convolutions.
-        pinned: Batches in pinned memory, copied without waiting.
-        unread: No ``loss.item()`` in any step.
-    """
+    """Means to make a full step fast; none by default."""
 
     bf16: bool = False
     compiled: bool = False
@@ -63,14 +51,7 @@ def ways(device: str) -> dict[str, Way]:
 
 @dataclass(frozen=True)
 class Size:
-    """Size of network and batch.
-
-    Args:
-        width: Channels.
-        blocks: Residual blocks.
-        batch: Images of 3 x 32 x 32 per batch.
-        compiler: Backend of ``torch.compile``.
-    """
+    """Channels, residual blocks, images of 3 x 32 x 32 per batch, and backend of the compiler."""
 
     width: int = 48
     blocks: int = 3
@@ -141,12 +122,8 @@ def measure(
 ) -> dict[str, Any]:
     """Compare full steps of every way, with and without the plug-in.
 
-    Returns:
-        ``rows``, each with ``way``, ``plain_ms`` (median milliseconds of a full step without the
-        plug-in), ``speed`` (the same over that of ``none``), ``ratio`` (median over blocks of a
-        full step with its share of predicted steps, over one without), its ``quartiles``, ``held``
-        (full and predicted steps of the loop with the plug-in), and on a CUDA device ``waits``:
-        torch's message on the first synchronisation, if losses are unread; None if there is none.
+    ``speed`` is the time over that of ``none``, ``ratio`` that with the plug-in over that without,
+    ``held`` full and predicted steps, ``waits`` torch's message on the first synchronisation.
     """
     size = size or Size()
     if device == "cuda":

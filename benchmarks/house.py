@@ -50,10 +50,6 @@ def imports(tree: ast.AST, module: str) -> Iterator[str]:
     Imports inside functions and under ``TYPE_CHECKING`` count. So does every string that names a
     module of the package, as a variable can pass it on to a call that imports it. Calls of
     ``import_module`` and ``__import__`` with a composed name can import anything.
-
-    Args:
-        tree: The parsed file.
-        module: Dotted name of the file; ``__init__`` is its last part for a package.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):

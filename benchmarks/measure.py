@@ -1,7 +1,4 @@
-"""Times full steps with and without the plug-in, in loops that take turns in one process.
-
-Other work on the machine then slows all loops alike.
-"""
+"""Times full steps with and without the plug-in, in loops that take turns in one process."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ Rounds = Sequence[Mapping[str, float]]
 
 
 class Loop(ABC):
-    """A training loop, plain or with the plug-in.
-
-    Attributes:
-        engine: The engine; None without the plug-in.
-    """
+    """A training loop, plain (``engine`` is None) or with the plug-in."""
 
     def __init__(
         self,

@@ -19,12 +19,7 @@ from hybrid_predict.torch.kinds import classify
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates of one run.
-
-    Args:
-        base: Learning rate of all parameters but the hidden matrices.
-        hidden: Factor on ``base`` for the hidden matrices.
-    """
+    """Learning rate of all parameters, and its factor for the hidden matrices."""
 
     base: float
     hidden: float = 1.0

@@ -28,11 +28,8 @@ MULTIPLIERS = (1.0, 2.0, 3.0, 4.0)
 class Setting:
     """A way to choose the learning rate, the same for all arms.
 
-    Args:
-        title: Name in tables.
-        decay: Whether the rate follows the schedule of the task's recipe; else it is constant.
-        multipliers: Factors on the hidden matrices' rate in the grid; empty to use the default rate
-            of the task without a grid.
+    The grid tries ``multipliers`` of the hidden matrices' rate; without any, the task's default
+    rate is used.
     """
 
     title: str
@@ -51,14 +48,9 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True)
 class Suite:
-    """A named selection of cells.
+    """A named selection of cells; ``arms`` are by setting, and the plain arms are always added.
 
-    Args:
-        tasks: Names of tasks.
-        arms: Names of arms by name of setting; the plain arms are always added.
-        seeds: Number of paired seeds.
-        tiny: Whether to train for a few steps only.
-        measured: Tasks whose full steps are timed with and without the plug-in; empty for all.
+    ``measured`` tasks have their full steps timed; none named are all.
     """
 
     tasks: tuple[str, ...]
@@ -100,16 +92,8 @@ SUITES: dict[str, Suite] = {
 class Cell:
     """One training run.
 
-    Args:
-        task: Name of the task.
-        setting: Name of the setting; :data:`TUNING` in a grid that settings share.
-        arm: Name of the arm.
-        seed: Seed of initial weights and batches.
-        rate: Learning rate.
-        hidden: Factor on ``rate`` for the hidden matrices.
-        decay: Whether the learning rate follows a schedule.
-        steps: Length T of the task in steps.
-        recipe: Digest of task and arm, on which the result depends as well.
+    ``setting`` is :data:`TUNING` in a grid that settings share; ``steps`` is T, and ``recipe`` a
+    digest of task and arm.
     """
 
     task: str

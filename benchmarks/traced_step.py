@@ -77,10 +77,8 @@ class Loop:
 class Tracer:
     """Notes which code of the product runs between ``start`` and ``stop``.
 
-    Attributes:
-        functions: Code objects that were called, comprehensions left out.
-        classes: Product classes with a method that was called: ``type(self)``, or ``cls``.
-        files: The product file of each call, in order; resuming a generator is a call.
+    ``files`` are those of each call in order; resuming a generator is a call. ``classes`` have a
+    method that was called. Comprehensions are no functions.
     """
 
     def __init__(self) -> None:
@@ -120,10 +118,9 @@ def holders(before: list[tuple[Any, Any]]) -> list[str]:
     """Return the class of each holder of state, an object that a step has changed.
 
     A holder is an object of a product class that exists before and after the step, with an
-    attribute, in ``__dict__`` or in a slot, that differs: another number, text or object, a
-    standard container with other content, or a tensor that was written to. A product object whose
-    attribute refers to a holder is no holder for that. Variables of closures and of suspended
-    generators are not counted, and neither are objects that the step creates.
+    attribute that differs: another number, text or object, a standard container with other content,
+    or a tensor that was written to. Variables of closures and of suspended generators are not
+    counted.
     """
     after = {id(held): state for held, state in snapshot()}
     return sorted(
@@ -173,13 +170,7 @@ class _Same:
 
 
 def trace() -> dict[str, Any]:
-    """Trace one full step that has one predicted step before it.
-
-    Returns:
-        Names of the ``files``, ``classes``, ``functions`` and ``holders`` (see :func:`holders`) of
-        the step, and ``changes_of_file``: how often a call is of code in another product file than
-        the call before it.
-    """
+    """Trace one full step that has one predicted step before it."""
     loop = Loop(WAYS["predicted"])
     loop.seconds(WARM)
     for _ in range(20):
@@ -212,11 +203,8 @@ def _inside(name: str) -> str:
 def added(rounds: int = 40, length: int = 50) -> dict[str, Any]:
     """Measure the processor time that the plug-in adds to a full step, on one thread.
 
-    Returns:
-        From the fastest block of each loop, in microseconds per full step: ``plain``, the whole
-        step without the plug-in, and for each of :data:`WAYS` what its loop takes more than the
-        plain one, with the predicted step before each full step. ``ticks``: the steps that a full
-        step stood for in the end, 2 unless predicted steps ended.
+    Microseconds per full step from the fastest block of each loop: ``plain``, and what the loop of
+    each of :data:`WAYS` takes more. ``ticks`` of the last step are 2 unless predicted steps ended.
     """
     torch.set_num_threads(1)
     plain, loops = Loop(None), {way: Loop(options) for way, options in WAYS.items()}

@@ -18,9 +18,8 @@ _SHAPED = ("zeros_like", "ones_like", "full_like", "new_zeros", "new_full")
 def traffic(run: Callable[[], object]) -> dict[str, int]:
     """Count the bytes that a function's operations read and write, as if no cache kept any of them.
 
-    Returns:
-        ``products``, the bytes of matrix products with each operand counted once, and ``others``,
-        the bytes of all other operations. Views and allocations count zero.
+    ``products`` are those of matrix products with each operand counted once, ``others`` those of
+    all other operations. Views and allocations count zero.
     """
     totals = {"products": 0, "others": 0}
 

@@ -89,11 +89,8 @@ class Updates(Loop):
 def measure(mechanism: str, size: str, history: str) -> dict[str, Any]:
     """Measure the cost that a mechanism adds to the fused AdamW update, in alternating blocks.
 
-    Returns:
-        ``ms_per_million_parameters``, the time added to a full step; ``ratio`` of it to the update
-        alone, with ``quartiles`` over pairs of blocks; ``adamw_ms_per_million_parameters``;
-        ``bytes_per_parameter`` held by the engine; ``passes`` added (see
-        :meth:`Updates.passes`); and ``copy_ms_per_million_parameters`` of one such pass.
+    ``ratio`` is the time added over that of the update alone, with ``quartiles`` over pairs of
+    blocks; ``passes`` are added ones, see :meth:`Updates.passes`.
     """
     loops = {"alone": Updates(None, size), mechanism: Updates(mechanism, size, history)}
     alone, more = loops.values()

@@ -24,20 +24,8 @@ class GPAAdamW(Optimizer):
         z \leftarrow (1 - \eta\lambda) z - \eta \, \mathrm{Adam}(\nabla f(y)), \qquad
         x \leftarrow \mu_x x + (1 - \mu_x) z
 
-    The parameters hold y while training, and x after :meth:`eval`. One buffer
-    more than AdamW is kept, for z: y moves without x, by
-    :math:`y \leftarrow \mu_x (y - (1 - \mu_y) z) + (1 - \mu_y \mu_x) z^+`. Schedulers such as
-    ``LambdaLR`` work on it directly.
-
-    Args:
-        params: Parameters, or groups of them, as any optimizer takes.
-        lr: Learning rate :math:`\eta`.
-        betas: Coefficients of Adam's first and second moment.
-        eps: Added to the root of Adam's second moment.
-        weight_decay: Decoupled weight decay :math:`\lambda`, applied to z.
-        mu_x: Share of x that stays at each step, in [0, 1].
-        mu_y: Share of x in y, in (0, 1].
-        fused: As in ``torch.optim.AdamW``.
+    The parameters hold y while training, and x after :meth:`eval`. Only z needs a buffer: y moves
+    without x, by :math:`y \leftarrow \mu_x (y - (1 - \mu_y) z) + (1 - \mu_y \mu_x) z^+`.
 
     References:
         Defazio et al., Smoothing DiLoCo with Primal Averaging for Faster Training of LLMs (2025),

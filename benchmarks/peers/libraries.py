@@ -57,14 +57,8 @@ def ademamix(
     .. math:: w \leftarrow (1 - \eta\lambda) w
         - \eta \, (\hat m_1 + \alpha m_2) / (\sqrt{\hat v} + \epsilon)
 
-    Args:
-        params: Parameters.
-        lr: Learning rate.
-        weight_decay: Decoupled weight decay.
-        betas: Decay of the fast average, of the squares, and of the slow average. For the last, the
-            paper's 0.9999 is meant for runs of 100,000 steps and more.
-        alpha: Share of the slow average.
-        updates: Steps over which ``alpha`` and the slow decay rise; None for their full values.
+    ``alpha`` and the slow decay rise over ``updates`` steps. The paper's slow decay of 0.9999 is
+    meant for runs of 100,000 steps and more.
 
     References:
         Pagliardini et al., The AdEMAMix Optimizer: Better, Faster, Older (2024), arXiv 2409.03137.
@@ -105,9 +99,7 @@ def schedule_free(
     weight_decay: float = 0.0,
     warmup_steps: int = 0,
 ) -> Optimizer:
-    """``schedulefree.AdamWScheduleFree``, ready to train.
-
-    It has ``eval()`` and ``train()``, and needs no learning-rate scheduler beside its own warm-up.
+    """Schedule-Free AdamW, ready to train; it has ``eval()`` and a warm-up of its own.
 
     References:
         Defazio et al., The Road Less Scheduled (2024).
@@ -131,12 +123,6 @@ def prodigy(
 ) -> Optimizer:
     """Prodigy: AdamW that estimates the distance to the solution, and from it its learning rate.
 
-    Args:
-        params: Parameters.
-        lr: Factor on the estimated rate; 1 is recommended.
-        weight_decay: Decoupled weight decay.
-        betas: Decay of the averages of gradients and of their squares.
-
     References:
         Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner (2023).
     """
@@ -149,7 +135,7 @@ def d_adapt_adam(
     weight_decay: float = 0.0,
     betas: tuple[float, float] = (0.9, 0.999),
 ) -> Optimizer:
-    """D-Adaptation over AdamW; arguments as of :func:`prodigy`.
+    """D-Adaptation over AdamW.
 
     References:
         Defazio and Mishchenko, Learning-Rate-Free Learning by D-Adaptation (2023).
@@ -165,12 +151,6 @@ def mechanic(
     betas: tuple[float, float] = (0.9, 0.999),
 ) -> Optimizer:
     """Mechanic over AdamW: learns a factor on the whole movement since the first step.
-
-    Args:
-        params: Parameters.
-        lr: Learning rate of AdamW; its size does not matter, 1 is recommended.
-        weight_decay: Decoupled weight decay.
-        betas: Decay of the averages of gradients and of their squares.
 
     References:
         Cutkosky, Defazio and Mehta, Mechanic: A Learning Rate Tuner (2023).

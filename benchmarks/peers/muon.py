@@ -62,17 +62,7 @@ class Muon(MatrixOptimizer):
         w \leftarrow (1 - \eta\lambda) w - \eta \, r \, \mathrm{NS}((1 - \mu) g + \mu B)
 
     with NS the orthogonal factor by Newton-Schulz iteration and r the factor that ``adjust_lr_fn``
-    makes of the matrix's shape. Parameters of two dimensions are updated exactly as
-    ``torch.optim.Muon`` does. Schedulers such as ``LambdaLR`` work on it directly.
-
-    Args:
-        params: Parameters of at least two dimensions, or groups of them, as any optimizer takes.
-        lr: Learning rate :math:`\eta`.
-        weight_decay: Decoupled weight decay :math:`\lambda`.
-        momentum: :math:`\mu`, dimensionless.
-        adjust_lr_fn: ``"original"`` for :math:`r = \sqrt{\max(1, A/B)}`, or ``"match_rms_adamw"``
-            for :math:`r = 0.2 \sqrt{\max(A, B)}` with (A, B) the shape of the matrix, which suits
-            learning rates tuned for AdamW. ``None`` means the original.
+    makes of the matrix's shape.
 
     References:
         Jordan et al., Muon: an optimizer for hidden layers in neural networks (2024); Liu et al.,
@@ -126,18 +116,9 @@ class SOAPMuon(MatrixOptimizer):
         w &\leftarrow (1 - \eta\lambda) w - 0.2 \, \eta \sqrt{\max(A, B)} \, \mathrm{NS}(U) \\
         L &\leftarrow \beta L + (1 - \beta) G G^T, \qquad R \leftarrow \beta R + (1 - \beta) G^T G
 
-    with Q the eigenvectors of L and R, turned every few steps by the QR decomposition of L Q and
-    R Q, NS the orthogonal factor by Newton-Schulz iteration, and (A, B) the shape of the matrix.
-    The first step fills L and R and moves nothing, as in SOAP.
-
-    Args:
-        params: Parameters of at least two dimensions, or groups of them.
-        lr: Learning rate :math:`\eta`.
-        weight_decay: Decoupled weight decay :math:`\lambda`.
-        momentum: :math:`\mu`, dimensionless.
-        beta: :math:`\beta`, decay of second moments and covariances, in [0, 1).
-        every: Steps between two turns of the bases, at least 1.
-        eps: Added to the root of second moments.
+    with Q the eigenvectors of L and R, turned every ``every`` steps by the QR decomposition of L Q
+    and R Q, NS the orthogonal factor by Newton-Schulz iteration, and (A, B) the shape of the
+    matrix. The first step fills L and R and moves nothing, as in SOAP.
 
     References:
         Vyas et al., SOAP (2024), arXiv 2409.11321, and Jordan et al., Muon (2024), one after the

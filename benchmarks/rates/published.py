@@ -39,14 +39,7 @@ AVERAGE = 0.99
 
 @dataclass(frozen=True)
 class Protocol:
-    """A published setting of the learning rate.
-
-    Args:
-        source: Who published it.
-        saving: Saving that the authors report.
-        rate: Constant learning rate of AdamW, without weight decay.
-        betas: Decay rates of AdamW.
-    """
+    """A published constant learning rate of AdamW, and the saving that its authors report."""
 
     source: str
     saving: str
@@ -62,14 +55,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 
 class Arm(NamedTuple):
-    """A way to train.
-
-    Args:
-        options: Those of the plug-in; None for plain training.
-        averaged: Whether an average of the weights is evaluated.
-        share: Length of the run over that of the protocol.
-        decays: Whether the learning rate falls linearly to 0, which no protocol has.
-    """
+    """A way to train for a ``share`` of the protocol's length; only one of them ``decays``."""
 
     options: dict[str, Any] | None = None
     averaged: bool = False

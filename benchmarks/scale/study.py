@@ -1,7 +1,4 @@
-"""Tunes rates, trains models of several widths and lengths, and times their full steps.
-
-One run follows the other; finished ones are kept.
-"""
+"""Tunes rates, trains models of several widths and lengths, and times their full steps."""
 
 from __future__ import annotations
 
@@ -37,14 +34,9 @@ TUNED_AS = {"hybrid": "corrected", UNBOUNDED: "corrected", WHITENED: "corrected"
 
 @dataclass(frozen=True)
 class Case:
-    """One model and one length.
+    """One model and one length T.
 
-    Args:
-        width: Width of the residual stream.
-        steps: T; arms beside plain training have T / 1.5 full steps, if all predicted steps stand.
-        seeds: Number of paired seeds, from 0.
-        arms: Names of the arms beside plain training.
-        tuned: Full steps of the runs that decide the rates, ascending.
+    ``tuned`` are full steps of the runs that decide the rates, ascending.
     """
 
     width: int
@@ -201,15 +193,7 @@ def measure(
     rows: Sequence[int] = ROWS,
     blocks: int = 4,
 ) -> Iterator[dict[str, Any]]:
-    """One row per width and rows of a batch.
-
-    Yields:
-        ``width``, ``parameters``, ``rows``, ``tokens`` of a batch, ``plain_ms`` (median
-        milliseconds of a plain full step) and, by arm, ``ratio`` (median over blocks of a full
-        step, its share of predicted ones included, over a plain one), its ``quartiles`` and
-        ``counted`` (operations that correcting adds per operation of a full step; None without the
-        plug-in).
-    """
+    """Yield one row per width and rows of a batch; ``counted`` are operations of correcting."""
     for width in widths:
         for count in rows:
             row = _timed(width, count, blocks, max(2, 512 // width))

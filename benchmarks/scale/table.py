@@ -29,22 +29,9 @@ Runs = dict[int, Row]
 
 @dataclass(frozen=True)
 class Point:
-    """What one arm did at one width and length.
+    """What one arm did at one width and length T; ``tokens`` are bytes read per parameter.
 
-    Args:
-        width: Width of the model.
-        steps: T.
-        arm: Name of the arm.
-        parameters: Of the model.
-        full_steps: Mean full steps.
-        predicted_steps: Mean predicted steps that stand.
-        tokens: Bytes that its full steps read, per parameter.
-        loss: Mean loss over the seeds; not finite if one diverged.
-        rate: Learning rate.
-        hidden: What it was multiplied by for the hidden matrices.
-        seeds: Number of its runs.
-        speedup: Speedup at equal quality; None for plain runs and where the plain runs of T / 1.5,
-            T and 2 T are not done.
+    ``speedup`` is None for plain runs, and where the plain runs of T / 1.5, T and 2 T are not done.
     """
 
     width: int
@@ -203,11 +190,7 @@ def foretold() -> str:
 
 
 def share(model: ByteGPT | GPT2, tokens: int) -> float:
-    """Operations of correcting whole matrices per operation of a full step.
-
-    A full step counts six operations per token and weight of a matrix product; attention is left
-    out.
-    """
+    """Operations of correcting whole matrices per operation of a full step, without attention."""
     matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
     weights = sum(p.numel() for p in matrices) + model.head.weight.numel()
     return SpectralUpdate().operations(matrices, None) / (6 * weights * tokens)

@@ -26,14 +26,8 @@ Batch = tuple[Tensor, Tensor]
 class Recipe:
     """Recipe for plain training of a task with AdamW.
 
-    Args:
-        learning_rate: Default rate, as a tutorial would choose it.
-        rates: Grid of learning rates for the tuned settings, ascending.
-        betas: AdamW's decay rates.
-        weight_decay: AdamW's weight decay, on all parameters.
-        gradient_clip: Norm that gradients are clipped to; None leaves them alone.
-        warmup_fraction: Share of the schedule in which the learning rate rises.
-        schedule: Name of its learning-rate schedule, out of `schedules.SCHEDULES`.
+    ``rates`` is the grid for the tuned settings, ascending; the rate rises in ``warmup_fraction``
+    of the run.
     """
 
     learning_rate: float
@@ -58,12 +52,7 @@ class Task(ABC):
     """A training task; subclasses are final and hold their sizes as fields.
 
     All random numbers come from the seed; the global random state is neither read nor changed.
-
-    Args:
-        name: Name on the command line and in results files.
-        title: Name in tables.
-        steps: T, full steps of the plain run that others are compared with.
-        recipe: Its plain training recipe.
+    ``steps`` is T, full steps of the plain run that others are compared with.
     """
 
     metric: ClassVar[str]

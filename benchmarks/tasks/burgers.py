@@ -17,18 +17,11 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 @torch.enable_grad()
 def burgers_residual(net: Callable[[Tensor], Tensor], points: Tensor, viscosity: float) -> Tensor:
-    r"""How far a net is from solving Burgers' equation.
+    r"""How far a net u is from solving Burgers' equation at points (x, t), shape [N, 2].
 
     .. math:: r = u_t + u u_x - \nu u_{xx}
 
-    Args:
-        net: u, from points of shape [N, 2] to values of shape [N, 1].
-        points: (x, t), shape [N, 2].
-        viscosity: nu.
-
-    Returns:
-        Residuals of shape [N], with their autograd history even where gradients are off, because
-        the equation itself needs them.
+    Residuals, of shape [N], have autograd history even where gradients are off.
     """
     points = points.detach().requires_grad_()
     u = net(points).squeeze(1)
@@ -40,10 +33,7 @@ def burgers_residual(net: Callable[[Tensor], Tensor], points: Tensor, viscosity:
 def physics_loss(net: Callable[[Tensor], Tensor], batch: Batch, viscosity: float) -> Tensor:
     """Mean squared violation of equation, initial condition -sin(pi x), and zero boundary.
 
-    Args:
-        net: u, from points of shape [N, 2] to values of shape [N, 1].
-        batch: Points (x, t) inside, at t = 0, and at x = -1 or 1, each of shape [N, 2].
-        viscosity: nu.
+    The batch has points (x, t) inside, at t = 0, and at x = -1 or 1, each of shape [N, 2].
     """
     inside, initial, boundary = batch
     start = -(math.pi * initial[:, :1]).sin()
@@ -58,12 +48,7 @@ def physics_loss(net: Callable[[Tensor], Tensor], batch: Batch, viscosity: float
 class BurgersTask(Task):
     """Solve Burgers' equation on [-1, 1] x [0, 1] with a tanh net.
 
-    Args:
-        viscosity: nu; six times Raissi et al.'s 0.01 / pi, whose shock takes many more steps.
-        widths: Units of the hidden layers.
-        inside: Random points of the equation in a batch.
-        edges: Random points of the initial condition in a batch, and as many of the boundary.
-        grid: Points per axis of the grid behind the metric.
+    The viscosity is six times Raissi et al.'s 0.01 / pi, whose shock takes many more steps.
     """
 
     metric = "log10 of the physics loss on a grid"

@@ -21,14 +21,7 @@ _MEAN, _SPREAD = 0.305, 0.376
 
 @dataclass(frozen=True)
 class Digits:
-    """scikit-learn's digits, a stratified quarter of them held out.
-
-    Attributes:
-        train: Training images, float32 of shape [N, 1, 8, 8], grey values from 0 to 1.
-        train_labels: Their classes, int64 of shape [N].
-        val: Held-out images, float32 of shape [M, 1, 8, 8].
-        val_labels: Their classes, int64 of shape [M].
-    """
+    """Images, float32 of shape [N, 1, 8, 8] from 0 to 1, and classes, int64 of shape [N]."""
 
     train: Tensor
     train_labels: Tensor
@@ -38,7 +31,7 @@ class Digits:
 
 @lru_cache(maxsize=1)
 def load_digits() -> Digits:
-    """The digits that scikit-learn ships, always with the same quarter held out."""
+    """scikit-learn's digits, always with the same stratified quarter held out."""
     from sklearn.datasets import load_digits as sklearn_digits  # type: ignore[import-untyped]
     from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 
@@ -52,14 +45,8 @@ def load_digits() -> Digits:
 def augment(images: Tensor, shift: int, noise: float, generator: torch.Generator) -> Tensor:
     """Move each image by its own whole number of pixels, add white noise, and normalise.
 
-    Args:
-        images: Grey values from 0 to 1, shape [N, 1, side, side]; what moves in from outside is 0.
-        shift: Largest move in each direction, in pixels.
-        noise: Standard deviation of the noise, as a grey value.
-        generator: Source of randomness.
-
-    Returns:
-        New images of about zero mean and unit variance, shape [N, 1, side, side].
+    Images are of shape [N, 1, side, side], grey values from 0 to 1; what moves in from outside is
+    0. The results have about zero mean and unit variance.
     """
     count, _, side, _ = images.shape
     padded = F.pad(images, [shift] * 4).squeeze(1)
@@ -72,14 +59,7 @@ def augment(images: Tensor, shift: int, noise: float, generator: torch.Generator
 
 @dataclass(frozen=True, kw_only=True)
 class DigitsTask(Task):
-    """Classify augmented digits; fresh noise in every batch keeps the net from overfitting.
-
-    Args:
-        batch_size: Images in a batch.
-        shift: Largest move of an image, in pixels.
-        noise: Standard deviation of the noise; grey values go from 0 to 1.
-        validation_copies: Times that each held-out image is augmented, the same on every call.
-    """
+    """Classify augmented digits; fresh noise in every batch keeps the net from overfitting."""
 
     metric = "validation loss (nats per image)"
 
@@ -118,11 +98,7 @@ class DigitsTask(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionTask(DigitsTask):
-    """Digits with a convolutional net without normalisation.
-
-    Args:
-        channels: Output channels of the 3x3 convolutions; all but the first halve the image.
-    """
+    """Digits with 3x3 convolutions without normalisation; all but the first halve the image."""
 
     channels: tuple[int, ...] = (16, 32, 32)
 
@@ -151,10 +127,8 @@ class PerceptronTask(DigitsTask):
 class ResidualBlock(nn.Module):
     """Two normalised 3x3 convolutions beside a shortcut (He et al., 2016).
 
-    Args:
-        before: Channels of the input.
-        after: Channels of the output. Where there are more of them the image is halved, and the
-            shortcut is a normalised 1x1 convolution.
+    With other channels after it the image is halved, and the shortcut is a normalised 1x1
+    convolution.
     """
 
     def __init__(self, before: int, after: int) -> None:
@@ -177,11 +151,7 @@ class ResidualBlock(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualTask(DigitsTask):
-    """Digits with a small residual net.
-
-    Args:
-        channels: Channels of the stem and of each residual block.
-    """
+    """Digits with a small residual net; ``channels`` are those of the stem and of each block."""
 
     channels: tuple[int, ...] = (16, 16, 32, 64)
 

@@ -41,11 +41,7 @@ class PatchEncoder(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderTask(DigitsTask):
-    """Classify digits with an encoder that was pre-trained to predict the rotation of an image.
-
-    Args:
-        base_steps: Steps of the pre-training, which is done once per process.
-    """
+    """Classify digits with an encoder that was pre-trained to predict the rotation of an image."""
 
     layers: int = 3
     heads: int = 4

@@ -42,10 +42,7 @@ class LowRankLinear(nn.Module):
 
     .. math:: y = W x + b + \frac{\alpha}{r} B A x
 
-    Args:
-        base: The layer, frozen from here on.
-        rank: r, rows of A; A starts as PyTorch starts a linear layer, B at zero.
-        alpha: Dimensionless strength of the term.
+    A starts as PyTorch starts a linear layer, B at zero.
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
@@ -66,10 +63,8 @@ class LowRankLinear(nn.Module):
 class LowRankTask(TextTask):
     """Adapt a GPT that knows Python's source text to Python's reference text.
 
-    Args:
-        rank: Rank of the adapters, on every linear layer inside the blocks.
-        alpha: Strength of the adapters.
-        base_steps: Steps in which the GPT itself is trained first, once per process.
+    Every linear layer inside the blocks gets an adapter. The GPT itself is trained first, once per
+    process.
     """
 
     rank: int = 8

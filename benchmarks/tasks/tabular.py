@@ -37,9 +37,8 @@ def friedman(rows: Tensor) -> Tensor:
 def load_table(rows: int, columns: int) -> tuple[Batch, Batch]:
     """A table whose target depends on five of its columns, always the same.
 
-    Returns:
-        Training and held-out values of about zero mean and unit variance, float32 of shape
-        [rows, columns], with their targets of shape [rows, 1]. Those for training carry noise.
+    Returns training and held-out values of about zero mean and unit variance, float32 of shape
+    [rows, columns], with their targets of shape [rows, 1]. Those for training carry noise.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -68,11 +67,7 @@ class ResidualLayer(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TabularTask(RegressionTask):
-    """Regression on a table, with matrices that are much wider than a batch has rows.
-
-    Args:
-        rows: Rows for training, and as many held out.
-    """
+    """Regression on a table, with matrices that are much wider than a batch has rows."""
 
     metric = "log10 of the held-out mean squared error"
 

@@ -21,9 +21,7 @@ _BYTES = 256
 class TextTask(Task):
     """Predict the next byte of a text, by default the standard library's source text.
 
-    Args:
-        batch_size: Windows in a batch.
-        validation_batches: Batches of 32 windows in the evaluation.
+    The evaluation has batches of 32 windows.
     """
 
     metric = "validation loss (nats per byte)"
@@ -84,11 +82,7 @@ class ByteGRU(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentTask(TextTask):
-    """Predict the next byte of the standard library's source text with a GRU.
-
-    Args:
-        context: Bytes in a window; the state starts at zero in each.
-    """
+    """Predict the next byte of source text with a GRU whose state starts at zero."""
 
     embedding: int = 64
     width: int = 128
