@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
-
-from benchmarks.peers.muon import evaluated
 
 _INNER = ("lr", "betas", "eps", "weight_decay", "fused")
 """Hyperparameters that AdamW gets."""
@@ -48,14 +45,12 @@ class GPAAdamW(Optimizer):
         super().__init__(params, {**defaults, "mu_x": mu_x, "mu_y": mu_y})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update every parameter that has a gradient; return what the closure returns."""
-        loss = evaluated(closure)
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             reached = [p for p in group["params"] if p.grad is not None]
             if reached:
                 self._move(group, reached)
-        return loss
 
     def _move(self, group: dict[str, Any], reached: list[Tensor]) -> None:
         mu_x, mu_y = group["mu_x"], group["mu_y"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,15 +16,7 @@ _INNER = ("lr", "weight_decay", "momentum", "adjust_lr_fn")
 """Hyperparameters that torch's Muon gets."""
 
 
-def evaluated(closure: Callable[[], float] | None) -> Any:
-    """Return the closure's value, computed with gradients; None without a closure."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
-
-
-class MatrixOptimizer(Optimizer, ABC):
+class MatrixOptimizer(Optimizer):
     """An optimizer of parameters with at least two dimensions, built on torch's Muon."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
@@ -34,17 +25,6 @@ class MatrixOptimizer(Optimizer, ABC):
                 "torch", "torch 2.9 or later for Muon", torch.__version__, "Upgrade torch."
             )
         super().__init__(params, defaults)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update every parameter that has a gradient; return what the closure returns."""
-        loss = evaluated(closure)
-        self._update()
-        return loss
-
-    @abstractmethod
-    def _update(self) -> None:
-        """Move every parameter that has a gradient."""
 
 
 def put_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -81,7 +61,9 @@ class Muon(MatrixOptimizer):
         defaults: dict[str, Any] = dict(zip(_INNER, values, strict=True))
         super().__init__(params, defaults)
 
-    def _update(self) -> None:
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
         groups, pairs = [], []
         for group in self.param_groups:
             reached = [p for p in group["params"] if p.grad is not None]
@@ -138,7 +120,9 @@ class SOAPMuon(MatrixOptimizer):
         more = {"momentum": momentum, "beta": beta, "every": every, "eps": eps}
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **more})
 
-    def _update(self) -> None:
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             moved = []
             for p in group["params"]:

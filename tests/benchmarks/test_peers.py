@@ -120,25 +120,6 @@ def test_saved_state_continues_the_run(make, shapes):
 
 
 @own_peers
-def test_step_runs_its_closure_and_its_hooks_once(make, shapes):
-    loop, calls = Loop(make, shapes).train(1), []  # SOAP-Muon's first step moves nothing
-    before = loop.weights()
-    loop.peer.register_step_pre_hook(lambda *_: calls.append("before"))
-    loop.peer.register_step_post_hook(lambda *_: calls.append("after"))
-
-    def closure():
-        calls.append("closure")
-        loss = sum((p**2).sum() for p in loop.parameters)
-        loss.backward()
-        return loss.item()
-
-    expected = sum((w**2).sum() for w in loop.weights())
-    assert loop.peer.step(closure) == pytest.approx(expected)
-    assert calls == ["before", "closure", "after"]
-    assert not np.array_equal(loop.weights()[0], before[0])
-
-
-@own_peers
 def test_parameter_without_gradient_stays(make, shapes):
     loop = Loop(make, shapes)
     loop.parameters[0].grad = torch.ones(shapes[0], dtype=torch.float64)
