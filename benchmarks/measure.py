@@ -33,20 +33,19 @@ class Loop(ABC):
         self.device = device
         self.engine: HybridEngine | None = None
         if options is not None:
-            config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **options)
-            self.engine = HybridEngine(model, optimizers, config)
+            endless = {"total_steps": 10**9, "warmup_steps": 1, "cooldown_steps": 1}
+            self.engine = HybridEngine(model, optimizers, HybridConfig(**{**endless, **options}))
 
     @abstractmethod
     def full_step(self) -> Tensor:
         """Take one full step of the user's own; return its loss."""
 
-    def step(self) -> None:
-        """Take one full step, after the predicted steps that are due."""
+    def step(self) -> int:
+        """Take one full step, after the predicted steps that are due; return the ticks."""
         if self.engine is not None:
             self.engine.before_step()
         loss = self.full_step()
-        if self.engine is not None:
-            self.engine.after_step(loss)
+        return 1 if self.engine is None else self.engine.after_step(loss).ticks
 
     def run(self, steps: int) -> float:
         """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""
