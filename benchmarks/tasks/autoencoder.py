@@ -43,7 +43,6 @@ class AutoencoderTask(RegressionTask):
     batch_size: int = 32
 
     def net(self) -> nn.Module:
-        """Strided convolutions down to the code and transposed ones back, each normalised."""
         layers: list[nn.Module] = []
         for before, after in pairwise((1, *self.channels)):
             down = nn.Conv2d(before, after, 4, stride=2, padding=1, bias=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -61,6 +61,9 @@ class Task(ABC):
     needs_cuda: ClassVar[bool] = False
     """Whether it is too large for a CPU."""
 
+    small: ClassVar[Mapping[str, Any]] = {}
+    """Fields that :meth:`tiny` changes beside the steps."""
+
     name: str
     title: str
     steps: int
@@ -111,7 +114,7 @@ class Task(ABC):
 
     def tiny(self) -> Task:
         """Return the same task with a few steps, for a quick test."""
-        return replace(self, steps=12)
+        return replace(self, steps=12, **self.small)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything the task's results depend on, as plain data."""
@@ -127,7 +130,6 @@ class RegressionTask(Task):
     """A task on pairs of inputs and targets, both tensors."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean squared error."""
         inputs, targets = batch
         return F.mse_loss(model(inputs), targets)
 
@@ -137,7 +139,6 @@ class RegressionTask(Task):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        """Return log10 of the mean squared error."""
         return float(self.loss(model, self.judged()).log10())
 
 

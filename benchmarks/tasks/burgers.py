@@ -60,7 +60,6 @@ class BurgersTask(Task):
     grid: int = 65
 
     def net(self) -> nn.Module:
-        """Linear layers with tanh, from (x, t) to u."""
         layers: list[nn.Module] = []
         for before, after in pairwise((2, *self.widths)):
             linear = nn.Linear(before, after)
@@ -69,7 +68,6 @@ class BurgersTask(Task):
         return nn.Sequential(*layers, nn.Linear(self.widths[-1], 1))
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Random points (x, t) inside, at the start, and on the boundary."""
         generator = torch.Generator().manual_seed(seed)
         sides = torch.arange(self.edges) % 2 * 2.0 - 1
         while True:
@@ -80,11 +78,9 @@ class BurgersTask(Task):
             yield inside, initial, torch.stack((sides, t[self.inside :]), dim=1)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean squared violation of equation, initial condition and boundary."""
         return physics_loss(model, batch, self.viscosity)
 
     def evaluate(self, model: nn.Module) -> float:
-        """log10 of the same loss on a fixed grid."""
         x, t = torch.linspace(-1, 1, self.grid), torch.linspace(0, 1, self.grid)
         points = (
             torch.cartesian_prod(x, t),

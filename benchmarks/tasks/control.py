@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -126,6 +126,7 @@ class ControlTask(Task):
     """
 
     metric = "negative mean return over one episode"
+    small: ClassVar = {"epochs": 2}
 
     widths: tuple[int, ...] = (64, 64)
     carts: int = 8
@@ -139,7 +140,6 @@ class ControlTask(Task):
     judged: int = 128
 
     def net(self) -> nn.Module:
-        """A policy and a value, orthogonally initialised."""
         return ActorCritic(self.widths)
 
     def batches(self, seed: int) -> Iterator[Batch]:
@@ -194,7 +194,6 @@ class ControlTask(Task):
         }
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The clipped surrogate, and the value's squared error."""
         rollout, rows = batch
         if "rows" not in rollout:
             self._roll(model, rollout)  # type: ignore[arg-type]
@@ -221,10 +220,6 @@ class ControlTask(Task):
             if not standing.any():
                 break
         return -float(steps.mean())
-
-    def tiny(self) -> Task:
-        """A few steps, each rollout twice."""
-        return replace(self, steps=12, epochs=2)
 
 
 PPO = ControlTask(

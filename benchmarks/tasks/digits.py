@@ -78,13 +78,11 @@ class DigitsTask(Task):
             yield images, digits.train_labels[chosen]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy in nats."""
         images, labels = batch
         return F.cross_entropy(model(images), labels)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        """Cross-entropy on the held-out quarter, augmented with a fixed seed."""
         digits = load_digits()
         generator = torch.Generator().manual_seed(0)
         copies = [
@@ -103,7 +101,6 @@ class ConvolutionTask(DigitsTask):
     channels: tuple[int, ...] = (16, 32, 32)
 
     def net(self) -> nn.Module:
-        """Convolutions with ReLU, global average pooling, and a linear layer."""
         layers: list[nn.Module] = []
         for before, after in pairwise((1, *self.channels)):
             stride = 1 if before == 1 else 2
@@ -119,7 +116,6 @@ class PerceptronTask(DigitsTask):
     widths: tuple[int, ...] = (256, 256, 256)
 
     def net(self) -> nn.Module:
-        """Linear layers with ReLU."""
         hidden = perceptron(_SIDE**2, *self.widths)
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(self.widths[-1], _CLASSES))
 
@@ -156,7 +152,6 @@ class ResidualTask(DigitsTask):
     channels: tuple[int, ...] = (16, 16, 32, 64)
 
     def net(self) -> nn.Module:
-        """A normalised convolution, residual blocks, average pooling, and a linear layer."""
         stem = self.channels[0]
         layers = [nn.Conv2d(1, stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem), nn.ReLU()]
         blocks = [ResidualBlock(before, after) for before, after in pairwise(self.channels)]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Batch, Recipe, Task, trained_state
+from benchmarks.tasks.base import Batch, Recipe, trained_state
 from benchmarks.tasks.digits import DigitsTask, augment, load_digits
 
 _CLASSES, _TURNS = 10, 4
@@ -43,6 +43,8 @@ class PatchEncoder(nn.Module):
 class EncoderTask(DigitsTask):
     """Classify digits with an encoder that was pre-trained to predict the rotation of an image."""
 
+    small: ClassVar = {"base_steps": 12}
+
     layers: int = 3
     heads: int = 4
     width: int = 64
@@ -66,10 +68,6 @@ class EncoderTask(DigitsTask):
         state = trained_state(replace(ROTATIONS, steps=self.base_steps, **inherited))
         return {name: value for name, value in state.items() if not name.startswith("head.")}
 
-    def tiny(self) -> Task:
-        """The same task for a few steps, its pre-training included."""
-        return replace(self, steps=12, base_steps=12)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +75,6 @@ class RotationTask(EncoderTask):
     """Predict rotations by 0, 90, 180 or 270 degrees (Gidaris, 2018), without labels of digits."""
 
     def net(self) -> nn.Module:
-        """An untrained encoder."""
         return self.encoder(_TURNS)
 
     def batches(self, seed: int) -> Iterator[Batch]:

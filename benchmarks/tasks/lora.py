@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, trained_state
+from benchmarks.tasks.base import Recipe, trained_state
 from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
 from benchmarks.tasks.stdlib_text import StdlibText
 from benchmarks.tasks.text import TextTask
@@ -67,6 +67,8 @@ class LowRankTask(TextTask):
     process.
     """
 
+    small: ClassVar = {"base_steps": 12, "validation_batches": 1}
+
     rank: int = 8
     alpha: float = 16.0
     base_steps: int = 600
@@ -79,7 +81,6 @@ class LowRankTask(TextTask):
         return replace(GPT_SMALL, steps=self.base_steps, recipe=recipe)
 
     def net(self) -> nn.Module:
-        """The trained GPT, frozen, with new adapters."""
         model = self.base().net()
         model.load_state_dict(trained_state(self.base()))
         model.requires_grad_(False)
@@ -90,19 +91,12 @@ class LowRankTask(TextTask):
         return model
 
     def window(self) -> int:
-        """Bytes in a window: the GPT's."""
         return self.base().context
 
     def data(self) -> StdlibText:
-        """Training and validation bytes of the reference text."""
         return load_reference_text()
 
-    def tiny(self) -> Task:
-        """The same task for a few steps, its base included."""
-        return replace(self, steps=12, base_steps=12, validation_batches=1)
-
     def to_dict(self) -> dict[str, Any]:
-        """Everything the results depend on, the base and both texts included."""
         return {**super().to_dict(), "base": self.base().to_dict()}
 
 

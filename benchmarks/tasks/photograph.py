@@ -102,17 +102,14 @@ class PhotographTask(ImageTask):
     batch_size: int = 1536
 
     def net(self) -> nn.Module:
-        """Fourier features, linear layers with ReLU, and three colours."""
         features = FourierFeatures(self.waves, self.scale)
         hidden = perceptron(2 * self.waves, *self.widths)
         return nn.Sequential(features, *hidden, nn.Linear(self.widths[-1], 3))
 
     def judged(self) -> Batch:
-        """Positions of all pixels and their colours."""
         return pixels("china.jpg", self.height, self.width)
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Positions of shape [batch_size, 2] and their colours, [batch_size, 3]."""
         return drawn(self.judged(), self.batch_size, seed)
 
 
@@ -126,17 +123,14 @@ class CoordinateTask(ImageTask):
     widths: tuple[int, ...] = (64, 64, 64)
 
     def net(self) -> nn.Module:
-        """Octaves, linear layers with ReLU, and three colours."""
         hidden = perceptron(4 * self.octaves, *self.widths)
         return nn.Sequential(Octaves(self.octaves), *hidden, nn.Linear(self.widths[-1], 3))
 
     def judged(self) -> Batch:
-        """Positions of all pixels, in [-1, 1], and their colours."""
         positions, colours = pixels("flower.jpg", self.height, self.width)
         return 2 * positions - 1, colours
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """All positions and their colours, in an order of the seed's."""
         positions, colours = self.judged()
         generator = torch.Generator().manual_seed(seed)
         while True:

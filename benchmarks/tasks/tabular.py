@@ -78,13 +78,11 @@ class TabularTask(RegressionTask):
     batch_size: int = 64
 
     def net(self) -> nn.Module:
-        """A linear layer, residual layers, and a normalised linear layer with ReLU before it."""
         blocks = [ResidualLayer(self.width) for _ in range(self.layers)]
         end = (nn.BatchNorm1d(self.width), nn.ReLU(), nn.Linear(self.width, 1))
         return nn.Sequential(nn.Linear(self.columns, self.width), *blocks, *end)
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Random rows of shape [batch_size, columns] and their targets, [batch_size, 1]."""
         return drawn(load_table(self.rows, self.columns)[0], self.batch_size, seed)
 
     def judged(self) -> Batch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +25,7 @@ class TextTask(Task):
     """
 
     metric = "validation loss (nats per byte)"
+    small: ClassVar = {"validation_batches": 1}
 
     batch_size: int = 16
     validation_batches: int = 32
@@ -45,22 +46,15 @@ class TextTask(Task):
             yield random_windows(data, self.batch_size, self.window(), generator)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy in nats per byte."""
         inputs, targets = batch
         return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        """Cross-entropy on fixed windows of files that training never saw."""
         batches = fixed_windows(self.data().val, 32, self.window(), self.validation_batches)
         return float(torch.stack([self.loss(model, batch) for batch in batches]).mean())
 
-    def tiny(self) -> Task:
-        """A few steps, one validation batch."""
-        return replace(self, steps=12, validation_batches=1)
-
     def to_dict(self) -> dict[str, Any]:
-        """Everything the results depend on, the text included."""
         return {**super().to_dict(), "text_sha256": self.data().sha256}
 
 
@@ -90,11 +84,9 @@ class RecurrentTask(TextTask):
     context: int = 48
 
     def window(self) -> int:
-        """Bytes in a window."""
         return self.context
 
     def net(self) -> nn.Module:
-        """A freshly initialised GRU."""
         return ByteGRU(self.embedding, self.width, self.layers)
 
 
