@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS
-from benchmarks.arguments import one_of, positive
-from benchmarks.plan import Row, as_cell
+from benchmarks.arguments import one_of
+from benchmarks.plan import as_cell
 from benchmarks.plot import save_figure
 from benchmarks.rates.plot import plot
 from benchmarks.rates.study import (
@@ -18,14 +18,14 @@ from benchmarks.rates.study import (
     SHARES,
     UNTUNED,
     cells,
-    make_rows,
+    make_missing,
     steady_cells,
-    trained,
+    train_one,
     untuned_cells,
 )
+from benchmarks.run import tell
 from benchmarks.tasks import FRESH
-from hybrid_predict.cli.program import Command, need
-from hybrid_predict.runs.rows import Rows
+from hybrid_predict.cli.program import Command, need, positive
 
 ALL = tuple(dict.fromkeys((*LENGTHS, *UNTUNED)))
 """Arms at shares of the best rate, and arms at rates that know nothing of the task."""
@@ -49,21 +49,14 @@ def _add_options(add: Callable[..., Any]) -> None:
 def _run(asked: Any) -> int:
     need("The study", ("cli", "bench"))
     path = asked.folder / "rates.jsonl"
-    store = Rows(path, as_cell)
     wanted = chain(
         cells(asked.tasks, asked.shares, asked.seeds, asked.arms),
         steady_cells(asked.tasks, asked.seeds, asked.arms),
         untuned_cells(asked.tasks, asked.seeds, asked.arms),
     )
-    make_rows(store, wanted, trained, asked.jobs, _say)
+    store = make_missing(path, as_cell, wanted, train_one, asked.jobs, tell)
     save_figure(plot(store.done.values()), path.with_suffix(".png"), path)
     return 0
-
-
-def _say(row: Row) -> None:
-    loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
-    print(f"{row['task']}, {row['arm']}, rate {row['rate']:g}, T = {row['steps']:,}, seed "
-          f"{row['seed']}: {row['full_steps']:,} full steps, {loss}", flush=True)  # fmt: skip
 
 
 COMMAND = Command(

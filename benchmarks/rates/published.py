@@ -17,15 +17,14 @@ from typing import Any, NamedTuple
 import torch
 
 from benchmarks import RESULTS
-from benchmarks.arguments import positive
 from benchmarks.plan import Row
-from benchmarks.rates.study import make_rows
+from benchmarks.rates.study import make_missing
 from benchmarks.table import NONE, markdown
 from benchmarks.tasks import TASKS, Task
 from benchmarks.tasks.schedules import constant_schedule, linear_schedule
 from benchmarks.train import Training
 from hybrid_predict import HybridConfig
-from hybrid_predict.runs.rows import Rows
+from hybrid_predict.cli.program import positive
 
 FILE = "published.jsonl"
 """Name of the results file."""
@@ -181,11 +180,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--jobs", type=positive, default=1)
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
     asked = parser.parse_args(argv)
-    store = Rows(asked.folder / FILE, key_of)
-    make_rows(store, keys(asked.seeds), measure, asked.jobs, _say)
+    make_missing(asked.folder / FILE, key_of, keys(asked.seeds), measure, asked.jobs, _tell)
 
 
-def _say(row: Row) -> None:
+def _tell(row: Row) -> None:
     print(*key_of(row), f"loss {row['losses'][-1]:.4f}", flush=True)
 
 

@@ -14,8 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks import RESULTS
-from benchmarks.arguments import one_of, positive
-from benchmarks.plan import Row, number
+from benchmarks.arguments import one_of
+from benchmarks.plan import Row
 from benchmarks.rates.study import (
     DEVELOPMENT,
     RATES,
@@ -25,12 +25,13 @@ from benchmarks.rates.study import (
     STEADY_TASKS,
     best_rates,
     cell,
-    make_rows,
+    make_missing,
 )
+from benchmarks.run import outcome
 from benchmarks.tasks import TASKS
 from benchmarks.train import Run, warm
+from hybrid_predict.cli.program import positive
 from hybrid_predict.rules.pace import Lagged, Pace, follow, worth
-from hybrid_predict.runs.rows import Rows
 
 ADVANCES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Advances that are kept, in lengths of the drift; each doubles the one before."""
@@ -118,14 +119,12 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--jobs", type=positive, default=1)
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
     asked = parser.parse_args(argv)
-    store = Rows(asked.folder / FILE, key_of)
     wanted = keys(asked.seeds, tuple(asked.tasks))
-    make_rows(store, wanted, measure, asked.jobs, _say)
+    make_missing(asked.folder / FILE, key_of, wanted, measure, asked.jobs, _tell)
 
 
-def _say(row: Row) -> None:
-    parts = (f"{part:g}" if isinstance(part, float) else f"{part}" for part in key_of(row))
-    print(f"{', '.join(parts)}: loss {number(row['loss']):.4f}", flush=True)
+def _tell(row: Row) -> None:
+    print(*key_of(row), outcome(row), flush=True)
 
 
 if __name__ == "__main__":

@@ -9,11 +9,10 @@ from typing import Any
 
 from benchmarks.arms import ARMS
 from benchmarks.optimizers import Build, Rates, muon, normuon
-from benchmarks.plan import TUNING, TUNING_SEED, Cell, number, recipe_digest, to_row
-from benchmarks.run import code_digest
+from benchmarks.plan import TUNING, TUNING_SEED, Cell, number, recipe_digest
+from benchmarks.run import trained
 from benchmarks.step_cost import WAYS, TaskLoop, times
 from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
-from benchmarks.train import train
 from hybrid_predict.runs.rows import Row, Rows
 
 PLAIN = "plain"
@@ -145,9 +144,7 @@ class Study:
         """A cell's row, after training if there is none."""
         if cell not in self._store.done:
             task = replace(self._task(int(cell.task.rpartition("-")[2])), steps=cell.steps)
-            row = to_row(
-                cell, {**train(cell, task), **dimensions(task), "code": code_digest(cell.arm)}
-            )
+            row = {**trained(cell, task), **dimensions(task)}
             self._store.add(row)
             self._on_row(row)
         return self._store.done[cell]

@@ -11,6 +11,7 @@ from benchmarks.gpu import __main__ as program
 from benchmarks.gpu import record, shards, table
 from benchmarks.gpu.gpt2 import GPT2, Size
 from benchmarks.gpu.shards import Shards
+from benchmarks.plan import to_row
 from benchmarks.step_cost import WAYS
 from hybrid_predict.errors import ConfigError
 
@@ -204,11 +205,13 @@ def test_quality_goes_on_where_it_was(tmp_path, monkeypatch):
     file = table.path("quality", tmp_path)
     made = []
 
-    def train(cell, task):
+    def trained(cell, task):
         made.append(cell.arm)
-        return {"loss": 5.0, "full_steps": 8, "predicted_steps": 0, "seconds": 1.0}
+        return to_row(
+            cell, {"loss": 5.0, "full_steps": 8, "predicted_steps": 0, "seconds": 1.0}
+        )  # fmt: skip
 
-    monkeypatch.setattr(program, "train", train)
+    monkeypatch.setattr(program, "trained", trained)
     for _ in range(2):
         assert program.main(["quality", "--toy", "--output", str(file)]) == 0
     assert made == list(program.QUALITY)

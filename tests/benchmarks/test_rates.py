@@ -7,10 +7,8 @@ import pytest
 from benchmarks.plan import as_cell
 from benchmarks.rates import study, table
 from benchmarks.rates.gains import COMPARED, Ratio, mean, points, worst
-from benchmarks.rates.hints import hints
 from benchmarks.rates.plot import MEAN, plot
 from benchmarks.tasks import TASKS
-from hybrid_predict.runs.rows import Rows
 
 TASK = "mlp"
 
@@ -98,7 +96,7 @@ def test_a_hint_is_right_if_plain_training_gains_by_it():
         row("auto", 1, 1.0, full_steps=300, predicted=500, share=1 / 3),  # near 1.8, worse
         row("auto", 1, 1.0, full_steps=300, predicted=500, share=1.0),  # beyond the study
     ]
-    lines = hints([*ROWS, *known, *runs]).splitlines()[2:]
+    lines = table.hints([*ROWS, *known, *runs]).splitlines()[2:]
     assert [line.split(" | ")[1:] for line in lines] == [
         ["3", "2", "2.7 to 4.0", "2 of 2 |"],
         ["1", "1", "2.7", "0 of 1 |"],
@@ -115,6 +113,6 @@ def test_every_run_is_made_once(tmp_path, monkeypatch):
     )
     path, made = tmp_path / "rates.jsonl", []
     for _ in range(2):
-        study.make_rows(Rows(path, as_cell), wanted[-3:-1], study.trained, 1, made.append)
+        study.make_missing(path, as_cell, wanted[-3:-1], study.train_one, 1, made.append)
     assert [r["arm"] for r in made] == ["corrected", "auto"]
     assert {r["full_steps"] + r["predicted_steps"] for r in made} == {48, 12}
