@@ -16,17 +16,7 @@ from unittest.mock import patch
 from benchmarks import RESULTS
 from benchmarks.arguments import one_of
 from benchmarks.plan import Row
-from benchmarks.rates.study import (
-    DEVELOPMENT,
-    RATES,
-    SHARES,
-    STEADY,
-    STEADY_SHARES,
-    STEADY_TASKS,
-    best_rates,
-    cell,
-    make_missing,
-)
+from benchmarks.rates import study
 from benchmarks.run import outcome
 from benchmarks.tasks import TASKS
 from benchmarks.train import Run, warm
@@ -81,7 +71,10 @@ def measure(key: Key) -> dict[str, Any]:
     kept = Kept(advance)
     warm(TASKS[task])
     with patch("hybrid_predict.scores.follow", kept.follow):
-        run = Run(cell(task, "auto", seed, best_rates()[task] * share, 1, setting), TASKS[task])
+        run = Run(
+            study.cell(task, "auto", seed, study.best_rates()[task] * share, 1, setting),
+            TASKS[task],
+        )
         run.train()
     loss = TASKS[task].final_loss(run.model)
     skills = list(run.engine.ledger.skills.values()) if run.engine else []
@@ -101,10 +94,10 @@ def key_of(row: Row) -> Key:
     return row["task"], row["share"], row["seed"], row["advance"], row["setting"]
 
 
-def keys(seeds: int, tasks: tuple[str, ...] = DEVELOPMENT) -> Iterator[Key]:
+def keys(seeds: int, tasks: tuple[str, ...] = study.DEVELOPMENT) -> Iterator[Key]:
     """Return all runs, seed by seed."""
-    steady = [task for task in tasks if task in STEADY_TASKS]
-    settings = ((RATES, SHARES, tasks), (STEADY, STEADY_SHARES, steady))
+    steady = [task for task in tasks if task in study.STEADY_TASKS]
+    settings = ((study.RATES, study.SHARES, tasks), (study.STEADY, study.STEADY_SHARES, steady))
     for seed in range(seeds):
         for setting, shares, names in settings:
             for share, task, advance in product(shares, names, ADVANCES):
@@ -114,13 +107,15 @@ def keys(seeds: int, tasks: tuple[str, ...] = DEVELOPMENT) -> Iterator[Key]:
 def main(argv: list[str] | None = None) -> None:
     """Make the runs that are missing."""
     parser = argparse.ArgumentParser("python -m benchmarks.rates.signals", description=__doc__)
-    parser.add_argument("--tasks", nargs="+", default=DEVELOPMENT, type=one_of(DEVELOPMENT))
+    parser.add_argument(
+        "--tasks", nargs="+", default=study.DEVELOPMENT, type=one_of(study.DEVELOPMENT)
+    )
     parser.add_argument("--seeds", type=positive, default=1)
     parser.add_argument("--jobs", type=positive, default=1)
     parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
     asked = parser.parse_args(argv)
     wanted = keys(asked.seeds, tuple(asked.tasks))
-    make_missing(asked.folder / FILE, key_of, wanted, measure, asked.jobs, _tell)
+    study.make_missing(asked.folder / FILE, key_of, wanted, measure, asked.jobs, _tell)
 
 
 def _tell(row: Row) -> None:

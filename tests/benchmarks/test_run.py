@@ -2,7 +2,6 @@
 
 import copy
 import json
-import math
 from dataclasses import replace
 
 import pytest
@@ -68,14 +67,11 @@ def test_every_arm_trains_what_it_promises(name):
     cell, task = tiny(name)
     first, arm = train(cell, task), ARMS[name]
     assert first["full_steps"] + first["predicted_steps"] == arm.schedule(task.steps)
-    assert cell.budget == round(task.steps * arm.share)
     if gated(arm):  # too few steps to know their skill
         assert first["predicted_steps"] == 0
     else:
-        assert first["full_steps"] == cell.budget
-        assert (first["predicted_steps"] > 0) == (arm.schedule(task.steps) > cell.budget)
+        assert first["full_steps"] == cell.budget == round(task.steps * arm.share)
     assert first["undone_steps"] == 0
-    assert math.isfinite(first["loss"])
     assert first["loss"] < task.final_loss(task.model(0))
     again = train(cell, task)
     assert again == {**first, "seconds": again["seconds"]}
@@ -203,16 +199,6 @@ def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bench")
     assert main(["run", *ARGUMENTS, str(folder)]) == 0
     return folder / "results.json"
-
-
-@pytest.mark.slow
-def test_results_file_holds_everything(results):
-    found = json.loads(results.read_text())
-    assert found["cells"] == {"planned": 6, "done": 6}
-    assert found["tasks"]["inr"]["steps"] == TASKS["inr"].tiny().steps
-    assert found["environment"]["torch"] == torch.__version__
-    assert found["steps"]["inr"]["threads"] == 1
-    assert {row["arm"] for row in found["runs"]} == {*PLAIN, "hybrid"}
 
 
 def test_a_run_starts_from_a_results_file(results, tmp_path, monkeypatch):
