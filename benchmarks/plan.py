@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 from benchmarks.arms import ARMS, PLAIN, RUNNABLE, UNTUNED, Arm
@@ -175,42 +176,35 @@ class Plan:
         )
 
     def _cells(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
-        for task in self.tasks:
-            for setting in self.suite.arms:
-                for arm in PLAIN:
-                    yield from self._grid(task, setting, arm)
-        for task in self.tasks:
-            for setting in self.suite.arms:
-                yield from self._factors(task, setting, done)
+        places = list(product(self.tasks, self.suite.arms))
+        for task, setting in places:
+            for arm in PLAIN:
+                yield from self._grid(task, setting, arm)
+        for task, setting in places:
+            for arm in self.arms(setting):
+                if len(ARMS[arm].factors) > 1:
+                    yield from self._tried(task, setting, arm, done)
         compared = [
             (task, setting, arm, rates)
-            for task in self.tasks
-            for setting in self.suite.arms
+            for task, setting in places
             for arm in self.arms(setting)
             if not ARMS[arm].kept
             if (rates := self.rates(task, setting, arm, done)) is not None
         ]
         for seed in range(self.suite.seeds):
             for task, setting, arm, rates in compared:
-                yield self._cell(task, setting, arm, seed, rates, SETTINGS[setting].decay)
+                yield self._cell(task, setting, arm, seed, rates)
 
     def _grid(self, task: str, setting: str, arm: str) -> list[Cell]:
         """Return the cells of a plain arm over the grid; empty for a setting without a grid."""
         return [
-            self._cell(task, TUNING, arm, TUNING_SEED, Rates(rate, multiplier), True)
+            self._cell(task, TUNING, arm, TUNING_SEED, Rates(rate, multiplier))
             for multiplier in SETTINGS[setting].multipliers
             for rate in self.tasks[task].recipe.rates
         ]
 
-    def _factors(self, task: str, setting: str, done: Mapping[Cell, Row]) -> Iterator[Cell]:
-        for arm in self.arms(setting):
-            if len(ARMS[arm].factors) > 1:
-                yield from self._tried(task, setting, arm, done)
-
-    def _cell(
-        self, task: str, setting: str, arm: str, seed: int, rates: Rates, decay: bool
-    ) -> Cell:
-        steps = self.tasks[task].steps
+    def _cell(self, task: str, setting: str, arm: str, seed: int, rates: Rates) -> Cell:
+        steps, decay = self.tasks[task].steps, setting == TUNING or SETTINGS[setting].decay
         if (task, arm) not in self._digests:
             self._digests[task, arm] = recipe_digest(self.tasks[task], ARMS[arm])
         digest = self._digests[task, arm]
@@ -222,8 +216,7 @@ class Plan:
         if rates is None:
             return []
         multiples = [rates.times(chosen.tunes, factor) for factor in chosen.factors]
-        decay = SETTINGS[setting].decay
-        return [self._cell(task, setting, arm, TUNING_SEED, r, decay) for r in multiples]
+        return [self._cell(task, setting, arm, TUNING_SEED, r) for r in multiples]
 
     def _base_rates(
         self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]
@@ -244,9 +237,9 @@ class Plan:
             tried = self._tried(task, setting, arm, done)
             return best(tried, done) if tried else None
         rates = self._base_rates(task, setting, arm, done)
-        factor = (
-            self._gain(task, setting, chosen.after, done) if chosen.after else chosen.factors[0]
-        )
+        factor: float | None = chosen.factors[0]
+        if chosen.after:
+            factor = self._gain(task, setting, chosen.after, done)
         if rates is None or factor is None:
             return None
         return rates.times(chosen.tunes, factor)
@@ -257,10 +250,8 @@ class Plan:
         for name in (*PLAIN, arm):
             if (rates := self.rates(task, setting, name, done)) is None:
                 return None
-            cells = [
-                self._cell(task, setting, name, seed, rates, SETTINGS[setting].decay)
-                for seed in range(self.suite.seeds)
-            ]
+            seeds = range(self.suite.seeds)
+            cells = [self._cell(task, setting, name, seed, rates) for seed in seeds]
             if any(cell not in done for cell in cells):
                 return None
             rows.append([done[cell] for cell in cells])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -131,8 +130,3 @@ def _means(found: Mapping[Place, float]) -> list[str]:
              for each in (small, large, [*small, *large])]  # fmt: skip
     (task, *_), worst = min(found.items(), key=lambda item: item[1])
     return [*(f"{mean:.2f}" for mean in means), f"{worst:.2f} ({task})"]
-
-
-def blocks(signals: Iterable[Row], rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
-    """Return what makes the block of the pages, by name."""
-    return {"pace rules": partial(rules, list(signals), list(rows))}

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -158,11 +157,6 @@ def table(rows: Collection[Row]) -> str:
         "predicted steps of the run", "loss at its end", "saving that its authors report",
     ]  # fmt: skip
     return markdown(titles, lines)
-
-
-def blocks(rows: Collection[Row]) -> dict[str, Callable[[], str]]:
-    """Return what makes the block of the pages, by name."""
-    return {"rates published": partial(table, rows)}
 
 
 def keys(seeds: int) -> Iterator[Key]:

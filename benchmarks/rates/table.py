@@ -31,14 +31,13 @@ TOLD = 1 / 10
 """Share of the best rate that the headline is about."""
 
 
-def headline(rows: Iterable[Row]) -> str:
+def headline(rows: Collection[Row]) -> str:
     """Tell what a run at a tenth of the best rate is worth, and the best peer without a rate."""
-    kept = list(rows)
-    arms = {arm: [p for p in points(kept) if (p.share, p.arm) == (TOLD, arm)] for arm in COMPARED}
+    arms = {arm: [p for p in points(rows) if (p.share, p.arm) == (TOLD, arm)] for arm in COMPARED}
     worth = {arm: mean(p.beside_tuned for p in mine) for arm, mine in arms.items()}
     peers = {
         ARMS[arm].title: tasks.values()
-        for (arm, _), tasks in untuned_ratios(kept).items() if arm not in COMPARED
+        for (arm, _), tasks in untuned_ratios(rows).items() if arm not in COMPARED
     }  # fmt: skip
     peer = max(peers, key=lambda name: mean_value(peers[name]))
     return (
@@ -171,12 +170,11 @@ def _losses(plain: Mapping[float, float], row: Row) -> tuple[float, float]:
     return float(np.interp(here, rates, losses)), float(np.interp(there, rates, losses))
 
 
-def source(rows: Iterable[Row]) -> str:
+def source(rows: Collection[Row]) -> str:
     """Return how many runs the tables come from."""
-    kept = list(rows)
-    seeds = sorted({row["seed"] for row in kept})
+    seeds = {row["seed"] for row in rows}
     return (
-        f"{len(kept)} runs, {len(seeds)} seed{'s' * (len(seeds) != 1)}; {AT_LEAST} and {AT_MOST} "
+        f"{len(rows)} runs, {len(seeds)} seed{'s' * (len(seeds) != 1)}; {AT_LEAST} and {AT_MOST} "
         "mark losses outside of the range of the runs "
         f"compared with, {BOTH} means over bounds of both kinds."
     )

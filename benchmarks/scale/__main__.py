@@ -43,7 +43,8 @@ def _runs(asked: argparse.Namespace) -> None:
 
 def _cost(asked: argparse.Namespace) -> None:
     rows, path = [], asked.folder / "scale-cost.json"
-    for row in measure(print):
+    for row in measure():
+        print(row)
         rows.append(row)
         write_json({"rows": rows, "environment": environment()}, path)
     print(path)

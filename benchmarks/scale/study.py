@@ -185,7 +185,6 @@ ROWS = (4, 8, 16, 32)
 
 
 def measure(
-    report: Callable[[Any], object],
     widths: Sequence[int] = tuple(WIDTHS),
     rows: Sequence[int] = ROWS,
     blocks: int = 4,
@@ -193,15 +192,12 @@ def measure(
     """Yield one row per width and rows of a batch; ``counted`` are operations of correcting."""
     for width in widths:
         for count in rows:
-            row = _timed(width, count, blocks, max(2, 512 // width))
-            report(row)
-            yield row
+            yield _timed(sized(width, count), blocks, max(2, 512 // width))
 
 
-def _timed(width: int, rows: int, blocks: int, length: int) -> dict[str, Any]:
-    task = sized(width, rows)
+def _timed(task: ByteGPTTask, blocks: int, length: int) -> dict[str, Any]:
     loops = {name: TaskLoop(task, options, build) for name, (options, build) in LOOPS.items()}
-    row = {"rows": rows, **dimensions(task), **times(loops, blocks, length)}
+    row = {"rows": task.batch_size, **dimensions(task), **times(loops, blocks, length)}
     for name, loop in loops.items():
         if name != "plain":
             row[name]["counted"] = loop.engine and loop.engine.ledger.correction_share

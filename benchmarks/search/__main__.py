@@ -118,7 +118,7 @@ class _Told(Observer):
         self.found += 1
 
     def run_finished(self, run: Mapping[str, Any]) -> None:
-        """Count it, and leave one line behind."""
+        """Count it, and print a line."""
         self.trained += 1
         print(
             f"{self.found + self.trained}/{self._planned}  {run['arm']}, seed {run['seed']}: "

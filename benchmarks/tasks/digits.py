@@ -19,19 +19,12 @@ _CLASSES = 10
 _MEAN, _SPREAD = 0.305, 0.376
 
 
-@dataclass(frozen=True)
-class Digits:
-    """Images, float32 of shape [N, 1, 8, 8] from 0 to 1, and classes, int64 of shape [N]."""
-
-    train: Tensor
-    train_labels: Tensor
-    val: Tensor
-    val_labels: Tensor
-
-
 @lru_cache(maxsize=1)
-def load_digits() -> Digits:
-    """scikit-learn's digits, always with the same stratified quarter held out."""
+def load_digits() -> tuple[Batch, Batch]:
+    """scikit-learn's digits for training, and the same stratified quarter of them held out.
+
+    Images are float32 of shape [N, 1, 8, 8] from 0 to 1, classes int64 of shape [N].
+    """
     from sklearn.datasets import load_digits as sklearn_digits  # type: ignore[import-untyped]
     from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 
@@ -39,7 +32,7 @@ def load_digits() -> Digits:
     split = train_test_split(pixels, labels, test_size=0.25, random_state=0, stratify=labels)
     train, val = (torch.tensor(part).float().view(-1, 1, _SIDE, _SIDE) / 16 for part in split[:2])
     train_labels, val_labels = (torch.tensor(part).long() for part in split[2:])
-    return Digits(train, train_labels, val, val_labels)
+    return (train, train_labels), (val, val_labels)
 
 
 def augment(images: Tensor, shift: int, noise: float, generator: torch.Generator) -> Tensor:
@@ -71,11 +64,10 @@ class DigitsTask(Task):
     def batches(self, seed: int) -> Iterator[Batch]:
         """Augmented images of shape [batch_size, 1, 8, 8] and their classes."""
         generator = torch.Generator().manual_seed(seed)
-        digits = load_digits()
+        images, labels = load_digits()[0]
         while True:
-            chosen = torch.randint(len(digits.train), (self.batch_size,), generator=generator)
-            images = augment(digits.train[chosen], self.shift, self.noise, generator)
-            yield images, digits.train_labels[chosen]
+            chosen = torch.randint(len(images), (self.batch_size,), generator=generator)
+            yield augment(images[chosen], self.shift, self.noise, generator), labels[chosen]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch
@@ -83,12 +75,10 @@ class DigitsTask(Task):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        digits = load_digits()
+        images, labels = load_digits()[1]
         generator = torch.Generator().manual_seed(0)
         copies = [
-            self.loss(
-                model, (augment(digits.val, self.shift, self.noise, generator), digits.val_labels)
-            )
+            self.loss(model, (augment(images, self.shift, self.noise, generator), labels))
             for _ in range(self.validation_copies)
         ]
         return float(torch.stack(copies).mean())

@@ -79,7 +79,7 @@ class RotationTask(EncoderTask):
 
     def batches(self, seed: int) -> Iterator[Batch]:
         """Turned images of shape [batch_size, 1, 8, 8], and by how many quarters."""
-        generator, images = torch.Generator().manual_seed(seed), load_digits().train
+        generator, images = torch.Generator().manual_seed(seed), load_digits()[0][0]
         turns = torch.arange(self.batch_size) % _TURNS
         while True:
             chosen = torch.randint(len(images), (self.batch_size,), generator=generator)

@@ -27,7 +27,7 @@ def tiny(arm, setting="default-decay", task="inr"):
     """The cell of one arm of a tiny suite, with the setting's rates, and its task."""
     plan = Plan(replace(SUITES["smoke"], tasks=(task,), arms={setting: ()}))
     rates = plan.rates(task, setting, "short", {})
-    return plan._cell(task, setting, arm, 0, rates, setting != "default-constant"), plan.task(task)
+    return plan._cell(task, setting, arm, 0, rates), plan.task(task)
 
 
 @pytest.mark.parametrize("setting", ["default-decay", "default-constant"])

@@ -131,7 +131,7 @@ def test_tables_and_figure_show_every_arm(trained, tmp_path):
 @pytest.mark.slow
 def test_costs_are_told_for_every_arm(monkeypatch):
     monkeypatch.setattr(study, "sized", small)
-    (found,) = study.measure(lambda row: None, widths=[32], rows=[2], blocks=2)
+    (found,) = study.measure(widths=[32], rows=[2], blocks=2)
     assert found["tokens"] == 32
     counted = {arm: found[arm]["counted"] for arm in study.LOOPS if arm != PLAIN}
     assert 0 < counted["corrected"] <= counted["corrected-any-cost"]
