@@ -187,7 +187,6 @@ ARMS: dict[str, Arm] = {
         Arm(name="dowg", title="DoWG", build=opt.dowg, share=1.0, scheduled=False),
     )
 }  # fmt: skip
-"""Arms by name."""
 
 PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
 """Arms of plain training that give the curve of loss over full steps, ascending in steps.
@@ -212,4 +211,3 @@ The values name the way in `step_cost.WAYS` whose cost their full steps have; No
 """
 
 RUNNABLE = tuple(name for name, arm in ARMS.items() if not arm.kept)
-"""Names of the arms that can be run."""

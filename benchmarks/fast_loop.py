@@ -30,7 +30,6 @@ ON_CPU = ("bf16", "compiled", "fused", "channels_last")
 """Means to make a full step fast that matter without a CUDA device."""
 
 Way = tuple[str, ...]
-"""Names of means."""
 
 
 def ways(device: str) -> dict[str, Way]:

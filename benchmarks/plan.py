@@ -86,7 +86,6 @@ SUITES: dict[str, Suite] = {
         measured=("gpt-30m", "gpt-124m"),
     ),
 }
-"""Suites by name."""
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,6 @@ FAST = {
     "pinned": "pinned memory, copied without waiting", "unread": "no `loss.item()`",
     "together": "all together",
 }  # fmt: skip
-"""Ways to make a full step fast, in words."""
 
 
 def fast_loop() -> str:
@@ -158,7 +157,6 @@ def rows(name: str, key: Callable[[Row], Any]) -> list[Row]:
 
 
 STUDY = rows("rates.jsonl", as_cell)
-"""The runs of the study of learning rates."""
 
 BLOCKS: dict[str, Callable[[], str]] = {
     **clients.blocks(load("clients.json")),

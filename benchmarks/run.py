@@ -26,20 +26,15 @@ from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import threads
 
 RESULTS = "results.json"
-"""Name of the results file in the output folder."""
-
 SCHEMA = 2
-"""Version of the results file's fields."""
 
 FIELDS = frozenset(
     ("schema", "suite", "seeds", "arms", "cells", "environment", "code", "tasks", "steps", "runs")
 )
-"""Fields of a results file."""
 
 K = TypeVar("K")
 
 OnRow = Callable[[Row], object]
-"""Called with the row of each finished cell."""
 
 
 def stored(folder: Path) -> Rows[Cell]:

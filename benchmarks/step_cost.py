@@ -25,7 +25,6 @@ WAYS: dict[str, dict[str, Any] | None] = {
 """Arguments of `HybridConfig` by the name of what is measured, at the default speedup."""
 
 ADDED = tuple(way for way, options in WAYS.items() if options is not None)
-"""The ways with the plug-in."""
 
 
 class TaskLoop(Loop):

@@ -41,7 +41,6 @@ WAYS: dict[str, dict[str, Any]] = {
     "corrected": {**_LONG, "speedup": 1},
     "predicted": {**_LONG, **_PREDICTED},
 }
-"""Arguments of `HybridConfig` by the name of what is measured."""
 
 
 class PerceptronLoop(Loop):

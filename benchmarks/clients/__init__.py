@@ -16,7 +16,6 @@ CLIENTS = {
     "fusion": "pytorch_forecasting",
     "deeptab": "deeptab",
 }
-"""Module of each client by name."""
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
@@ -24,7 +23,6 @@ QUIET: dict[str, Any] = {
     "enable_model_summary": False,
     "logger": False,
 }
-"""Arguments of every Trainer."""
 
 
 class Client(ABC):

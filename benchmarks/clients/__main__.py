@@ -30,8 +30,6 @@ SHORT = 2 / 3
 """Length of the short arm as a share of the full one: 1 / 1.5, the default speedup."""
 
 SCHEMA = 1
-"""Version of the results file's fields."""
-
 Row = dict[str, Any]
 
 

@@ -58,7 +58,6 @@ class Setup:
 
 
 TOY = Setup(Size(layers=2, width=32, head=16, vocab=128, context=16), 64, 2, 128, 5)
-"""To see that everything runs."""
 
 
 def train(

@@ -10,7 +10,6 @@ from torch.optim import AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
 _INNER = ("lr", "betas", "eps", "weight_decay", "fused")
-"""Hyperparameters that AdamW gets."""
 
 
 class GPAAdamW(Optimizer):

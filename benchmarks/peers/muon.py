@@ -13,7 +13,6 @@ from torch.optim.optimizer import ParamsT
 from hybrid_predict import UnsupportedSetupError
 
 _INNER = ("lr", "weight_decay", "momentum", "adjust_lr_fn")
-"""Hyperparameters that torch's Muon gets."""
 
 
 class MatrixOptimizer(Optimizer):

@@ -21,7 +21,6 @@ ALL = tuple(dict.fromkeys((*study.LENGTHS, *study.UNTUNED)))
 """Arms at shares of the best rate, and arms at rates that know nothing of the task."""
 
 KNOWN = (*study.DEVELOPMENT, *(task.name for task in FRESH))
-"""Tasks whose best rate is known."""
 
 
 def _add_options(add: Callable[..., Any]) -> None:

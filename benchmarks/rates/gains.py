@@ -19,8 +19,6 @@ Losses = dict[int, list[float]]
 """Losses over seeds, by full steps."""
 
 COMPARED = ("plain", "corrected", "auto")
-"""The arms at shares of the best rate."""
-
 BOTH = "≈"
 """Marks a mean over bounds from both sides."""
 

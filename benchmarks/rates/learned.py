@@ -28,11 +28,8 @@ MODELS = (
     ("skill",), ("fitted length",), ("persistence",), ("worth",), ("skill", "persistence"),
     ("persistence", "worth"), tuple(SIGNALS),
 )  # fmt: skip
-"""Signals that models of the decision use."""
 
 SMALL = 0.2
-"""Shares of the best rate below this are small."""
-
 Place = tuple[str, float, str]
 """Task, share of the best rate, and setting."""
 

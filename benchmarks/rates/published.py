@@ -26,8 +26,6 @@ from hybrid_predict import HybridConfig
 from hybrid_predict.cli.program import positive
 
 FILE = "published.jsonl"
-"""Name of the results file."""
-
 STEPS, EVERY, SETTLED = 2000, 20, 10
 """Steps of a run, full steps between evaluations, and evaluations whose mean is the target."""
 
@@ -69,10 +67,8 @@ ARMS: Mapping[str, Arm] = {
     "hybrid (default)": Arm({}),
     "auto": Arm({"speedup": "auto"}),
 }
-"""Arms by title."""
 
 Key = tuple[str, str, int]
-"""Protocol, arm and seed."""
 
 
 def task(protocol: Protocol) -> Task:

@@ -27,13 +27,8 @@ ADVANCES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Advances that are kept, in lengths of the drift; each doubles the one before."""
 
 FILE = "pace-signals.jsonl"
-"""Name of the results file."""
-
 Key = tuple[str, float, int, float, str]
-"""Task, share of the best rate, seed, advance and setting of a run."""
-
 FIELDS = ("task", "share", "seed", "advance", "setting")
-"""Names of the parts of a key."""
 
 
 class Kept:

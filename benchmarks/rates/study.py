@@ -26,7 +26,6 @@ SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
 """Learning rates, as shares of the rate that is best for plain training."""
 
 SHORT = 0.25
-"""Length of short runs over T."""
 
 LENGTHS = {
     "plain": (0.125, 0.25, 0.5, 1, 2, 4),
@@ -36,7 +35,6 @@ LENGTHS = {
 """Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
 
 GUESSES = (3e-4, 1e-3)
-"""Learning rates of AdamW that are common first guesses."""
 
 UNTUNED: Mapping[str, tuple[float, ...]] = {
     **dict.fromkeys(("plain", "corrected", "auto"), GUESSES),

@@ -28,7 +28,6 @@ from hybrid_predict.ledger import LEAST_FACTOR
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST
 
 TOLD = 1 / 10
-"""Share of the best rate that the headline is about."""
 
 
 def headline(rows: Collection[Row]) -> str:

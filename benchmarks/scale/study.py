@@ -19,14 +19,10 @@ PLAIN = "plain"
 """The arm whose runs of several lengths make the curve that others are read off."""
 
 COMPARED = ("corrected", "hybrid", "muon", "normuon")
-"""The arms beside plain training."""
-
 UNBOUNDED = "corrected-any-cost"
 """Corrected updates without the limit on their cost, which binds on small batches."""
 
 WHITENED = "whitened-any-cost"
-"""The same for whitened updates."""
-
 TUNED_AS = {"hybrid": "corrected", UNBOUNDED: "corrected", WHITENED: "corrected"}
 """Arms that get the rate of another one."""
 

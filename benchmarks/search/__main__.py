@@ -43,8 +43,6 @@ KEPT = (
 """What the results file holds of a run, beside its speedup."""
 
 SCHEMA = 1
-"""Version of the results file's fields."""
-
 Row = Mapping[str, Any]
 
 

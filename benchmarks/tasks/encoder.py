@@ -95,7 +95,6 @@ ROTATIONS = RotationTask(
     batch_size=64,
     recipe=Recipe(learning_rate=2e-3, rates=(), betas=(0.9, 0.999)),
 )
-"""The pre-training of :data:`ENCODER`, which is done once per process."""
 
 ENCODER = EncoderTask(
     name="encoder",
