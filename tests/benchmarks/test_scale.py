@@ -120,10 +120,9 @@ def test_speedups_are_read_off_all_plain_runs_of_the_width(loss, value, bound):
 def test_tables_and_figure_show_every_arm(trained, tmp_path):
     path, _ = trained
     rows = list(Rows(path, as_cell).done.values())
-    made = {name: make() for name, make in table.blocks(rows, {"rows": []}).items()}
-    assert made["scale plain"].count("\n| 32 ") == 3
-    assert made["scale speedups"].count("\n| 32 | 12 |") == len(TOY.arms)
-    assert "Not done yet: width 64 at T = 600" in made["scale source"]
+    assert table.plain_table(rows).count("\n| 32 ") == 3
+    assert table.speedups_table(rows).count("\n| 32 | 12 |") == len(TOY.arms)
+    assert "Not done yet: width 64 at T = 600" in table.source(rows)
     plot(rows).savefig(tmp_path / "scale.svg")
     assert (tmp_path / "scale.svg").stat().st_size > 0
 

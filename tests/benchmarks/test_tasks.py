@@ -134,8 +134,7 @@ def test_positions_become_waves():
 def test_all_pixels_are_those_of_the_photograph(task):
     positions, colours = task.judged()
     assert len(positions.unique(dim=0)) == task.height * task.width
-    name = "china.jpg" if task is INR else "flower.jpg"
-    image = load_photograph(name)
+    image = load_photograph("china.jpg" if task is INR else "flower.jpg")
     torch.testing.assert_close(colours.mean(0), image.mean((1, 2)), rtol=0, atol=1e-3)
     inputs, targets = next(task.batches(0))
     assert torch.equal(targets, colours[torch.cdist(inputs, positions).argmin(1)])
