@@ -5,25 +5,21 @@ Run with: python -m benchmarks.rates.published --jobs 2
 
 from __future__ import annotations
 
-import argparse
 import statistics
 from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks import RESULTS
 from benchmarks.plan import Row
-from benchmarks.rates.study import make_missing
+from benchmarks.rates import study
 from benchmarks.table import NONE, markdown
 from benchmarks.tasks import TASKS, Task
 from benchmarks.tasks.schedules import constant_schedule, linear_schedule
 from benchmarks.train import Training
 from hybrid_predict import HybridConfig
-from hybrid_predict.cli.program import positive
 
 FILE = "published.jsonl"
 STEPS, EVERY, SETTLED = 2000, 20, 10
@@ -163,19 +159,10 @@ def keys(seeds: int) -> Iterator[Key]:
                 yield name, arm, seed
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Make the runs that are missing."""
-    parser = argparse.ArgumentParser("python -m benchmarks.rates.published", description=__doc__)
-    parser.add_argument("--seeds", type=positive, default=3)
-    parser.add_argument("--jobs", type=positive, default=1)
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
-    asked = parser.parse_args(argv)
-    make_missing(asked.folder / FILE, key_of, keys(asked.seeds), measure, asked.jobs, _tell)
-
-
-def _tell(row: Row) -> None:
+def tell(row: Row) -> None:
+    """Print a line on a finished run."""
     print(*key_of(row), f"loss {row['losses'][-1]:.4f}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    study.main(FILE, key_of, keys, measure, tell, seeds=3)

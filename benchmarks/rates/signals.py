@@ -5,22 +5,17 @@ Runs keep one advance from the first window on: python -m benchmarks.rates.signa
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks import RESULTS
-from benchmarks.arguments import one_of
 from benchmarks.plan import Row
 from benchmarks.rates import study
 from benchmarks.run import outcome
 from benchmarks.tasks import TASKS
 from benchmarks.train import Run, warm
-from hybrid_predict.cli.program import positive
 from hybrid_predict.rules.pace import Lagged, Pace, follow, worth
 
 ADVANCES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -89,33 +84,22 @@ def key_of(row: Row) -> Key:
     return row["task"], row["share"], row["seed"], row["advance"], row["setting"]
 
 
-def keys(seeds: int, tasks: tuple[str, ...] = study.DEVELOPMENT) -> Iterator[Key]:
+def keys(seeds: int) -> Iterator[Key]:
     """Return all runs, seed by seed."""
-    steady = [task for task in tasks if task in study.STEADY_TASKS]
-    settings = ((study.RATES, study.SHARES, tasks), (study.STEADY, study.STEADY_SHARES, steady))
+    settings = (
+        (study.RATES, study.SHARES, study.DEVELOPMENT),
+        (study.STEADY, study.STEADY_SHARES, study.STEADY_TASKS),
+    )
     for seed in range(seeds):
         for setting, shares, names in settings:
             for share, task, advance in product(shares, names, ADVANCES):
                 yield task, share, seed, advance, setting
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Make the runs that are missing."""
-    parser = argparse.ArgumentParser("python -m benchmarks.rates.signals", description=__doc__)
-    parser.add_argument(
-        "--tasks", nargs="+", default=study.DEVELOPMENT, type=one_of(study.DEVELOPMENT)
-    )
-    parser.add_argument("--seeds", type=positive, default=1)
-    parser.add_argument("--jobs", type=positive, default=1)
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
-    asked = parser.parse_args(argv)
-    wanted = keys(asked.seeds, tuple(asked.tasks))
-    study.make_missing(asked.folder / FILE, key_of, wanted, measure, asked.jobs, _tell)
-
-
-def _tell(row: Row) -> None:
+def tell(row: Row) -> None:
+    """Print a line on a finished run."""
     print(*key_of(row), outcome(row), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    study.main(FILE, key_of, keys, measure, tell)
