@@ -67,7 +67,8 @@ class DigitsTask(Task):
         images, labels = load_digits()[0]
         while True:
             chosen = torch.randint(len(images), (self.batch_size,), generator=generator)
-            yield augment(images[chosen], self.shift, self.noise, generator), labels[chosen]
+            changed = augment(images[chosen], self.shift, self.noise, generator)
+            yield changed, labels[chosen]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch
