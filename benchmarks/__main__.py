@@ -24,6 +24,7 @@ from benchmarks.run import (
     check_device,
     compile_results,
     measure_steps,
+    outcome,
     run_plan,
     stored,
 )
@@ -82,7 +83,7 @@ def _run_in(folder: Path, plan: Plan, options: Any, earlier: list[Row]) -> int:
     steps = _load(str(path))["steps"] if path.exists() else {}
     try:
         lengths, before = [1.0] * len(plan), plan.finished(store.done)
-        with Screen(lengths, _outcome, name=_name, done=before) as screen:
+        with Screen(lengths, outcome, name=_name, done=before) as screen:
             run_plan(plan, store, options.jobs, screen.run_finished)
         steps = measure_steps(plan)
     except KeyboardInterrupt:
@@ -212,10 +213,6 @@ def _name(row: Row) -> str:
         f"{row['task']}, {row['setting']}, {row['arm']}, rate {row['rate']:g} x "
         f"{row['hidden']:g}, seed {row['seed']}{grid}"
     )
-
-
-def _outcome(row: Row) -> str:
-    return "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
 
 
 _ACTIONS = {

@@ -16,10 +16,3 @@ def one_of(known: Iterable[str]) -> Callable[[str], str]:
         return text
 
     return name
-
-
-def positive(text: str) -> int:
-    """Return an argument as an integer."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected an integer, at least 1, got {text!r}")
-    return int(text)

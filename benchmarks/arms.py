@@ -10,22 +10,8 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from benchmarks.optimizers import (
-    Build,
-    adamw,
-    ademamix,
-    d_adapt_adam,
-    dowg,
-    free,
-    gpa,
-    kron,
-    mechanic,
-    muon,
-    normuon,
-    prodigy,
-    soap,
-    soap_muon,
-)
+from benchmarks import optimizers as opt
+from benchmarks.optimizers import Build, adamw
 from benchmarks.peers.around import AroundOptimizers, EMANesterov, ema_readout, lookahead, snoo
 from hybrid_predict import (
     FittedPredictor,
@@ -45,18 +31,10 @@ SPEEDUP = 1.5
 class Arm:
     """One way to train.
 
-    Args:
-        name: Name on the command line and in results files.
-        title: Name in tables.
-        build: Function that makes the optimizers.
-        around: Function that wraps the optimizers.
-        plugin: Arguments of `HybridConfig`; None trains without the plug-in.
-        share: Full steps as a share of T, for an arm without predicted steps.
-        scheduled: Whether the learning rate follows the setting's schedule.
-        tunes: Rate that is tuned: ``base`` or ``hidden``.
-        factors: Factors on this rate to try; a single factor is applied without a grid.
-        after: Name of an arm whose measured speedup is the factor, in place of ``factors``.
-        kept: Whether the arm cannot be run any more; its committed runs are still shown.
+    ``factors`` on the rate that ``tunes`` names are tried in a grid, unless there is one alone.
+    With ``after`` the factor is the measured speedup of the arm of that name. ``share`` is that of
+    full steps in T without predicted steps; ``plugin`` has arguments of `HybridConfig`. An arm that
+    is ``kept`` cannot be run any more; its committed runs are still shown.
     """
 
     name: str
@@ -191,24 +169,24 @@ ARMS: dict[str, Arm] = {
         Arm(name="ema", title="EMA read-out", around=ema_readout),
         Arm(name="lookahead", title="Lookahead", around=lookahead),
         Arm(name="snoo", title="SNOO", around=snoo),
-        Arm(name="muon", title="Muon", build=muon, tunes="hidden", factors=_MUON),
-        Arm(name="hybrid-muon", title="hybrid on Muon", build=muon, plugin={},
+        Arm(name="muon", title="Muon", build=opt.muon, tunes="hidden", factors=_MUON),
+        Arm(name="hybrid-muon", title="hybrid on Muon", build=opt.muon, plugin={},
             tunes="hidden", factors=_MUON),
-        Arm(name="normuon", title="NorMuon", build=normuon, tunes="hidden", factors=_MUON),
-        Arm(name="soap", title="SOAP", build=soap, tunes="hidden", factors=_SOAP),
-        Arm(name="soap-muon", title="SOAP-Muon", build=soap_muon, tunes="hidden", factors=_MUON),
-        Arm(name="kron", title="Kron (PSGD)", build=kron, tunes="hidden", factors=_KRON),
-        Arm(name="ademamix", title="AdEMAMix", build=ademamix, factors=_ADEMAMIX),
-        Arm(name="gpa", title="GPA-AdamW", build=gpa, factors=(0.5, 1.0, 2.0)),
-        Arm(name="schedule-free", title="Schedule-Free AdamW", build=free, scheduled=False,
+        Arm(name="normuon", title="NorMuon", build=opt.normuon, tunes="hidden", factors=_MUON),
+        Arm(name="soap", title="SOAP", build=opt.soap, tunes="hidden", factors=_SOAP),
+        Arm(name="soap-muon", title="SOAP-Muon", build=opt.soap_muon, tunes="hidden",
+            factors=_MUON),
+        Arm(name="kron", title="Kron (PSGD)", build=opt.kron, tunes="hidden", factors=_KRON),
+        Arm(name="ademamix", title="AdEMAMix", build=opt.ademamix, factors=_ADEMAMIX),
+        Arm(name="gpa", title="GPA-AdamW", build=opt.gpa, factors=(0.5, 1.0, 2.0)),
+        Arm(name="schedule-free", title="Schedule-Free AdamW", build=opt.free, scheduled=False,
             factors=(0.5, 1.0, 2.0)),
-        Arm(name="prodigy", title="Prodigy", build=prodigy, share=1.0),
-        Arm(name="d-adapt", title="D-Adapt AdamW", build=d_adapt_adam, share=1.0),
-        Arm(name="mechanic", title="Mechanic over AdamW", build=mechanic, share=1.0),
-        Arm(name="dowg", title="DoWG", build=dowg, share=1.0, scheduled=False),
+        Arm(name="prodigy", title="Prodigy", build=opt.prodigy, share=1.0),
+        Arm(name="d-adapt", title="D-Adapt AdamW", build=opt.d_adapt_adam, share=1.0),
+        Arm(name="mechanic", title="Mechanic over AdamW", build=opt.mechanic, share=1.0),
+        Arm(name="dowg", title="DoWG", build=opt.dowg, share=1.0, scheduled=False),
     )
 }  # fmt: skip
-"""Arms by name."""
 
 PLAIN = ("plain-half", "short", "plain", "plain-double", "plain-quadruple")
 """Arms of plain training that give the curve of loss over full steps, ascending in steps.
@@ -233,4 +211,3 @@ The values name the way in `step_cost.WAYS` whose cost their full steps have; No
 """
 
 RUNNABLE = tuple(name for name, arm in ARMS.items() if not arm.kept)
-"""Names of the arms that can be run."""

@@ -1,8 +1,5 @@
 """Time of a full step with the usual means to make it fast, with and without the plug-in.
 
-Each is measured alone, then all together. Pinned memory and unread losses matter on a CUDA device
-only.
-
 Run with: python -m benchmarks.fast_loop [--device cuda]
 """
 
@@ -29,48 +26,21 @@ PLUGIN: dict[str, Any] = {"predictors": {"hidden": MomentumPredictor(gated=False
 """Arguments that make predicted steps without waiting for skill, at the default speedup."""
 
 
-@dataclass(frozen=True)
-class Way:
-    """Means to make a full step fast; none by default.
-
-    Args:
-        bf16: ``torch.autocast`` to bfloat16.
-        compiled: ``torch.compile`` of the model.
-        fused: ``AdamW(fused=True)``.
-        channels_last: Model and images in the memory format of convolutions.
-        pinned: Batches in pinned memory, copied without waiting.
-        unread: No ``loss.item()`` in any step.
-    """
-
-    bf16: bool = False
-    compiled: bool = False
-    fused: bool = False
-    channels_last: bool = False
-    pinned: bool = False
-    unread: bool = False
-
-
 ON_CPU = ("bf16", "compiled", "fused", "channels_last")
-"""Means that matter without a CUDA device."""
+"""Means to make a full step fast that matter without a CUDA device."""
+
+Way = tuple[str, ...]
 
 
 def ways(device: str) -> dict[str, Way]:
     """Return the ways to measure on a device: with no means, with each alone, with all."""
     names = ON_CPU if device == "cpu" else (*ON_CPU, "pinned", "unread")
-    alone = {name: Way(**{name: True}) for name in names}
-    return {"none": Way(), **alone, "together": Way(**dict.fromkeys(names, True))}
+    return {"none": (), **{name: (name,) for name in names}, "together": names}
 
 
 @dataclass(frozen=True)
 class Size:
-    """Size of network and batch.
-
-    Args:
-        width: Channels.
-        blocks: Residual blocks.
-        batch: Images of 3 x 32 x 32 per batch.
-        compiler: Backend of ``torch.compile``.
-    """
+    """Channels, residual blocks, images of 3 x 32 x 32 per batch, and backend of the compiler."""
 
     width: int = 48
     blocks: int = 3
@@ -107,30 +77,32 @@ class ImageLoop(Loop):
 
     def __init__(self, way: Way, plugin: bool, device: str, size: Size) -> None:
         net = network(size).to(device)
-        layout = torch.channels_last if way.channels_last else torch.contiguous_format
+        layout = torch.channels_last if "channels_last" in way else torch.contiguous_format
         net = net.to(memory_format=layout)  # type: ignore[call-overload]
         images = torch.randn(8, size.batch, 3, 32, 32, generator=torch.Generator().manual_seed(1))
         self.images = [x.to(memory_format=layout) for x in images]
         self.labels = torch.arange(size.batch) % 10
-        if way.pinned:
+        if "pinned" in way:
             self.images = [x.pin_memory() for x in self.images]
             self.labels = self.labels.pin_memory()
-        self.optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=way.fused or None)
+        self.optimizer = torch.optim.AdamW(
+            net.parameters(), lr=1e-3, fused=("fused" in way) or None
+        )
         super().__init__(net, self.optimizer, PLUGIN if plugin else None, torch.device(device))
-        compiled = way.compiled and torch.compile(net, backend=size.compiler)
+        compiled = "compiled" in way and torch.compile(net, backend=size.compiler)
         self.model: Callable[[Tensor], Tensor] = compiled or net
         self.way, self.taken = way, 0
 
     def full_step(self) -> Tensor:
         """Take one full step; return its loss."""
         x, y = self.images[self.taken % len(self.images)], self.labels
-        x, y = (t.to(self.device, non_blocking=self.way.pinned) for t in (x, y))
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.way.bf16):
+        x, y = (t.to(self.device, non_blocking="pinned" in self.way) for t in (x, y))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled="bf16" in self.way):
             loss = F.cross_entropy(self.model(x), y)
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        if not self.way.unread:
+        if "unread" not in self.way:
             loss.item()
         self.taken += 1
         return loss
@@ -141,12 +113,8 @@ def measure(
 ) -> dict[str, Any]:
     """Compare full steps of every way, with and without the plug-in.
 
-    Returns:
-        ``rows``, each with ``way``, ``plain_ms`` (median milliseconds of a full step without the
-        plug-in), ``speed`` (the same over that of ``none``), ``ratio`` (median over blocks of a
-        full step with its share of predicted steps, over one without), its ``quartiles``, ``held``
-        (full and predicted steps of the loop with the plug-in), and on a CUDA device ``waits``:
-        torch's message on the first synchronisation, if losses are unread; None if there is none.
+    ``speed`` is the time over that of ``none``, ``ratio`` that with the plug-in over that without,
+    ``held`` full and predicted steps, ``waits`` torch's message on the first synchronisation.
     """
     size = size or Size()
     if device == "cuda":
@@ -169,7 +137,7 @@ def measure(
             **ratio(rounds, f"{name} with the plug-in", name),
             "held": [ledger.full_steps, ledger.predicted_steps],
         }
-        if device == "cuda" and way.unread:
+        if device == "cuda" and "unread" in way:
             row["waits"] = waits(hybrid.step, length)
         rows.append(row)
         hybrid.close()

@@ -20,17 +20,7 @@ Runs = dict[int, Mapping[str, Any]]
 class Figures:
     """Statistics of one arm on one task in one setting.
 
-    Args:
-        loss: Mean, standard deviation and number of final losses, without diverged runs.
-        diverged: Number of runs that diverged.
-        full_steps: Mean full steps.
-        predicted_steps: Mean predicted steps that stand.
-        length: Their mean length, in lengths of the drift; None if none was made or measured.
-        rate: Learning rate.
-        hidden: Factor on ``rate`` for the hidden matrices.
-        seconds: Median seconds of training.
-        memory: Median memory in bytes.
-        speedup: Speedup at equal quality; None if the plain arms are not finished.
+    ``loss`` leaves diverged runs out; ``length`` of predicted steps is in lengths of the drift.
     """
 
     loss: Mapping[str, Any]
@@ -47,15 +37,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Overall:
-    """Geometric mean of an arm's speedup over tasks.
-
-    Args:
-        value: The mean; a bound counts as its value.
-        bound: Whether bounds of single tasks make the mean a lower bound, an upper bound, or ``≈``.
-        worst: Name of the task with the smallest speedup.
-        worst_value: Speedup on that task.
-        tasks: Number of tasks.
-    """
+    """Geometric mean of an arm's speedup over tasks; a bound counts as its value."""
 
     value: float
     bound: str

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec, resolve_name
 from io import BytesIO
+from itertools import chain
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -50,10 +51,6 @@ def imports(tree: ast.AST, module: str) -> Iterator[str]:
     Imports inside functions and under ``TYPE_CHECKING`` count. So does every string that names a
     module of the package, as a variable can pass it on to a call that imports it. Calls of
     ``import_module`` and ``__import__`` with a composed name can import anything.
-
-    Args:
-        tree: The parsed file.
-        module: Dotted name of the file; ``__init__`` is its last part for a package.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -172,15 +169,12 @@ def package(root: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
-def closures(folder: Path) -> dict[str, dict[str, int]]:
+def closures(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the number and the lines of the package's modules that each of ENTRIES loads."""
-    return {name: _closure(name, folder) for name in ENTRIES}
-
-
-def _closure(name: str, folder: Path) -> dict[str, int]:
-    loaded = _run(folder, "-c", _CLOSURE.format(name))
-    if not (file := loaded.pop("file")).startswith(str(folder)):
-        raise RuntimeError(f"{name} was imported from {file}, not from the checkout")
+    loaded = {name: _run(folder, "-c", _CLOSURE.format(name)) for name in ENTRIES}
+    for name, found in loaded.items():
+        if not (file := found.pop("file")).startswith(str(folder)):
+            raise RuntimeError(f"{name} was imported from {file}, not from the checkout")
     return loaded
 
 
@@ -216,18 +210,13 @@ def measure(root: Path) -> dict[str, Any]:
     by_folder = sources(root)
     arrows = {}
     for folder, paths in by_folder.items():
-        names = [
-            name
-            for path in paths
-            for name in imports(
-                ast.parse(path.read_text("utf-8")), module_name(path.relative_to(root))
-            )
-        ]
-        arrows[folder] = sorted(folders(names) - {folder})
+        modules = {module_name(p.relative_to(root)): ast.parse(p.read_text("utf-8")) for p in paths}
+        names = (imports(tree, module) for module, tree in modules.items())
+        arrows[folder] = sorted(folders(chain.from_iterable(names)) - {folder})
     return {
         "folders": {folder: count(paths) for folder, paths in by_folder.items()},
         "parts": {part: count(paths) for part, paths in parts(root).items()},
-        "total": count(path for paths in by_folder.values() for path in paths),
+        "total": count(chain.from_iterable(by_folder.values())),
         "imports": arrows,
         "arrows": sum(map(len, arrows.values())),
     }
@@ -246,21 +235,19 @@ def checkout(root: Path, commit: str) -> Iterator[Path]:
 def compare(before: Path, after: Path) -> dict[str, Any]:
     """Measure two checkouts, with what runs when a step is taken."""
     with package(before) as old, package(after) as new:
-        ran = steps([old, new])
+        first, second = steps([old, new])
         return {
-            name: {**measure(root), "closures": closures(folder), **step}
-            for name, root, folder, step in zip(
-                ("before", "after"), (before, after), (old, new), ran, strict=True
-            )
+            "before": {**measure(before), "closures": closures(old), **first},
+            "after": {**measure(after), "closures": closures(new), **second},
         }
 
 
 def table(results: dict[str, Any]) -> str:
     """Return the numbers before and after as a Markdown table."""
-    columns = [dict(_figures(results[state])) for state in ("before", "after")]
+    before, after = (dict(_figures(results[state])) for state in ("before", "after"))
     lines = ["| | before | after |", "| --- | ---: | ---: |"]
-    rows = [(name, *(column[name] for column in columns)) for name in columns[1]]
-    return "\n".join([*lines, *(f"| {name} | {a:,} | {b:,} |" for name, a, b in rows)])
+    lines += [f"| {name} | {before[name]:,} | {after[name]:,} |" for name in after]
+    return "\n".join(lines)
 
 
 def _figures(state: dict[str, Any]) -> Iterator[tuple[str, float]]:

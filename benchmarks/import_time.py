@@ -1,7 +1,6 @@
 """Times the import of the engine relative to torch, and the first output of every command.
 
 Run with: python -m benchmarks.import_time > docs/results/import_time.json
-With the argument ``commands`` only the commands are timed, one start each; import times are kept.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ CLOCK = "import time; t = time.perf_counter(); import {}; print(time.perf_counte
 PROGRAM = "import sys; from hybrid_predict.cli import main; sys.exit(main(sys.argv[1:]))"
 
 ROOT = Path(__file__).parents[1]
-
-RESULT = ROOT / "docs" / "results" / "import_time.json"
 
 COMMANDS = (
     "", "--help", "--version", "demo --help", "audit --help", "audit {audit} --plan", "report RUN",
@@ -74,13 +71,17 @@ def on_a_terminal(arguments: list[str], folder: str) -> tuple[float, float]:
 def commands(rounds: int) -> list[dict[str, object]]:
     """Return the median times of each command, after those of Python alone."""
     audit = str(ROOT / "examples" / "audit.yaml")
+    programs = {"python, nothing else": ["-c", "print()"]}
+    for typed in COMMANDS:
+        name = f"hybrid-predict {typed.format(audit='audit.yaml')}".strip()
+        programs[name] = ["-c", PROGRAM, *typed.format(audit=audit).split()]
+    rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         _write_run(Path(folder, "RUN", NAME))
-        rows = [_row("python, nothing else", ["-c", "print()"], folder, rounds)]
-        for typed in COMMANDS:
-            arguments = ["-c", PROGRAM, *typed.format(audit=audit).split()]
-            name = f"hybrid-predict {typed.format(audit='audit.yaml')}".strip()
-            rows.append(_row(name, arguments, folder, rounds))
+        for name, arguments in programs.items():
+            timed = [on_a_terminal(arguments, folder) for _ in range(rounds)]
+            first, whole = (statistics.median(each) for each in zip(*timed, strict=True))
+            rows.append({"command": name, "first_output_seconds": first, "seconds": whole})
     return rows
 
 
@@ -103,20 +104,6 @@ def _write_run(path: Path) -> None:
     log.end("finished")
 
 
-def _row(name: str, arguments: list[str], folder: str, rounds: int) -> dict[str, object]:
-    timed = [on_a_terminal(arguments, folder) for _ in range(rounds)]
-    first, whole = (statistics.median(each) for each in zip(*timed, strict=True))
-    return {"command": name, "first_output_seconds": first, "seconds": whole}
-
-
-def first_outputs(rounds: int) -> dict[str, object]:
-    """Return the times of all commands, and the load of the machine meanwhile."""
-    cores, rows = os.cpu_count(), commands(rounds)
-    return {
-        "commands": rows, "command_rounds": rounds, "load": os.getloadavg()[1], "cores": cores,
-    }  # fmt: skip
-
-
 def main(rounds: int = 11, command_rounds: int = 3) -> dict[str, object]:
     """Return medians over interleaved rounds, after one that fills the file cache."""
     pairs = [(seconds("torch"), seconds("hybrid_predict.engine")) for _ in range(rounds + 1)][1:]
@@ -127,14 +114,13 @@ def main(rounds: int = 11, command_rounds: int = 3) -> dict[str, object]:
         "ratio": statistics.median(ratios),
         "ratio_range": [ratios[0], ratios[-1]],
         "rounds": rounds,
-        **first_outputs(command_rounds),
+        "commands": commands(command_rounds),
+        "command_rounds": command_rounds,
+        "load": os.getloadavg()[1],
+        "cores": os.cpu_count(),
         "versions": {"python": platform.python_version(), "torch": version("torch")},
     }
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["commands"]:  # keep the import times
-        kept = json.loads(RESULT.read_text())
-        print(json.dumps({**kept, **first_outputs(1)}, indent=2))
-    else:
-        print(json.dumps(main(), indent=2))
+    print(json.dumps(main(), indent=2))

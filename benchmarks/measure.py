@@ -1,7 +1,4 @@
-"""Times full steps with and without the plug-in, in loops that take turns in one process.
-
-Other work on the machine then slows all loops alike.
-"""
+"""Times full steps with and without the plug-in, in loops that take turns in one process."""
 
 from __future__ import annotations
 
@@ -24,11 +21,7 @@ Rounds = Sequence[Mapping[str, float]]
 
 
 class Loop(ABC):
-    """A training loop, plain or with the plug-in.
-
-    Attributes:
-        engine: The engine; None without the plug-in.
-    """
+    """A training loop, plain (``engine`` is None) or with the plug-in."""
 
     def __init__(
         self,
@@ -40,20 +33,19 @@ class Loop(ABC):
         self.device = device
         self.engine: HybridEngine | None = None
         if options is not None:
-            config = HybridConfig(total_steps=10**9, warmup_steps=1, cooldown_steps=1, **options)
-            self.engine = HybridEngine(model, optimizers, config)
+            endless = {"total_steps": 10**9, "warmup_steps": 1, "cooldown_steps": 1}
+            self.engine = HybridEngine(model, optimizers, HybridConfig(**{**endless, **options}))
 
     @abstractmethod
     def full_step(self) -> Tensor:
         """Take one full step of the user's own; return its loss."""
 
-    def step(self) -> None:
-        """Take one full step, after the predicted steps that are due."""
+    def step(self) -> int:
+        """Take one full step, after the predicted steps that are due; return the ticks."""
         if self.engine is not None:
             self.engine.before_step()
         loss = self.full_step()
-        if self.engine is not None:
-            self.engine.after_step(loss)
+        return 1 if self.engine is None else self.engine.after_step(loss).ticks
 
     def run(self, steps: int) -> float:
         """Return the seconds of full steps: processor time on a CPU, wall time on CUDA."""

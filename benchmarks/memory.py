@@ -18,8 +18,8 @@ from hybrid_predict import HybridEngine
 def set_imports_aside() -> None:
     """Hide all objects that are alive from the garbage collector, and so from `Memory`.
 
-    `Memory` looks at every other object. Imported packages leave so many that this takes half a
-    second. Call this after imports, and before data is loaded.
+    Imported packages leave so many that looking at them takes half a second. Call this before data
+    is loaded.
     """
     import_module("torch._dynamo")  # otherwise an optimizer imports it in its first step
     gc.freeze()
@@ -28,9 +28,8 @@ def set_imports_aside() -> None:
 class Memory:
     """Measures the bytes allocated after the object was made.
 
-    On a CUDA device this is the peak of torch's allocator. On the CPU, which records no peak, it is
-    the size of the tensors alive: weights, gradients, states of optimizer and plug-in. Activations
-    are not included; they are the same for all arms.
+    On a CUDA device this is the peak of torch's allocator; on the CPU, which records no peak, the
+    size of the tensors alive, without activations.
     """
 
     def __init__(self) -> None:

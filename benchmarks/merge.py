@@ -18,12 +18,8 @@ def merged(results: Results, others: Sequence[Results]) -> dict[str, Any]:
     """Return the results of one file with runs of others.
 
     If other files have new runs of an arm, they replace all runs of the arm in that task and
-    setting. An arm without new runs keeps all its runs.
-
-    Args:
-        results: Content of the file to extend.
-        others: Contents of the other files. Their runs of an arm with one recipe are put together,
-            later ones over earlier ones; with another recipe only the last file's are taken.
+    setting. Their runs of an arm with one recipe are put together, later ones over earlier ones;
+    with another recipe only the last file's are taken.
 
     Raises:
         ConfigError: If a task of another file is not the same.

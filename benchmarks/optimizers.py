@@ -19,12 +19,7 @@ from hybrid_predict.torch.kinds import classify
 
 @dataclass(frozen=True)
 class Rates:
-    """Learning rates of one run.
-
-    Args:
-        base: Learning rate of all parameters but the hidden matrices.
-        hidden: Factor on ``base`` for the hidden matrices.
-    """
+    """Learning rate of all parameters, and its factor for the hidden matrices."""
 
     base: float
     hidden: float = 1.0
@@ -54,43 +49,41 @@ def adamw(
     return [AdamW(groups, betas=betas, weight_decay=recipe.weight_decay, fused=True)]
 
 
-def muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return Muon for the hidden matrices, AdamW for the rest."""
-    return _split(model, recipe, rates, partial(Muon, adjust_lr_fn="match_rms_adamw"))
+def _of_hidden(name: str, make: Callable[..., Optimizer]) -> Build:
+    """Make a peer for the hidden matrices, and AdamW for the rest if there is any."""
+
+    def build(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+        hidden, rest = hidden_and_rest(model)
+        peer = make(hidden, lr=rates.base * rates.hidden, weight_decay=recipe.weight_decay)
+        if not rest:
+            return [peer]
+        decay, betas = recipe.weight_decay, recipe.betas
+        return [peer, AdamW(rest, lr=rates.base, betas=betas, weight_decay=decay, fused=True)]
+
+    build.__qualname__ = name  # committed runs have a digest of it
+    return build
 
 
-def normuon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return NorMuon for the hidden matrices, AdamW for the rest."""
-    return _split(model, recipe, rates, libraries.normuon)
+def _of_all(name: str, make: Callable[..., Optimizer]) -> Build:
+    """Make a peer for all parameters."""
+
+    def build(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
+        options = {"betas": recipe.betas, "weight_decay": recipe.weight_decay}
+        return [make(trainable(model), rates.base, **options)]
+
+    build.__qualname__ = name
+    return build
 
 
-def soap(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return SOAP for the hidden matrices, AdamW for the rest."""
-    return _split(model, recipe, rates, libraries.soap)
-
-
-def soap_muon(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return SOAP-Muon for the hidden matrices, AdamW for the rest."""
-    return _split(model, recipe, rates, SOAPMuon)
-
-
-def kron(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return Kron for the hidden matrices, AdamW for the rest."""
-    return _split(model, recipe, rates, libraries.kron)
-
-
-def _split(
-    model: nn.Module, recipe: Recipe, rates: Rates, make: Callable[..., Optimizer]
-) -> list[Optimizer]:
-    """Return one optimizer for the hidden matrices, and AdamW for the rest if there is any."""
-    hidden, rest = hidden_and_rest(model)
-    peer = make(hidden, lr=rates.base * rates.hidden, weight_decay=recipe.weight_decay)
-    if not rest:
-        return [peer]
-    other = AdamW(
-        rest, lr=rates.base, betas=recipe.betas, weight_decay=recipe.weight_decay, fused=True
-    )
-    return [peer, other]
+muon = _of_hidden("muon", partial(Muon, adjust_lr_fn="match_rms_adamw"))
+normuon = _of_hidden("normuon", libraries.normuon)
+soap = _of_hidden("soap", libraries.soap)
+soap_muon = _of_hidden("soap_muon", SOAPMuon)
+kron = _of_hidden("kron", libraries.kron)
+gpa = _of_all("gpa", partial(GPAAdamW, fused=True))
+prodigy = _of_all("prodigy", libraries.prodigy)
+d_adapt_adam = _of_all("d_adapt_adam", libraries.d_adapt_adam)
+mechanic = _of_all("mechanic", libraries.mechanic)
 
 
 def ademamix(
@@ -110,18 +103,6 @@ def ademamix(
     return [peer]
 
 
-def gpa(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return GPA-AdamW for all parameters."""
-    peer = GPAAdamW(
-        trainable(model),
-        lr=rates.base,
-        betas=recipe.betas,
-        weight_decay=recipe.weight_decay,
-        fused=True,
-    )
-    return [peer]
-
-
 def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
     """Return Schedule-Free AdamW for all parameters, with its own warm-up."""
     peer = libraries.schedule_free(
@@ -132,28 +113,6 @@ def free(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[O
         warmup_steps=max(1, round(recipe.warmup_fraction * updates)),
     )
     return [peer]
-
-
-def prodigy(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return Prodigy for all parameters."""
-    return _free_of_rates(model, recipe, rates, libraries.prodigy)
-
-
-def d_adapt_adam(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return D-Adaptation over AdamW for all parameters."""
-    return _free_of_rates(model, recipe, rates, libraries.d_adapt_adam)
-
-
-def mechanic(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:
-    """Return Mechanic over AdamW for all parameters."""
-    return _free_of_rates(model, recipe, rates, libraries.mechanic)
-
-
-def _free_of_rates(
-    model: nn.Module, recipe: Recipe, rates: Rates, make: Callable[..., Optimizer]
-) -> list[Optimizer]:
-    options = {"weight_decay": recipe.weight_decay, "betas": recipe.betas}
-    return [make(trainable(model), rates.base, **options)]
 
 
 def dowg(model: nn.Module, recipe: Recipe, rates: Rates, updates: int) -> list[Optimizer]:

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import product
 from typing import Any
 
 from benchmarks.arms import ARMS, PLAIN, RUNNABLE, UNTUNED, Arm
@@ -28,11 +29,8 @@ MULTIPLIERS = (1.0, 2.0, 3.0, 4.0)
 class Setting:
     """A way to choose the learning rate, the same for all arms.
 
-    Args:
-        title: Name in tables.
-        decay: Whether the rate follows the schedule of the task's recipe; else it is constant.
-        multipliers: Factors on the hidden matrices' rate in the grid; empty to use the default rate
-            of the task without a grid.
+    The grid tries ``multipliers`` of the hidden matrices' rate; without any, the task's default
+    rate is used.
     """
 
     title: str
@@ -51,14 +49,9 @@ SETTINGS: dict[str, Setting] = {
 
 @dataclass(frozen=True)
 class Suite:
-    """A named selection of cells.
+    """A named selection of cells; ``arms`` are by setting, and the plain arms are always added.
 
-    Args:
-        tasks: Names of tasks.
-        arms: Names of arms by name of setting; the plain arms are always added.
-        seeds: Number of paired seeds.
-        tiny: Whether to train for a few steps only.
-        measured: Tasks whose full steps are timed with and without the plug-in; empty for all.
+    ``measured`` tasks have their full steps timed; none named are all.
     """
 
     tasks: tuple[str, ...]
@@ -93,23 +86,14 @@ SUITES: dict[str, Suite] = {
         measured=("gpt-30m", "gpt-124m"),
     ),
 }
-"""Suites by name."""
 
 
 @dataclass(frozen=True)
 class Cell:
     """One training run.
 
-    Args:
-        task: Name of the task.
-        setting: Name of the setting; :data:`TUNING` in a grid that settings share.
-        arm: Name of the arm.
-        seed: Seed of initial weights and batches.
-        rate: Learning rate.
-        hidden: Factor on ``rate`` for the hidden matrices.
-        decay: Whether the learning rate follows a schedule.
-        steps: Length T of the task in steps.
-        recipe: Digest of task and arm, on which the result depends as well.
+    ``setting`` is :data:`TUNING` in a grid that settings share; ``steps`` is T, and ``recipe`` a
+    digest of task and arm.
     """
 
     task: str
@@ -191,42 +175,35 @@ class Plan:
         )
 
     def _cells(self, done: Mapping[Cell, Row]) -> Iterator[Cell]:
-        for task in self.tasks:
-            for setting in self.suite.arms:
-                for arm in PLAIN:
-                    yield from self._grid(task, setting, arm)
-        for task in self.tasks:
-            for setting in self.suite.arms:
-                yield from self._factors(task, setting, done)
+        places = list(product(self.tasks, self.suite.arms))
+        for task, setting in places:
+            for arm in PLAIN:
+                yield from self._grid(task, setting, arm)
+        for task, setting in places:
+            for arm in self.arms(setting):
+                if len(ARMS[arm].factors) > 1:
+                    yield from self._tried(task, setting, arm, done)
         compared = [
             (task, setting, arm, rates)
-            for task in self.tasks
-            for setting in self.suite.arms
+            for task, setting in places
             for arm in self.arms(setting)
             if not ARMS[arm].kept
             if (rates := self.rates(task, setting, arm, done)) is not None
         ]
         for seed in range(self.suite.seeds):
             for task, setting, arm, rates in compared:
-                yield self._cell(task, setting, arm, seed, rates, SETTINGS[setting].decay)
+                yield self._cell(task, setting, arm, seed, rates)
 
     def _grid(self, task: str, setting: str, arm: str) -> list[Cell]:
         """Return the cells of a plain arm over the grid; empty for a setting without a grid."""
         return [
-            self._cell(task, TUNING, arm, TUNING_SEED, Rates(rate, multiplier), True)
+            self._cell(task, TUNING, arm, TUNING_SEED, Rates(rate, multiplier))
             for multiplier in SETTINGS[setting].multipliers
             for rate in self.tasks[task].recipe.rates
         ]
 
-    def _factors(self, task: str, setting: str, done: Mapping[Cell, Row]) -> Iterator[Cell]:
-        for arm in self.arms(setting):
-            if len(ARMS[arm].factors) > 1:
-                yield from self._tried(task, setting, arm, done)
-
-    def _cell(
-        self, task: str, setting: str, arm: str, seed: int, rates: Rates, decay: bool
-    ) -> Cell:
-        steps = self.tasks[task].steps
+    def _cell(self, task: str, setting: str, arm: str, seed: int, rates: Rates) -> Cell:
+        steps, decay = self.tasks[task].steps, setting == TUNING or SETTINGS[setting].decay
         if (task, arm) not in self._digests:
             self._digests[task, arm] = recipe_digest(self.tasks[task], ARMS[arm])
         digest = self._digests[task, arm]
@@ -238,8 +215,7 @@ class Plan:
         if rates is None:
             return []
         multiples = [rates.times(chosen.tunes, factor) for factor in chosen.factors]
-        decay = SETTINGS[setting].decay
-        return [self._cell(task, setting, arm, TUNING_SEED, r, decay) for r in multiples]
+        return [self._cell(task, setting, arm, TUNING_SEED, r) for r in multiples]
 
     def _base_rates(
         self, task: str, setting: str, arm: str, done: Mapping[Cell, Row]
@@ -260,9 +236,9 @@ class Plan:
             tried = self._tried(task, setting, arm, done)
             return best(tried, done) if tried else None
         rates = self._base_rates(task, setting, arm, done)
-        factor = (
-            self._gain(task, setting, chosen.after, done) if chosen.after else chosen.factors[0]
-        )
+        factor: float | None = chosen.factors[0]
+        if chosen.after:
+            factor = self._gain(task, setting, chosen.after, done)
         if rates is None or factor is None:
             return None
         return rates.times(chosen.tunes, factor)
@@ -273,10 +249,8 @@ class Plan:
         for name in (*PLAIN, arm):
             if (rates := self.rates(task, setting, name, done)) is None:
                 return None
-            cells = [
-                self._cell(task, setting, name, seed, rates, SETTINGS[setting].decay)
-                for seed in range(self.suite.seeds)
-            ]
+            seeds = range(self.suite.seeds)
+            cells = [self._cell(task, setting, name, seed, rates) for seed in seeds]
             if any(cell not in done for cell in cells):
                 return None
             rows.append([done[cell] for cell in cells])

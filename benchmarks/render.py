@@ -19,7 +19,7 @@ from benchmarks.blocks import fill, names
 from benchmarks.clients import table as clients
 from benchmarks.figures import Summary
 from benchmarks.gpu import table as gpu
-from benchmarks.plan import as_cell
+from benchmarks.plan import Row, as_cell
 from benchmarks.rates import learned, published, signals
 from benchmarks.rates import table as rates
 from benchmarks.scale import table as scale
@@ -69,7 +69,6 @@ FAST = {
     "pinned": "pinned memory, copied without waiting", "unread": "no `loss.item()`",
     "together": "all together",
 }  # fmt: skip
-"""Ways to make a full step fast, in words."""
 
 
 def fast_loop() -> str:
@@ -152,15 +151,19 @@ def below_corrected() -> str:
     )
 
 
-STUDY = list(Rows(RESULTS / "rates.jsonl", as_cell).done.values())
-"""The runs of the study of learning rates."""
+def rows(name: str, key: Callable[[Row], Any]) -> list[Row]:
+    """Read the rows of a committed file."""
+    return list(Rows(RESULTS / name, key).done.values())
+
+
+STUDY = rows("rates.jsonl", as_cell)
 
 BLOCKS: dict[str, Callable[[], str]] = {
     **clients.blocks(load("clients.json")),
-    **scale.blocks(Rows(RESULTS / "scale.jsonl", as_cell).done.values(), load("scale-cost.json")),
+    **scale.blocks(rows("scale.jsonl", as_cell), load("scale-cost.json")),
     **rates.blocks(STUDY),
-    **learned.blocks(Rows(RESULTS / signals.FILE, signals.key_of).done.values(), STUDY),
-    **published.blocks(Rows(RESULTS / published.FILE, published.key_of).done.values()),
+    "pace rules": lambda: learned.rules(rows(signals.FILE, signals.key_of), STUDY),
+    "rates published": lambda: published.table(rows(published.FILE, published.key_of)),
     "below corrected": below_corrected,
     **searched.blocks(load("search.json")),
     "fast loop": fast_loop,

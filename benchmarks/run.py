@@ -5,11 +5,11 @@ from __future__ import annotations
 import hashlib
 import logging
 import multiprocessing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,26 +17,24 @@ import hybrid_predict
 from benchmarks.arms import ARMS
 from benchmarks.measure import without_advice
 from benchmarks.memory import set_imports_aside
-from benchmarks.plan import Cell, Plan, Row, as_cell, to_row
+from benchmarks.plan import TUNING, Cell, Plan, Row, as_cell, to_row
 from benchmarks.step_cost import measure
+from benchmarks.tasks import Task
 from benchmarks.train import train
 from hybrid_predict import ConfigError, UnsupportedSetupError
 from hybrid_predict.runs.rows import RUNS, Rows
 from hybrid_predict.runs.runtime import threads
 
 RESULTS = "results.json"
-"""Name of the results file in the output folder."""
-
 SCHEMA = 2
-"""Version of the results file's fields."""
 
 FIELDS = frozenset(
     ("schema", "suite", "seeds", "arms", "cells", "environment", "code", "tasks", "steps", "runs")
 )
-"""Fields of a results file."""
+
+K = TypeVar("K")
 
 OnRow = Callable[[Row], object]
-"""Called with the row of each finished cell."""
 
 
 def stored(folder: Path) -> Rows[Cell]:
@@ -45,34 +43,67 @@ def stored(folder: Path) -> Rows[Cell]:
     return Rows(folder / RUNS, as_cell)
 
 
-def run_plan(
-    plan: Plan, store: Rows[Cell], jobs: int = 1, on_row: OnRow | None = None
-) -> dict[Cell, Row]:
+def run_plan(plan: Plan, store: Rows[Cell], jobs: int = 1, on_row: OnRow = bool) -> dict[Cell, Row]:
     """Run the cells that are not finished yet; return the rows of the plan by cell."""
+    make_rows(store, partial(plan.ready, store.done), partial(_train_one, plan.tasks), jobs, on_row)
+    return plan.chosen(store.done)
+
+
+def make_rows(
+    store: Rows[K],
+    ready: Callable[[], Iterable[K]],
+    work: Callable[[K], Row],
+    jobs: int,
+    on_row: OnRow,
+) -> None:
+    """Do what is ready in several processes until nothing is; each row is stored as it is done."""
     if jobs < 1:
         raise ConfigError("jobs", "an integer, at least 1", jobs)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(jobs, context, initializer=start_worker) as pool:
-        running: dict[Future[dict[str, Any]], Cell] = {}
+        running: dict[Future[Row], K] = {}
         try:
             while True:
-                under_way = set(running.values())
-                waiting = [c for c in plan.ready(store.done) if c not in under_way]
-                # Submit only one cell ahead per process: finished cells decide which come next.
-                for cell in waiting[: 2 * jobs - len(running)]:
-                    running[pool.submit(train, cell, plan.tasks[cell.task])] = cell
+                under_way = {*running.values(), *store.done}
+                waiting = [key for key in ready() if key not in under_way]
+                # Submit only one run ahead per process: finished ones decide which come next.
+                for key in waiting[: 2 * jobs - len(running)]:
+                    running[pool.submit(work, key)] = key
                 if not running:
-                    return plan.chosen(store.done)
+                    return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    cell = running.pop(future)
-                    row = to_row(cell, {**future.result(), "code": code_digest(cell.arm)})
-                    store.add(row)
-                    if on_row is not None:
-                        on_row(row)
+                    del running[future]
+                    store.add(row := future.result())
+                    on_row(row)
         except BaseException:
             for future in running:
                 future.cancel()
             raise
+
+
+def trained(cell: Cell, task: Task) -> dict[str, Any]:
+    """Train a cell and return its row."""
+    return to_row(cell, {**train(cell, task), "code": code_digest(cell.arm)})
+
+
+def _train_one(tasks: Mapping[str, Task], cell: Cell) -> Row:
+    return trained(cell, tasks[cell.task])
+
+
+def tell(row: Row) -> None:
+    """Print a line on a finished run."""
+    trial = ", trial" if row["setting"] == TUNING else ""
+    print(
+        f"{row['task']}, {row['arm']}, T = {row['steps']:,}, rate {row['rate']:g} x "
+        f"{row['hidden']:g}, seed {row['seed']}{trial}: {row['full_steps']:,} full steps in "
+        f"{row['seconds']:.1f} s, {outcome(row)}",
+        flush=True,
+    )
+
+
+def outcome(row: Row) -> str:
+    """Return the final loss in words."""
+    return "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
 
 
 _TRAINING = ("tasks", "peers", "optimizers.py", "train.py")

@@ -25,7 +25,6 @@ WAYS: dict[str, dict[str, Any] | None] = {
 """Arguments of `HybridConfig` by the name of what is measured, at the default speedup."""
 
 ADDED = tuple(way for way, options in WAYS.items() if options is not None)
-"""The ways with the plug-in."""
 
 
 class TaskLoop(Loop):
@@ -58,13 +57,7 @@ def _one_group(
 
 
 def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
-    """Measure full steps of each of :data:`WAYS`.
-
-    Returns:
-        The result of :func:`times`, ``parameters``, and by way also ``memory`` (bytes, see
-        `Memory`) and, on a CUDA device, ``waits``: torch's message on the first
-        synchronisation, None if there is none.
-    """
+    """Measure time, memory (bytes) and, on a CUDA device, waits of each of :data:`WAYS`."""
     loops = {way: TaskLoop(task, options) for way, options in WAYS.items()}
     results = {
         "parameters": sum(p.numel() for p in loops["plain"].model.parameters()),
@@ -85,13 +78,7 @@ def measure(task: Task, blocks: int = 12, length: int = 16) -> dict[str, Any]:
 
 
 def times(loops: dict[str, TaskLoop], blocks: int, length: int) -> dict[str, Any]:
-    """Time loops in alternating blocks.
-
-    Returns:
-        ``plain_ms`` (median milliseconds of a plain full step) and, by name of the others,
-        ``ratio`` (median over blocks of a full step, with its share of predicted ones, over a plain
-        one) with its ``quartiles``.
-    """
+    """Time loops in alternating blocks: full steps, predicted ones included, over plain ones."""
     rounds = take_turns(loops, blocks, length)
     ratios = {name: ratio(rounds, name, "plain") for name in loops if name != "plain"}
     return {"plain_ms": milliseconds(rounds, "plain", length), **ratios}

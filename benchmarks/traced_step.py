@@ -14,8 +14,8 @@ import json
 import sys
 from collections import deque
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
-from time import process_time
 from types import CodeType, FrameType
 from typing import Any
 
@@ -23,7 +23,8 @@ import torch
 from torch import nn
 
 import hybrid_predict
-from hybrid_predict import HybridConfig, HybridEngine, MomentumPredictor
+from benchmarks.measure import Loop, take_turns
+from hybrid_predict import MomentumPredictor
 
 PRODUCT = Path(hybrid_predict.__file__).parent
 
@@ -33,54 +34,41 @@ WIDTH, BATCH, RATE, WARM = 64, 128, 1e-5, 60
 The rate is so small that forecasts go downhill for as long as the loop is timed.
 """
 
+_LONG = {"total_steps": 10**6, "warmup_steps": 10, "cooldown_steps": 0}
+_PREDICTED = {"speedup": 2, "predictors": {"hidden": MomentumPredictor(gated=False)}}
+
 WAYS: dict[str, dict[str, Any]] = {
-    "corrected": {"speedup": 1},
-    "predicted": {"speedup": 2, "predictors": {"hidden": MomentumPredictor(gated=False)}},
+    "corrected": {**_LONG, "speedup": 1},
+    "predicted": {**_LONG, **_PREDICTED},
 }
-"""Arguments of `HybridConfig` by the name of what is measured."""
 
 
-class Loop:
-    """A training loop, plain (``options`` is None) or with the plug-in."""
+class PerceptronLoop(Loop):
+    """A training loop on random rows."""
 
     def __init__(self, options: dict[str, Any] | None) -> None:
         torch.manual_seed(0)
         hidden = [layer for _ in range(3) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())]
         self.model = nn.Sequential(*hidden, nn.Linear(WIDTH, 1))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE)
-        self.batches = torch.randn(16, BATCH, WIDTH)
-        self.steps, self.engine = 0, None
-        if options is not None:
-            config = HybridConfig(total_steps=10**6, warmup_steps=10, cooldown_steps=0, **options)
-            self.engine = HybridEngine(self.model, self.optimizer, config)
+        self.batches = cycle(torch.randn(16, BATCH, WIDTH))
+        super().__init__(self.model, self.optimizer, options, torch.device("cpu"))
 
-    def step(self) -> int:
-        """Take one full step, after the predicted step that is due; return the ticks."""
-        x = self.batches[self.steps % len(self.batches)]
-        self.steps += 1
-        if self.engine is not None:
-            self.engine.before_step()
-        loss = (self.model(x) - x.sum(1, keepdim=True)).square().mean()
+    def full_step(self) -> torch.Tensor:
+        """Learn the sum of each row."""
+        x = next(self.batches)
+        loss: torch.Tensor = (self.model(x) - x.sum(1, keepdim=True)).square().mean()
         loss.backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return 1 if self.engine is None else self.engine.after_step(loss).ticks
-
-    def seconds(self, steps: int) -> float:
-        """Return the processor time of so many full steps."""
-        started = process_time()
-        for _ in range(steps):
-            self.step()
-        return process_time() - started
+        return loss
 
 
 class Tracer:
-    """Notes which code of the product runs between ``start`` and ``stop``.
+    """Notes which code of the product runs while it is the profiler of its thread.
 
-    Attributes:
-        functions: Code objects that were called, comprehensions left out.
-        classes: Product classes with a method that was called: ``type(self)``, or ``cls``.
-        files: The product file of each call, in order; resuming a generator is a call.
+    ``files`` are those of each call in order; resuming a generator is a call. ``classes`` have a
+    method that was called. Comprehensions are no functions.
     """
 
     def __init__(self) -> None:
@@ -88,15 +76,8 @@ class Tracer:
         self.classes: set[type] = set()
         self.files: list[str] = []
 
-    def start(self) -> None:
-        """Start to note calls in this thread."""
-        sys.setprofile(self._note)
-
-    def stop(self) -> None:
-        """Stop."""
-        sys.setprofile(None)
-
-    def _note(self, frame: FrameType, event: str, _: object) -> None:
+    def note(self, frame: FrameType, event: str, _: object) -> None:
+        """Note a call; for ``sys.setprofile``."""
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(str(PRODUCT)):
             return
@@ -104,8 +85,8 @@ class Tracer:
         if code.co_name in ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"):
             return
         self.functions.add(code)
-        owner = frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
-        if code.co_argcount and code.co_varnames[0] in ("self", "cls"):
+        if code.co_argcount and (first := code.co_varnames[0]) in ("self", "cls"):
+            owner = frame.f_locals.get(first)
             cls = owner if isinstance(owner, type) else type(owner)
             if is_product(cls):
                 self.classes.add(cls)
@@ -120,10 +101,9 @@ def holders(before: list[tuple[Any, Any]]) -> list[str]:
     """Return the class of each holder of state, an object that a step has changed.
 
     A holder is an object of a product class that exists before and after the step, with an
-    attribute, in ``__dict__`` or in a slot, that differs: another number, text or object, a
-    standard container with other content, or a tensor that was written to. A product object whose
-    attribute refers to a holder is no holder for that. Variables of closures and of suspended
-    generators are not counted, and neither are objects that the step creates.
+    attribute that differs: another number, text or object, a standard container with other content,
+    or a tensor that was written to. Variables of closures and of suspended generators are not
+    counted.
     """
     after = {id(held): state for held, state in snapshot()}
     return sorted(
@@ -173,20 +153,14 @@ class _Same:
 
 
 def trace() -> dict[str, Any]:
-    """Trace one full step that has one predicted step before it.
-
-    Returns:
-        Names of the ``files``, ``classes``, ``functions`` and ``holders`` (see :func:`holders`) of
-        the step, and ``changes_of_file``: how often a call is of code in another product file than
-        the call before it.
-    """
-    loop = Loop(WAYS["predicted"])
-    loop.seconds(WARM)
+    """Trace one full step that has one predicted step before it."""
+    loop = PerceptronLoop(WAYS["predicted"])
+    loop.run(WARM)
     for _ in range(20):
         before, tracer = snapshot(), Tracer()
-        tracer.start()
+        sys.setprofile(tracer.note)
         ticks = loop.step()
-        tracer.stop()
+        sys.setprofile(None)
         if ticks == 2:
             break
     else:
@@ -212,23 +186,18 @@ def _inside(name: str) -> str:
 def added(rounds: int = 40, length: int = 50) -> dict[str, Any]:
     """Measure the processor time that the plug-in adds to a full step, on one thread.
 
-    Returns:
-        From the fastest block of each loop, in microseconds per full step: ``plain``, the whole
-        step without the plug-in, and for each of :data:`WAYS` what its loop takes more than the
-        plain one, with the predicted step before each full step. ``ticks``: the steps that a full
-        step stood for in the end, 2 unless predicted steps ended.
+    Microseconds per full step from the fastest block of each loop: ``plain``, and what the loop of
+    each of :data:`WAYS` takes more. ``ticks`` of the last step are 2 unless predicted steps ended.
     """
     torch.set_num_threads(1)
-    plain, loops = Loop(None), {way: Loop(options) for way, options in WAYS.items()}
-    for loop in (plain, *loops.values()):
-        loop.seconds(WARM)
-    blocks = [[loop.seconds(length) for loop in (plain, *loops.values())] for _ in range(rounds)]
-    least, *others = (1e6 * min(column) / length for column in zip(*blocks, strict=True))
-    times = {"plain": least, **dict(zip(loops, (each - least for each in others), strict=True))}
-    return {
-        **{way: round(time, 1) for way, time in times.items()},
-        "ticks": loops["predicted"].step(),
-    }
+    loops = {way: PerceptronLoop(options) for way, options in {"plain": None, **WAYS}.items()}
+    for loop in loops.values():
+        loop.run(WARM)
+    blocks = take_turns(loops, rounds, length)
+    least = {way: 1e6 * min(block[way] for block in blocks) / length for way in loops}
+    times = {way: round(least[way] - least["plain"], 1) for way in WAYS}
+    ticks = loops["predicted"].step()
+    return {"plain": round(least["plain"], 1), **times, "ticks": ticks}
 
 
 if __name__ == "__main__":

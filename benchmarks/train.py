@@ -31,12 +31,9 @@ def warm(task: Task) -> None:
 def train(cell: Cell, task: Task) -> dict[str, Any]:
     """Train a cell and measure loss, steps, seconds and memory.
 
-    Returns:
-        ``loss`` (None if the run diverged), ``full_steps``, ``predicted_steps`` that stand
-        and their ``mean_length`` in drifts, the ``advance`` that they added to each full step (see
-        `SavingsLedger.advanced`), ``undone_steps``, ``seconds`` of training (processor time without
-        a CUDA device, so that other work on the machine counts little), and ``memory`` (bytes, see
-        `Memory`).
+    ``loss`` is None if the run diverged, ``mean_length`` is in drifts, ``advance`` as of
+    `SavingsLedger.advanced` per full step. ``seconds`` are of processor time without a CUDA device,
+    so that other work on the machine counts little; ``memory`` is in bytes, see `Memory`.
     """
     warm(task)
     memory = Memory()
@@ -59,12 +56,7 @@ def train(cell: Cell, task: Task) -> dict[str, Any]:
 
 
 class Training:
-    """Full steps with schedules to the end of a run, plain or with the plug-in.
-
-    Attributes:
-        engine: The engine; None without the plug-in.
-        full_steps: Full steps so far.
-    """
+    """Full steps with schedules to the end of a run; ``engine`` is None without the plug-in."""
 
     def __init__(
         self,

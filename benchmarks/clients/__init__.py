@@ -1,7 +1,4 @@
-"""Published packages that train with the plug-in, by name.
-
-Add a client: one file with a final subclass of `Client` and an instance of it, and one line here.
-"""
+"""Published packages that train with the plug-in, by name."""
 
 from __future__ import annotations
 
@@ -19,7 +16,6 @@ CLIENTS = {
     "fusion": "pytorch_forecasting",
     "deeptab": "deeptab",
 }
-"""Module of each client by name."""
 
 QUIET: dict[str, Any] = {
     "accelerator": "cpu",
@@ -27,21 +23,13 @@ QUIET: dict[str, Any] = {
     "enable_model_summary": False,
     "logger": False,
 }
-"""Arguments of every Trainer."""
 
 
 class Client(ABC):
     """A model of a package, trained by the package's own code on small data.
 
-    Settings are the package's defaults, unless ``trains`` names them.
-
-    Attributes:
-        package: Name of the distribution.
-        trains: Model, data, and every setting that is not a default, in words.
-        metric: Name of the package's own validation metric.
-        lower: Whether a lower value is better.
-        length: Length of the full run, in ``unit``.
-        unit: Unit in which the package counts the length of a run: ``epochs`` or ``steps``.
+    Settings are the package's defaults, unless ``trains`` names them. The full run has ``length``
+    ``epochs`` or ``steps``; ``lower`` says whether less of the metric is better.
     """
 
     package: ClassVar[str]

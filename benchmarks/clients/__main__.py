@@ -17,9 +17,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from benchmarks import RESULTS
-from benchmarks.arguments import one_of, positive
+from benchmarks.arguments import one_of
 from benchmarks.clients import CLIENTS, Client, client
 from benchmarks.run import code_digest
+from hybrid_predict.cli.program import positive
 from hybrid_predict.runs.runtime import environment, write_json
 
 ARMS: dict[str, Any] = {"full": None, "hybrid": {}, "auto": {"speedup": "auto"}, "short": None}
@@ -29,8 +30,6 @@ SHORT = 2 / 3
 """Length of the short arm as a share of the full one: 1 / 1.5, the default speedup."""
 
 SCHEMA = 1
-"""Version of the results file's fields."""
-
 Row = dict[str, Any]
 
 

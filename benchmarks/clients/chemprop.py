@@ -23,7 +23,6 @@ class Chemprop(Client):
     length = 50
 
     def data(self, seed: int) -> Any:
-        """Return loaders of a random split into 80 % and 20 %."""
         return self.loaders(seed, seed)
 
     def loaders(self, split: int, order: int) -> Any:
@@ -51,7 +50,6 @@ class Chemprop(Client):
         return models.MPNN(nn.BondMessagePassing(), nn.MeanAggregation(), nn.RegressionFFN())
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train with a Trainer of Lightning, as chemprop's documentation does."""
         import lightning.pytorch as pl
 
         model = self.model()
@@ -62,7 +60,6 @@ class Chemprop(Client):
         return trainer
 
     def quality(self, trained: Any, data: Any) -> float:
-        """Return the loss that chemprop logs on the validation loader."""
         return float(trained.validate(trained.model, data[1], verbose=False)[0]["val_loss"])
 
 

@@ -22,7 +22,6 @@ class Deeptab(Client):
     length = 100
 
     def data(self, seed: int) -> Any:
-        """Return a random split into 80 % and 20 %."""
         from sklearn.datasets import load_diabetes  # type: ignore[import-untyped]
         from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 
@@ -30,7 +29,6 @@ class Deeptab(Client):
         return train_test_split(table, np.asarray(target), test_size=0.2, random_state=seed)
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Fit the model; the package loads the weights of the best epoch."""
         from deeptab.models import ResNetRegressor
 
         x, held, y, y_held = data
@@ -43,7 +41,6 @@ class Deeptab(Client):
         return model
 
     def quality(self, trained: Any, data: Any) -> float:
-        """Return the mean squared error of the held-out rows over their variance."""
         error = np.ravel(trained.predict(data[1])) - data[3]
         return float(np.mean(error**2) / np.var(data[3]))
 

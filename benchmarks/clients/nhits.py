@@ -25,13 +25,11 @@ class Nhits(Client):
     unit = "steps"
 
     def data(self, seed: int) -> Any:
-        """Return the monthly passengers of two airlines."""
         from neuralforecast.utils import AirPassengersPanel
 
         return AirPassengersPanel[["unique_id", "ds", "y"]]
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train without the last two years, and forecast every window of a year in them."""
         import neuralforecast
         from neuralforecast.models import NHITS
 
@@ -44,7 +42,6 @@ class Nhits(Client):
         return forecasts.cross_validation(data, n_windows=None, test_size=TESTED, step_size=1)
 
     def quality(self, trained: Any, data: Any) -> float:
-        """Return the mean absolute error over series and windows."""
         return float((trained["y"] - trained["NHITS"]).abs().mean())
 
 

@@ -22,7 +22,6 @@ class Fusion(Client):
     length = 20
 
     def data(self, seed: int) -> Any:
-        """Return loaders of the beginnings of the series, and of their last windows."""
         from pytorch_forecasting import TimeSeriesDataSet
         from pytorch_forecasting.data.examples import generate_ar_data
 
@@ -45,7 +44,6 @@ class Fusion(Client):
         )
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train with a Trainer of Lightning, as the package's tutorial does."""
         import lightning.pytorch as pl
         from pytorch_forecasting import TemporalFusionTransformer
 
@@ -58,7 +56,6 @@ class Fusion(Client):
         return trainer
 
     def quality(self, trained: Any, data: Any) -> float:
-        """Return the loss that the package logs on the validation loader."""
         return float(trained.validate(trained.model, data[2], verbose=False)[0]["val_loss"])
 
 

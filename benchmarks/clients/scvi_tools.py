@@ -22,7 +22,6 @@ class Scvi(Client):
     length = 400
 
     def data(self, seed: int) -> Any:
-        """Return negative binomial counts in two batches."""
         import anndata
 
         random = np.random.default_rng(seed)
@@ -38,7 +37,6 @@ class Scvi(Client):
         return cells
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train on the 90 % that scvi-tools chooses."""
         import scvi
         import torch
 
@@ -52,7 +50,6 @@ class Scvi(Client):
         return model
 
     def quality(self, trained: Any, data: Any) -> float:
-        """Return the negated evidence lower bound of the held-out cells."""
         return float(-trained.get_elbo(indices=trained.validation_indices, return_mean=True))
 
 

@@ -14,7 +14,6 @@ LEVEL = 0.95
 """Level of the confidence intervals of paired differences."""
 
 SHOWN = ("full", "short", "hybrid", "auto")
-"""Arms in the order of the columns."""
 
 
 def qualities(results: Mapping[str, Any]) -> str:

@@ -23,7 +23,6 @@ class Tide(Client):
     length = 20
 
     def data(self, seed: int) -> Any:
-        """Return scaled weekly differences, without and with the part to test on."""
         from darts import TimeSeries
         from statsmodels.datasets import co2
 
@@ -32,7 +31,6 @@ class Tide(Client):
         return series[:-TESTED], series
 
     def train(self, data: Any, length: int, callbacks: Sequence[Any]) -> Any:
-        """Train without the last four years."""
         from darts.models import TiDEModel
 
         model = TiDEModel(
@@ -42,7 +40,6 @@ class Tide(Client):
         return model.fit(data[0])
 
     def quality(self, trained: Any, data: Any) -> float:
-        """Return the mean over windows that begin in the last four years."""
         from darts.metrics import mae
 
         windows = trained.historical_forecasts(

@@ -16,12 +16,11 @@ from benchmarks.gpu import record
 from benchmarks.gpu.shards import Shards
 from benchmarks.gpu.table import TABLES, done, path
 from benchmarks.measure import waits
-from benchmarks.plan import Cell, recipe_digest, to_row
-from benchmarks.run import code_digest
+from benchmarks.plan import Cell, recipe_digest
+from benchmarks.run import trained
 from benchmarks.step_cost import WAYS, TaskLoop, memory, times
 from benchmarks.tasks import Task
 from benchmarks.tasks.gpt import GPT_124M
-from benchmarks.train import train
 from hybrid_predict import ConfigError, UnsupportedSetupError
 from hybrid_predict.cli.program import Command, run_program
 from hybrid_predict.runs.runtime import environment, write_json
@@ -93,7 +92,7 @@ def quality(task: Task, known: Sequence[Mapping[str, Any]]) -> Iterator[dict[str
             4.0 if name == "muon" else 1.0, True, task.steps, recipe_digest(task, ARMS[name]),
         )  # fmt: skip
         earlier = next((r for r in known if (r["arm"], r["recipe"]) == (name, cell.recipe)), None)
-        yield dict(earlier or to_row(cell, {**train(cell, task), "code": code_digest(name)}))
+        yield dict(earlier or trained(cell, task))
 
 
 def _run_record(options: Any) -> int:

@@ -46,12 +46,8 @@ ARMS: dict[str, tuple[str, dict[str, Any] | None]] = {
 class Setup:
     """How large model, batches and validation are; by default as in the record.
 
-    Args:
-        size: The model's shape.
-        tokens: Tokens in a batch.
-        rows: Windows that go through the model together; the rest of a batch follows.
-        validation: Tokens behind a validation loss.
-        every: Full steps between two validations.
+    ``rows`` windows of a batch go through the model together; ``every`` counts full steps between
+    validations.
     """
 
     size: Size = field(default_factory=Size)
@@ -62,7 +58,6 @@ class Setup:
 
 
 TOY = Setup(Size(layers=2, width=32, head=16, vocab=128, context=16), 64, 2, 128, 5)
-"""To see that everything runs."""
 
 
 def train(
@@ -76,14 +71,7 @@ def train(
     compiled: bool = False,
     say: Callable[[str], object] = lambda line: None,
 ) -> dict[str, Any]:
-    """One run.
-
-    Returns:
-        ``arm``, ``steps``, ``seed``, ``rows``, ``compiled``, ``full_steps``, ``predicted_steps``
-        that stand, ``undone_steps``, ``loss`` at the end (None if it is not finite), whether it
-        ``reached`` the target, ``seconds`` of training, ``memory`` (the allocator's peak in bytes;
-        None without a CUDA device) and ``curve``: pairs of full steps and validation loss.
-    """
+    """Train once; ``curve`` has pairs of full steps and validation loss."""
     training, validation = shards
     training.need(steps, setup.tokens)
     validation.need(1, setup.validation)

@@ -27,13 +27,7 @@ _GET = "Get the shards of GPT-2 tokens of FineWeb, fineweb_*.bin, and name their
 
 @dataclass(frozen=True)
 class Shards:
-    """Files of tokens, in the order of their names.
-
-    Args:
-        argument: What the user calls them.
-        paths: The files.
-        counts: Number of tokens in each.
-    """
+    """Files of tokens in the order of their names, and the number of tokens in each."""
 
     argument: str
     paths: tuple[Path, ...]

@@ -124,7 +124,6 @@ TABLES: dict[str, Callable[[Found], str]] = {
     "quality": quality,
     "record": record,
 }
-"""What makes a table of a results file, by the command that writes the file."""
 
 
 def done(file: Path) -> Sequence[Found]:

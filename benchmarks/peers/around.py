@@ -14,10 +14,7 @@ WINDOW = (0.15, 0.75)
 
 
 class AroundOptimizers:
-    """Several optimizers as one; subclasses do something after every step.
-
-    Schedulers such as ``LambdaLR`` work on the inner optimizers, whose groups these are.
-    """
+    """Several optimizers as one; subclasses do something after every step."""
 
     def __init__(self, optimizers: Optimizer | Sequence[Optimizer]) -> None:
         self.optimizers = (optimizers,) if isinstance(optimizers, Optimizer) else tuple(optimizers)
@@ -53,12 +50,7 @@ class EMAReadout(AroundOptimizers):
 
     .. math:: \bar w \leftarrow \gamma \bar w + (1 - \gamma) w, \qquad \bar w_0 = w_0
 
-    Batch-norm statistics stay those of the training weights. Schedulers such as ``LambdaLR`` work
-    on the inner optimizers.
-
-    Args:
-        optimizers: The inner optimizer or several; all their parameters are averaged.
-        decay: :math:`\gamma` in [0, 1), dimensionless.
+    Batch-norm statistics stay those of the training weights.
 
     References:
         Polyak and Juditsky, Acceleration of stochastic approximation by averaging (1992).
@@ -89,13 +81,8 @@ class EMANesterov(AroundOptimizers):
     .. math:: x_t = w_t + \beta \frac{\eta_{t-1}}{\max_s \eta_s} m_t, \qquad
         w_{t+1} = A(x_t), \qquad m_{t+1} = \gamma m_t + (1 - \gamma) (w_{t+1} - x_t)
 
-    with A the inner optimizers' step at :math:`x_t` and :math:`\eta` the learning rate of the
-    parameter's group. Nothing is skipped and nothing is verified.
-
-    Args:
-        optimizers: The inner optimizer or several; all their parameters take part.
-        factor: :math:`\beta`, at least 0, dimensionless.
-        decay: :math:`\gamma` in [0, 1), dimensionless.
+    with A the inner optimizers' step at :math:`x_t`, :math:`\eta` the learning rate of the
+    parameter's group, :math:`\beta` the ``factor`` and :math:`\gamma` the ``decay``.
 
     References:
         EMA-Nesterov (2026), https://arxiv.org/abs/2605.25395
@@ -142,21 +129,14 @@ class EMANesterov(AroundOptimizers):
 
 
 class OuterMomentum(AroundOptimizers):
-    r"""Every K inner steps, one momentum step along what they moved.
+    r"""Every K = ``every`` inner steps, one momentum step along what they moved.
 
     .. math::
         s = a - w, \qquad b \leftarrow \mu b + s, \qquad
         w \leftarrow a - \eta (\mu b + s), \qquad a \leftarrow w
 
-    with w the weights after K inner steps and a the anchor, the weights after the last outer step.
-    Schedulers such as ``LambdaLR`` work on the inner optimizers. Evaluation weights are the
-    weights as they stand, also in the middle of an inner cycle, so there is no ``eval``.
-
-    Args:
-        optimizers: The inner optimizer or several; all their parameters take part.
-        every: Inner steps per outer step, K, at least 1.
-        rate: Outer learning rate :math:`\eta` > 0, dimensionless.
-        momentum: Outer momentum :math:`\mu` in [0, 1), dimensionless.
+    with w the weights after K inner steps, a those after the last outer step, and :math:`\eta` the
+    outer ``rate``. Weights are evaluated as they stand, also in the middle of an inner cycle.
     """
 
     def __init__(

@@ -17,14 +17,10 @@ class DoWG(Optimizer):
         v \leftarrow v + r^2 \lVert g \rVert^2, \qquad
         w \leftarrow w - \eta \, r^2 g / \sqrt{v}
 
-    Args:
-        params: Parameters.
-        lr: Factor on the step size; 1 in the paper.
-        least: First value of the squared distance, as in the authors' code.
+    ``lr`` is 1 in the paper, and ``least``, the first squared distance, that of the authors' code.
 
     References:
-        Khaled, Mishchenko and Jin, DoWG Unleashed: An Efficient Universal Parameter-Free Gradient
-        Descent Method (2023).
+        Khaled, Mishchenko and Jin, DoWG Unleashed (2023).
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float = 1.0, least: float = 1e-4) -> None:

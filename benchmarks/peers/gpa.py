@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,10 +9,7 @@ from torch import Tensor
 from torch.optim import AdamW, Optimizer
 from torch.optim.optimizer import ParamsT
 
-from benchmarks.peers.muon import evaluated
-
 _INNER = ("lr", "betas", "eps", "weight_decay", "fused")
-"""Hyperparameters that AdamW gets."""
 
 
 class GPAAdamW(Optimizer):
@@ -24,20 +20,8 @@ class GPAAdamW(Optimizer):
         z \leftarrow (1 - \eta\lambda) z - \eta \, \mathrm{Adam}(\nabla f(y)), \qquad
         x \leftarrow \mu_x x + (1 - \mu_x) z
 
-    The parameters hold y while training, and x after :meth:`eval`. One buffer
-    more than AdamW is kept, for z: y moves without x, by
-    :math:`y \leftarrow \mu_x (y - (1 - \mu_y) z) + (1 - \mu_y \mu_x) z^+`. Schedulers such as
-    ``LambdaLR`` work on it directly.
-
-    Args:
-        params: Parameters, or groups of them, as any optimizer takes.
-        lr: Learning rate :math:`\eta`.
-        betas: Coefficients of Adam's first and second moment.
-        eps: Added to the root of Adam's second moment.
-        weight_decay: Decoupled weight decay :math:`\lambda`, applied to z.
-        mu_x: Share of x that stays at each step, in [0, 1].
-        mu_y: Share of x in y, in (0, 1].
-        fused: As in ``torch.optim.AdamW``.
+    The parameters hold y while training, and x after :meth:`eval`. Only z needs a buffer: y moves
+    without x, by :math:`y \leftarrow \mu_x (y - (1 - \mu_y) z) + (1 - \mu_y \mu_x) z^+`.
 
     References:
         Defazio et al., Smoothing DiLoCo with Primal Averaging for Faster Training of LLMs (2025),
@@ -60,14 +44,12 @@ class GPAAdamW(Optimizer):
         super().__init__(params, {**defaults, "mu_x": mu_x, "mu_y": mu_y})
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update every parameter that has a gradient; return what the closure returns."""
-        loss = evaluated(closure)
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             reached = [p for p in group["params"] if p.grad is not None]
             if reached:
                 self._move(group, reached)
-        return loss
 
     def _move(self, group: dict[str, Any], reached: list[Tensor]) -> None:
         mu_x, mu_y = group["mu_x"], group["mu_y"]

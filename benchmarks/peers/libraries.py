@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -57,14 +58,8 @@ def ademamix(
     .. math:: w \leftarrow (1 - \eta\lambda) w
         - \eta \, (\hat m_1 + \alpha m_2) / (\sqrt{\hat v} + \epsilon)
 
-    Args:
-        params: Parameters.
-        lr: Learning rate.
-        weight_decay: Decoupled weight decay.
-        betas: Decay of the fast average, of the squares, and of the slow average. For the last, the
-            paper's 0.9999 is meant for runs of 100,000 steps and more.
-        alpha: Share of the slow average.
-        updates: Steps over which ``alpha`` and the slow decay rise; None for their full values.
+    ``alpha`` and the slow decay rise over ``updates`` steps. The paper's slow decay of 0.9999 is
+    meant for runs of 100,000 steps and more.
 
     References:
         Pagliardini et al., The AdEMAMix Optimizer: Better, Faster, Older (2024), arXiv 2409.03137.
@@ -105,83 +100,45 @@ def schedule_free(
     weight_decay: float = 0.0,
     warmup_steps: int = 0,
 ) -> Optimizer:
-    """``schedulefree.AdamWScheduleFree``, ready to train.
-
-    It has ``eval()`` and ``train()``, and needs no learning-rate scheduler beside its own warm-up.
+    """Schedule-Free AdamW, ready to train; it has ``eval()`` and a warm-up of its own.
 
     References:
         Defazio et al., The Road Less Scheduled (2024).
     """
-    try:
-        from schedulefree import AdamWScheduleFree  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingExtraError("Schedule-Free AdamW", "bench") from error
-    optimizer: Optimizer = AdamWScheduleFree(
+    make = _library("schedulefree", "Schedule-Free AdamW").AdamWScheduleFree
+    optimizer: Optimizer = make(
         params, lr=lr, betas=betas, weight_decay=weight_decay, warmup_steps=warmup_steps
     )
     optimizer.train()  # type: ignore[attr-defined]
     return optimizer
 
 
-def prodigy(
-    params: Iterable[Tensor],
-    lr: float,
-    weight_decay: float = 0.0,
-    betas: tuple[float, float] = (0.9, 0.999),
-) -> Optimizer:
+def prodigy(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
     """Prodigy: AdamW that estimates the distance to the solution, and from it its learning rate.
-
-    Args:
-        params: Parameters.
-        lr: Factor on the estimated rate; 1 is recommended.
-        weight_decay: Decoupled weight decay.
-        betas: Decay of the averages of gradients and of their squares.
 
     References:
         Mishchenko and Defazio, Prodigy: An Expeditiously Adaptive Parameter-Free Learner (2023).
     """
-    return _made("Prodigy", list(params), lr=lr, weight_decay=weight_decay, betas=betas)
+    return _made("Prodigy", list(params), lr=lr, **options)
 
 
-def d_adapt_adam(
-    params: Iterable[Tensor],
-    lr: float,
-    weight_decay: float = 0.0,
-    betas: tuple[float, float] = (0.9, 0.999),
-) -> Optimizer:
-    """D-Adaptation over AdamW; arguments as of :func:`prodigy`.
+def d_adapt_adam(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
+    """D-Adaptation over AdamW.
 
     References:
         Defazio and Mishchenko, Learning-Rate-Free Learning by D-Adaptation (2023).
     """
-    options = {"weight_decay": weight_decay, "weight_decouple": True, "betas": betas}
-    return _made("DAdaptAdam", list(params), lr=lr, **options)
+    return _made("DAdaptAdam", list(params), lr=lr, weight_decouple=True, **options)
 
 
-def mechanic(
-    params: Iterable[Tensor],
-    lr: float,
-    weight_decay: float = 0.0,
-    betas: tuple[float, float] = (0.9, 0.999),
-) -> Optimizer:
+def mechanic(params: Iterable[Tensor], lr: float, **options: Any) -> Optimizer:
     """Mechanic over AdamW: learns a factor on the whole movement since the first step.
-
-    Args:
-        params: Parameters.
-        lr: Learning rate of AdamW; its size does not matter, 1 is recommended.
-        weight_decay: Decoupled weight decay.
-        betas: Decay of the averages of gradients and of their squares.
 
     References:
         Cutkosky, Defazio and Mehta, Mechanic: A Learning Rate Tuner (2023).
     """
-    try:
-        from mechanic_pytorch import mechanize  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise MissingExtraError("Mechanic", "bench") from error
-    optimizer: Optimizer = mechanize(torch.optim.AdamW)(
-        list(params), lr=lr, betas=betas, weight_decay=weight_decay
-    )
+    mechanize = _library("mechanic_pytorch", "Mechanic").mechanize
+    optimizer: Optimizer = mechanize(torch.optim.AdamW)(list(params), lr=lr, **options)
     return optimizer
 
 
@@ -201,9 +158,12 @@ class _OwnNumbers:
 
 
 def _made(name: str, params: list[Any], **options: Any) -> Optimizer:
-    try:
-        import pytorch_optimizer
-    except ImportError as error:
-        raise MissingExtraError(name, "bench") from error
-    optimizer: Optimizer = getattr(pytorch_optimizer, name)(params, **options)
+    optimizer: Optimizer = getattr(_library("pytorch_optimizer", name), name)(params, **options)
     return optimizer
+
+
+def _library(package: str, peer: str) -> Any:
+    try:
+        return import_module(package)
+    except ImportError as error:
+        raise MissingExtraError(peer, "bench") from error

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -14,18 +13,9 @@ from torch.optim.optimizer import ParamsT
 from hybrid_predict import UnsupportedSetupError
 
 _INNER = ("lr", "weight_decay", "momentum", "adjust_lr_fn")
-"""Hyperparameters that torch's Muon gets."""
 
 
-def evaluated(closure: Callable[[], float] | None) -> Any:
-    """Return the closure's value, computed with gradients; None without a closure."""
-    if closure is None:
-        return None
-    with torch.enable_grad():
-        return closure()
-
-
-class MatrixOptimizer(Optimizer, ABC):
+class MatrixOptimizer(Optimizer):
     """An optimizer of parameters with at least two dimensions, built on torch's Muon."""
 
     def __init__(self, params: ParamsT, defaults: dict[str, Any]) -> None:
@@ -34,17 +24,6 @@ class MatrixOptimizer(Optimizer, ABC):
                 "torch", "torch 2.9 or later for Muon", torch.__version__, "Upgrade torch."
             )
         super().__init__(params, defaults)
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update every parameter that has a gradient; return what the closure returns."""
-        loss = evaluated(closure)
-        self._update()
-        return loss
-
-    @abstractmethod
-    def _update(self) -> None:
-        """Move every parameter that has a gradient."""
 
 
 def put_back(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
@@ -62,17 +41,7 @@ class Muon(MatrixOptimizer):
         w \leftarrow (1 - \eta\lambda) w - \eta \, r \, \mathrm{NS}((1 - \mu) g + \mu B)
 
     with NS the orthogonal factor by Newton-Schulz iteration and r the factor that ``adjust_lr_fn``
-    makes of the matrix's shape. Parameters of two dimensions are updated exactly as
-    ``torch.optim.Muon`` does. Schedulers such as ``LambdaLR`` work on it directly.
-
-    Args:
-        params: Parameters of at least two dimensions, or groups of them, as any optimizer takes.
-        lr: Learning rate :math:`\eta`.
-        weight_decay: Decoupled weight decay :math:`\lambda`.
-        momentum: :math:`\mu`, dimensionless.
-        adjust_lr_fn: ``"original"`` for :math:`r = \sqrt{\max(1, A/B)}`, or ``"match_rms_adamw"``
-            for :math:`r = 0.2 \sqrt{\max(A, B)}` with (A, B) the shape of the matrix, which suits
-            learning rates tuned for AdamW. ``None`` means the original.
+    makes of the matrix's shape.
 
     References:
         Jordan et al., Muon: an optimizer for hidden layers in neural networks (2024); Liu et al.,
@@ -91,7 +60,9 @@ class Muon(MatrixOptimizer):
         defaults: dict[str, Any] = dict(zip(_INNER, values, strict=True))
         super().__init__(params, defaults)
 
-    def _update(self) -> None:
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
         groups, pairs = [], []
         for group in self.param_groups:
             reached = [p for p in group["params"] if p.grad is not None]
@@ -126,18 +97,9 @@ class SOAPMuon(MatrixOptimizer):
         w &\leftarrow (1 - \eta\lambda) w - 0.2 \, \eta \sqrt{\max(A, B)} \, \mathrm{NS}(U) \\
         L &\leftarrow \beta L + (1 - \beta) G G^T, \qquad R \leftarrow \beta R + (1 - \beta) G^T G
 
-    with Q the eigenvectors of L and R, turned every few steps by the QR decomposition of L Q and
-    R Q, NS the orthogonal factor by Newton-Schulz iteration, and (A, B) the shape of the matrix.
-    The first step fills L and R and moves nothing, as in SOAP.
-
-    Args:
-        params: Parameters of at least two dimensions, or groups of them.
-        lr: Learning rate :math:`\eta`.
-        weight_decay: Decoupled weight decay :math:`\lambda`.
-        momentum: :math:`\mu`, dimensionless.
-        beta: :math:`\beta`, decay of second moments and covariances, in [0, 1).
-        every: Steps between two turns of the bases, at least 1.
-        eps: Added to the root of second moments.
+    with Q the eigenvectors of L and R, turned every ``every`` steps by the QR decomposition of L Q
+    and R Q, NS the orthogonal factor by Newton-Schulz iteration, and (A, B) the shape of the
+    matrix. The first step fills L and R and moves nothing, as in SOAP.
 
     References:
         Vyas et al., SOAP (2024), arXiv 2409.11321, and Jordan et al., Muon (2024), one after the
@@ -157,7 +119,9 @@ class SOAPMuon(MatrixOptimizer):
         more = {"momentum": momentum, "beta": beta, "every": every, "eps": eps}
         super().__init__(params, {"lr": lr, "weight_decay": weight_decay, **more})
 
-    def _update(self) -> None:
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             moved = []
             for p in group["params"]:

@@ -8,37 +8,26 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import RESULTS
-from benchmarks.arguments import one_of, positive
-from benchmarks.plan import Row, as_cell
+from benchmarks.arguments import one_of
+from benchmarks.plan import as_cell
 from benchmarks.plot import save_figure
+from benchmarks.rates import study
 from benchmarks.rates.plot import plot
-from benchmarks.rates.study import (
-    DEVELOPMENT,
-    LENGTHS,
-    SHARES,
-    UNTUNED,
-    cells,
-    make_rows,
-    steady_cells,
-    trained,
-    untuned_cells,
-)
+from benchmarks.run import tell
 from benchmarks.tasks import FRESH
-from hybrid_predict.cli.program import Command, need
-from hybrid_predict.runs.rows import Rows
+from hybrid_predict.cli.program import Command, need, positive
 
-ALL = tuple(dict.fromkeys((*LENGTHS, *UNTUNED)))
+ALL = tuple(dict.fromkeys((*study.LENGTHS, *study.UNTUNED)))
 """Arms at shares of the best rate, and arms at rates that know nothing of the task."""
 
-KNOWN = (*DEVELOPMENT, *(task.name for task in FRESH))
-"""Tasks whose best rate is known."""
+KNOWN = (*study.DEVELOPMENT, *(task.name for task in FRESH))
 
 
 def _add_options(add: Callable[..., Any]) -> None:
-    add("--tasks", nargs="+", default=DEVELOPMENT, type=one_of(KNOWN), metavar="NAME",
+    add("--tasks", nargs="+", default=study.DEVELOPMENT, type=one_of(KNOWN), metavar="NAME",
         help="Tasks (the seven of the suites core and wide).")  # fmt: skip
     add("--arms", nargs="+", default=ALL, type=one_of(ALL), metavar="NAME", help="Arms (all).")
-    add("--shares", nargs="*", type=float, default=SHARES, metavar="X",
+    add("--shares", nargs="*", type=float, default=study.SHARES, metavar="X",
         help="Learning rates, as shares of the best one (1/100 to 3).")  # fmt: skip
     add("--seeds", type=positive, default=1, metavar="N", help="Paired seeds (1).")
     add("--jobs", type=positive, default=1, metavar="N", help="Processes, one thread each (1).")
@@ -49,21 +38,14 @@ def _add_options(add: Callable[..., Any]) -> None:
 def _run(asked: Any) -> int:
     need("The study", ("cli", "bench"))
     path = asked.folder / "rates.jsonl"
-    store = Rows(path, as_cell)
     wanted = chain(
-        cells(asked.tasks, asked.shares, asked.seeds, asked.arms),
-        steady_cells(asked.tasks, asked.seeds, asked.arms),
-        untuned_cells(asked.tasks, asked.seeds, asked.arms),
+        study.cells(asked.tasks, asked.shares, asked.seeds, asked.arms),
+        study.steady_cells(asked.tasks, asked.seeds, asked.arms),
+        study.untuned_cells(asked.tasks, asked.seeds, asked.arms),
     )
-    make_rows(store, wanted, trained, asked.jobs, _say)
+    store = study.make_missing(path, as_cell, wanted, study.train_one, asked.jobs, tell)
     save_figure(plot(store.done.values()), path.with_suffix(".png"), path)
     return 0
-
-
-def _say(row: Row) -> None:
-    loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
-    print(f"{row['task']}, {row['arm']}, rate {row['rate']:g}, T = {row['steps']:,}, seed "
-          f"{row['seed']}: {row['full_steps']:,} full steps, {loss}", flush=True)  # fmt: skip
 
 
 COMMAND = Command(

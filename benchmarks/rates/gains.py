@@ -19,8 +19,6 @@ Losses = dict[int, list[float]]
 """Losses over seeds, by full steps."""
 
 COMPARED = ("plain", "corrected", "auto")
-"""The arms at shares of the best rate."""
-
 BOTH = "≈"
 """Marks a mean over bounds from both sides."""
 
@@ -34,18 +32,9 @@ class Ratio(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """What an arm did on one task at one learning rate.
+    """What an arm did on one task at one learning rate, a ``share`` of the best one.
 
-    Args:
-        task: Name of the task.
-        share: Learning rate over the best one.
-        arm: Name of the arm.
-        full_steps: Mean full steps.
-        predicted_steps: Mean predicted steps that stand.
-        loss: Mean final loss.
-        gain: Against plain training at the same rate.
-        beside_corrected: Against corrected updates alone at the same rate.
-        beside_tuned: Against plain training at the best rate.
+    ``gain`` is beside plain training at the same rate, ``beside_tuned`` at the best rate.
     """
 
     task: str
@@ -60,13 +49,7 @@ class Point:
 
 
 def points(rows: Iterable[Row], length: float = 1.0, setting: str = RATES) -> list[Point]:
-    """Return every arm on every task at every rate; a gain without its curve is nan.
-
-    Args:
-        rows: All runs of the study.
-        length: Length of the arms' runs over T.
-        setting: That of the runs.
-    """
+    """Return every arm on every task at every rate; a gain without its curve is nan."""
     groups = at_shares(rows, setting)
     found = []
     for (task, share, arm), group in sorted(groups.items()):

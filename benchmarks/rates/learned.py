@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -29,11 +28,8 @@ MODELS = (
     ("skill",), ("fitted length",), ("persistence",), ("worth",), ("skill", "persistence"),
     ("persistence", "worth"), tuple(SIGNALS),
 )  # fmt: skip
-"""Signals that models of the decision use."""
 
 SMALL = 0.2
-"""Shares of the best rate below this are small."""
-
 Place = tuple[str, float, str]
 """Task, share of the best rate, and setting."""
 
@@ -131,8 +127,3 @@ def _means(found: Mapping[Place, float]) -> list[str]:
              for each in (small, large, [*small, *large])]  # fmt: skip
     (task, *_), worst = min(found.items(), key=lambda item: item[1])
     return [*(f"{mean:.2f}" for mean in means), f"{worst:.2f} ({task})"]
-
-
-def blocks(signals: Iterable[Row], rows: Iterable[Row]) -> dict[str, Callable[[], str]]:
-    """Return what makes the block of the pages, by name."""
-    return {"pace rules": partial(rules, list(signals), list(rows))}

@@ -17,10 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLORS = dict(zip(COMPARED, ("#264653", "#edae49", "#d1495b"), strict=True))
-"""Color by arm."""
-
 MEAN = "geometric mean"
-"""Title of the last panel."""
 
 
 def plot(rows: Iterable[Row]) -> Figure:

@@ -5,31 +5,23 @@ Run with: python -m benchmarks.rates.published --jobs 2
 
 from __future__ import annotations
 
-import argparse
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from benchmarks import RESULTS
-from benchmarks.arguments import positive
 from benchmarks.plan import Row
-from benchmarks.rates.study import make_rows
+from benchmarks.rates import study
 from benchmarks.table import NONE, markdown
 from benchmarks.tasks import TASKS, Task
 from benchmarks.tasks.schedules import constant_schedule, linear_schedule
 from benchmarks.train import Training
 from hybrid_predict import HybridConfig
-from hybrid_predict.runs.rows import Rows
 
 FILE = "published.jsonl"
-"""Name of the results file."""
-
 STEPS, EVERY, SETTLED = 2000, 20, 10
 """Steps of a run, full steps between evaluations, and evaluations whose mean is the target."""
 
@@ -39,14 +31,7 @@ AVERAGE = 0.99
 
 @dataclass(frozen=True)
 class Protocol:
-    """A published setting of the learning rate.
-
-    Args:
-        source: Who published it.
-        saving: Saving that the authors report.
-        rate: Constant learning rate of AdamW, without weight decay.
-        betas: Decay rates of AdamW.
-    """
+    """A published constant learning rate of AdamW, and the saving that its authors report."""
 
     source: str
     saving: str
@@ -62,14 +47,7 @@ PROTOCOLS: Mapping[str, Protocol] = {
 
 
 class Arm(NamedTuple):
-    """A way to train.
-
-    Args:
-        options: Those of the plug-in; None for plain training.
-        averaged: Whether an average of the weights is evaluated.
-        share: Length of the run over that of the protocol.
-        decays: Whether the learning rate falls linearly to 0, which no protocol has.
-    """
+    """A way to train for a ``share`` of the protocol's length; only one of them ``decays``."""
 
     options: dict[str, Any] | None = None
     averaged: bool = False
@@ -85,10 +63,8 @@ ARMS: Mapping[str, Arm] = {
     "hybrid (default)": Arm({}),
     "auto": Arm({"speedup": "auto"}),
 }
-"""Arms by title."""
 
 Key = tuple[str, str, int]
-"""Protocol, arm and seed."""
 
 
 def task(protocol: Protocol) -> Task:
@@ -175,11 +151,6 @@ def table(rows: Collection[Row]) -> str:
     return markdown(titles, lines)
 
 
-def blocks(rows: Collection[Row]) -> dict[str, Callable[[], str]]:
-    """Return what makes the block of the pages, by name."""
-    return {"rates published": partial(table, rows)}
-
-
 def keys(seeds: int) -> Iterator[Key]:
     """Return all runs, seed by seed."""
     for seed in range(seeds):
@@ -188,20 +159,10 @@ def keys(seeds: int) -> Iterator[Key]:
                 yield name, arm, seed
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Make the runs that are missing."""
-    parser = argparse.ArgumentParser("python -m benchmarks.rates.published", description=__doc__)
-    parser.add_argument("--seeds", type=positive, default=3)
-    parser.add_argument("--jobs", type=positive, default=1)
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
-    asked = parser.parse_args(argv)
-    store = Rows(asked.folder / FILE, key_of)
-    make_rows(store, keys(asked.seeds), measure, asked.jobs, _say)
-
-
-def _say(row: Row) -> None:
+def tell(row: Row) -> None:
+    """Print a line on a finished run."""
     print(*key_of(row), f"loss {row['losses'][-1]:.4f}", flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    study.main(FILE, key_of, keys, measure, tell, seeds=3)

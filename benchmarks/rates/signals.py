@@ -5,44 +5,25 @@ Runs keep one advance from the first window on: python -m benchmarks.rates.signa
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Iterator
 from itertools import product
-from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from benchmarks import RESULTS
-from benchmarks.arguments import one_of, positive
-from benchmarks.plan import Row, number
-from benchmarks.rates.study import (
-    DEVELOPMENT,
-    RATES,
-    SHARES,
-    STEADY,
-    STEADY_SHARES,
-    STEADY_TASKS,
-    best_rates,
-    cell,
-    make_rows,
-)
+from benchmarks.plan import Row
+from benchmarks.rates import study
+from benchmarks.run import outcome
 from benchmarks.tasks import TASKS
 from benchmarks.train import Run, warm
 from hybrid_predict.rules.pace import Lagged, Pace, follow, worth
-from hybrid_predict.runs.rows import Rows
 
 ADVANCES = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 """Advances that are kept, in lengths of the drift; each doubles the one before."""
 
 FILE = "pace-signals.jsonl"
-"""Name of the results file."""
-
 Key = tuple[str, float, int, float, str]
-"""Task, share of the best rate, seed, advance and setting of a run."""
-
 FIELDS = ("task", "share", "seed", "advance", "setting")
-"""Names of the parts of a key."""
 
 
 class Kept:
@@ -80,7 +61,10 @@ def measure(key: Key) -> dict[str, Any]:
     kept = Kept(advance)
     warm(TASKS[task])
     with patch("hybrid_predict.scores.follow", kept.follow):
-        run = Run(cell(task, "auto", seed, best_rates()[task] * share, 1, setting), TASKS[task])
+        run = Run(
+            study.cell(task, "auto", seed, study.best_rates()[task] * share, 1, setting),
+            TASKS[task],
+        )
         run.train()
     loss = TASKS[task].final_loss(run.model)
     skills = list(run.engine.ledger.skills.values()) if run.engine else []
@@ -100,33 +84,22 @@ def key_of(row: Row) -> Key:
     return row["task"], row["share"], row["seed"], row["advance"], row["setting"]
 
 
-def keys(seeds: int, tasks: tuple[str, ...] = DEVELOPMENT) -> Iterator[Key]:
+def keys(seeds: int) -> Iterator[Key]:
     """Return all runs, seed by seed."""
-    steady = [task for task in tasks if task in STEADY_TASKS]
-    settings = ((RATES, SHARES, tasks), (STEADY, STEADY_SHARES, steady))
+    settings = (
+        (study.RATES, study.SHARES, study.DEVELOPMENT),
+        (study.STEADY, study.STEADY_SHARES, study.STEADY_TASKS),
+    )
     for seed in range(seeds):
         for setting, shares, names in settings:
             for share, task, advance in product(shares, names, ADVANCES):
                 yield task, share, seed, advance, setting
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Make the runs that are missing."""
-    parser = argparse.ArgumentParser("python -m benchmarks.rates.signals", description=__doc__)
-    parser.add_argument("--tasks", nargs="+", default=DEVELOPMENT, type=one_of(DEVELOPMENT))
-    parser.add_argument("--seeds", type=positive, default=1)
-    parser.add_argument("--jobs", type=positive, default=1)
-    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
-    asked = parser.parse_args(argv)
-    store = Rows(asked.folder / FILE, key_of)
-    wanted = keys(asked.seeds, tuple(asked.tasks))
-    make_rows(store, wanted, measure, asked.jobs, _say)
-
-
-def _say(row: Row) -> None:
-    parts = (f"{part:g}" if isinstance(part, float) else f"{part}" for part in key_of(row))
-    print(f"{', '.join(parts)}: loss {number(row['loss']):.4f}", flush=True)
+def tell(row: Row) -> None:
+    """Print a line on a finished run."""
+    print(*key_of(row), outcome(row), flush=True)
 
 
 if __name__ == "__main__":
-    main()
+    study.main(FILE, key_of, keys, measure, tell)

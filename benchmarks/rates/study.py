@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import multiprocessing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from pathlib import Path
 from typing import TypeVar
 
 from benchmarks import RESULTS
 from benchmarks.arms import ARMS
 from benchmarks.optimizers import Rates
-from benchmarks.plan import Cell, recipe_digest, to_row
-from benchmarks.run import code_digest, start_worker
+from benchmarks.plan import Cell, Row, recipe_digest
+from benchmarks.run import OnRow, make_rows, trained
 from benchmarks.tasks import TASKS
-from benchmarks.train import train
-from hybrid_predict.runs.rows import Row, Rows
+from hybrid_predict.cli.program import positive
+from hybrid_predict.runs.rows import Rows
 
 K = TypeVar("K")
 
@@ -28,7 +28,6 @@ SHARES = (1 / 100, 1 / 30, 1 / 10, 1 / 3, 1.0, 3.0)
 """Learning rates, as shares of the rate that is best for plain training."""
 
 SHORT = 0.25
-"""Length of short runs over T."""
 
 LENGTHS = {
     "plain": (0.125, 0.25, 0.5, 1, 2, 4),
@@ -38,7 +37,6 @@ LENGTHS = {
 """Full steps of each arm over T; ``auto`` takes fewer, as it decides."""
 
 GUESSES = (3e-4, 1e-3)
-"""Learning rates of AdamW that are common first guesses."""
 
 UNTUNED: Mapping[str, tuple[float, ...]] = {
     **dict.fromkeys(("plain", "corrected", "auto"), GUESSES),
@@ -117,28 +115,33 @@ def cell(name: str, arm: str, seed: int, rate: float, length: float, setting: st
                 setting != STEADY, steps, digest)  # fmt: skip
 
 
-def trained(cell: Cell) -> Row:
+def train_one(cell: Cell) -> Row:
     """Train a cell and return its row."""
-    results = train(cell, TASKS[cell.task])
-    return to_row(cell, {**results, "code": code_digest(cell.arm)})
+    return trained(cell, TASKS[cell.task])
 
 
-def make_rows(
-    store: Rows[K],
-    wanted: Iterable[K],
+def make_missing(
+    path: Path, key: Callable[[Row], K], wanted: Iterable[K], work: Callable[[K], Row],
+    jobs: int, on_row: OnRow,
+) -> Rows[K]:  # fmt: skip
+    """Make the runs that a file lacks; return them all."""
+    store, asked = Rows(path, key), list(wanted)
+    make_rows(store, lambda: asked, work, jobs, on_row)
+    return store
+
+
+def main(
+    file: str,
+    key: Callable[[Row], K],
+    keys: Callable[[int], Iterable[K]],
     work: Callable[[K], Row],
-    jobs: int,
-    on_row: Callable[[Row], object],
+    on_row: OnRow,
+    seeds: int = 1,
 ) -> None:
-    """Make the runs that are not done yet, in several processes; each is stored as it ends."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, context, initializer=start_worker) as pool:
-        running = [pool.submit(work, key) for key in wanted if key not in store.done]
-        try:
-            for future in as_completed(running):
-                store.add(row := future.result())
-                on_row(row)
-        except BaseException:
-            for future in running:
-                future.cancel()
-            raise
+    """Read the arguments, and make the runs that a results file lacks."""
+    parser = argparse.ArgumentParser(description="Make the runs that the results file lacks.")
+    parser.add_argument("--seeds", type=positive, default=seeds)
+    parser.add_argument("--jobs", type=positive, default=1)
+    parser.add_argument("--folder", type=Path, default=RESULTS, help="of the results file")
+    asked = parser.parse_args()
+    make_missing(asked.folder / file, key, keys(asked.seeds), work, asked.jobs, on_row)

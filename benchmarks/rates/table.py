@@ -2,30 +2,41 @@
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
+import numpy as np
+
 from benchmarks.arms import ARMS
-from benchmarks.plan import Row
+from benchmarks.plan import Row, number
 from benchmarks.rates.gains import BOTH, COMPARED, mean, mean_value, points, untuned_ratios, worst
-from benchmarks.rates.hints import hints
-from benchmarks.rates.study import DEVELOPMENT, RATES, SHARES, SHORT, STEADY, share_text
+from benchmarks.rates.study import (
+    DEVELOPMENT,
+    RATES,
+    SHARES,
+    SHORT,
+    STEADY,
+    best_rates,
+    nearest,
+    share_text,
+)
 from benchmarks.table import NONE, markdown
+from benchmarks.tasks import TASKS
+from hybrid_predict.ledger import LEAST_FACTOR
 from hybrid_predict.runs.evidence import AT_LEAST, AT_MOST
 
 TOLD = 1 / 10
-"""Share of the best rate that the headline is about."""
 
 
-def headline(rows: Iterable[Row]) -> str:
+def headline(rows: Collection[Row]) -> str:
     """Tell what a run at a tenth of the best rate is worth, and the best peer without a rate."""
-    kept = list(rows)
-    arms = {arm: [p for p in points(kept) if (p.share, p.arm) == (TOLD, arm)] for arm in COMPARED}
+    arms = {arm: [p for p in points(rows) if (p.share, p.arm) == (TOLD, arm)] for arm in COMPARED}
     worth = {arm: mean(p.beside_tuned for p in mine) for arm, mine in arms.items()}
     peers = {
         ARMS[arm].title: tasks.values()
-        for (arm, _), tasks in untuned_ratios(kept).items() if arm not in COMPARED
+        for (arm, _), tasks in untuned_ratios(rows).items() if arm not in COMPARED
     }  # fmt: skip
     peer = max(peers, key=lambda name: mean_value(peers[name]))
     return (
@@ -101,12 +112,68 @@ def short(rows: Iterable[Row]) -> str:
     return markdown(titles, lines)
 
 
-def source(rows: Iterable[Row]) -> str:
+def factor(row: Row) -> float:
+    """Return the factor on the learning rate that a run with ``auto`` has measured."""
+    return float(1.0 + row["advance"])
+
+
+def hints(rows: Iterable[Row]) -> str:
+    """Return how often runs hinted, and how often plain training of T steps gained by following.
+
+    Losses of plain training are means over seeds. They are interpolated between the rates of the
+    study, linearly over the logarithm of the rate; nothing is extrapolated. Runs at constant rates
+    are left out.
+    """
+    best, lines = best_rates(), []
+    kept = [row for row in rows if row["decay"]]
+    plain = _plain(kept)
+    for share in SHARES:
+        runs = [
+            row for row in kept
+            if (row["arm"], row["setting"]) == ("auto", RATES)
+            and row["steps"] == TASKS[row["task"]].steps
+            and nearest(row["rate"] / best[row["task"]]) == share
+        ]  # fmt: skip
+        said = [row for row in runs if factor(row) >= LEAST_FACTOR]
+        pairs = [_losses(plain.get(row["task"], {}), row) for row in said]
+        known = [(here, there) for here, there in pairs if math.isfinite(here + there)]
+        better = f"{sum(there < here for here, there in known)} of {len(known)}"
+        factors = [factor(row) for row in said]
+        ends = dict.fromkeys(f"{end(factors):.1f}" for end in (min, max)) if said else [NONE]
+        lines.append([share_text(share), f"{len(runs)}", f"{len(said)}", " to ".join(ends), better])
+    titles = ["rate / best rate", "runs", "hinted", "at factors of", "plain training gained by it"]
+    return markdown(titles, [line for line in lines if line[1] != "0"])
+
+
+def _plain(rows: Iterable[Row]) -> dict[str, dict[float, float]]:
+    """Mean losses of plain training of T steps, by task and rate."""
+    losses: dict[str, dict[float, list[float]]] = {}
+    for row in rows:
+        if row["arm"] == "plain" and row["full_steps"] == TASKS[row["task"]].steps:
+            losses.setdefault(row["task"], {}).setdefault(row["rate"], []).append(
+                number(row["loss"])
+            )
+    return {
+        task: {rate: statistics.fmean(each) for rate, each in sorted(rates.items())}
+        for task, rates in losses.items()
+    }
+
+
+def _losses(plain: Mapping[float, float], row: Row) -> tuple[float, float]:
+    """Plain losses at a run's rate, and at the rate that it hinted at; nan if not known."""
+    rates = [math.log(rate) for rate in plain]
+    here, there = math.log(row["rate"]), math.log(row["rate"] * factor(row))
+    if not rates or here < rates[0] or there > rates[-1]:
+        return math.nan, math.nan
+    losses = list(plain.values())
+    return float(np.interp(here, rates, losses)), float(np.interp(there, rates, losses))
+
+
+def source(rows: Collection[Row]) -> str:
     """Return how many runs the tables come from."""
-    kept = list(rows)
-    seeds = sorted({row["seed"] for row in kept})
+    seeds = {row["seed"] for row in rows}
     return (
-        f"{len(kept)} runs, {len(seeds)} seed{'s' * (len(seeds) != 1)}; {AT_LEAST} and {AT_MOST} "
+        f"{len(rows)} runs, {len(seeds)} seed{'s' * (len(seeds) != 1)}; {AT_LEAST} and {AT_MOST} "
         "mark losses outside of the range of the runs "
         f"compared with, {BOTH} means over bounds of both kinds."
     )

@@ -10,12 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import RESULTS
-from benchmarks.arguments import one_of, positive
+from benchmarks.arguments import one_of
 from benchmarks.measure import without_advice
-from benchmarks.plan import TUNING, as_cell
+from benchmarks.plan import as_cell
 from benchmarks.plot import save_figure
+from benchmarks.run import tell
 from benchmarks.scale.study import CASES, Study, measure
-from hybrid_predict.runs.rows import Row, Rows
+from hybrid_predict.cli.program import positive
+from hybrid_predict.runs.rows import Rows
 from hybrid_predict.runs.runtime import environment, threads, write_json
 
 
@@ -34,25 +36,15 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _runs(asked: argparse.Namespace) -> None:
-    study = Study(Rows(asked.folder / "scale.jsonl", as_cell), _say)
+    study = Study(Rows(asked.folder / "scale.jsonl", as_cell), tell)
     for case in CASES:
         study.run(replace(case, seeds=asked.seeds or case.seeds))
 
 
-def _say(row: Row) -> None:
-    loss = "diverged" if row["loss"] is None else f"loss {row['loss']:.4f}"
-    trial = ", trial" if row["setting"] == TUNING else ""
-    print(
-        f"{row['task']}, {row['arm']}, T = {row['steps']:,}, rate {row['rate']:g} x "
-        f"{row['hidden']:g}, seed {row['seed']}{trial}: {row['full_steps']:,} full steps in "
-        f"{row['seconds']:.1f} s, {loss}",
-        flush=True,
-    )
-
-
 def _cost(asked: argparse.Namespace) -> None:
     rows, path = [], asked.folder / "scale-cost.json"
-    for row in measure(print):
+    for row in measure():
+        print(row)
         rows.append(row)
         write_json({"rows": rows, "environment": environment()}, path)
     print(path)

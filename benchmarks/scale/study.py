@@ -1,7 +1,4 @@
-"""Tunes rates, trains models of several widths and lengths, and times their full steps.
-
-One run follows the other; finished ones are kept.
-"""
+"""Tunes rates, trains models of several widths and lengths, and times their full steps."""
 
 from __future__ import annotations
 
@@ -12,39 +9,29 @@ from typing import Any
 
 from benchmarks.arms import ARMS
 from benchmarks.optimizers import Build, Rates, muon, normuon
-from benchmarks.plan import TUNING, TUNING_SEED, Cell, number, recipe_digest, to_row
-from benchmarks.run import code_digest
+from benchmarks.plan import TUNING, TUNING_SEED, Cell, number, recipe_digest
+from benchmarks.run import trained
 from benchmarks.step_cost import WAYS, TaskLoop, times
 from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
-from benchmarks.train import train
 from hybrid_predict.runs.rows import Row, Rows
 
 PLAIN = "plain"
 """The arm whose runs of several lengths make the curve that others are read off."""
 
 COMPARED = ("corrected", "hybrid", "muon", "normuon")
-"""The arms beside plain training."""
-
 UNBOUNDED = "corrected-any-cost"
 """Corrected updates without the limit on their cost, which binds on small batches."""
 
 WHITENED = "whitened-any-cost"
-"""The same for whitened updates."""
-
 TUNED_AS = {"hybrid": "corrected", UNBOUNDED: "corrected", WHITENED: "corrected"}
 """Arms that get the rate of another one."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One model and one length.
+    """One model and one length T.
 
-    Args:
-        width: Width of the residual stream.
-        steps: T; arms beside plain training have T / 1.5 full steps, if all predicted steps stand.
-        seeds: Number of paired seeds, from 0.
-        arms: Names of the arms beside plain training.
-        tuned: Full steps of the runs that decide the rates, ascending.
+    ``tuned`` are full steps of the runs that decide the rates, ascending.
     """
 
     width: int
@@ -153,9 +140,7 @@ class Study:
         """A cell's row, after training if there is none."""
         if cell not in self._store.done:
             task = replace(self._task(int(cell.task.rpartition("-")[2])), steps=cell.steps)
-            row = to_row(
-                cell, {**train(cell, task), **dimensions(task), "code": code_digest(cell.arm)}
-            )
+            row = {**trained(cell, task), **dimensions(task)}
             self._store.add(row)
             self._on_row(row)
         return self._store.done[cell]
@@ -196,31 +181,19 @@ ROWS = (4, 8, 16, 32)
 
 
 def measure(
-    report: Callable[[Any], object],
     widths: Sequence[int] = tuple(WIDTHS),
     rows: Sequence[int] = ROWS,
     blocks: int = 4,
 ) -> Iterator[dict[str, Any]]:
-    """One row per width and rows of a batch.
-
-    Yields:
-        ``width``, ``parameters``, ``rows``, ``tokens`` of a batch, ``plain_ms`` (median
-        milliseconds of a plain full step) and, by arm, ``ratio`` (median over blocks of a full
-        step, its share of predicted ones included, over a plain one), its ``quartiles`` and
-        ``counted`` (operations that correcting adds per operation of a full step; None without the
-        plug-in).
-    """
+    """Yield one row per width and rows of a batch; ``counted`` are operations of correcting."""
     for width in widths:
         for count in rows:
-            row = _timed(width, count, blocks, max(2, 512 // width))
-            report(row)
-            yield row
+            yield _timed(sized(width, count), blocks, max(2, 512 // width))
 
 
-def _timed(width: int, rows: int, blocks: int, length: int) -> dict[str, Any]:
-    task = sized(width, rows)
+def _timed(task: ByteGPTTask, blocks: int, length: int) -> dict[str, Any]:
     loops = {name: TaskLoop(task, options, build) for name, (options, build) in LOOPS.items()}
-    row = {"rows": rows, **dimensions(task), **times(loops, blocks, length)}
+    row = {"rows": task.batch_size, **dimensions(task), **times(loops, blocks, length)}
     for name, loop in loops.items():
         if name != "plain":
             row[name]["counted"] = loop.engine and loop.engine.ledger.correction_share

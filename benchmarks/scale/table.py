@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,36 +29,30 @@ Runs = dict[int, Row]
 
 @dataclass(frozen=True)
 class Point:
-    """What one arm did at one width and length.
+    """The runs of one arm at one width and length T, one per seed.
 
-    Args:
-        width: Width of the model.
-        steps: T.
-        arm: Name of the arm.
-        parameters: Of the model.
-        full_steps: Mean full steps.
-        predicted_steps: Mean predicted steps that stand.
-        tokens: Bytes that its full steps read, per parameter.
-        loss: Mean loss over the seeds; not finite if one diverged.
-        rate: Learning rate.
-        hidden: What it was multiplied by for the hidden matrices.
-        seeds: Number of its runs.
-        speedup: Speedup at equal quality; None for plain runs and where the plain runs of T / 1.5,
-            T and 2 T are not done.
+    ``speedup`` is None for plain runs, and where the plain runs of T / 1.5, T and 2 T are not done.
     """
 
     width: int
     steps: int
     arm: str
-    parameters: int
-    full_steps: float
-    predicted_steps: float
-    tokens: float
-    loss: float
-    rate: float
-    hidden: float
-    seeds: int
+    rows: Sequence[Row]
     speedup: Speedup | None
+
+    def mean(self, field: str) -> float:
+        """Return the mean of a field; that of losses is not finite if a run diverged."""
+        return statistics.fmean(number(row[field]) for row in self.rows)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model."""
+        return int(self.rows[0]["parameters"])
+
+    @property
+    def tokens(self) -> float:
+        """Bytes that its full steps read, per parameter."""
+        return self.mean("full_steps") * self.rows[0]["tokens"] / self.parameters
 
 
 def points(rows: Iterable[Row]) -> list[Point]:
@@ -69,28 +63,10 @@ def points(rows: Iterable[Row]) -> list[Point]:
             key = row["width"], row["steps"], row["arm"]
             runs.setdefault(key, {})[row["seed"]] = row
     order = [PLAIN, *(name for name in ARMS if name != PLAIN)]
-    keys = sorted(runs, key=lambda key: (key[0], key[1], order.index(key[2])))
-    return [_point(runs, *key) for key in keys]
-
-
-def _point(runs: Mapping[tuple[int, int, str], Runs], width: int, steps: int, arm: str) -> Point:
-    group = list(runs[width, steps, arm].values())
-    full_steps = statistics.fmean(row["full_steps"] for row in group)
-    first: Mapping[str, Any] = group[0]
-    return Point(
-        width=width,
-        steps=steps,
-        arm=arm,
-        parameters=first["parameters"],
-        full_steps=full_steps,
-        predicted_steps=statistics.fmean(row["predicted_steps"] for row in group),
-        tokens=full_steps * first["tokens"] / first["parameters"],
-        loss=statistics.fmean(number(row["loss"]) for row in group),
-        rate=first["rate"],
-        hidden=first["hidden"],
-        seeds=len(group),
-        speedup=None if arm == PLAIN else _speedup(runs, width, steps, arm),
-    )
+    return [
+        Point(*key, list(runs[key].values()), None if key[2] == PLAIN else _speedup(runs, *key))
+        for key in sorted(runs, key=lambda key: (key[0], key[1], order.index(key[2])))
+    ]
 
 
 def _speedup(
@@ -145,8 +121,8 @@ def source(rows: list[Row]) -> str:
 def plain_table(rows: list[Row]) -> str:
     """The plain runs, a row per width and length."""
     lines = [
-        [str(p.width), f"{p.parameters:,}", f"{p.full_steps:,.0f}", f"{p.tokens:.2g}",
-         f"{p.rate:g}", _loss(p), str(p.seeds)]
+        [str(p.width), f"{p.parameters:,}", f"{p.mean('full_steps'):,.0f}", f"{p.tokens:.2g}",
+         _rate(p), _loss(p), str(len(p.rows))]
         for p in points(rows) if p.arm == PLAIN
     ]  # fmt: skip
     titles = ["width", "parameters", "full steps", "bytes per parameter", "rate",
@@ -157,10 +133,9 @@ def plain_table(rows: list[Row]) -> str:
 def speedups_table(rows: list[Row]) -> str:
     """The arms beside plain training, a row per width, length and arm."""
     lines = [
-        [str(p.width), f"{p.steps:,}", ARMS[p.arm].title, f"{p.full_steps:,.0f}",
-         f"{p.predicted_steps:,.0f}", f"{p.tokens:.2g}",
-         f"{p.rate:g}" + (f" x {p.hidden:g}" if p.hidden != 1 else ""), _loss(p),
-         NONE if p.speedup is None else speedup_text(p.speedup), str(p.seeds)]
+        [str(p.width), f"{p.steps:,}", ARMS[p.arm].title, f"{p.mean('full_steps'):,.0f}",
+         f"{p.mean('predicted_steps'):,.0f}", f"{p.tokens:.2g}", _rate(p), _loss(p),
+         NONE if p.speedup is None else speedup_text(p.speedup), str(len(p.rows))]
         for p in points(rows) if p.arm != PLAIN
     ]  # fmt: skip
     titles = ["width", "T", "arm", "full steps", "predicted steps", "bytes per parameter",
@@ -203,11 +178,7 @@ def foretold() -> str:
 
 
 def share(model: ByteGPT | GPT2, tokens: int) -> float:
-    """Operations of correcting whole matrices per operation of a full step.
-
-    A full step counts six operations per token and weight of a matrix product; attention is left
-    out.
-    """
+    """Operations of correcting whole matrices per operation of a full step, without attention."""
     matrices = [p for p in model.blocks.parameters() if p.ndim == 2]
     weights = sum(p.numel() for p in matrices) + model.head.weight.numel()
     return SpectralUpdate().operations(matrices, None) / (6 * weights * tokens)
@@ -218,5 +189,11 @@ def _ratio(cost: Mapping[str, Any]) -> str:
     return f"{cost['ratio']:.2f} [{low:.2f}, {high:.2f}]"
 
 
+def _rate(point: Point) -> str:
+    rate, hidden = point.rows[0]["rate"], point.rows[0]["hidden"]
+    return f"{rate:g}" + (f" x {hidden:g}" if hidden != 1 else "")
+
+
 def _loss(point: Point) -> str:
-    return f"{point.loss:.4f}" if math.isfinite(point.loss) else "diverged"
+    loss = point.mean("loss")
+    return f"{loss:.4f}" if math.isfinite(loss) else "diverged"

@@ -15,7 +15,7 @@ from typing import Any, final
 import torch
 
 from benchmarks import RESULTS
-from benchmarks.arguments import one_of, positive
+from benchmarks.arguments import one_of
 from benchmarks.measure import without_advice
 from benchmarks.run import code_digest
 from benchmarks.search.subjects import SUBJECTS, Subject, configured, subject
@@ -25,6 +25,7 @@ from hybrid_predict.audit.results import paired
 from hybrid_predict.audit.run import ArmRuns
 from hybrid_predict.audit.searching import WAYS, number_of_tests
 from hybrid_predict.audit.store import RunStore
+from hybrid_predict.cli.program import positive
 from hybrid_predict.runs.evidence import FULL, SHORT
 from hybrid_predict.runs.runtime import (
     Observer,
@@ -42,8 +43,6 @@ KEPT = (
 """What the results file holds of a run, beside its speedup."""
 
 SCHEMA = 1
-"""Version of the results file's fields."""
-
 Row = Mapping[str, Any]
 
 
@@ -117,7 +116,7 @@ class _Told(Observer):
         self.found += 1
 
     def run_finished(self, run: Mapping[str, Any]) -> None:
-        """Count it, and leave one line behind."""
+        """Count it, and print a line."""
         self.trained += 1
         print(
             f"{self.found + self.trained}/{self._planned}  {run['arm']}, seed {run['seed']}: "

@@ -132,8 +132,6 @@ class _Module(pl.LightningModule):
 TASK_SUBJECTS = ("cnn", "mlp", "pinn", "inr", "lora", "autoencoder", "gpt-0.2m")
 
 SUBJECTS = (*TASK_SUBJECTS, "chemprop")
-"""What can be searched, by name."""
-
 Subject = TaskSubject | ChempropSubject
 """A training with a Trainer: trainer, model and data of an arm, and a description."""
 

@@ -18,8 +18,6 @@ from hybrid_predict.runs.evidence import FULL, HYBRID, spread
 Found = Mapping[str, Any]
 
 DEFAULT = (HYBRID, HybridConfig().compression)
-"""The candidate that the default is."""
-
 PASSED = AuditOutcome.VERIFIED.value
 
 

@@ -31,6 +31,5 @@ TASKS: dict[str, Task] = {
         *FRESH,
     )
 }
-"""The benchmark's tasks by name."""
 
 __all__ = ["FRESH", "TASKS", "Recipe", "Task"]

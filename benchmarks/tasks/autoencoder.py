@@ -30,15 +30,9 @@ def load_grey() -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, kw_only=True)
 class AutoencoderTask(RegressionTask):
-    """Remove white noise from patches of two photographs through a narrow code.
+    """Remove white noise from patches of two photographs, whose right quarter is held out.
 
-    The right quarter of both photographs is held out.
-
-    Args:
-        patch: Rows and columns of a patch, a multiple of two to the number of layers.
-        channels: Channels of the encoder's layers, each of which halves the patch.
-        noise: Standard deviation of the noise; grey values go from 0 to 1.
-        batch_size: Random patches in a batch.
+    Each of the encoder's layers halves the patch; grey values go from 0 to 1.
     """
 
     metric = "log10 of the validation mean squared error"
@@ -49,7 +43,6 @@ class AutoencoderTask(RegressionTask):
     batch_size: int = 32
 
     def net(self) -> nn.Module:
-        """Strided convolutions down to the code and transposed ones back, each normalised."""
         layers: list[nn.Module] = []
         for before, after in pairwise((1, *self.channels)):
             down = nn.Conv2d(before, after, 4, stride=2, padding=1, bias=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -26,14 +26,8 @@ Batch = tuple[Tensor, Tensor]
 class Recipe:
     """Recipe for plain training of a task with AdamW.
 
-    Args:
-        learning_rate: Default rate, as a tutorial would choose it.
-        rates: Grid of learning rates for the tuned settings, ascending.
-        betas: AdamW's decay rates.
-        weight_decay: AdamW's weight decay, on all parameters.
-        gradient_clip: Norm that gradients are clipped to; None leaves them alone.
-        warmup_fraction: Share of the schedule in which the learning rate rises.
-        schedule: Name of its learning-rate schedule, out of `schedules.SCHEDULES`.
+    ``rates`` is the grid for the tuned settings, ascending; the rate rises in ``warmup_fraction``
+    of the run.
     """
 
     learning_rate: float
@@ -58,12 +52,7 @@ class Task(ABC):
     """A training task; subclasses are final and hold their sizes as fields.
 
     All random numbers come from the seed; the global random state is neither read nor changed.
-
-    Args:
-        name: Name on the command line and in results files.
-        title: Name in tables.
-        steps: T, full steps of the plain run that others are compared with.
-        recipe: Its plain training recipe.
+    ``steps`` is T, full steps of the plain run that others are compared with.
     """
 
     metric: ClassVar[str]
@@ -71,6 +60,9 @@ class Task(ABC):
 
     needs_cuda: ClassVar[bool] = False
     """Whether it is too large for a CPU."""
+
+    small: ClassVar[Mapping[str, Any]] = {}
+    """Fields that :meth:`tiny` changes beside the steps."""
 
     name: str
     title: str
@@ -122,7 +114,7 @@ class Task(ABC):
 
     def tiny(self) -> Task:
         """Return the same task with a few steps, for a quick test."""
-        return replace(self, steps=12)
+        return replace(self, steps=12, **self.small)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything the task's results depend on, as plain data."""
@@ -138,7 +130,6 @@ class RegressionTask(Task):
     """A task on pairs of inputs and targets, both tensors."""
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean squared error."""
         inputs, targets = batch
         return F.mse_loss(model(inputs), targets)
 
@@ -148,7 +139,6 @@ class RegressionTask(Task):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        """Return log10 of the mean squared error."""
         return float(self.loss(model, self.judged()).log10())
 
 

@@ -17,18 +17,11 @@ Batch = tuple[Tensor, Tensor, Tensor]
 
 @torch.enable_grad()
 def burgers_residual(net: Callable[[Tensor], Tensor], points: Tensor, viscosity: float) -> Tensor:
-    r"""How far a net is from solving Burgers' equation.
+    r"""How far a net u is from solving Burgers' equation at points (x, t), shape [N, 2].
 
     .. math:: r = u_t + u u_x - \nu u_{xx}
 
-    Args:
-        net: u, from points of shape [N, 2] to values of shape [N, 1].
-        points: (x, t), shape [N, 2].
-        viscosity: nu.
-
-    Returns:
-        Residuals of shape [N], with their autograd history even where gradients are off, because
-        the equation itself needs them.
+    Residuals, of shape [N], have autograd history even where gradients are off.
     """
     points = points.detach().requires_grad_()
     u = net(points).squeeze(1)
@@ -40,10 +33,7 @@ def burgers_residual(net: Callable[[Tensor], Tensor], points: Tensor, viscosity:
 def physics_loss(net: Callable[[Tensor], Tensor], batch: Batch, viscosity: float) -> Tensor:
     """Mean squared violation of equation, initial condition -sin(pi x), and zero boundary.
 
-    Args:
-        net: u, from points of shape [N, 2] to values of shape [N, 1].
-        batch: Points (x, t) inside, at t = 0, and at x = -1 or 1, each of shape [N, 2].
-        viscosity: nu.
+    The batch has points (x, t) inside, at t = 0, and at x = -1 or 1, each of shape [N, 2].
     """
     inside, initial, boundary = batch
     start = -(math.pi * initial[:, :1]).sin()
@@ -58,12 +48,7 @@ def physics_loss(net: Callable[[Tensor], Tensor], batch: Batch, viscosity: float
 class BurgersTask(Task):
     """Solve Burgers' equation on [-1, 1] x [0, 1] with a tanh net.
 
-    Args:
-        viscosity: nu; six times Raissi et al.'s 0.01 / pi, whose shock takes many more steps.
-        widths: Units of the hidden layers.
-        inside: Random points of the equation in a batch.
-        edges: Random points of the initial condition in a batch, and as many of the boundary.
-        grid: Points per axis of the grid behind the metric.
+    The viscosity is six times Raissi et al.'s 0.01 / pi, whose shock takes many more steps.
     """
 
     metric = "log10 of the physics loss on a grid"
@@ -75,7 +60,6 @@ class BurgersTask(Task):
     grid: int = 65
 
     def net(self) -> nn.Module:
-        """Linear layers with tanh, from (x, t) to u."""
         layers: list[nn.Module] = []
         for before, after in pairwise((2, *self.widths)):
             linear = nn.Linear(before, after)
@@ -84,7 +68,6 @@ class BurgersTask(Task):
         return nn.Sequential(*layers, nn.Linear(self.widths[-1], 1))
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Random points (x, t) inside, at the start, and on the boundary."""
         generator = torch.Generator().manual_seed(seed)
         sides = torch.arange(self.edges) % 2 * 2.0 - 1
         while True:
@@ -95,11 +78,9 @@ class BurgersTask(Task):
             yield inside, initial, torch.stack((sides, t[self.inside :]), dim=1)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Mean squared violation of equation, initial condition and boundary."""
         return physics_loss(model, batch, self.viscosity)
 
     def evaluate(self, model: nn.Module) -> float:
-        """log10 of the same loss on a fixed grid."""
         x, t = torch.linspace(-1, 1, self.grid), torch.linspace(0, 1, self.grid)
         points = (
             torch.cartesian_prod(x, t),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -41,11 +41,9 @@ def pushed(state: Tensor, right: Tensor, wind: Tensor) -> Tensor:
             {l (4/3 - m \cos^2\theta / (M + m))}, \qquad
         \ddot x = a - \frac{m l \ddot\theta \cos\theta}{M + m}
 
-    Args:
-        state: Position x (m), its velocity (m/s), angle of the pole from upright (rad), and its
-            velocity (rad/s), shape [N, 4].
-        right: Whether the cart is pushed to the right, or to the left, with 10 N; shape [N].
-        wind: Force of the wind, in units of 12 N, shape [N].
+    States are x (m), its velocity (m/s), the angle from upright (rad) and its velocity (rad/s),
+    shape [N, 4]. The push to the right or left is of 10 N, wind in units of 12 N, both of shape
+    [N].
     """
     _, speed, angle, spin = state.unbind(1)
     force = (2.0 * right - 1) * _FORCE + _WIND * wind
@@ -106,14 +104,8 @@ def advantages(
         \delta_t = r_t + \gamma (1 - f_t) v'_t - v_t, \qquad
         A_t = \delta_t + \gamma \lambda (1 - e_t) A_{t+1}
 
-    Args:
-        rewards: r, shape [T, N].
-        values: v, of the states.
-        after: v', of the states that followed, before a new episode took their place.
-        fell: f, whether the episode ended by itself, as 0 or 1.
-        ended: e, whether it ended, also because it was stopped.
-        discount: gamma.
-        trace: lambda.
+    All of shape [T, N]: rewards r, values v, values v' of the states that followed, f whether the
+    episode ended by itself, and e whether it ended, also because it was stopped, as 0 or 1.
     """
     surprise = rewards + discount * (1 - fell) * after - values
     gains = torch.zeros_like(surprise)
@@ -128,23 +120,13 @@ def advantages(
 class ControlTask(Task):
     """Keep poles upright with proximal policy optimization (Schulman et al., 2017).
 
-    A rollout is made with the weights before its first full step. A full step is one update of
-    policy and value. All random numbers are drawn before.
-
-    Args:
-        widths: Units of the hidden layers of policy and value.
-        carts: Carts that run side by side.
-        horizon: Steps of a rollout.
-        epochs: Times that each rollout is trained on.
-        batch_size: Rows of a rollout in a batch; divides ``carts`` times ``horizon``.
-        discount: Of rewards, per step.
-        trace: Decay of the advantage estimate's trace.
-        clip: Largest change of a probability's ratio that is rewarded.
-        value_weight: Of the value's squared error in the loss.
-        judged: Carts in the evaluation.
+    A rollout of ``horizon`` steps of ``carts`` is made with the weights before its first full step,
+    and trained on ``epochs`` times. A full step is one update of policy and value. All random
+    numbers are drawn before.
     """
 
     metric = "negative mean return over one episode"
+    small: ClassVar = {"epochs": 2}
 
     widths: tuple[int, ...] = (64, 64)
     carts: int = 8
@@ -158,7 +140,6 @@ class ControlTask(Task):
     judged: int = 128
 
     def net(self) -> nn.Module:
-        """A policy and a value, orthogonally initialised."""
         return ActorCritic(self.widths)
 
     def batches(self, seed: int) -> Iterator[Batch]:
@@ -213,7 +194,6 @@ class ControlTask(Task):
         }
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The clipped surrogate, and the value's squared error."""
         rollout, rows = batch
         if "rows" not in rollout:
             self._roll(model, rollout)  # type: ignore[arg-type]
@@ -240,10 +220,6 @@ class ControlTask(Task):
             if not standing.any():
                 break
         return -float(steps.mean())
-
-    def tiny(self) -> Task:
-        """A few steps, each rollout twice."""
-        return replace(self, steps=12, epochs=2)
 
 
 PPO = ControlTask(

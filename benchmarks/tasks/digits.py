@@ -19,26 +19,12 @@ _CLASSES = 10
 _MEAN, _SPREAD = 0.305, 0.376
 
 
-@dataclass(frozen=True)
-class Digits:
-    """scikit-learn's digits, a stratified quarter of them held out.
-
-    Attributes:
-        train: Training images, float32 of shape [N, 1, 8, 8], grey values from 0 to 1.
-        train_labels: Their classes, int64 of shape [N].
-        val: Held-out images, float32 of shape [M, 1, 8, 8].
-        val_labels: Their classes, int64 of shape [M].
-    """
-
-    train: Tensor
-    train_labels: Tensor
-    val: Tensor
-    val_labels: Tensor
-
-
 @lru_cache(maxsize=1)
-def load_digits() -> Digits:
-    """The digits that scikit-learn ships, always with the same quarter held out."""
+def load_digits() -> tuple[Batch, Batch]:
+    """scikit-learn's digits for training, and the same stratified quarter of them held out.
+
+    Images are float32 of shape [N, 1, 8, 8] from 0 to 1, classes int64 of shape [N].
+    """
     from sklearn.datasets import load_digits as sklearn_digits  # type: ignore[import-untyped]
     from sklearn.model_selection import train_test_split  # type: ignore[import-untyped]
 
@@ -46,20 +32,14 @@ def load_digits() -> Digits:
     split = train_test_split(pixels, labels, test_size=0.25, random_state=0, stratify=labels)
     train, val = (torch.tensor(part).float().view(-1, 1, _SIDE, _SIDE) / 16 for part in split[:2])
     train_labels, val_labels = (torch.tensor(part).long() for part in split[2:])
-    return Digits(train, train_labels, val, val_labels)
+    return (train, train_labels), (val, val_labels)
 
 
 def augment(images: Tensor, shift: int, noise: float, generator: torch.Generator) -> Tensor:
     """Move each image by its own whole number of pixels, add white noise, and normalise.
 
-    Args:
-        images: Grey values from 0 to 1, shape [N, 1, side, side]; what moves in from outside is 0.
-        shift: Largest move in each direction, in pixels.
-        noise: Standard deviation of the noise, as a grey value.
-        generator: Source of randomness.
-
-    Returns:
-        New images of about zero mean and unit variance, shape [N, 1, side, side].
+    Images are of shape [N, 1, side, side], grey values from 0 to 1; what moves in from outside is
+    0. The results have about zero mean and unit variance.
     """
     count, _, side, _ = images.shape
     padded = F.pad(images, [shift] * 4).squeeze(1)
@@ -72,14 +52,7 @@ def augment(images: Tensor, shift: int, noise: float, generator: torch.Generator
 
 @dataclass(frozen=True, kw_only=True)
 class DigitsTask(Task):
-    """Classify augmented digits; fresh noise in every batch keeps the net from overfitting.
-
-    Args:
-        batch_size: Images in a batch.
-        shift: Largest move of an image, in pixels.
-        noise: Standard deviation of the noise; grey values go from 0 to 1.
-        validation_copies: Times that each held-out image is augmented, the same on every call.
-    """
+    """Classify augmented digits; fresh noise in every batch keeps the net from overfitting."""
 
     metric = "validation loss (nats per image)"
 
@@ -91,26 +64,22 @@ class DigitsTask(Task):
     def batches(self, seed: int) -> Iterator[Batch]:
         """Augmented images of shape [batch_size, 1, 8, 8] and their classes."""
         generator = torch.Generator().manual_seed(seed)
-        digits = load_digits()
+        images, labels = load_digits()[0]
         while True:
-            chosen = torch.randint(len(digits.train), (self.batch_size,), generator=generator)
-            images = augment(digits.train[chosen], self.shift, self.noise, generator)
-            yield images, digits.train_labels[chosen]
+            chosen = torch.randint(len(images), (self.batch_size,), generator=generator)
+            changed = augment(images[chosen], self.shift, self.noise, generator)
+            yield changed, labels[chosen]
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy in nats."""
         images, labels = batch
         return F.cross_entropy(model(images), labels)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        """Cross-entropy on the held-out quarter, augmented with a fixed seed."""
-        digits = load_digits()
+        images, labels = load_digits()[1]
         generator = torch.Generator().manual_seed(0)
         copies = [
-            self.loss(
-                model, (augment(digits.val, self.shift, self.noise, generator), digits.val_labels)
-            )
+            self.loss(model, (augment(images, self.shift, self.noise, generator), labels))
             for _ in range(self.validation_copies)
         ]
         return float(torch.stack(copies).mean())
@@ -118,16 +87,11 @@ class DigitsTask(Task):
 
 @dataclass(frozen=True, kw_only=True)
 class ConvolutionTask(DigitsTask):
-    """Digits with a convolutional net without normalisation.
-
-    Args:
-        channels: Output channels of the 3x3 convolutions; all but the first halve the image.
-    """
+    """Digits with 3x3 convolutions without normalisation; all but the first halve the image."""
 
     channels: tuple[int, ...] = (16, 32, 32)
 
     def net(self) -> nn.Module:
-        """Convolutions with ReLU, global average pooling, and a linear layer."""
         layers: list[nn.Module] = []
         for before, after in pairwise((1, *self.channels)):
             stride = 1 if before == 1 else 2
@@ -143,7 +107,6 @@ class PerceptronTask(DigitsTask):
     widths: tuple[int, ...] = (256, 256, 256)
 
     def net(self) -> nn.Module:
-        """Linear layers with ReLU."""
         hidden = perceptron(_SIDE**2, *self.widths)
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(self.widths[-1], _CLASSES))
 
@@ -151,10 +114,8 @@ class PerceptronTask(DigitsTask):
 class ResidualBlock(nn.Module):
     """Two normalised 3x3 convolutions beside a shortcut (He et al., 2016).
 
-    Args:
-        before: Channels of the input.
-        after: Channels of the output. Where there are more of them the image is halved, and the
-            shortcut is a normalised 1x1 convolution.
+    With other channels after it the image is halved, and the shortcut is a normalised 1x1
+    convolution.
     """
 
     def __init__(self, before: int, after: int) -> None:
@@ -177,16 +138,11 @@ class ResidualBlock(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class ResidualTask(DigitsTask):
-    """Digits with a small residual net.
-
-    Args:
-        channels: Channels of the stem and of each residual block.
-    """
+    """Digits with a small residual net; ``channels`` are those of the stem and of each block."""
 
     channels: tuple[int, ...] = (16, 16, 32, 64)
 
     def net(self) -> nn.Module:
-        """A normalised convolution, residual blocks, average pooling, and a linear layer."""
         stem = self.channels[0]
         layers = [nn.Conv2d(1, stem, 3, padding=1, bias=False), nn.BatchNorm2d(stem), nn.ReLU()]
         blocks = [ResidualBlock(before, after) for before, after in pairwise(self.channels)]

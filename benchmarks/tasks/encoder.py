@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Batch, Recipe, Task, trained_state
+from benchmarks.tasks.base import Batch, Recipe, trained_state
 from benchmarks.tasks.digits import DigitsTask, augment, load_digits
 
 _CLASSES, _TURNS = 10, 4
@@ -41,11 +41,9 @@ class PatchEncoder(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class EncoderTask(DigitsTask):
-    """Classify digits with an encoder that was pre-trained to predict the rotation of an image.
+    """Classify digits with an encoder that was pre-trained to predict the rotation of an image."""
 
-    Args:
-        base_steps: Steps of the pre-training, which is done once per process.
-    """
+    small: ClassVar = {"base_steps": 12}
 
     layers: int = 3
     heads: int = 4
@@ -70,10 +68,6 @@ class EncoderTask(DigitsTask):
         state = trained_state(replace(ROTATIONS, steps=self.base_steps, **inherited))
         return {name: value for name, value in state.items() if not name.startswith("head.")}
 
-    def tiny(self) -> Task:
-        """The same task for a few steps, its pre-training included."""
-        return replace(self, steps=12, base_steps=12)
-
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -81,12 +75,11 @@ class RotationTask(EncoderTask):
     """Predict rotations by 0, 90, 180 or 270 degrees (Gidaris, 2018), without labels of digits."""
 
     def net(self) -> nn.Module:
-        """An untrained encoder."""
         return self.encoder(_TURNS)
 
     def batches(self, seed: int) -> Iterator[Batch]:
         """Turned images of shape [batch_size, 1, 8, 8], and by how many quarters."""
-        generator, images = torch.Generator().manual_seed(seed), load_digits().train
+        generator, images = torch.Generator().manual_seed(seed), load_digits()[0][0]
         turns = torch.arange(self.batch_size) % _TURNS
         while True:
             chosen = torch.randint(len(images), (self.batch_size,), generator=generator)
@@ -102,7 +95,6 @@ ROTATIONS = RotationTask(
     batch_size=64,
     recipe=Recipe(learning_rate=2e-3, rates=(), betas=(0.9, 0.999)),
 )
-"""The pre-training of :data:`ENCODER`, which is done once per process."""
 
 ENCODER = EncoderTask(
     name="encoder",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Batch, Recipe, Task
+from benchmarks.tasks.base import Batch, Recipe
 from benchmarks.tasks.byte_gpt import ByteGPT
 from benchmarks.tasks.stdlib_text import StdlibText, read_source
 from benchmarks.tasks.text import TextTask
@@ -33,11 +34,9 @@ class ByteGPTTask(TextTask):
     context: int = 64
 
     def window(self) -> int:
-        """Bytes in a window."""
         return self.context
 
     def net(self) -> ByteGPT:
-        """A freshly initialised GPT."""
         return ByteGPT(self.layers, self.heads, self.width, self.context)
 
 
@@ -50,11 +49,14 @@ class PackageGPTTask(ByteGPTTask):
     """
 
     needs_cuda = True
+    small: ClassVar = {
+        "layers": 2, "heads": 2, "width": 32, "context": 32, "batch_size": 4,
+        "validation_batches": 1, "max_bytes": 1_000_000,
+    }  # fmt: skip
 
     max_bytes: int = 100_000_000
 
     def data(self) -> StdlibText:
-        """Training and validation bytes on the device."""
         return package_text(self.max_bytes, self._device)
 
     @property
@@ -62,20 +64,11 @@ class PackageGPTTask(ByteGPTTask):
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def model(self, seed: int) -> nn.Module:
-        """A freshly initialised GPT on the device."""
         return super().model(seed).to(self._device)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy in nats per byte."""
         with torch.autocast(self._device.type, torch.bfloat16):
             return super().loss(model, batch)
-
-    def tiny(self) -> Task:
-        """A few steps of a small model on little text."""
-        return replace(
-            self, steps=12, layers=2, heads=2, width=32, context=32, batch_size=4,
-            validation_batches=1, max_bytes=1_000_000,
-        )  # fmt: skip
 
 
 GPT_SMALL = ByteGPTTask(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from benchmarks.tasks.base import Recipe, Task, trained_state
+from benchmarks.tasks.base import Recipe, trained_state
 from benchmarks.tasks.gpt import GPT_SMALL, ByteGPTTask
 from benchmarks.tasks.stdlib_text import StdlibText
 from benchmarks.tasks.text import TextTask
@@ -42,10 +42,7 @@ class LowRankLinear(nn.Module):
 
     .. math:: y = W x + b + \frac{\alpha}{r} B A x
 
-    Args:
-        base: The layer, frozen from here on.
-        rank: r, rows of A; A starts as PyTorch starts a linear layer, B at zero.
-        alpha: Dimensionless strength of the term.
+    A starts as PyTorch starts a linear layer, B at zero.
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float) -> None:
@@ -66,11 +63,11 @@ class LowRankLinear(nn.Module):
 class LowRankTask(TextTask):
     """Adapt a GPT that knows Python's source text to Python's reference text.
 
-    Args:
-        rank: Rank of the adapters, on every linear layer inside the blocks.
-        alpha: Strength of the adapters.
-        base_steps: Steps in which the GPT itself is trained first, once per process.
+    Every linear layer inside the blocks gets an adapter. The GPT itself is trained first, once per
+    process.
     """
+
+    small: ClassVar = {"base_steps": 12, "validation_batches": 1}
 
     rank: int = 8
     alpha: float = 16.0
@@ -84,7 +81,6 @@ class LowRankTask(TextTask):
         return replace(GPT_SMALL, steps=self.base_steps, recipe=recipe)
 
     def net(self) -> nn.Module:
-        """The trained GPT, frozen, with new adapters."""
         model = self.base().net()
         model.load_state_dict(trained_state(self.base()))
         model.requires_grad_(False)
@@ -95,19 +91,12 @@ class LowRankTask(TextTask):
         return model
 
     def window(self) -> int:
-        """Bytes in a window: the GPT's."""
         return self.base().context
 
     def data(self) -> StdlibText:
-        """Training and validation bytes of the reference text."""
         return load_reference_text()
 
-    def tiny(self) -> Task:
-        """The same task for a few steps, its base included."""
-        return replace(self, steps=12, base_steps=12, validation_batches=1)
-
     def to_dict(self) -> dict[str, Any]:
-        """Everything the results depend on, the base and both texts included."""
         return {**super().to_dict(), "base": self.base().to_dict()}
 
 

@@ -31,9 +31,8 @@ def load_photograph(name: str) -> Tensor:
 def pixels(name: str, height: int, width: int) -> Batch:
     """Every pixel of a photograph after area averaging to a smaller size.
 
-    Returns:
-        Positions of the pixel centres in [0, 1], (down, right), float32 of shape
-        [height * width, 2], and colours, float32 of shape [height * width, 3], row by row.
+    Returns positions of the centres in [0, 1], (down, right), float32 of shape [height * width, 2],
+    and colours, float32 of shape [height * width, 3], row by row.
     """
     small = F.interpolate(load_photograph(name)[None], (height, width), mode="area")[0]
     centres = [(torch.arange(size) + 0.5) / size for size in (height, width)]
@@ -45,9 +44,7 @@ class FourierFeatures(nn.Module):
 
     .. math:: \gamma(x) = [\cos 2\pi B x, \sin 2\pi B x], \quad B_{ij} \sim N(0, \sigma^2)
 
-    Args:
-        waves: Number of frequencies.
-        scale: Their standard deviation, in periods per image side.
+    with sigma = ``scale``, in periods per image side.
     """
 
     frequencies: Tensor
@@ -66,9 +63,6 @@ class Octaves(nn.Module):
     r"""Positions as waves whose frequencies double (Mildenhall et al., 2020).
 
     .. math:: \gamma(x) = [\cos 2^k \pi x, \sin 2^k \pi x], \quad k = 0, \dots, L - 1
-
-    Args:
-        count: L.
     """
 
     def __init__(self, count: int) -> None:
@@ -86,8 +80,7 @@ class Octaves(nn.Module):
 class ImageTask(RegressionTask):
     """Fit one photograph with a net from positions to colours.
 
-    The metric is on the pixels that the net is trained on: they carry no noise, and fitting them is
-    all that is asked of such a net.
+    The metric is on the pixels that the net is trained on: they carry no noise.
     """
 
     metric = "log10 of the mean squared error over all pixels"
@@ -99,11 +92,7 @@ class ImageTask(RegressionTask):
 
 @dataclass(frozen=True, kw_only=True)
 class PhotographTask(ImageTask):
-    """Fit a photograph with a Fourier-feature MLP on random pixels.
-
-    Args:
-        scale: Their standard deviation, in periods per image side.
-    """
+    """Fit a photograph with a Fourier-feature MLP on random pixels."""
 
     height: int = 96
     width: int = 144
@@ -113,17 +102,14 @@ class PhotographTask(ImageTask):
     batch_size: int = 1536
 
     def net(self) -> nn.Module:
-        """Fourier features, linear layers with ReLU, and three colours."""
         features = FourierFeatures(self.waves, self.scale)
         hidden = perceptron(2 * self.waves, *self.widths)
         return nn.Sequential(features, *hidden, nn.Linear(self.widths[-1], 3))
 
     def judged(self) -> Batch:
-        """Positions of all pixels and their colours."""
         return pixels("china.jpg", self.height, self.width)
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Positions of shape [batch_size, 2] and their colours, [batch_size, 3]."""
         return drawn(self.judged(), self.batch_size, seed)
 
 
@@ -137,17 +123,14 @@ class CoordinateTask(ImageTask):
     widths: tuple[int, ...] = (64, 64, 64)
 
     def net(self) -> nn.Module:
-        """Octaves, linear layers with ReLU, and three colours."""
         hidden = perceptron(4 * self.octaves, *self.widths)
         return nn.Sequential(Octaves(self.octaves), *hidden, nn.Linear(self.widths[-1], 3))
 
     def judged(self) -> Batch:
-        """Positions of all pixels, in [-1, 1], and their colours."""
         positions, colours = pixels("flower.jpg", self.height, self.width)
         return 2 * positions - 1, colours
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """All positions and their colours, in an order of the seed's."""
         positions, colours = self.judged()
         generator = torch.Generator().manual_seed(seed)
         while True:

@@ -33,12 +33,9 @@ _MIN_BYTES, _MAX_BYTES = 1_000_000, 12_000_000
 
 @dataclass(frozen=True)
 class StdlibText:
-    """Text that is split by file into training and validation bytes.
+    """Text that is split by file into training and validation bytes, uint8 of shape [bytes].
 
-    Args:
-        train: Training bytes, uint8 of shape [bytes].
-        val: Validation bytes, likewise, from other files.
-        sha256: Hex digest over the training bytes followed by the validation bytes.
+    The digest is over the training bytes followed by the validation bytes.
     """
 
     train: Tensor

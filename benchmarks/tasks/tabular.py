@@ -37,9 +37,8 @@ def friedman(rows: Tensor) -> Tensor:
 def load_table(rows: int, columns: int) -> tuple[Batch, Batch]:
     """A table whose target depends on five of its columns, always the same.
 
-    Returns:
-        Training and held-out values of about zero mean and unit variance, float32 of shape
-        [rows, columns], with their targets of shape [rows, 1]. Those for training carry noise.
+    Returns training and held-out values of about zero mean and unit variance, float32 of shape
+    [rows, columns], with their targets of shape [rows, 1]. Those for training carry noise.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -68,11 +67,7 @@ class ResidualLayer(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class TabularTask(RegressionTask):
-    """Regression on a table, with matrices that are much wider than a batch has rows.
-
-    Args:
-        rows: Rows for training, and as many held out.
-    """
+    """Regression on a table, with matrices that are much wider than a batch has rows."""
 
     metric = "log10 of the held-out mean squared error"
 
@@ -83,13 +78,11 @@ class TabularTask(RegressionTask):
     batch_size: int = 64
 
     def net(self) -> nn.Module:
-        """A linear layer, residual layers, and a normalised linear layer with ReLU before it."""
         blocks = [ResidualLayer(self.width) for _ in range(self.layers)]
         end = (nn.BatchNorm1d(self.width), nn.ReLU(), nn.Linear(self.width, 1))
         return nn.Sequential(nn.Linear(self.columns, self.width), *blocks, *end)
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Random rows of shape [batch_size, columns] and their targets, [batch_size, 1]."""
         return drawn(load_table(self.rows, self.columns)[0], self.batch_size, seed)
 
     def judged(self) -> Batch:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -21,12 +21,11 @@ _BYTES = 256
 class TextTask(Task):
     """Predict the next byte of a text, by default the standard library's source text.
 
-    Args:
-        batch_size: Windows in a batch.
-        validation_batches: Batches of 32 windows in the evaluation.
+    The evaluation has batches of 32 windows.
     """
 
     metric = "validation loss (nats per byte)"
+    small: ClassVar = {"validation_batches": 1}
 
     batch_size: int = 16
     validation_batches: int = 32
@@ -47,22 +46,15 @@ class TextTask(Task):
             yield random_windows(data, self.batch_size, self.window(), generator)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Cross-entropy in nats per byte."""
         inputs, targets = batch
         return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module) -> float:
-        """Cross-entropy on fixed windows of files that training never saw."""
         batches = fixed_windows(self.data().val, 32, self.window(), self.validation_batches)
         return float(torch.stack([self.loss(model, batch) for batch in batches]).mean())
 
-    def tiny(self) -> Task:
-        """A few steps, one validation batch."""
-        return replace(self, steps=12, validation_batches=1)
-
     def to_dict(self) -> dict[str, Any]:
-        """Everything the results depend on, the text included."""
         return {**super().to_dict(), "text_sha256": self.data().sha256}
 
 
@@ -84,11 +76,7 @@ class ByteGRU(nn.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class RecurrentTask(TextTask):
-    """Predict the next byte of the standard library's source text with a GRU.
-
-    Args:
-        context: Bytes in a window; the state starts at zero in each.
-    """
+    """Predict the next byte of source text with a GRU whose state starts at zero."""
 
     embedding: int = 64
     width: int = 128
@@ -96,11 +84,9 @@ class RecurrentTask(TextTask):
     context: int = 48
 
     def window(self) -> int:
-        """Bytes in a window."""
         return self.context
 
     def net(self) -> nn.Module:
-        """A freshly initialised GRU."""
         return ByteGRU(self.embedding, self.width, self.layers)
 
 

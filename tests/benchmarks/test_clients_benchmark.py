@@ -118,19 +118,11 @@ def test_a_run_without_a_number_is_left_out_of_its_pair() -> None:
     assert "+0.1 [+0.1, +0.1]" in text
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"), [(["nobody"], "is none of scvi"), (["--seeds", "0"], "at least 1")]
-)
-def test_wrong_arguments_are_named(
-    arguments: list[str],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr("sys.argv", ["clients", *arguments])
+def test_an_unknown_client_is_named(monkeypatch: Any, capsys: Any) -> None:
+    monkeypatch.setattr("sys.argv", ["clients", "nobody"])
     with pytest.raises(SystemExit):
         run.main()
-    assert said in capsys.readouterr().err
+    assert "is none of scvi" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", CLIENTS)

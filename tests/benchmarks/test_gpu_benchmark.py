@@ -1,7 +1,6 @@
 """What is measured on a GPU, at toy size on any machine: shards, the record's model, commands."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +10,7 @@ from benchmarks.gpu import __main__ as program
 from benchmarks.gpu import record, shards, table
 from benchmarks.gpu.gpt2 import GPT2, Size
 from benchmarks.gpu.shards import Shards
-from benchmarks.step_cost import WAYS
+from benchmarks.plan import to_row
 from hybrid_predict.errors import ConfigError
 
 ON_CPU = pytest.mark.skipif(torch.cuda.is_available(), reason="has a CUDA device")
@@ -163,20 +162,13 @@ def test_runs_of_other_options_and_machines_do_not_replace_one_another(
         for more in ((), ("--rows", "1"), ("--compile",), ()):
             assert program.main(arguments(folder, *more, "--output", str(file))) == 0
     found = json.loads(file.read_text())["rows"]
-    told = {(row["rows"], row["compiled"], row["environment"]["gpu"]) for row in found}
-    assert told == {(r, c, gpu) for r, c in ((2, False), (1, False), (2, True)) for gpu in "AB"}
-    assert len(found) == 6
-    monkeypatch.setattr(program, "_device", lambda options: torch.device("cpu"))
-    monkeypatch.setattr(program.record, "Setup", lambda: record.TOY)
-    whole = [a for a in arguments(folder, "--output", str(file)) if a != "--toy"]
-    assert program.main(whole) == 0
-    assert [r["toy"] for r in json.loads(file.read_text())["rows"]] == [True] * 6 + [False]
-    table.path("record", tmp_path).write_text(
-        json.dumps({"rows": [{**row, "toy": False} for row in found]})
-    )
-    shown = table.blocks(tmp_path)["gpu record"]().splitlines()
-    assert len(set(shown[2:8])) == 6
-    assert shown[-1] == "A, torch 2; B, torch 2."
+    told = [(row["rows"], row["compiled"], row["environment"]["gpu"]) for row in found]
+    assert len(told) == 6
+    assert set(told) == {
+        (r, c, gpu) for r, c in ((2, False), (1, False), (2, True)) for gpu in "AB"
+    }
+    shown = table.record({"rows": found}).splitlines()
+    assert len(set(shown[2:])) == 6
 
 
 @pytest.mark.parametrize("name", table.TABLES)
@@ -204,16 +196,16 @@ def test_quality_goes_on_where_it_was(tmp_path, monkeypatch):
     file = table.path("quality", tmp_path)
     made = []
 
-    def train(cell, task):
+    def trained(cell, task):
         made.append(cell.arm)
-        return {"loss": 5.0, "full_steps": 8, "predicted_steps": 0, "seconds": 1.0}
+        return to_row(
+            cell, {"loss": 5.0, "full_steps": 8, "predicted_steps": 0, "seconds": 1.0}
+        )  # fmt: skip
 
-    monkeypatch.setattr(program, "train", train)
-    for _ in range(2):
+    monkeypatch.setattr(program, "trained", trained)
+    for gpu in ("A", "A", "B"):
+        monkeypatch.setattr(program, "environment", lambda gpu=gpu: kept(gpu=gpu)["environment"])
         assert program.main(["quality", "--toy", "--output", str(file)]) == 0
-    assert made == list(program.QUALITY)
-    monkeypatch.setattr(program, "environment", lambda: kept(gpu="B")["environment"])
-    assert program.main(["quality", "--toy", "--output", str(file)]) == 0
     assert made == 2 * list(program.QUALITY)
     found = json.loads(file.read_text())["rows"]
     assert [row["environment"]["gpu"] for row in found] == ["B"] * len(program.QUALITY)
@@ -224,17 +216,6 @@ def test_a_toy_leaves_the_committed_results_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(program, "path", lambda name: tmp_path / name)
     assert program.main(["memory", "--toy"]) == 0
     assert not list(tmp_path.iterdir())
-
-
-def test_waits_are_told_by_way(monkeypatch):
-    monkeypatch.setattr(program, "waits", lambda step, count: step() or "a wait")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(program, "TaskLoop", lambda *_: SimpleNamespace(
-        run=int, step=lambda: None, close=lambda: None
-    ))  # fmt: skip
-    found = program.syncs(None, None, 2)
-    assert found == dict.fromkeys(WAYS, "a wait")
-    assert table.sync({**found, "plain": None}).count("a wait") == len(WAYS) - 1
 
 
 @ON_CPU

@@ -3,26 +3,16 @@
 import random
 from dataclasses import replace
 
-import pytest
-
 from benchmarks.rates import signals, study
-from benchmarks.rates.learned import climbed, formula, gains, held_out, rules
+from benchmarks.rates.learned import climbed, formula, held_out
 from benchmarks.rates.signals import ADVANCES, Kept, key_of, measure
 from benchmarks.tasks import TASKS
 from hybrid_predict.rules.pace import Lagged, Pace
 
 
 def row(advance=0.0, persistence=0.0, **others):
-    values = {
-        "task": "mlp",
-        "share": 0.1,
-        "seed": 0,
-        "setting": "rates",
-        "skill": 0.5,
-        "fitted": 1.0,
-        "error": 0.0,
-    }
-    return {**values, "worth": 1.0, "advance": advance, "persistence": persistence, **others}
+    values = {"advance": advance, "persistence": persistence, "error": 0.0, "skill": 0.5}
+    return {**values, "fitted": 1.0, "worth": 1.0, **others}
 
 
 def made(best, persistence):
@@ -74,24 +64,3 @@ def test_a_rule_is_learned_on_other_tasks_from_the_signal_that_tells():
     }
     assert set(held_out(known, ["persistence"]).values()) == {2.0}
     assert min(held_out(known, ["skill"]).values()) < 2.0
-
-
-def test_the_table_has_gains_beside_corrected_updates():
-    curve, runs = [], []
-    for name in ("mlp", "cnn"):
-        steps, rate = TASKS[name].steps, study.best_rates()[name] * 0.1
-        for length, loss in ((0.5, 2.0), (1, 1.0)):
-            cell = study.cell(name, "corrected", 0, rate, length)
-            curve.append(vars(cell) | {"full_steps": round(length * steps), "loss": loss})
-        for advance in ADVANCES:
-            counts = {"full_steps": steps / (1 + min(advance, 2)), "predicted_steps": advance}
-            persistence, loss = (0.1, 1.0) if advance < 2 else (-0.1, 1.0 + 0.5 * (advance > 2))
-            runs.append(row(advance, persistence, task=name, loss=loss, **counts))
-    found = gains(runs, curve)
-    values = [gain for _, gain in found["mlp", 0.1, "rates"].values()]
-    assert values == pytest.approx([1.0, 1.5, 2.0, 3.0, *[3.0 / 2**0.5] * 3])
-    cells = [line.split(" | ") for line in rules(runs, curve).splitlines()]
-    lines = {name[2:]: numbers for name, *numbers in cells}
-    assert lines["no predicted steps"] == ["1.00", "nan", "1.00", "1.00 (mlp) |"]
-    best = lines["the best for each"][0]
-    assert lines["the rule's formula"][0] == lines["learned: persistence"][0] == best == "3.00"

@@ -7,10 +7,8 @@ import pytest
 from benchmarks.plan import as_cell
 from benchmarks.rates import study, table
 from benchmarks.rates.gains import COMPARED, Ratio, mean, points, worst
-from benchmarks.rates.hints import hints
 from benchmarks.rates.plot import MEAN, plot
 from benchmarks.tasks import TASKS
-from hybrid_predict.runs.rows import Rows
 
 TASK = "mlp"
 
@@ -22,13 +20,8 @@ def cell(arm, length, share=0.1, seed=0):
 def row(arm, length, loss, full_steps=None, predicted=0, **where):
     made = cell(arm, length, **where)
     full = full_steps or round(TASKS[TASK].steps * length)
-    results = {
-        "loss": loss,
-        "full_steps": full,
-        "predicted_steps": predicted,
-        "advance": predicted / full,
-    }
-    return {**vars(made), **results}
+    counts = {"full_steps": full, "predicted_steps": predicted, "advance": predicted / full}
+    return {**vars(made), **counts, "loss": loss}
 
 
 ROWS = [
@@ -72,22 +65,10 @@ def test_untuned_arms_are_compared_with_tuned_plain_training():
     assert f"≤0.50 ({TASK})" in lines[2]
 
 
-def test_tables_and_figure_show_every_arm():
-    said = table.overall(ROWS)
-    assert "1/10" in said
-    assert "auto" in said
-    assert f"`{TASK}`" in table.each(ROWS)
+def test_the_figure_shows_every_arm():
     axes, means = plot(ROWS).axes
     assert (axes.get_title(), means.get_title()) == (TASK, MEAN)
     assert len(axes.get_lines()) == len(COMPARED) + 1
-
-
-def test_short_runs_have_a_table_of_their_own():
-    rows = [*ROWS, row("auto", 0.25, 3.0, full_steps=80, predicted=120)]
-    rows.append(row("corrected", 0.125, 4.0))
-    (line,) = table.short(rows).splitlines()[2:]
-    assert line == f"| 1/10 | 1 | 80 | 120 | 2.50 | 2.50 ({TASK}) |"
-    assert "120" not in table.each(rows)
 
 
 def test_a_hint_is_right_if_plain_training_gains_by_it():
@@ -98,7 +79,7 @@ def test_a_hint_is_right_if_plain_training_gains_by_it():
         row("auto", 1, 1.0, full_steps=300, predicted=500, share=1 / 3),  # near 1.8, worse
         row("auto", 1, 1.0, full_steps=300, predicted=500, share=1.0),  # beyond the study
     ]
-    lines = hints([*ROWS, *known, *runs]).splitlines()[2:]
+    lines = table.hints([*ROWS, *known, *runs]).splitlines()[2:]
     assert [line.split(" | ")[1:] for line in lines] == [
         ["3", "2", "2.7 to 4.0", "2 of 2 |"],
         ["1", "1", "2.7", "0 of 1 |"],
@@ -110,11 +91,10 @@ def test_every_run_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setitem(study.TASKS, TASK, replace(TASKS[TASK], steps=48))
     wanted = [*study.cells([TASK], [0.1], 1, study.LENGTHS)]
     assert len(set(wanted)) == sum(map(len, study.LENGTHS.values()))
-    assert len(set(study.untuned_cells([TASK], 2, study.UNTUNED))) == 2 * sum(
-        map(len, study.UNTUNED.values())
-    )
+    rates = sum(map(len, study.UNTUNED.values()))
+    assert len(set(study.untuned_cells([TASK], 2, study.UNTUNED))) == 2 * rates
     path, made = tmp_path / "rates.jsonl", []
     for _ in range(2):
-        study.make_rows(Rows(path, as_cell), wanted[-3:-1], study.trained, 1, made.append)
+        study.make_missing(path, as_cell, wanted[-3:-1], study.train_one, 1, made.append)
     assert [r["arm"] for r in made] == ["corrected", "auto"]
     assert {r["full_steps"] + r["predicted_steps"] for r in made} == {48, 12}

@@ -10,44 +10,12 @@ from typing import Any
 import pytest
 from cases import UNGATED
 
-from benchmarks.search import table
 from benchmarks.search.__main__ import compare, judged
 from benchmarks.search.subjects import SUBJECTS, TaskSubject, configured, subject
 from hybrid_predict.audit import AuditConfig, AuditOutcome
-from hybrid_predict.audit.searching import WAYS
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "results" / "search.json"
 SPEEDUPS = (1.5, 3.0)
-
-
-def rows(borders: dict[str, float]) -> list[dict[str, Any]]:
-    """Runs of five seeds, as good as full up to an arm's border, above it as bad as short."""
-    found = []
-    for seed in range(5):
-        found.append({"arm": "full", "seed": seed, "speedup": 1.5, "metric": 1.0, "full_steps": 90})
-        for speedup in SPEEDUPS:
-            for arm in ("short", *WAYS):
-                good = speedup <= borders.get(arm, 0.0)
-                value = (1.0 if good else 1.0 + speedup) + 0.001 * (seed % 3)
-                found.append({"arm": arm, "seed": seed, "speedup": speedup, "metric": value,
-                              "full_steps": 90 / speedup})  # fmt: skip
-    return [{**row, "failure": None, "predicted_steps": 0} for row in found]
-
-
-def test_the_largest_candidate_of_the_sweep_is_by_the_audits_own_test() -> None:
-    config = AuditConfig(speedups=SPEEDUPS)
-    sweep = judged(rows({"corrected": 3.0, "hybrid": 1.5}), config, 0.0125)
-    assert [(v["arm"], v["speedup"], v["outcome"]) for v in sweep] == [
-        ("corrected", 1.5, "verified"),
-        ("corrected", 3.0, "verified"),
-        ("hybrid", 1.5, "verified"),
-        ("hybrid", 3.0, "no saving"),
-    ]
-    assert {v["contrast"]["n"] for v in sweep} == {5}
-    found = {"sweep": sweep}
-    assert (table.largest(found, "corrected"), table.largest(found, "hybrid")) == (3.0, 1.5)
-    none = judged(rows({}), config, 0.0125)
-    assert table.largest({"sweep": none}, "corrected") is None
 
 
 @pytest.mark.filterwarnings("ignore:The number of training batches")
