@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from statistics import fmean, median
 from typing import Any
 
 from hybrid_predict.audit.config import AUTO, AuditConfig
@@ -33,19 +33,18 @@ Arms = Mapping[str, FinishedRun]
 
 CORRECTION, PREDICTION = "corrected updates", "predicted steps"
 
-NONE_MADE = "none was made, so none earned anything"
-"""Reading of predicted steps if no seed has any that stand."""
-
 
 def make_results(
     config: AuditConfig, depends_on: Mapping[str, Any], runs: Sequence[FinishedRun]
 ) -> tuple[dict[str, Any], AuditVerdict]:
     """Return the content of the results file as plain data, and the verdict."""
-    complete = complete_seeds(runs)
-    verdict = judge_audit(
-        [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in complete], config
-    )
-    planned = len(config.arms) * config.seeds
+    seeds: dict[int, dict[str, FinishedRun]] = {}
+    for run in runs:
+        seeds.setdefault(run["seed"], {})[run["arm"]] = run
+    # Seeds that miss a control are complete.
+    complete = [arms for _, arms in sorted(seeds.items()) if arms.keys() >= set(ARMS)]
+    pairs = [paired(arms[FULL], arms[SHORT], arms[HYBRID]) for arms in complete]
+    verdict, planned = judge_audit(pairs, config), len(config.arms) * config.seeds
     gains, plain_steps = earned(complete, config), _plain_steps(complete, config)
     results: dict[str, Any] = finite(
         {
@@ -62,7 +61,13 @@ def make_results(
                 *(_plain_steps_note(name, steps) for name, steps in plain_steps.items()),
                 *_control_notes(complete, config),
                 *_advice(gains, complete),
-                *_event_notes(runs),
+                *(
+                    f"Hybrid arm: {event['reason']} (seed {run['seed']}, full step "
+                    f"{event['step']:,})."
+                    for run in runs
+                    if run["arm"] == HYBRID
+                    for event in (run["ledger"] or {}).get("events", [])
+                ),
             ],
             "runs": list(runs),
             "summary": _summary(runs, config),
@@ -73,14 +78,6 @@ def make_results(
         }
     )
     return results, verdict
-
-
-def complete_seeds(runs: Sequence[FinishedRun]) -> list[Arms]:
-    """Return the runs of every seed that has all arms; controls may be missing."""
-    seeds: dict[int, dict[str, FinishedRun]] = {}
-    for run in runs:
-        seeds.setdefault(run["seed"], {})[run["arm"]] = run
-    return [arms for _, arms in sorted(seeds.items()) if arms.keys() >= set(ARMS)]
 
 
 def paired(full: FinishedRun, short: FinishedRun, hybrid: FinishedRun) -> PairedSeed:
@@ -105,7 +102,7 @@ def _summary(runs: Sequence[FinishedRun], config: AuditConfig) -> dict[str, Any]
         if arm := [run for run in runs if run["arm"] == name]:
             summary[name] = {
                 "metric": spread([run["metric"] for run in arm if not run["failure"]]),
-                **{key: statistics.fmean(run[key] for run in arm) for key in means},
+                **{key: fmean(run[key] for run in arm) for key in means},
                 "failures": Counter(run["failure"] for run in arm if run["failure"]),
             }
     return summary
@@ -146,27 +143,24 @@ def earned(seeds: Sequence[Arms], config: AuditConfig) -> dict[str, dict[str, An
         used = [pair for pair in pairs if mechanism != PREDICTION or pair[1]["predicted_steps"]]
         values = [config.sign * (one["metric"] - other["metric"]) for one, other in used]
         limits = bounds(values, config.alpha) if len(values) > 1 else None
-        lower, upper = (limits.lower, limits.upper) if limits else (None, None)
-        idle = len(pairs) - len(used)
+        reading = "no difference that these seeds can show"
+        if len(pairs) > len(used) == 0:
+            reading = "none was made, so none earned anything"
+        elif limits is None or len(values) < FEW_SEEDS:
+            reading = "too few seeds to tell"
+        elif limits.lower > 0 or limits.upper < 0:
+            reading = "better" if limits.lower > 0 else "worse"
         gains[mechanism] = {
             "without": without,
             "with": arm,
             **spread(values),
-            "lower": lower,
-            "upper": upper,
+            "lower": limits and limits.lower,
+            "upper": limits and limits.upper,
             "more_full_steps": spread([b["full_steps"] - a["full_steps"] for a, b in used])["mean"],
-            "idle": idle,
-            "reading": NONE_MADE if idle and not used else _reading(len(values), lower, upper),
+            "idle": len(pairs) - len(used),
+            "reading": reading,
         }
     return gains
-
-
-def _reading(n: int, lower: float | None, upper: float | None) -> str:
-    if n < FEW_SEEDS or lower is None or upper is None:
-        return "too few seeds to tell"
-    if lower > 0:
-        return "better"
-    return "worse" if upper < 0 else "no difference that these seeds can show"
 
 
 def sentences(gains: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -197,9 +191,10 @@ def _advice(gains: Mapping[str, Mapping[str, Any]], seeds: Sequence[Arms]) -> li
     if predicted["lower"] > 0 or corrected["lower"] <= 0:
         return []
     how = "is better" if predicted["upper"] < 0 else "may do as well"
+    steps = seeds[0][CORRECTED]["full_steps"]
     return [
         f"Correction alone {how}: train with HybridPredict(speedup=1) for "
-        f"{seeds[0][CORRECTED]['full_steps']:,} full steps, with a schedule of that length."
+        f"{steps:,} full steps, with a schedule of that length."
     ]
 
 
@@ -213,7 +208,7 @@ def _plain_steps(complete: Sequence[Arms], config: AuditConfig) -> dict[str, Any
         return {}
 
     def mean(name: str, key: str) -> float:
-        return statistics.fmean(arms[name][key] for arms in sound)
+        return fmean(arms[name][key] for arms in sound)
 
     steps = [mean(name, "full_steps") for name in (SHORT, FULL)]
     plain = [config.sign * mean(name, "metric") for name in (SHORT, FULL)]
@@ -241,7 +236,7 @@ def _control_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
         f"The control {name} ends better than the full arm: tune plain training first, then audit "
         "the tuned training."
         for name, values in gaps.items()
-        if values and config.sign * statistics.fmean(values) < 0
+        if values and config.sign * fmean(values) < 0
     ]
 
 
@@ -250,12 +245,10 @@ def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
     if not complete:
         return []
     times = {
-        name: statistics.median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in complete)
+        name: median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in complete)
         for name in (HYBRID, CORRECTED)
     }
-    short, hybrid = (
-        statistics.fmean(arms[name]["full_steps"] for arms in complete) for name in (SHORT, HYBRID)
-    )
+    short, hybrid = (fmean(arms[x]["full_steps"] for arms in complete) for x in (SHORT, HYBRID))
     total = complete[0][FULL]["total_steps"]
     due = hybrid if config.speedup == AUTO else total / config.speedup
     notes = [
@@ -281,12 +274,3 @@ def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
             f"steps were not made, or were undone. Its saving is {percent(1 - hybrid / total)}."
         )
     return notes
-
-
-def _event_notes(runs: Sequence[FinishedRun]) -> list[str]:
-    return [
-        f"Hybrid arm: {event['reason']} (seed {run['seed']}, full step {event['step']:,})."
-        for run in runs
-        if run["arm"] == HYBRID
-        for event in (run["ledger"] or {}).get("events", [])
-    ]
