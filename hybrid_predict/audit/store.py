@@ -63,16 +63,10 @@ class RunStore:
         overwrite: bool = False,
     ) -> None:
         self.folder = folder
-        self.depends_on: dict[str, Any] = _plain(
-            {
-                **config.training(),
-                **(source or {}),
-                "schema": SCHEMA,
-                "hybrid_predict": version("hybrid-predict"),
-                "torch": torch.__version__,
-                "lightning": version("lightning"),
-            }
-        )
+        versions = {"schema": SCHEMA, "hybrid_predict": version("hybrid-predict"),
+                    "torch": torch.__version__, "lightning": version("lightning")}  # fmt: skip
+        conditions = {**config.training(), **(source or {}), **versions}
+        self.depends_on: dict[str, Any] = _plain(conditions)
         self._rows = Rows(folder / RUNS, _row_key)
         if overwrite:
             self._rows.clear()
@@ -92,9 +86,9 @@ class RunStore:
         return {key: row["run"] for key, row in self._rows.done.items()}
 
     def key(self, arm: str, speedup: Speedup | None, seed: int) -> RunKey | None:
-        """Return the key of a run; None if its length follows from a run that is not finished.
+        """Return the key of a run; None if it needs the hybrid arm of its seed, which is missing.
 
-        With ``"auto"`` a short arm takes as many full steps as the hybrid arm of its seed.
+        With ``"auto"`` a short arm takes as many full steps as that one.
         """
         if speedup == AUTO and arm in SHORTENED:
             hybrid = self.runs.get(run_key(HYBRID, AUTO, seed))
@@ -133,12 +127,11 @@ class RunStore:
                 _check_schedule(run, other)
 
     def _check_conditions(self, row: Mapping[str, Any], config: AuditConfig) -> None:
-        arm, before = row["run"]["arm"], row["depends_on"]
-        names = sorted(self.depends_on.keys() | before.keys())
-        if other := [name for name in names if self.depends_on.get(name) != before.get(name)]:
+        now, before, run = self.depends_on, row["depends_on"], row["run"]
+        if other := [n for n in sorted(now.keys() | before.keys()) if now.get(n) != before.get(n)]:
             self._refuse("finished runs of this audit", f"runs with other {', '.join(other)}")
-        if _plain(config.controls.get(arm, row["run"]["changes"])) != row["run"]["changes"]:
-            self._refuse("finished runs of this audit", f"{arm} with other changes")
+        if _plain(config.controls.get(run["arm"], run["changes"])) != run["changes"]:
+            self._refuse("finished runs of this audit", f"{run['arm']} with other changes")
 
     def _check_results(self) -> None:
         """Refuse to replace results whose runs are missing."""
@@ -159,8 +152,7 @@ def _row_key(row: Mapping[str, Any]) -> RunKey:
     run = row["run"]
     for name in ("shapes", "total_steps", "lengths", "weights", "changes"):
         run[name]
-    if not isinstance(row["depends_on"], dict):
-        raise TypeError("depends_on is no mapping")
+    row["depends_on"].keys()
     speedup = run.get("speedup")  # runs of earlier versions have none, and are refused by schema
     return run_key(str(run["arm"]), speedup, int(run["seed"]))
 
@@ -170,8 +162,7 @@ def _differing(run: FinishedRun, other: FinishedRun) -> str:
     if other["shapes"] != run["shapes"]:
         return "names or shapes of parameters"
     longer, shorter = sorted((run, other), key=_scale)
-    scale = _scale(shorter)
-    if scale == _scale(longer):
+    if (scale := _scale(shorter)) == _scale(longer):
         if run["total_steps"] != other["total_steps"]:
             return "number of steps"
         due = longer["lengths"]

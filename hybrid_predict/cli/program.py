@@ -113,19 +113,14 @@ def _parse(
     version: str | None,
 ) -> Callable[[], int]:
     """Return a function that runs the chosen command."""
-    parser = _Parser(
-        prog=name,
-        description=description,
-        epilog=f"{name} COMMAND --help prints the options of a command.",
-        allow_abbrev=False,
-    )
+    end = f"{name} COMMAND --help prints the options of a command."
+    parser = _Parser(prog=name, description=description, epilog=end, allow_abbrev=False)
     if version is not None:
         parser.add_argument("--version", action="version", version=f"{name} {version}")
     listed = parser.add_subparsers(title="commands", metavar="COMMAND")
     for key, command in commands.items():
-        chosen = listed.add_parser(
-            key, help=command.help, description=command.description, allow_abbrev=False
-        )
+        texts = {"help": command.help, "description": command.description}
+        chosen = listed.add_parser(key, allow_abbrev=False, **texts)
         command.add_options(chosen.add_argument)
         chosen.set_defaults(chosen=(command.run, chosen))
     first = next(iter(arguments), "--help")
@@ -141,12 +136,12 @@ def _parse(
 
 def _unknown(word: str, parser: ArgumentParser) -> ConfigError:
     """Return the error for an unknown argument."""
-    word = word.partition("=")[0]
-    if not word.startswith("-"):
-        return ConfigError(parser.prog, "no further argument", word, f"See {parser.prog} --help.")
-    known = [name for name in parser._option_string_actions if name.startswith("--")]
-    remedy = did_you_mean(word, known) or f"See {parser.prog} --help."
-    return ConfigError(parser.prog, "an option that it has", word, remedy)
+    word, expected = word.partition("=")[0], "no further argument"
+    remedy = f"See {parser.prog} --help."
+    if word.startswith("-"):
+        known = [name for name in parser._option_string_actions if name.startswith("--")]
+        expected, remedy = "an option that it has", did_you_mean(word, known) or remedy
+    return ConfigError(parser.prog, expected, word, remedy)
 
 
 @contextmanager
