@@ -24,20 +24,14 @@ BAD_USAGE, INTERRUPTED, CUT_OFF = 2, 130, 141
 
 EXTRAS = {
     "cli": (
-        "rich",
-        "matplotlib",
-        "jsonargparse",
-        "docstring_parser",
-        "scipy",
-        "filelock",
-        "jinja2",
+        "rich", "matplotlib", "jsonargparse", "docstring_parser", "scipy", "filelock", "jinja2",
     ),
     "lightning": ("lightning",),
     "huggingface": ("transformers", "accelerate"),
     "mlflow": ("mlflow",),
     "jax": ("jax", "optax"),
     "bench": ("schedulefree", "pytorch_optimizer", "opt_einsum", "sklearn"),
-}
+}  # fmt: skip
 """Modules that each extra installs and the commands import."""
 
 _HEAVY = ("lightning", "mlflow")
@@ -119,8 +113,9 @@ def _parse(
         parser.add_argument("--version", action="version", version=f"{name} {version}")
     listed = parser.add_subparsers(title="commands", metavar="COMMAND")
     for key, command in commands.items():
-        texts = {"help": command.help, "description": command.description}
-        chosen = listed.add_parser(key, allow_abbrev=False, **texts)
+        chosen = listed.add_parser(
+            key, help=command.help, description=command.description, allow_abbrev=False
+        )
         command.add_options(chosen.add_argument)
         chosen.set_defaults(chosen=(command.run, chosen))
     first = next(iter(arguments), "--help")
