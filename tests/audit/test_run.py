@@ -271,15 +271,7 @@ def test_epochs_are_rounded_up_and_that_is_noted():
     assert any("times as long as the full arm" in note for note in results["notes"])
 
 
-def made_up(
-    hybrid,
-    seeds=5,
-    mode="min",
-    corrected=1.1,
-    hybrid_steps=12,
-    short_steps=12,
-    idle=0,
-):
+def made_up(hybrid, seeds=5, mode="min", corrected=1.1, hybrid_steps=12, short_steps=12, idle=0):
     """Results of runs that nobody trained."""
     sign = 1 if mode == "min" else -1
     base = {
