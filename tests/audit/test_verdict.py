@@ -154,6 +154,7 @@ def test_control_is_plain_training_of_the_hybrid_arms_full_steps(steps, way, con
         ("scaled", "model.steps"), ("scaled", (3,)), ("experiment", ""), ("mlflow", 1),
         ("speedups", ()), ("speedups", (2.0, 1.5)), ("speedups", (1.0, 2.0)),
         ("speedups", (1.5, 1.5)), ("speedups", 2.0), ("speedups", ("2",)),
+        ("speedups", ("auto", 2.0)), ("controls", {"full": {"key": 1}}),
     ],
 )  # fmt: skip
 def test_bad_configuration_is_refused_by_name(argument, value):
