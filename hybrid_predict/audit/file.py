@@ -36,11 +36,7 @@ def is_file(name: str) -> bool:
 
 
 def check_file(file: str | Path) -> None:
-    """Check sections, names and values without torch, Lightning or the user's modules.
-
-    Raises:
-        ConfigError: If the file cannot be read, or a name or a value is wrong.
-    """
+    """Check sections, names and values without torch, Lightning or the user's modules."""
     if find_spec("yaml") is not None:  # it is part of an extra, which the command asks for later
         _check_sections(_load(file))
 
@@ -51,9 +47,6 @@ def read_audit(file: str | Path) -> tuple[MakeRun, AuditConfig, dict[str, Any]]:
     It has the sections ``model``, ``data`` and ``trainer`` of ``LightningCLI``, optionally
     ``optimizer`` and ``lr_scheduler``, and ``audit`` with the arguments of :class:`AuditConfig`.
     Inside :func:`importable`, classes are found from the current directory too.
-
-    Raises:
-        ConfigError: If the file cannot be read or Lightning refuses its content.
     """
     from hybrid_predict.audit.arm import check_length
     from hybrid_predict.audit.training import preserved

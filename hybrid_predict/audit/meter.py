@@ -32,22 +32,15 @@ class TrialEnd(Exception):
 class Meter(pl.Callback):
     """Counts full steps and seconds of training, and measures the final weights.
 
-    Args:
-        metric: Metric that validation has to log.
-        seed: Seed of the last validation, so that it is the same for every arm.
-        on_start: Called with the Trainer when training starts.
-        on_step: Called with full steps and training loss, about five times per second.
-        limit: Number of full steps after which :class:`TrialEnd` is raised; None trains to the end.
+    The last validation starts from ``seed``, so that it is the same for every arm. After ``limit``
+    full steps :class:`TrialEnd` is raised. ``total_steps`` is 0 until training starts; ``seconds``
+    are without validation.
 
-    Attributes:
-        total_steps: Steps of the whole run; 0 until training starts.
-        seconds: Seconds of training, without validation.
-        entry: What the run's entry in the results file has of it. ``shapes`` and ``weights`` are
-            digests of the parameters' form and of the initial values, ``rates`` the last learning
-            rates over the highest ones, by group, except for schedules that follow a metric.
-            ``curve`` has pairs of full steps and the mean training loss since the pair before,
-            ``metric_curve`` pairs of full steps and the metric. The final ``metric`` is None if
-            there is a ``failure``.
+    ``entry`` is what the run's entry in the results file has of it. ``shapes`` and ``weights`` are
+    digests of the parameters' form and of the initial values, ``rates`` the last learning rates
+    over the highest ones, by group, except for schedules that follow a metric. ``curve`` has pairs
+    of full steps and the mean training loss since the pair before, ``metric_curve`` pairs of full
+    steps and the metric. The final ``metric`` is None if there is a ``failure``.
     """
 
     def __init__(

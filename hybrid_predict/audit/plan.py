@@ -200,11 +200,7 @@ class _Trial:
         return schedule(chosen.with_length(self.meter.total_steps), self._until_skill)
 
     def steps(self, arm: str, speedup: Speedup | None) -> int:
-        """Return the full steps of an arm; of the hybrid arm the fewest, with ``"auto"`` the most.
-
-        Raises:
-            ConfigError: If a short arm would be no fair control.
-        """
+        """Return an arm's full steps; of the hybrid arm the fewest, with ``"auto"`` the most."""
         total = self.meter.total_steps
         if speedup is not None and (speedup == AUTO or arm in SHORTENED):
             return short_steps(total, self._arm.lengths, speedup)

@@ -45,10 +45,7 @@ FINDINGS = {
 
 @dataclass(frozen=True)
 class Candidate:
-    """An arm at a speedup, and the verdict at the level of one test of the search.
-
-    It is given up, with its other runs left out, if it cannot pass any more.
-    """
+    """An arm at a speedup, and the verdict at the level of one test of the search."""
 
     arm: str
     speedup: Speedup
@@ -177,9 +174,8 @@ def test_candidates(config: AuditConfig, passes: Callable[[str, Speedup], bool])
 def number_of_tests(config: AuditConfig) -> int:
     r"""Return the largest number of tests of a search.
 
-    The answer is wrong if a candidate passes by chance. Each arm tests at most as many of the K
-    numbers as a bisection needs, and ``"auto"`` is one more test. With Bonferroni's bound, which
-    holds for tests that depend on each other, each of them has the level
+    The answer is wrong if a candidate passes by chance. With Bonferroni's bound, which holds for
+    tests that depend on each other, each test has the level
 
     .. math:: \alpha' = \alpha / (\text{arms} \lceil \log_2 (K + 1) \rceil + [\text{auto}]).
     """

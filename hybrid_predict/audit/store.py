@@ -33,8 +33,7 @@ SCHEMA = 5
 
 RATES_APART = 0.05
 """Largest difference of the final learning rates of two arms, as shares of their peaks, at which a
-schedule counts as shortened. Rates within a factor of two count too, for schedules without an end,
-such as one over the square root of the steps."""
+schedule counts as shortened; rates within a factor of two, of schedules without an end, do too."""
 
 
 def run_key(arm: str, speedup: Speedup | None, seed: int) -> RunKey:
@@ -47,11 +46,8 @@ def run_key(arm: str, speedup: Speedup | None, seed: int) -> RunKey:
 class RunStore:
     """Finished runs, as lines of ``runs.jsonl`` in a folder that need not exist yet.
 
-    ``depends_on`` is what they depend on, as plain data: options, versions and ``source``.
-
-    Raises:
-        ConfigError: If the folder holds runs of another training, or a results file without its
-            runs, or if files cannot be deleted.
+    ``depends_on`` is what they depend on, as plain data: options, versions and ``source``. Runs of
+    another training, and a results file without its runs, are refused with a ConfigError.
     """
 
     def __init__(
@@ -111,13 +107,7 @@ class RunStore:
         self._rows.add({"depends_on": self.depends_on, "run": run})
 
     def check(self, run: FinishedRun) -> None:
-        """Check that a run belongs to the same training as the known runs.
-
-        ``run`` is its entry, or the part of it that is known before training.
-
-        Raises:
-            ConfigError: If parameters, lengths, initial weights or schedules do not agree.
-        """
+        """Refuse a run of another training; ``run`` may be what is known before it is trained."""
         for other in self.runs.values():
             if what := _differing(run, other):
                 got = f"{other['arm']}, seed {other['seed']}, with other {what}"

@@ -103,10 +103,6 @@ def train_arm(
 
     ``check`` gets the part of the entry that is known before training, and may raise. ``speedup``
     takes the place of that of the configuration.
-
-    Raises:
-        ConfigError: If the run cannot be audited as it is set up.
-        UnsupportedSetupError: If the callback does not support it, or it ended early.
     """
 
     def entry() -> dict[str, Any]:
@@ -135,12 +131,7 @@ def train_arm(
 
 
 def fit_arm(arm: AuditArm, make_run: MakeRun, meter: Meter) -> None:
-    """Train what ``make_run`` builds, from the arm's seed; restore all settings afterwards.
-
-    Raises:
-        ConfigError: If the run cannot be audited as it is set up.
-        UnsupportedSetupError: If the callback does not support it, or it has no batches.
-    """
+    """Train what ``make_run`` builds, from the arm's seed; restore all settings afterwards."""
     with preserved(), suppress(TrialEnd):
         pl.seed_everything(arm.seed, workers=True, verbose=False)
         trainer, model, data = arm.unpack(make_run(arm))

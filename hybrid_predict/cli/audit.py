@@ -29,18 +29,14 @@ _NOTHING = "Nothing was trained: all runs were finished before. --overwrite trai
 
 
 def _add_options(add: Any) -> None:
-    add(
-        "file",
-        metavar="FILE",
-        help="YAML file with model, data and trainer as for LightningCLI, and a section audit.",
-    )
+    text = "YAML file with model, data and trainer as for LightningCLI, and a section audit."
+    add("file", metavar="FILE", help=text)
     add("--plan", action="store_true", help="Only print what would be trained and for how long.")
-    add(
-        "--search",
-        action="store_true",
-        help="Instead of one verdict, find the largest speedup that keeps quality, out of the "
-        "file's audit.speedups: with corrected updates alone, and with predicted steps.",
+    text = (
+        "Instead of one verdict, find the largest speedup that keeps quality, out of the file's "
+        "audit.speedups: with corrected updates alone, and with predicted steps."
     )
+    add("--search", action="store_true", help=text)
     add_shared(add, "those of the file, or 5", FOLDER, "torch's own choice")
 
 

@@ -16,19 +16,13 @@ REFUSED = 4
 
 
 def _add_options(add: Any) -> None:
-    add(
-        "config",
-        nargs="?",
-        metavar="CONFIG",
-        help="YAML file as for the audit, or module:function. The function returns trainer, model "
-        "and training data; data can be left out if the model has its own.",
+    text = (
+        "YAML file as for the audit, or module:function. The function returns trainer, model and "
+        "training data; data can be left out if the model has its own."
     )
-    add(
-        "--speedup",
-        type=speedup,
-        metavar="X",
-        help='Speedup to plan for, a number or "auto" (that of the file or its callback, or 1.5).',
-    )
+    add("config", nargs="?", metavar="CONFIG", help=text)
+    text = 'Speedup to plan for, a number or "auto" (that of the file or its callback, or 1.5).'
+    add("--speedup", type=speedup, metavar="X", help=text)
 
 
 def speedup(text: str) -> float | Literal["auto"]:

@@ -60,11 +60,8 @@ def run_program(
 ) -> int:
     """Run the command that the arguments name, or print the help if there are none.
 
-    Each error is printed in one line. None as ``argv`` reads the process's arguments.
-
-    Returns:
-        The command's exit status. Bad usage gives 2, Ctrl-C or SIGTERM 130. If the reader of a
-        pipe has left, it is 141.
+    Each error is printed in one line. None as ``argv`` reads the process's arguments. The exit
+    status is the command's; 2 for bad usage, 130 after Ctrl-C or SIGTERM, 141 after a broken pipe.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     with any_encoding():

@@ -18,9 +18,9 @@ Run = Mapping[str, Any]
 class Screen(Observer):
     """Shows a bar for all runs and one for the current run; prints a line for each finished run.
 
-    There is no bar for the current run unless :meth:`run_started` is called. ``lengths`` are those
-    expected of the runs, in order and in any unit; ``done`` of them were finished before and get no
-    line. The line of a finished run begins with its ``name`` and ends with its ``outcome``.
+    ``lengths`` are those expected of the runs, in order and in any unit; ``done`` of them were
+    finished before. The line of a finished run begins with its ``name`` and ends with its
+    ``outcome``.
     """
 
     def __init__(
