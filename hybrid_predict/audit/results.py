@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from statistics import fmean, median
 from typing import Any
@@ -58,16 +58,9 @@ def make_results(
             "depends_on": dict(depends_on),
             "notes": [
                 *_length_notes(complete, config),
-                *(_plain_steps_note(name, steps) for name, steps in plain_steps.items()),
-                *_control_notes(complete, config),
+                *_comparisons(complete, plain_steps, config),
                 *_advice(gains, complete),
-                *(
-                    f"Hybrid arm: {event['reason']} (seed {run['seed']}, full step "
-                    f"{event['step']:,})."
-                    for run in runs
-                    if run["arm"] == HYBRID
-                    for event in (run["ledger"] or {}).get("events", [])
-                ),
+                *_events(runs),
             ],
             "runs": list(runs),
             "summary": _summary(runs, config),
@@ -186,9 +179,8 @@ def sentences(gains: Mapping[str, Mapping[str, Any]]) -> list[str]:
 def _advice(gains: Mapping[str, Mapping[str, Any]], seeds: Sequence[Arms]) -> list[str]:
     """Tell what to try if only corrected updates have earned something."""
     predicted, corrected = gains[PREDICTION], gains[CORRECTION]
-    if min(predicted["n"], corrected["n"]) < FEW_SEEDS:
-        return []
-    if predicted["lower"] > 0 or corrected["lower"] <= 0:
+    few = min(predicted["n"], corrected["n"]) < FEW_SEEDS
+    if few or predicted["lower"] > 0 or corrected["lower"] <= 0:
         return []
     how = "is better" if predicted["upper"] < 0 else "may do as well"
     steps = seeds[0][CORRECTED]["full_steps"]
@@ -218,32 +210,41 @@ def _plain_steps(complete: Sequence[Arms], config: AuditConfig) -> dict[str, Any
     }
 
 
-def _plain_steps_note(arm: str, plain: Mapping[str, Any]) -> str:
-    steps, bound = f"{plain['steps']:,.0f} full steps", plain["bound"]
-    if bound in (AT_LEAST, AT_MOST):
-        how = "better" if bound == AT_LEAST else "worse"
-        return f"The {arm} arm ends {how} than plain training of {steps}."
-    return (
-        f"Plain training would need about {steps} to end where the {arm} arm does, by "
-        "interpolation between the short and the full arm."
-    )
+def _comparisons(
+    complete: Sequence[Arms], plain_steps: Mapping[str, Any], config: AuditConfig
+) -> Iterator[str]:
+    """Compare the arms with plain training of other lengths, and controls with the full arm."""
+    for arm, plain in plain_steps.items():
+        steps, bound = f"{plain['steps']:,.0f} full steps", plain["bound"]
+        if bound in (AT_LEAST, AT_MOST):
+            how = "better" if bound == AT_LEAST else "worse"
+            yield f"The {arm} arm ends {how} than plain training of {steps}."
+        else:
+            yield (
+                f"Plain training would need about {steps} to end where the {arm} arm does, by "
+                "interpolation between the short and the full arm."
+            )
+    for name in config.controls:
+        gaps = _gaps(complete, name, FULL)
+        if gaps and config.sign * fmean(gaps) < 0:
+            yield (
+                f"The control {name} ends better than the full arm: tune plain training first, "
+                "then audit the tuned training."
+            )
 
 
-def _control_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
-    """Name the controls that end better than the full arm."""
-    gaps = {name: _gaps(complete, name, FULL) for name in config.controls}
-    return [
-        f"The control {name} ends better than the full arm: tune plain training first, then audit "
-        "the tuned training."
-        for name, values in gaps.items()
-        if values and config.sign * fmean(values) < 0
-    ]
+def _events(runs: Sequence[FinishedRun]) -> Iterator[str]:
+    for run in runs:
+        if run["arm"] == HYBRID:
+            for event in (run["ledger"] or {}).get("events", []):
+                where = f"seed {run['seed']}, full step {event['step']:,}"
+                yield f"Hybrid arm: {event['reason']} ({where})."
 
 
-def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
+def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> Iterator[str]:
     """Tell seconds and full steps of the arms, where they are not as planned."""
     if not complete:
-        return []
+        return
     times = {
         name: median(arms[name]["seconds"] / arms[FULL]["seconds"] for arms in complete)
         for name in (HYBRID, CORRECTED)
@@ -251,26 +252,25 @@ def _length_notes(complete: Sequence[Arms], config: AuditConfig) -> list[str]:
     short, hybrid = (fmean(arms[x]["full_steps"] for arms in complete) for x in (SHORT, HYBRID))
     total = complete[0][FULL]["total_steps"]
     due = hybrid if config.speedup == AUTO else total / config.speedup
-    notes = [
+    yield (
         f"In seconds, without validation, the hybrid arm took {times[HYBRID]:.2f} times as long as "
         f"the full arm, the corrected arm {times[CORRECTED]:.2f} times (medians over seeds). On "
         "small models corrected updates cost a larger share of a full step than on large ones."
-    ]
+    )
     if short > due + 1:
-        notes.append(
+        yield (
             f"The short and the corrected arm take {short:,.0f} full steps instead of {due:,.0f}, "
             "because epochs are rounded up: these arms never get fewer steps than they should."
         )
     if config.speedup == AUTO:
         taken = sorted({arms[HYBRID]["full_steps"] for arms in complete})
         span = " to ".join(f"{steps:,}" for steps in (taken[0], taken[-1])[: len(taken)])
-        notes.append(
+        yield (
             f'With "auto" the hybrid arm took {span} of {total:,} full steps. The short and the '
             "corrected arm of each seed take as many as it took."
         )
     if hybrid > 1.01 * due:
-        notes.append(
+        yield (
             f"The hybrid arm took {hybrid:,.0f} full steps instead of {due:,.0f}: some predicted "
             f"steps were not made, or were undone. Its saving is {percent(1 - hybrid / total)}."
         )
-    return notes
