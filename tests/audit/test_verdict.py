@@ -155,9 +155,10 @@ def test_control_is_plain_training_of_the_hybrid_arms_full_steps(steps, way, con
         ("speedups", ()), ("speedups", (2.0, 1.5)), ("speedups", (1.0, 2.0)),
         ("speedups", (1.5, 1.5)), ("speedups", 2.0), ("speedups", ("2",)),
         ("speedups", ("auto", 2.0)), ("controls", {"full": {"key": 1}}),
+        ("controls", {"a/b": {"key": 1}}), ("controls.a", {"a": {}}), ("controls.a", {"a": 3}),
     ],
 )  # fmt: skip
 def test_bad_configuration_is_refused_by_name(argument, value):
     with pytest.raises(ConfigError) as raised:
-        AuditConfig(**{argument: value})
+        AuditConfig(**{argument.partition(".")[0]: value})
     assert raised.value.argument == argument
