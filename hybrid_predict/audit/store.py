@@ -113,8 +113,7 @@ class RunStore:
                 got = f"{other['arm']}, seed {other['seed']}, with other {what}"
                 self._refuse("finished runs of this training", got)
             if run["seed"] == other["seed"]:
-                _check_start(run, other)
-                _check_schedule(run, other)
+                _check_seed(run, other)
 
     def _check_conditions(self, row: Mapping[str, Any], config: AuditConfig) -> None:
         now, before, run = self.depends_on, row["depends_on"], row["run"]
@@ -168,8 +167,8 @@ def _scale(run: FinishedRun) -> float:
     return float(run["speedup"]) if run["arm"] in SHORTENED else 1.0
 
 
-def _check_start(run: FinishedRun, other: FinishedRun) -> None:
-    """Check that two arms of one seed start from the same weights."""
+def _check_seed(run: FinishedRun, other: FinishedRun) -> None:
+    """Check that two arms of one seed start alike, and end at alike learning rates."""
     if run["weights"] != other["weights"]:
         raise ConfigError(
             "make_run",
@@ -178,10 +177,6 @@ def _check_start(run: FinishedRun, other: FinishedRun) -> None:
             "Build the model inside make_run, which is called after the seed is set; if the "
             "training was changed since, choose another folder.",
         )
-
-
-def _check_schedule(run: FinishedRun, other: FinishedRun) -> None:
-    """Check that the learning rates of the short and the full arm end alike."""
     arms = {run["arm"]: run, other["arm"]: other}
     if arms.keys() != {FULL, SHORT} or "rates" not in run:
         return
